@@ -33,6 +33,10 @@ static const struct tess_option train_option_table[] = {
     {"restarts", TESS_OPTION_INT, offsetof(struct tess__train_options, restarts), "0", 0, 1e6, NULL,
      "start the ranks again, from the newest checkpoint of --run, after a process was lost, a time "
      "limit passed or a device failed: at most so often"},
+    {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
+     NULL,
+     "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
+     "/metrics at; or FILE.prom, written once a second at most; empty gives none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

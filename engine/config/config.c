@@ -8,7 +8,6 @@
 #include "config/registry.h"
 #include "tessera/check.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,8 +237,7 @@ static enum tess_status config_check(struct tess_config *config)
                   "optimizer '%s' has no loop for the memory of the kernel backend '%s': use "
                   "--device cpu or another --optimizer",
                   config->optimizer->name, config->kernel->name);
-    /* With --steps the number of epochs depends on the data: warm-up has no limit here. */
-    TESS_TRY(tess_optim_check(&config->optim, run->steps > 0 ? HUGE_VAL : run->epochs));
+    TESS_TRY(tess_optim_check(&config->optim));
 
     /* The leaf order is in the strategy's plan; the engine checks that one again. */
     const int64_t ranks = config->mesh.count[TESS_AXIS_DATA];

@@ -50,6 +50,7 @@ struct tess_run_options {
     double timeout;         /* seconds a collective may wait */
     int64_t log_every;      /* steps between log lines and metrics; 0: choose */
     bool evaluate;          /* validate after every epoch and at the end */
+    int64_t evaluate_every; /* and after so many steps; 0: not */
     bool bind;              /* bind rank r to core r mod cores when ranks fit the cores */
     int64_t synthetic_rows; /* images of data = synthetic */
     bool find_unused;       /* parameters may be unused in a step */

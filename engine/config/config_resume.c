@@ -27,7 +27,7 @@ static const char *const resume_free[] = {
     "comm.",        "cuda.",        "topology.",
     "explain",      "explain-rank", "trace",
     "trace-first",  "trace-steps",  "tensorboard",
-    "watch",
+    "watch",        "prometheus",   "evaluate-every",
 };
 
 static bool resume_begins(const char *name, const char *prefix)

@@ -116,6 +116,8 @@ const struct tess_option tess_run_option_table[] = {
     {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
      "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
      "the end"},
+    {"evaluate-every", TESS_OPTION_INT, CONFIG_FIELD(evaluate_every), "0", 0, 1e12, NULL,
+     "steps between further evaluations within an epoch; 0: none"},
     {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
      "give each rank its own cores when there are enough"},
     {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,

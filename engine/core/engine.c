@@ -179,6 +179,11 @@ int64_t tess_engine_step_count(const struct tess_engine *engine)
     return engine->sizes.step_count;
 }
 
+int64_t tess_engine_test_count(const struct tess_engine *engine)
+{
+    return engine->sizes.test_count;
+}
+
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine)
 {
     return engine->memory;

@@ -90,6 +90,8 @@ static enum tess_status restore_numbers(const struct restore *restore)
     engine->progress.step = state->step;
     optim->step = state->updates;
     engine->scale.skipped = state->skipped;
+    if (engine->comm->rank == 0) /* the sum of all ranks, to which each adds its part */
+        memcpy(engine->progress.epoch_loss, state->epoch_loss, sizeof(state->epoch_loss));
     if (engine->scale.mode == TESS_SCALE_DYNAMIC) {
         engine->scale.value = state->loss_scale;
         engine->scale.good = state->scale_good;

@@ -147,6 +147,7 @@ static void saver_copy_numbers(struct tess_saver *saver)
     at->loss_scale = engine->scale.value;
     at->scale_good = engine->scale.good;
     at->skipped = engine->scale.skipped;
+    memcpy(at->epoch_loss, engine->progress.epoch_loss, sizeof(at->epoch_loss));
     if (at->param_updates != NULL)
         memcpy(at->param_updates, engine->optim.updates, params * sizeof(*at->param_updates));
     memset(saver->check, 0, (size_t)(1 + saver->store.arrays) * params * sizeof(*saver->check));
@@ -420,6 +421,8 @@ enum tess_status tess_saver_end(struct tess_saver *saver, const struct tess_chec
         TESS_TRY(tess_comm_all_reduce(comm, saver->moment, saver->moment,
                                       (size_t)saver->store.param_count, TESS_I64, TESS_REDUCE_SUM,
                                       NULL));
+    TESS_TRY(tess_comm_all_reduce(comm, saver->at.epoch_loss, saver->at.epoch_loss,
+                                  2 * TESS_SUM_LIMBS, TESS_I64, TESS_REDUCE_SUM, NULL));
     int32_t there = failed == 0;
     if (comm->rank == 0 && failed != 0) {
         saver_say_why(saver, failed, why);

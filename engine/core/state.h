@@ -62,6 +62,9 @@ struct tess_progress {
     double rate;           /* learning rate of the current step */
     uint64_t weight_token; /* changes when the weights do */
     bool count_zeros;      /* in the current step: in the gradient by the logits */
+    /* Of the epoch's steps so far: this rank's part of the exact sum of losses from 0 on, and of
+     * those below by their magnitude. So it matters neither which rank adds a leaf nor when. */
+    struct tess_sum epoch_loss[2];
 };
 
 /* step.c's: steps that are recorded once and played again. One record for steps that report their

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *const tess__record_axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
+
 static json_t *record_bytes(int64_t bytes)
 {
     return bytes >= 0 ? json_integer((json_int_t)bytes) : json_null();
@@ -123,9 +125,33 @@ json_t *tess__record_step(const struct tess__run *run, const struct tess__run_st
         tess__json_number(result->loss_scale), "skipped", (json_int_t)result->skipped_count,
         "zero_share", tess__json_number(result->zero_share), "loss_zero_share",
         tess__json_number(result->loss_zero_share));
+    json_object_set_new(object, "exposed_s",
+                        json_pack("{s:o, s:o, s:o}", "forward",
+                                  tess__json_number(step->wait_forward_s), "backward",
+                                  tess__json_number(step->wait_backward_s), "optimizer",
+                                  tess__json_number(step->wait_optim_s)));
+    json_t *axes = json_object();
+    for (int axis = 0; axes && axis < TESS_AXIS_COUNT; axis++)
+        json_object_set_new(axes, tess__record_axis_name[axis],
+                            tess__json_number(step->wait_axis_s[axis]));
+    json_object_set_new(object, "exposed_axis_s", axes);
     tess__record_rate(object, run->dataset, step->samples_per_s);
     tess__mfu_record(object, run, step->samples_per_s);
     return object;
+}
+
+json_t *tess__record_validation(const struct tess__run *run,
+                                const struct tess__run_validation *validation)
+{
+    json_t *object = json_pack("{s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "step",
+                               (json_int_t)validation->step, "epoch", (json_int_t)validation->epoch,
+                               "val_loss", tess__json_number(validation->loss), "val_accuracy",
+                               tess__json_number(validation->accuracy), "samples",
+                               (json_int_t)tess_engine_test_count(run->planned), "evaluate_s",
+                               tess__json_number(validation->evaluate_s), "cumulative_s",
+                               tess__json_number(validation->cumulative_s));
+    record_perplexity(object, run, validation->loss);
+    return json_pack("{s:o}", "validation", object);
 }
 
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch)
@@ -138,6 +164,9 @@ json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_e
         tess__json_number(epoch->comm_share), "time_s", tess__json_number(epoch->time_s),
         "evaluate_s", tess__json_number(epoch->evaluate_s), "cumulative_s",
         tess__json_number(epoch->cumulative_s));
+    if (run->evaluate)
+        json_object_set_new(object, "val_samples",
+                            json_integer((json_int_t)tess_engine_test_count(run->planned)));
     record_perplexity(object, run, epoch->val_loss);
     tess__record_rate(object, run->dataset, epoch->samples_per_s);
     return object;
@@ -222,7 +251,6 @@ static json_t *record_sent(const struct tess__run *run)
  */
 static json_t *record_axes(const struct tess__run *run)
 {
-    static const char *const name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
     json_t *axes = json_object();
     for (int axis = 0; axes && axis < TESS_AXIS_COUNT; axis++) {
         json_t *sent = json_array(), *formula = json_array();
@@ -232,7 +260,7 @@ static json_t *record_axes(const struct tess__run *run)
                                   json_integer((json_int_t)run->rank[r].axis_formula[axis]));
         }
         json_object_set_new(
-            axes, name[axis],
+            axes, tess__record_axis_name[axis],
             json_pack("{s:o, s:o}", "sent_bytes_per_step", sent, "formula", formula));
     }
     return axes;

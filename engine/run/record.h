@@ -8,12 +8,17 @@
 
 #include <jansson.h>
 
+/* "data", "tensor", "stage": the axes' names in files. */
+extern const char *const tess__record_axis_name[TESS_AXIS_COUNT];
+
 /* {"device": index, "name", "bus", "gpu_percent", ...}: unknown values are null. */
 json_t *tess__record_device(const struct tess_watch_sample *sample);
 
 /* {"run": {version, options, ...}}: the head of metrics.jsonl. */
 json_t *tess__record_head(const struct tess__run *run);
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step);
+json_t *tess__record_validation(const struct tess__run *run,
+                                const struct tess__run_validation *validation);
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
 /* Add the digest of a parameter to `tensors`, under its name: {"hash", "norm", "sketch"}.
  * TESS_ERR_MEMORY. */

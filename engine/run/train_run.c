@@ -2,6 +2,7 @@
  * A training from its start to its end: what ranks report is shown, written to the run folder,
  * and its costs come at the end.
  */
+#include "base/clock.h"
 #include "base/file.h"
 #include "job/launch_env.h"
 #include "job/place.h"
@@ -13,6 +14,7 @@
 #include "run/metrics.h"
 #include "run/mfu.h"
 #include "run/progress.h"
+#include "run/prometheus.h"
 #include "run/record.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
@@ -40,7 +42,10 @@ struct train {
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
+    struct tess__prometheus *prometheus; /* NULL without --prometheus */
     enum tess__watch_choice watch;
+    bool watches;   /* devices, into metrics */
+    double watch_s; /* when they are due */
     struct tess__watcher watcher;
     struct tess__history *history; /* NULL: the training is not started again */
 };
@@ -90,6 +95,7 @@ static enum tess_status train_show_step(struct train *train, const struct tess__
         {"speed/comm_share", step->comm_share},
     };
     snprintf(speed, sizeof(speed), "speed/%s_per_s", words->counted);
+    tess__prometheus_step(train->prometheus, step);
     TESS_TRY(tess_metrics_write(train->metrics, tess__record_step(&train->run, step)));
     return tess_tensorboard_write(train->board, step->result.step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
@@ -101,14 +107,30 @@ static enum tess_status train_show_epoch(struct train *train, const struct tess_
         {"validation/loss", epoch->val_loss},
         {"validation/accuracy", epoch->val_accuracy},
     };
+    tess__prometheus_epoch(train->prometheus, epoch);
     TESS_TRY(tess_metrics_write(train->metrics, tess__record_epoch(&train->run, epoch)));
     return tess_tensorboard_write(train->board, epoch->step, scalar,
+                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+}
+
+static enum tess_status train_show_validation(struct train *train,
+                                              const struct tess__run_validation *validation)
+{
+    const struct tess_scalar scalar[] = {
+        {"validation/loss", validation->loss},
+        {"validation/accuracy", validation->accuracy},
+    };
+    tess__progress_validation(&train->progress, validation);
+    tess__prometheus_validation(train->prometheus, validation);
+    TESS_TRY(tess_metrics_write(train->metrics, tess__record_validation(&train->run, validation)));
+    return tess_tensorboard_write(train->board, validation->step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
 }
 
 /* A checkpoint that fails costs what it would have kept: training goes on. */
 static void train_show_saved(struct train *train, const struct tess__run_saved *saved)
 {
+    tess__prometheus_saved(train->prometheus, saved);
     if (saved->saved) {
         train->saved_step = saved->step;
         return;
@@ -124,6 +146,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
     union {
         struct tess__run_step step;
         struct tess__run_epoch epoch;
+        struct tess__run_validation validation;
         struct tess__run_digest digest;
         struct tess__run_saved saved;
     } content;
@@ -142,6 +165,9 @@ static enum tess_status train_message(void *context, const struct tess__message 
         train->epochs_reported = content.epoch.epoch + 1;
         if (status == TESS_OK)
             status = train_print_times(train);
+        break;
+    case TESS__RUN_VALIDATION:
+        status = train_show_validation(train, &content.validation);
         break;
     case TESS__RUN_TIMES:
         tess__times_take(&train->times, message);
@@ -167,6 +193,10 @@ static enum tess_status train_message(void *context, const struct tess__message 
 static enum tess_status train_tick(void *context)
 {
     struct train *train = context;
+    tess__prometheus_tick(train->prometheus);
+    if (!train->watches || tess_clock_s() < train->watch_s)
+        return TESS_OK;
+    train->watch_s = tess_clock_s() + TESS__WATCH_PERIOD_S;
     return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
 }
 
@@ -229,6 +259,26 @@ static void train_print_start(const struct tess__run *run)
         printf("order: %s\n", run->placed->line);
 }
 
+/* What is cut in a run that is shorter than its options are made for. */
+static void train_print_short(const struct tess__run *run)
+{
+    const struct tess_optim_options *optim = &run->config->optim;
+    const int64_t steps = tess_engine_step_count(run->planned);
+    const double epoch = (double)tess_engine_steps_per_epoch(run->planned);
+    const double warmup = tess_schedule_warmup(optim, steps, epoch);
+    const int64_t samples = tess_engine_test_count(run->planned);
+    if (warmup < optim->warmup * epoch)
+        tess_log(TESS_LOG_WARN,
+                 "--warmup %g is longer than the run of %g epochs: shortened to half of the run, "
+                 "%g steps",
+                 optim->warmup, (double)steps / epoch, warmup);
+    if (run->evaluate && samples > 0 && samples < run->dataset->test.count)
+        printf("note: validation uses %" PRId64 " of %" PRId64
+               " %s, as many as are trained on between two times;\n      runs of an epoch and more "
+               "use all\n",
+               samples, run->dataset->test.count, tess__words_of(run->dataset).rows);
+}
+
 /* Mistakes that are easily made and hard to see in a curve. */
 static void train_print_notes(const struct tess__run *trained)
 {
@@ -244,6 +294,7 @@ static void train_print_notes(const struct tess__run *trained)
     if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
         printf("note: every epoch sees the %s in the same order (--data.shuffle off)\n",
                tess__words_of(trained->dataset).rows);
+    train_print_short(trained);
 }
 
 static void train_print_end(const struct tess__run *run, bool saved)
@@ -283,15 +334,19 @@ static enum tess_status train_launch(struct train *train)
     launch.before_line = train_before_line;
     if (train->history != NULL)
         launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
-    if (train->metrics && (train->watch == TESS__WATCH_ON || (train->watch == TESS__WATCH_AUTO &&
-                                                              train->run.config->device.module))) {
+    train->watches =
+        train->metrics && (train->watch == TESS__WATCH_ON ||
+                           (train->watch == TESS__WATCH_AUTO && train->run.config->device.module));
+    if (train->watches || train->prometheus) {
         launch.tick = train_tick;
-        launch.tick_s = TESS__WATCH_PERIOD_S;
+        launch.tick_s = train->prometheus ? TESS__PROMETHEUS_PERIOD_S : TESS__WATCH_PERIOD_S;
     }
     tess__progress_open(&train->progress, &train->run);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
+    if (train->prometheus)
+        printf("prometheus: %s\n", tess__prometheus_place(train->prometheus));
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
@@ -363,7 +418,7 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
     train->run.keep_digests = train->metrics != NULL;
     if (options->tensorboard[0])
         TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
-    return TESS_OK;
+    return tess__prometheus_open(options->prometheus, &train->run, &train->prometheus);
 }
 
 enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
@@ -390,6 +445,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
+    tess__prometheus_close(train.prometheus);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;

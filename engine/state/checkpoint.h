@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "state/store.h"
+#include "tessera/update.h"
 
 #include <stdbool.h>
 
@@ -29,14 +30,15 @@ struct tess_checkpoint_state {
     int64_t updates;          /* of the optimizer: steps that were not skipped */
     int64_t batch_size, grid; /* options that depend on the ranks, as they were resolved */
     double learning_rate, warmup_start;
-    double loss_scale;           /* of the next step */
-    int64_t scale_good, skipped; /* see struct tess_scale */
-    uint64_t *check;             /* [1 + arrays, params] of tensors, as store.h computes them */
-    int64_t *param_updates;      /* [params] of a conditional model; else NULL */
-    float *tensor_state;         /* [params] of an optimizer with a tensor moment; else NULL */
-    char *options;               /* YAML of the options that decide on bits; in options.yaml */
-    char *model, *layout;        /* name; strategy and ranks that wrote it, for people */
-    uint64_t model_id, data_id;  /* fingerprints: tess_checkpoint_model_id, the caller's */
+    double loss_scale;             /* of the next step */
+    int64_t scale_good, skipped;   /* see struct tess_scale */
+    struct tess_sum epoch_loss[2]; /* of the epoch's steps so far: losses from 0 on, and below */
+    uint64_t *check;               /* [1 + arrays, params] of tensors, as store.h computes them */
+    int64_t *param_updates;        /* [params] of a conditional model; else NULL */
+    float *tensor_state;           /* [params] of an optimizer with a tensor moment; else NULL */
+    char *options;                 /* YAML of the options that decide on bits; in options.yaml */
+    char *model, *layout;          /* name; strategy and ranks that wrote it, for people */
+    uint64_t model_id, data_id;    /* fingerprints: tess_checkpoint_model_id, the caller's */
 };
 void tess_checkpoint_state_fini(struct tess_checkpoint_state *state);
 

@@ -56,6 +56,16 @@ static json_t *state_hex(uint64_t value)
     return json_sprintf("%016" PRIx64, value);
 }
 
+/* The limbs of the sums, one after the other: exact sums stay so. */
+static json_t *state_epoch_loss(const struct tess_sum loss[2])
+{
+    json_t *limbs = json_array();
+    for (int i = 0; i < 2 * TESS_SUM_LIMBS; i++)
+        json_array_append_new(
+            limbs, state_hex((uint64_t)loss[i / TESS_SUM_LIMBS].limb[i % TESS_SUM_LIMBS]));
+    return limbs;
+}
+
 static void state_add_file(json_t *files, const char *name, uint64_t bytes, const void *head,
                            size_t head_bytes)
 {
@@ -119,15 +129,16 @@ static json_t *state_pack(const struct tess_store *store, const struct tess_chec
                           const struct tess_declare *model)
 {
     json_t *object = json_pack(
-        "{s:i, s:I, s:I, s:{s:I, s:I, s:f, s:f}, s:{s:f, s:I, s:I}, s:s, s:o, s:o, s:s, s:o, s:o}",
+        "{s:i, s:I, s:I, s:{s:I, s:I, s:f, s:f}, s:{s:f, s:I, s:I}, s:o, s:s, s:o, s:o, s:s, s:o, "
+        "s:o}",
         "version", TESS_CHECKPOINT_VERSION, "step", (json_int_t)state->step, "updates",
         (json_int_t)state->updates, "resolved", "batch_size", (json_int_t)state->batch_size, "grid",
         (json_int_t)state->grid, "learning_rate", state->learning_rate, "warmup_start",
         state->warmup_start, "loss_scale", "value", state->loss_scale, "good",
-        (json_int_t)state->scale_good, "skipped", (json_int_t)state->skipped, "model", state->model,
-        "model_id", state_hex(state->model_id), "data_id", state_hex(state->data_id), "layout",
-        state->layout, "files", state_files(store, state->options), "tensors",
-        state_tensors(store, model, state));
+        (json_int_t)state->scale_good, "skipped", (json_int_t)state->skipped, "epoch_loss",
+        state_epoch_loss(state->epoch_loss), "model", state->model, "model_id",
+        state_hex(state->model_id), "data_id", state_hex(state->data_id), "layout", state->layout,
+        "files", state_files(store, state->options), "tensors", state_tensors(store, model, state));
     if (object != NULL && (state->param_updates != NULL || state->tensor_state != NULL))
         json_object_set_new(object, "parameters", state_parameters(model, state));
     return object;
@@ -193,14 +204,32 @@ static enum tess_status state_read_text(const char *path, char **text_out, size_
     return TESS_OK;
 }
 
-static bool state_take_hex(const json_t *object, const char *key, uint64_t *value)
+static bool state_take_word(const json_t *word, uint64_t *value)
 {
-    const char *text = json_string_value(json_object_get(object, key));
+    const char *text = json_string_value(word);
     char *end;
     if (text == NULL || strlen(text) != 16)
         return false;
     *value = strtoull(text, &end, 16);
     return *end == '\0';
+}
+
+static bool state_take_hex(const json_t *object, const char *key, uint64_t *value)
+{
+    return state_take_word(json_object_get(object, key), value);
+}
+
+static bool state_take_epoch_loss(const json_t *object, struct tess_sum loss[2])
+{
+    const json_t *limbs = json_object_get(object, "epoch_loss");
+    uint64_t word;
+    for (int i = 0; i < 2 * TESS_SUM_LIMBS; i++) {
+        if (!state_take_word(json_array_get(limbs, (size_t)i), &word) ||
+            word >> 62 != 0) /* what is added to it later must fit, too */
+            return false;
+        loss[i / TESS_SUM_LIMBS].limb[i % TESS_SUM_LIMBS] = (int64_t)word;
+    }
+    return true;
 }
 
 static enum tess_status state_load(const char *path, json_t **object_out)
@@ -249,7 +278,8 @@ static enum tess_status state_take(json_t *object, const char *path,
         step < 0 || updates < 0 || updates > step || batch < 1 || grid < 1 || good < 0 ||
         skipped < 0 || skipped > step || !(state->loss_scale > 0) ||
         !state_take_hex(object, "model_id", &state->model_id) ||
-        !state_take_hex(object, "data_id", &state->data_id))
+        !state_take_hex(object, "data_id", &state->data_id) ||
+        !state_take_epoch_loss(object, state->epoch_loss))
         TESS_FAIL(TESS_ERR_DATA, "%s lacks a field, or has one that cannot be", path);
     state->step = step;
     state->updates = updates;
