@@ -6,12 +6,14 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /*
  * Write `bytes` [count] as the whole file `path`: into a temporary file beside it that is renamed
  * once it is safe on the disk, so that no reader sees a part and an older file stays until then.
- * Behind a symbolic link the file is replaced, not the link. What is not a regular file
- * (/dev/stdout) is written to directly. TESS_ERR_IO, with a message.
+ * Behind a symbolic link the file is replaced, not the link; the new file has the mode of the old
+ * one. Terminals and pipes (/dev/stdout) are written to directly, a pipe that nobody reads is an
+ * error. TESS_ERR_IO, with a message.
  */
 enum tess_status tess_file_write(const char *path, const void *bytes, size_t count);
 
@@ -19,7 +21,7 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
  * The same, piece by piece: create, any number of tess_file_append(writer.fd, ...), commit. commit
  * takes the errno of what went wrong so far (0: nothing) and ends the writer in any case: the file
  * is there under its name, or nothing is left behind and TESS_ERR_IO is logged with the reason.
- * Regular files only.
+ * Regular files only: a device, a pipe, a folder or a link to nothing is TESS_ERR_IO and stays.
  */
 struct tess_file_writer {
     int fd;
@@ -77,8 +79,18 @@ size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at);
 /* ftruncate; a file size limit is an error here, not a signal. Returns errno or 0. */
 int tess_file_resize(int fd, size_t bytes);
 
-/* Can `path` be written at the end of long work? Creates a file and removes it. TESS_ERR_IO with a
- * message: `what` ("--json") and the path. */
-enum tess_status tess_file_check(const char *path, const char *what);
+/*
+ * Can `path` be written at the end of long work, by tess_file_write or tess_file_create? Creates a
+ * file beside it and removes it. TESS_ERR_IO with a message: `what` ("--json") and the path.
+ */
+enum tess_file_use { TESS_FILE_TEXT, TESS_FILE_WHOLE };
+enum tess_status tess_file_check(const char *path, enum tess_file_use use, const char *what);
+
+/*
+ * Open a file that a user has named, to read it. Never waits: of what is not a regular file only
+ * what this process has open already is read (/dev/stdin, /dev/fd/3), and /dev/null. NULL, and
+ * *why_out says why: a text that the next call may change.
+ */
+FILE *tess_file_open_input(const char *path, const char **why_out);
 
 #endif

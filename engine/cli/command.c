@@ -8,6 +8,7 @@
 #include "tessera/registry.h"
 #include "tessera/version.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -225,7 +226,7 @@ static enum tess_status command_add_plugins(int argc, char **argv, int *words_ou
     return TESS_OK;
 }
 
-int tess__main(int argc, char **argv)
+static int command_choose(int argc, char **argv)
 {
     int plugin_words = 0;
     const enum tess_status status = command_add_plugins(argc - 1, argv + 1, &plugin_words);
@@ -249,4 +250,17 @@ int tess__main(int argc, char **argv)
             return command_run(command_list[i], argc - words, argv + words);
     }
     return command_unknown(argc, argv);
+}
+
+/* A disk that is full behind stdout shows only when the text is flushed: it is lost, so the command
+ * has failed. */
+int tess__main(int argc, char **argv)
+{
+    const int code = command_choose(argc, argv);
+    errno = 0;
+    const bool lost = fflush(stdout) != 0;
+    if (code != 0 || (!lost && !ferror(stdout)))
+        return code;
+    return tess_status_exit_code(tess_fail(TESS_ERR_IO, "cannot write to standard output: %s",
+                                           lost ? strerror(errno) : "a part of it is lost"));
 }

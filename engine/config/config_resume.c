@@ -119,7 +119,8 @@ enum tess_status tess__resume_find(const char *run, char folder[TESS_CHECKPOINT_
     }
     const int64_t newest = step[count - 1];
     free(step);
-    return tess_checkpoint_path(run, newest, false, folder);
+    TESS_TRY(tess_checkpoint_path(run, newest, false, folder));
+    return tess_checkpoint_check_options(folder);
 }
 
 /* May this option have another value than the checkpoint's? Data may have moved: what is in them is

@@ -14,6 +14,7 @@
 struct restore {
     struct tess_engine *engine;
     float *read, *turned; /* [RESTORE_ROOM] */
+    uint64_t *check;      /* [1 + arrays, params] of what was read */
 };
 
 /* Elements [at, at + count) of a piece, count <= RESTORE_ROOM, to `read`. */
@@ -27,11 +28,15 @@ static enum tess_status restore_read(const struct restore *restore, const struct
         const struct tess_store_block block = tess_store_block_at(
             &param, &engine->declare.axis, piece->param_begin + at + i, count - i);
         now = (block.rows > 0 ? block.rows : 1) * block.columns;
-        if (block.rows == 0) /* padding is zero for ever */
+        if (block.rows == 0) { /* padding is zero for ever */
             memset(restore->read + i, 0, (size_t)now * sizeof(*restore->read));
-        else
-            TESS_TRY(tess_checkpoint_read(engine->checkpoint, piece->param, array, &block,
-                                          restore->read + i, restore->turned));
+            continue;
+        }
+        TESS_TRY(tess_checkpoint_read(engine->checkpoint, piece->param, array, &block,
+                                      restore->read + i, restore->turned));
+        if (!piece->duplicate)
+            restore->check[(array + 1) * engine->model.param_count + piece->param] +=
+                tess_store_check(&param, &block, restore->read + i);
     }
     return TESS_OK;
 }
@@ -104,13 +109,30 @@ static enum tess_status restore_numbers(const struct restore *restore)
                       optim->tensor_state);
 }
 
+/* What all ranks have read, every element as often as there are replicas of it, is what was saved.
+ * Collective. */
+static enum tess_status restore_compare(const struct restore *restore)
+{
+    const struct tess_engine *engine = restore->engine;
+    const size_t tensors =
+        (size_t)(1 + engine->optim.ops->state_arrays) * (size_t)engine->model.param_count;
+    int32_t index;
+    TESS_TRY(tess_comm_all_reduce(engine->comm, restore->check, restore->check, tensors, TESS_I64,
+                                  TESS_REDUCE_SUM, NULL));
+    return tess_checkpoint_compare(engine->checkpoint, restore->check,
+                                   (uint64_t)tess__saver_replicas(&engine->plan, &index));
+}
+
 enum tess_status tess__engine_restore(struct tess_engine *engine)
 {
+    const size_t tensors =
+        (size_t)(1 + engine->optim.ops->state_arrays) * (size_t)engine->model.param_count;
     struct restore restore = {.engine = engine,
                               .read = malloc((size_t)RESTORE_ROOM * sizeof(float)),
-                              .turned = malloc((size_t)RESTORE_ROOM * sizeof(float))};
+                              .turned = malloc((size_t)RESTORE_ROOM * sizeof(float)),
+                              .check = calloc(tensors + 1, sizeof(uint64_t))};
     enum tess_status status =
-        restore.read != NULL && restore.turned != NULL
+        restore.read != NULL && restore.turned != NULL && restore.check != NULL
             ? restore_numbers(&restore)
             : tess_fail(TESS_ERR_MEMORY, "no memory to read the checkpoint into");
     for (int32_t i = 0; i < engine->optim.piece_count && status == TESS_OK; i++) {
@@ -118,8 +140,11 @@ enum tess_status tess__engine_restore(struct tess_engine *engine)
         if (status == TESS_OK)
             status = restore_arrays(&restore, &engine->piece[i]);
     }
+    if (status == TESS_OK)
+        status = restore_compare(&restore);
     free(restore.read);
     free(restore.turned);
+    free(restore.check);
     TESS_TRY(status);
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
     return engine->strategy.ops->params_refresh(&engine->strategy);

@@ -50,8 +50,7 @@ struct tess_saver {
 
 /* ---- the share ------------------------------------------------------------------------------- */
 
-/* Replicas write a share each: how many there are, and which this one is. */
-static int32_t saver_replicas(const struct tess_plan *plan, int32_t *index)
+int32_t tess__saver_replicas(const struct tess_plan *plan, int32_t *index)
 {
     const bool sharded = plan->optim_extent == TESS_EXTENT_SHARD && plan->shard_count > 1;
     const int32_t owners = sharded ? plan->shard_count : 1;
@@ -66,7 +65,7 @@ static int32_t saver_replicas(const struct tess_plan *plan, int32_t *index)
 static void saver_share(const struct tess_engine *engine, int64_t *from, int64_t *to)
 {
     int32_t index;
-    const int32_t replicas = saver_replicas(&engine->plan, &index);
+    const int32_t replicas = tess__saver_replicas(&engine->plan, &index);
     const int64_t count = tess_layout_counted(&engine->plan, &engine->declare);
     *from = count * index / replicas;
     *to = count * (index + 1) / replicas;
@@ -292,14 +291,12 @@ static void saver_drop_line(void *context, enum tess_log_level level, const char
 }
 static const struct tess__log_sink saver_silence = {saver_drop_line, NULL};
 
-/* Did it work on all ranks? Rank 0 has the first failure's reason. */
-static enum tess_status saver_agree(struct tess_saver *saver, bool good, bool *all)
+/* errno of a rank that failed, on all of them; 0: none did. */
+static enum tess_status saver_agree(struct tess_saver *saver, int error, int32_t *worst)
 {
-    int32_t bad = !good;
-    TESS_TRY(
-        tess_comm_all_reduce(saver->engine->comm, &bad, &bad, 1, TESS_I32, TESS_REDUCE_MAX, NULL));
-    *all = bad == 0;
-    return TESS_OK;
+    *worst = error;
+    return tess_comm_all_reduce(saver->engine->comm, worst, worst, 1, TESS_I32, TESS_REDUCE_MAX,
+                                NULL);
 }
 
 static bool saver_make(struct tess_saver *saver, bool *there, char why[TESS_SAVER_WHY])
@@ -315,15 +312,17 @@ static bool saver_make(struct tess_saver *saver, bool *there, char why[TESS_SAVE
     return status == TESS_OK;
 }
 
-static bool saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
+/* errno, 0. */
+static int saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
 {
     const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
     const enum tess_status status =
         tess_checkpoint_open_files(saver->setup.run, saver->at.step, &saver->store, saver->fd);
+    const int error = status == TESS_OK ? 0 : errno != 0 ? errno : EIO;
     tess__log_redirect(former);
-    if (status != TESS_OK)
+    if (error != 0)
         snprintf(why, TESS_SAVER_WHY, "%s", tess_log_last_error());
-    return status == TESS_OK;
+    return error;
 }
 
 enum tess_status tess_saver_begin(struct tess_saver *saver, bool *begun, char why[TESS_SAVER_WHY])
@@ -340,16 +339,20 @@ enum tess_status tess_saver_begin(struct tess_saver *saver, bool *begun, char wh
     *begun = made != 0;
     if (made != 1)
         return TESS_OK;
-    bool opened = saver_open_files(saver, why);
-    TESS_TRY(saver_agree(saver, opened, begun));
+    const int error = saver_open_files(saver, why);
+    int32_t worst;
+    TESS_TRY(saver_agree(saver, error, &worst));
+    *begun = worst == 0;
     if (!*begun) {
-        for (int32_t f = 0; opened && f < saver->store.file_count; f++)
+        for (int32_t f = 0; error == 0 && f < saver->store.file_count; f++)
             close(saver->fd[f]);
+        if (comm->rank == 0)
+            tess_checkpoint_drop(saver->setup.run, saver->at.step);
         if (comm->rank == 0 && why[0] == '\0')
             snprintf(why, TESS_SAVER_WHY,
-                     "a rank cannot open the files that rank 0 has made in %s: hosts need a folder "
-                     "that they share",
-                     saver->setup.run);
+                     "a rank cannot open the files in %s/checkpoints/step-%08lld.part: %s; hosts "
+                     "need a folder that they share",
+                     saver->setup.run, (long long)saver->at.step, strerror(worst));
         return TESS_OK;
     }
     TESS_TRY(saver_copy(saver));
@@ -426,7 +429,6 @@ enum tess_status tess_saver_end(struct tess_saver *saver, const struct tess_chec
     int32_t there = failed == 0;
     if (comm->rank == 0 && failed != 0) {
         saver_say_why(saver, failed, why);
-        tess_checkpoint_drop(saver->setup.run, saver->at.step);
     } else if (comm->rank == 0) {
         const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
         const struct tess_checkpoint_state state = saver_state(saver, about);
@@ -436,6 +438,8 @@ enum tess_status tess_saver_end(struct tess_saver *saver, const struct tess_chec
         if (!there)
             snprintf(why, TESS_SAVER_WHY, "%s", tess_log_last_error());
     }
+    if (comm->rank == 0 && !there)
+        tess_checkpoint_drop(saver->setup.run, saver->at.step);
     TESS_TRY(tess_comm_broadcast(comm, &there, 1, TESS_I32, 0, NULL));
     *saved = there != 0;
     return TESS_OK;

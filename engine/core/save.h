@@ -56,6 +56,9 @@ struct tess_saver_cost {
 };
 struct tess_saver_cost tess_saver_cost(const struct tess_saver *saver);
 
+/* Replicas of what a rank updates write a share each: how many there are, and which this one is. */
+int32_t tess__saver_replicas(const struct tess_plan *plan, int32_t *index_out);
+
 /* restore.c: all of the state, in place of first values, from engine->checkpoint. */
 enum tess_status tess__engine_restore(struct tess_engine *engine);
 

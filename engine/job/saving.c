@@ -109,7 +109,9 @@ static enum tess_status saving_report(const struct tess__saving *saving, bool sa
                                       .bytes = cost.bytes};
     if (saving->rank->rank != 0)
         return TESS_OK;
-    snprintf(message.why, sizeof(message.why), "%.*s", (int)sizeof(message.why) - 1, why);
+    const size_t room = sizeof(message.why), length = strlen(why);
+    snprintf(message.why, room, "%s%s", length < room ? "" : "...",
+             length < room ? why : why + length - (room - sizeof("...")));
     return tess__rank_send(saving->rank, TESS__RUN_SAVED, &message, sizeof(message));
 }
 

@@ -11,7 +11,7 @@ struct tess__run_saved {
     bool saved;
     double copy_s, write_s; /* of the step's time; of the thread's */
     uint64_t bytes;         /* of rank 0 */
-    char why[200];          /* not saved */
+    char why[272];          /* not saved; its end, which has the reason, where it is long */
 };
 
 /* The text of --save-every: "off", "100", "90s", "10min", "2h". TESS_ERR_USAGE. Both 0: off. */

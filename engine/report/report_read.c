@@ -5,6 +5,7 @@
  */
 #include "report/report_data.h"
 
+#include "base/file.h"
 #include "tessera/check.h"
 #include "text/report_html.h"
 
@@ -198,9 +199,10 @@ static enum tess_status read_file(const char *path, struct tess__html *text)
 {
     char piece[1 << 14];
     size_t count;
-    FILE *file = fopen(path, "rb");
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
     if (!file)
-        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, why);
     tess__html_add(text, "");
     while (text->count <= READ_BYTES_MAX && (count = fread(piece, 1, sizeof(piece), file)) > 0)
         tess__html_add_bytes(text, piece, count);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct tess_metrics {
     struct tess_file_log log; /* its status is also that of lines that could not be made */
@@ -40,11 +41,12 @@ static enum tess_status metrics_kept(const char *path, int64_t step, long long *
     size_t room = 0;
     ssize_t length;
     *bytes_out = 0;
-    FILE *file = fopen(path, "re");
-    if (!file && errno == ENOENT)
+    if (access(path, F_OK) != 0 && errno == ENOENT)
         return TESS_OK;
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
     if (!file)
-        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, why);
     while ((length = getline(&line, &room, file)) > 0 && line[length - 1] == '\n' &&
            !metrics_is_later(line, (size_t)length, step))
         *bytes_out += length;

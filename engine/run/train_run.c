@@ -26,6 +26,7 @@
 #include "text/words.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -364,7 +365,7 @@ static enum tess_status train_launch_traced(struct train *train,
 {
     if (!options->trace[0])
         return train_launch(train);
-    TESS_TRY(tess_file_check(options->trace, "--trace"));
+    TESS_TRY(tess_file_check(options->trace, TESS_FILE_TEXT, "--trace"));
     if (train->run.config->device.module)
         tess_log(TESS_LOG_WARN,
                  "--trace draws what the host does, which runs ahead of the device; the device's "
@@ -407,6 +408,15 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
     return tess__explain_print(&train->run, (int32_t)options->explain_rank);
 }
 
+/* What is written after the last step is looked at before the first. */
+static enum tess_status train_check_weights(const char *run)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/weights.safetensors", run) >= (int)sizeof(path))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
+    return tess_file_check(path, TESS_FILE_WHOLE, "--save-weights");
+}
+
 /* The files of a run. */
 static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
                                          const struct tess__train_options *options)
@@ -416,6 +426,8 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
             config->run.run, config->checkpoint[0] ? tess_engine_step_done(train->run.planned) : -1,
             &train->metrics));
     train->run.keep_digests = train->metrics != NULL;
+    if (config->run.run[0] && config->run.save_weights)
+        TESS_TRY(train_check_weights(config->run.run));
     if (options->tensorboard[0])
         TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
     return tess__prometheus_open(options->prometheus, &train->run, &train->prometheus);

@@ -25,15 +25,6 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-enum tess_status tess__checkpoint_join(const char *folder, const char *name,
-                                       char path[TESS_CHECKPOINT_PATH])
-{
-    const int length = snprintf(path, TESS_CHECKPOINT_PATH, "%s/%s", folder, name);
-    if (length < 0 || length >= TESS_CHECKPOINT_PATH)
-        TESS_FAIL(TESS_ERR_USAGE, "%s: the name of the run folder is too long", folder);
-    return TESS_OK;
-}
-
 enum tess_status tess_checkpoint_path(const char *run, int64_t step, bool part,
                                       char path[TESS_CHECKPOINT_PATH])
 {
@@ -202,20 +193,24 @@ enum tess_status tess__checkpoint_open_in(const char *folder, const struct tess_
 {
     char path[TESS_CHECKPOINT_PATH];
     enum tess_status status = TESS_OK;
+    int error = 0;
     for (int32_t f = 0; f < store->file_count; f++)
         fd[f] = -1;
     for (int32_t f = 0; f < store->file_count && status == TESS_OK; f++) {
         status = tess__checkpoint_join(folder, store->file[f].name, path);
         if (status == TESS_OK)
             fd[f] = open(path, flags | O_CLOEXEC | O_NONBLOCK);
-        if (status == TESS_OK && fd[f] < 0)
-            status = tess_fail(TESS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+        if (status == TESS_OK && fd[f] < 0) {
+            error = errno;
+            status = tess_fail(TESS_ERR_IO, "cannot open %s: %s", path, strerror(error));
+        }
     }
     for (int32_t f = 0; f < store->file_count && status != TESS_OK; f++) {
         if (fd[f] >= 0)
             close(fd[f]);
         fd[f] = -1;
     }
+    errno = error;
     return status;
 }
 
@@ -273,9 +268,9 @@ static enum tess_status checkpoint_match(struct tess_checkpoint *checkpoint, int
 {
     char path[TESS_CHECKPOINT_PATH];
     struct tess_store *store = &checkpoint->store;
-    TESS_TRY(tess__checkpoint_read_state(checkpoint->folder, checkpoint->model, arrays,
-                                         &checkpoint->state));
     TESS_TRY(tess_store_plan(checkpoint->model, arrays, TESS_CHECKPOINT_FILE_MOST, store));
+    TESS_TRY(tess__checkpoint_read_state(checkpoint->folder, checkpoint->model, store,
+                                         &checkpoint->state));
     checkpoint->fd = malloc((size_t)store->file_count * sizeof(*checkpoint->fd));
     if (checkpoint->fd == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the files of a checkpoint");
@@ -339,6 +334,25 @@ enum tess_status tess_checkpoint_read(const struct tess_checkpoint *checkpoint, 
               checkpoint->model->param[param].name, checkpoint->folder,
               checkpoint->store.file[tensor->file].name,
               error > 0 ? strerror(error) : "it has become shorter");
+}
+
+enum tess_status tess_checkpoint_compare(const struct tess_checkpoint *checkpoint,
+                                         const uint64_t *check, uint64_t times)
+{
+    const struct tess_store *store = &checkpoint->store;
+    for (int32_t a = -1; a < store->arrays; a++)
+        for (int32_t p = 0; p < store->param_count; p++) {
+            const int32_t at = (a + 1) * store->param_count + p;
+            const int32_t file = tess_store_find(store, p, a)->file;
+            if (file >= 0 && check[at] != times * checkpoint->state.check[at])
+                TESS_FAIL(TESS_ERR_DATA,
+                          "%s/%s: tensor '%s%s%s' is damaged: its check differs; remove the "
+                          "checkpoint to continue from the one before",
+                          checkpoint->folder, store->file[file].name,
+                          a >= 0 ? tess_store_array_name[a] : "", a >= 0 ? "." : "",
+                          checkpoint->model->param[p].name);
+        }
+    return TESS_OK;
 }
 
 /* ---- all files of a folder ------------------------------------------------------------------- */

@@ -58,14 +58,14 @@ enum tess_status tess_checkpoint_begin(const char *run, int64_t step,
                                        const struct tess_store *store);
 
 /* Open the files of a checkpoint under way, to write to: fd [store->file_count], -1 after a
- * failure. TESS_ERR_IO. */
+ * failure. TESS_ERR_IO, and errno. */
 enum tess_status tess_checkpoint_open_files(const char *run, int64_t step,
                                             const struct tess_store *store, int *fd);
 
 /*
  * The writer, last, when every rank has written and flushed its elements: state.json, then the
  * folder gets its name. All checkpoints but the `keep` newest are removed; 0 keeps all.
- * TESS_ERR_IO: the checkpoint is not there, older ones are.
+ * TESS_ERR_IO: older checkpoints are there; this one may be, where only flushing its name failed.
  */
 enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *store,
                                      const struct tess_checkpoint_state *state,
@@ -104,6 +104,17 @@ enum tess_status tess_checkpoint_read(const struct tess_checkpoint *checkpoint, 
                                       int32_t array, const struct tess_store_block *block, float *x,
                                       float *room);
 
+/*
+ * Are the values that were read those that were saved? check [1 + arrays, params]: sums of
+ * tess_store_check, in which every element of a tensor counts `times` times. TESS_ERR_DATA names
+ * the first file and tensor that differ.
+ */
+enum tess_status tess_checkpoint_compare(const struct tess_checkpoint *checkpoint,
+                                         const uint64_t *check, uint64_t times);
+
+/* Is options.yaml of a checkpoint as it was saved? TESS_ERR_DATA, TESS_ERR_IO. */
+enum tess_status tess_checkpoint_check_options(const char *folder);
+
 /* Bytes of all files of a checkpoint. TESS_ERR_IO. */
 enum tess_status tess_checkpoint_bytes(const char *folder, uint64_t *bytes_out);
 
@@ -111,7 +122,7 @@ enum tess_status tess_checkpoint_bytes(const char *folder, uint64_t *bytes_out);
 enum tess_status tess_checkpoint_export(const char *folder, const char *to);
 
 /* Read every byte of a checkpoint and compare all checks, without its model. TESS_ERR_DATA names
- * the first file and tensor that differ. */
+ * the first file and tensor that differ, are missing, or are not of this checkpoint. */
 enum tess_status tess_checkpoint_verify(const char *folder, uint64_t *bytes_out);
 
 #endif

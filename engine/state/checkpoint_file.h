@@ -16,9 +16,9 @@ enum tess_status tess__checkpoint_write_state(const char *folder, const struct t
                                               const struct tess_checkpoint_state *state,
                                               const struct tess_declare *model);
 
-/* model NULL: all but what there is of each parameter. */
+/* model and store, of this model, NULL: all but what there is of each parameter. */
 enum tess_status tess__checkpoint_read_state(const char *folder, const struct tess_declare *model,
-                                             int32_t arrays,
+                                             const struct tess_store *store,
                                              struct tess_checkpoint_state *state_out);
 
 /* fd [files of the store]; -1 in all after a failure. */

@@ -11,8 +11,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,17 @@
 #define STATE_NAME      "state.json"
 #define STATE_BYTES_MAX ((size_t)64 << 20)
 #define STATE_ROOM      (INT64_C(1) << 18) /* elements that are checked at a time */
+#define STATE_STEPS_MAX INT64_C(1000000000000)
+#define STATE_BATCH_MAX (1 << 24)
+
+enum tess_status tess__checkpoint_join(const char *folder, const char *name,
+                                       char path[TESS_CHECKPOINT_PATH])
+{
+    const int length = snprintf(path, TESS_CHECKPOINT_PATH, "%s/%s", folder, name);
+    if (length < 0 || length >= TESS_CHECKPOINT_PATH)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: the name of the run folder is too long", folder);
+    return TESS_OK;
+}
 
 void tess_checkpoint_state_fini(struct tess_checkpoint_state *state)
 {
@@ -86,6 +99,13 @@ static json_t *state_files(const struct tess_store *store, const char *options)
     return files;
 }
 
+static void state_tensor_name(const struct tess_declare *model, int32_t param, int32_t array,
+                              char name[TESS_NAME_MAX + 8])
+{
+    snprintf(name, TESS_NAME_MAX + 8, "%s%s%s", array >= 0 ? tess_store_array_name[array] : "",
+             array >= 0 ? "." : "", model->param[param].name);
+}
+
 /* A tensor that its file has transposed is checked in the order of the model: "line" is the length
  * of a row there. */
 static json_t *state_tensors(const struct tess_store *store, const struct tess_declare *model,
@@ -102,8 +122,7 @@ static json_t *state_tensors(const struct tess_store *store, const struct tess_d
                                       state_hex(state->check[(a + 1) * model->param_count + p]));
             if (tensor->line > 0)
                 json_object_set_new(entry, "line", json_integer(tensor->line));
-            snprintf(name, sizeof(name), "%s%s%s", a >= 0 ? tess_store_array_name[a] : "",
-                     a >= 0 ? "." : "", model->param[p].name);
+            state_tensor_name(model, p, a, name);
             json_object_set_new(tensors, name, entry);
         }
     }
@@ -251,8 +270,9 @@ static enum tess_status state_load(const char *path, json_t **object_out)
                            ", this program reads %d: a newer Tessera wrote it",
                            path, json_integer_value(json_object_get(object, "version")),
                            TESS_CHECKPOINT_VERSION);
-    else if (!state_take_hex(object, "check", &check))
-        status = tess_fail(TESS_ERR_DATA, "%s has no check: not of a checkpoint", path);
+    else if (json_integer_value(json_object_get(object, "version")) < 1 ||
+             !state_take_hex(object, "check", &check))
+        status = tess_fail(TESS_ERR_DATA, "%s has no version or check: not of a checkpoint", path);
     if (status == TESS_OK) {
         json_object_del(object, "check");
         if (state_own_check(object) != check)
@@ -265,7 +285,16 @@ static enum tess_status state_load(const char *path, json_t **object_out)
     return status;
 }
 
-static enum tess_status state_take(json_t *object, const char *path,
+/* A folder that is named by a step has the state after it. */
+static bool state_fits_folder(const char *folder, int64_t step)
+{
+    const char *slash = strrchr(folder, '/');
+    int64_t named;
+    return sscanf(slash != NULL ? slash + 1 : folder, "step-%" SCNd64, &named) != 1 ||
+           named == step;
+}
+
+static enum tess_status state_take(json_t *object, const char *folder, const char *path,
                                    struct tess_checkpoint_state *state)
 {
     json_int_t step, updates, batch, grid, good, skipped;
@@ -275,12 +304,18 @@ static enum tess_status state_take(json_t *object, const char *path,
                     &grid, "learning_rate", &state->learning_rate, "warmup_start",
                     &state->warmup_start, "loss_scale", "value", &state->loss_scale, "good", &good,
                     "skipped", &skipped, "model", &model, "layout", &layout) != 0 ||
-        step < 0 || updates < 0 || updates > step || batch < 1 || grid < 1 || good < 0 ||
-        skipped < 0 || skipped > step || !(state->loss_scale > 0) ||
+        step < 0 || step > STATE_STEPS_MAX || updates < 0 || updates > step || batch < 1 ||
+        batch > STATE_BATCH_MAX || grid < 1 || grid > batch || good < 0 || good > step ||
+        skipped < 0 || skipped > step || !(state->learning_rate >= 0) ||
+        !(state->warmup_start >= 0) || !(state->loss_scale > 0) ||
         !state_take_hex(object, "model_id", &state->model_id) ||
         !state_take_hex(object, "data_id", &state->data_id) ||
         !state_take_epoch_loss(object, state->epoch_loss))
         TESS_FAIL(TESS_ERR_DATA, "%s lacks a field, or has one that cannot be", path);
+    if (!state_fits_folder(folder, step))
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s has the state after step %" JSON_INTEGER_FORMAT ", which is not the folder's",
+                  path, step);
     state->step = step;
     state->updates = updates;
     state->batch_size = batch;
@@ -294,14 +329,36 @@ static enum tess_status state_take(json_t *object, const char *path,
     return TESS_OK;
 }
 
+/* The check of every tensor. */
+static enum tess_status state_take_checks(const json_t *object, const char *path,
+                                          const struct tess_declare *model,
+                                          const struct tess_store *store,
+                                          struct tess_checkpoint_state *state)
+{
+    const json_t *tensors = json_object_get(object, "tensors");
+    for (int32_t a = -1; a < store->arrays; a++) {
+        for (int32_t p = 0; p < model->param_count; p++) {
+            char name[TESS_NAME_MAX + 8];
+            if (tess_store_find(store, p, a)->file < 0)
+                continue;
+            state_tensor_name(model, p, a, name);
+            if (!state_take_hex(json_object_get(tensors, name), "check",
+                                &state->check[(a + 1) * model->param_count + p]))
+                TESS_FAIL(TESS_ERR_DATA, "%s has no check of tensor '%s'", path, name);
+        }
+    }
+    return TESS_OK;
+}
+
 /* What there is of each parameter, and the checks of its tensors. */
 static enum tess_status state_take_params(const json_t *object, const char *path,
-                                          const struct tess_declare *model, int32_t arrays,
+                                          const struct tess_declare *model,
+                                          const struct tess_store *store,
                                           struct tess_checkpoint_state *state)
 {
     const json_t *params = json_object_get(object, "parameters");
     const size_t count = (size_t)model->param_count;
-    state->check = calloc((size_t)(1 + arrays) * count + 1, sizeof(*state->check));
+    state->check = calloc((size_t)(1 + store->arrays) * count + 1, sizeof(*state->check));
     state->param_updates = calloc(count + 1, sizeof(*state->param_updates));
     state->tensor_state = calloc(count + 1, sizeof(*state->tensor_state));
     if (state->check == NULL || state->param_updates == NULL || state->tensor_state == NULL)
@@ -316,23 +373,28 @@ static enum tess_status state_take_params(const json_t *object, const char *path
         if (!json_is_object(entry))
             TESS_FAIL(TESS_ERR_DATA, "%s has nothing about parameter '%s'", path,
                       model->param[p].name);
-        state->param_updates[p] = json_integer_value(json_object_get(entry, "updates"));
-        state->tensor_state[p] = (float)json_number_value(json_object_get(entry, "moment"));
+        const json_int_t updates = json_integer_value(json_object_get(entry, "updates"));
+        const double moment = json_number_value(json_object_get(entry, "moment"));
+        if (updates < 0 || updates > state->updates || !(fabs(moment) <= FLT_MAX))
+            TESS_FAIL(TESS_ERR_DATA, "%s: parameter '%s' has a number that cannot be", path,
+                      model->param[p].name);
+        state->param_updates[p] = updates;
+        state->tensor_state[p] = (float)moment;
     }
-    return TESS_OK;
+    return state_take_checks(object, path, model, store, state);
 }
 
 enum tess_status tess__checkpoint_read_state(const char *folder, const struct tess_declare *model,
-                                             int32_t arrays,
+                                             const struct tess_store *store,
                                              struct tess_checkpoint_state *state_out)
 {
     char path[TESS_CHECKPOINT_PATH];
     json_t *object;
     TESS_TRY(tess__checkpoint_join(folder, STATE_NAME, path));
     TESS_TRY(state_load(path, &object));
-    enum tess_status status = state_take(object, path, state_out);
+    enum tess_status status = state_take(object, folder, path, state_out);
     if (status == TESS_OK && model != NULL)
-        status = state_take_params(object, path, model, arrays, state_out);
+        status = state_take_params(object, path, model, store, state_out);
     json_decref(object);
     return status;
 }
@@ -341,7 +403,7 @@ enum tess_status tess_checkpoint_read_state(const char *folder,
                                             struct tess_checkpoint_state *state_out)
 {
     *state_out = (struct tess_checkpoint_state){.step = 0};
-    const enum tess_status status = tess__checkpoint_read_state(folder, NULL, 0, state_out);
+    const enum tess_status status = tess__checkpoint_read_state(folder, NULL, NULL, state_out);
     if (status != TESS_OK)
         tess_checkpoint_state_fini(state_out);
     return status;
@@ -377,13 +439,16 @@ static enum tess_status verify_tensor(const struct tess_weights *weights, int32_
     return TESS_OK;
 }
 
-static enum tess_status verify_weights(const char *path, const json_t *tensors, float *room)
+/* *found: tensors of the file, added. */
+static enum tess_status verify_weights(const char *path, const json_t *tensors, float *room,
+                                       size_t *found)
 {
     struct tess_weights *weights;
     enum tess_status status = TESS_OK;
     TESS_TRY(tess_weights_open(path, &weights));
     for (int32_t t = 0; t < weights->tensor_count && status == TESS_OK; t++)
         status = verify_tensor(weights, t, json_object_get(tensors, weights->tensor[t].name), room);
+    *found += (size_t)weights->tensor_count;
     tess_weights_close(weights);
     return status;
 }
@@ -406,7 +471,10 @@ static enum tess_status verify_file(const char *path, bool tensors, const json_t
                            (long long)about.st_size, (long long)bytes);
     else if (tensors && tess_file_read(fd, &head, sizeof(head), 0) < sizeof(head))
         status = tess_fail(TESS_ERR_IO, "cannot read %s", path);
-    head = tensors ? head + sizeof(head) : (uint64_t)bytes;
+    if (tensors)
+        head = head < STATE_BYTES_MAX ? head + sizeof(head) : UINT64_MAX;
+    else
+        head = (uint64_t)bytes;
     char *text = NULL;
     if (status == TESS_OK && (head > (uint64_t)bytes || head > STATE_BYTES_MAX))
         status = tess_fail(TESS_ERR_DATA, "%s: its header is damaged", path);
@@ -421,34 +489,74 @@ static enum tess_status verify_file(const char *path, bool tensors, const json_t
     return status;
 }
 
+/* One file that state.json names. */
+static enum tess_status verify_entry(const char *folder, const char *name, const json_t *entry,
+                                     const json_t *tensors, float *room, uint64_t *bytes,
+                                     size_t *found)
+{
+    const bool has_tensors = strstr(name, ".json") == NULL && strstr(name, ".yaml") == NULL;
+    char path[TESS_CHECKPOINT_PATH];
+    if (strchr(name, '/') != NULL)
+        TESS_FAIL(TESS_ERR_DATA, "%s/%s names a file elsewhere: %.80s", folder, STATE_NAME, name);
+    TESS_TRY(tess__checkpoint_join(folder, name, path));
+    TESS_TRY(verify_file(path, has_tensors, entry, bytes));
+    return has_tensors ? verify_weights(path, tensors, room, found) : TESS_OK;
+}
+
+/* All files that state.json, which is `object`, names; and these are all that it should name. */
+static enum tess_status verify_files(const char *folder, const json_t *object, uint64_t *bytes)
+{
+    json_t *files = json_object_get(object, "files"), *entry;
+    const json_t *tensors = json_object_get(object, "tensors");
+    const char *name;
+    size_t found = 0;
+    if (json_object_get(files, TESS__CHECKPOINT_OPTIONS) == NULL ||
+        json_object_get(files, TESS__CHECKPOINT_INDEX) == NULL)
+        TESS_FAIL(TESS_ERR_DATA, "%s/%s does not name all files", folder, STATE_NAME);
+    float *room = malloc((size_t)STATE_ROOM * sizeof(*room));
+    if (room == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to verify %s", folder);
+    enum tess_status status = TESS_OK;
+    json_object_foreach(files, name, entry)
+    {
+        if (status == TESS_OK)
+            status = verify_entry(folder, name, entry, tensors, room, bytes, &found);
+    }
+    free(room);
+    TESS_TRY(status);
+    if (found == 0 || found != json_object_size(tensors))
+        TESS_FAIL(TESS_ERR_DATA, "%s has %zu tensors, %zu were saved", folder, found,
+                  json_object_size(tensors));
+    return TESS_OK;
+}
+
 enum tess_status tess_checkpoint_verify(const char *folder, uint64_t *bytes_out)
 {
     char path[TESS_CHECKPOINT_PATH];
-    json_t *object, *entry;
-    const char *name;
-    enum tess_status status = TESS_OK;
-    float *room = malloc((size_t)STATE_ROOM * sizeof(*room));
+    struct tess_checkpoint_state state = {.step = 0};
+    json_t *object;
     *bytes_out = 0;
-    if (room == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to verify %s", folder);
-    TESS_TRY_GOTO(status, free_room, tess__checkpoint_join(folder, STATE_NAME, path));
-    TESS_TRY_GOTO(status, free_room, state_load(path, &object));
-    json_object_foreach(json_object_get(object, "files"), name, entry)
-    {
-        const bool tensors = strstr(name, ".json") == NULL && strstr(name, ".yaml") == NULL;
-        if (status == TESS_OK && strchr(name, '/') != NULL)
-            status = tess_fail(TESS_ERR_DATA, "%s names a file elsewhere: %.80s", path, name);
-        char file[TESS_CHECKPOINT_PATH];
-        if (status == TESS_OK)
-            status = tess__checkpoint_join(folder, name, file);
-        if (status == TESS_OK)
-            status = verify_file(file, tensors, entry, bytes_out);
-        if (status == TESS_OK && tensors)
-            status = verify_weights(file, json_object_get(object, "tensors"), room);
-    }
+    TESS_TRY(tess__checkpoint_join(folder, STATE_NAME, path));
+    TESS_TRY(state_load(path, &object));
+    enum tess_status status = state_take(object, folder, path, &state);
+    if (status == TESS_OK)
+        status = verify_files(folder, object, bytes_out);
+    tess_checkpoint_state_fini(&state);
     json_decref(object);
+    return status;
+}
 
-free_room:
-    free(room);
+enum tess_status tess_checkpoint_check_options(const char *folder)
+{
+    char path[TESS_CHECKPOINT_PATH];
+    uint64_t bytes = 0;
+    json_t *object;
+    TESS_TRY(tess__checkpoint_join(folder, STATE_NAME, path));
+    TESS_TRY(state_load(path, &object));
+    const json_t *files = json_object_get(object, "files");
+    enum tess_status status = tess__checkpoint_join(folder, TESS__CHECKPOINT_OPTIONS, path);
+    if (status == TESS_OK)
+        status = verify_file(path, false, json_object_get(files, TESS__CHECKPOINT_OPTIONS), &bytes);
+    json_decref(object);
     return status;
 }

@@ -217,6 +217,39 @@ static void case_contradictions(void **state)
     assert_int_equal(run("train --run said --resume --steps 6 --ranks 4"), 0);
 }
 
+/* Flip a bit at byte `at` of a file of the checkpoint `hurt`; at -1: of its last. */
+static void flip(const char *name, off_t at)
+{
+    char path[600];
+    unsigned char byte;
+    snprintf(path, sizeof(path), "hurt/checkpoints/step-00000002/%s", name);
+    const int fd = open(path, O_RDWR);
+
+    assert_true(fd >= 0);
+    at = at < 0 ? lseek(fd, 0, SEEK_END) - 1 : at;
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* A run that would continue from it does not: no layout computes from other values. */
+static void expect_not_continued(void)
+{
+    static const char *const name[] = {"model-00001-of-00001.safetensors",
+                                       "optimizer-00001-of-00001.safetensors", "options.yaml"};
+    static const char *const layout[] = {"fsdp --ranks 2", "ddp --ranks 2", "single --ranks 1"};
+
+    for (int i = 0; i < 3; i++) {
+        flip(name[i], i < 2 ? -1 : 10);
+        assert_int_equal(run("train --run hurt --resume --steps 4 --strategy %s", layout[i]), 1);
+        if (strstr(spawn.err, name[i]) == NULL ||
+            (i < 2 && strstr(spawn.err, "is damaged: its check differs") == NULL))
+            fail_msg("%s: %s", name[i], spawn.err);
+        flip(name[i], i < 2 ? -1 : 10);
+    }
+}
+
 /* A byte that was flipped is found, in whichever file. */
 static void case_damage(void **state)
 {
@@ -248,6 +281,7 @@ static void case_damage(void **state)
         close(fd);
     }
     closedir(open_folder);
+    expect_not_continued();
     assert_int_equal(run("checkpoint verify hurt"), 0);
     assert_int_equal(run("checkpoint export hurt --out weights"), 0);
     assert_int_equal(access("weights/model-00001-of-00001.safetensors", F_OK), 0);
