@@ -3,6 +3,7 @@
  * and its costs come at the end.
  */
 #include "base/file.h"
+#include "config/config_save.h"
 #include "job/launch_env.h"
 #include "job/place.h"
 #include "job/run.h"
@@ -14,6 +15,7 @@
 #include "run/mfu.h"
 #include "run/progress.h"
 #include "run/record.h"
+#include "run/run_folder.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
 #include "run/trace_file.h"
@@ -26,6 +28,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct train {
@@ -35,6 +38,7 @@ struct train {
     int64_t epochs_reported;        /* epochs whose line is on the screen */
     int64_t saved_step;             /* of the newest checkpoint of this process; 0: none */
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
+    int folder_lock;                /* of the run folder; -1 without */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     enum tess__watch_choice watch;
@@ -343,14 +347,44 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
     return tess__explain_print(&train->run, (int32_t)options->explain_rank);
 }
 
+/* --overwrite must not remove what the run begins with. */
+static enum tess_status train_check_init(const struct tess_run_options *options)
+{
+    char *run = realpath(options->run, NULL), *init = realpath(options->init, NULL);
+    const size_t length = run ? strlen(run) : 0;
+    const bool inside = run && init && strncmp(init, run, length) == 0 &&
+                        (init[length] == '/' || init[length] == '\0');
+    free(run);
+    free(init);
+    if (inside)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--init %s is in the folder whose run --overwrite removes: choose another folder "
+                  "with --run",
+                  options->init);
+    return TESS_OK;
+}
+
+static enum tess_status train_open_folder(struct train *train, const struct tess_config *config)
+{
+    const struct tess_run_options *options = &config->run;
+    const bool resumes = config->checkpoint[0] != '\0';
+    if (options->overwrite && options->init[0])
+        TESS_TRY(train_check_init(options));
+    TESS_TRY(tess__run_folder_open(options->run,
+                                   resumes              ? TESS__FOLDER_RESUME
+                                   : options->overwrite ? TESS__FOLDER_OVERWRITE
+                                                        : TESS__FOLDER_NEW,
+                                   &train->folder_lock));
+    return tess_metrics_open(options->run, resumes ? tess_engine_step_done(train->run.planned) : -1,
+                             &train->metrics);
+}
+
 /* The files of a run. */
 static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
                                          const struct tess__train_options *options)
 {
     if (config->run.run[0])
-        TESS_TRY(tess_metrics_open(
-            config->run.run, config->checkpoint[0] ? tess_engine_step_done(train->run.planned) : -1,
-            &train->metrics));
+        TESS_TRY(train_open_folder(train, config));
     train->run.keep_digests = train->metrics != NULL;
     if (options->tensorboard[0])
         TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
@@ -361,11 +395,11 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
 {
-    struct train train = {0};
+    struct train train = {.folder_lock = -1};
     enum tess_status status;
+    config->saves = tess_config_saves(config);
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
-    train.run.saves = config->run.run[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     if (options->explain) {
         status = train_explain(&train, config, options);
@@ -379,6 +413,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
+    tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;
