@@ -36,7 +36,6 @@ struct train {
     struct tess__progress progress;
     struct tess__times times;
     int64_t epochs_reported;        /* epochs whose line is on the screen */
-    int64_t saved_step;             /* of the newest checkpoint of this process; 0: none */
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
     int folder_lock;                /* of the run folder; -1 without */
     struct tess_metrics *metrics;   /* NULL without a run folder */
@@ -107,14 +106,13 @@ static enum tess_status train_show_epoch(struct train *train, const struct tess_
 }
 
 /* A checkpoint that fails costs what it would have kept: training goes on. */
-static void train_show_saved(struct train *train, const struct tess__run_saved *saved)
+static enum tess_status train_show_saved(struct train *train, const struct tess__run_saved *saved)
 {
-    if (saved->saved) {
-        train->saved_step = saved->step;
-        return;
-    }
+    if (saved->saved)
+        return tess_metrics_write(train->metrics, tess__record_saved(saved));
     tess__progress_clear(&train->progress);
     tess_log(TESS_LOG_WARN, "step %" PRId64 " is not saved: %s", saved->step, saved->why);
+    return TESS_OK;
 }
 
 static enum tess_status train_message(void *context, const struct tess__message *message)
@@ -149,7 +147,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
         status = train_take_digest(train, &content.digest);
         break;
     case TESS__RUN_SAVED:
-        train_show_saved(train, &content.saved);
+        status = train_show_saved(train, &content.saved);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:

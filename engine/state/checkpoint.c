@@ -25,15 +25,6 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-enum tess_status tess__checkpoint_join(const char *folder, const char *name,
-                                       char path[TESS_CHECKPOINT_PATH])
-{
-    const int length = snprintf(path, TESS_CHECKPOINT_PATH, "%s/%s", folder, name);
-    if (length < 0 || length >= TESS_CHECKPOINT_PATH)
-        TESS_FAIL(TESS_ERR_USAGE, "%s: the name of the run folder is too long", folder);
-    return TESS_OK;
-}
-
 enum tess_status tess_checkpoint_path(const char *run, int64_t step, bool part,
                                       char path[TESS_CHECKPOINT_PATH])
 {

@@ -23,6 +23,15 @@
 #define STATE_BYTES_MAX ((size_t)64 << 20)
 #define STATE_ROOM      (INT64_C(1) << 18) /* elements that are checked at a time */
 
+enum tess_status tess__checkpoint_join(const char *folder, const char *name,
+                                       char path[TESS_CHECKPOINT_PATH])
+{
+    const int length = snprintf(path, TESS_CHECKPOINT_PATH, "%s/%s", folder, name);
+    if (length < 0 || length >= TESS_CHECKPOINT_PATH)
+        TESS_FAIL(TESS_ERR_USAGE, "%s/%s: the name is too long", folder, name);
+    return TESS_OK;
+}
+
 void tess_checkpoint_state_fini(struct tess_checkpoint_state *state)
 {
     free(state->options);
