@@ -39,18 +39,35 @@ static int run(const char *format, ...)
     return spawn_words(&spawn, words);
 }
 
+/* Lines of the checkpoints after steps 2 and 4. */
+static void check_saved(const char *line, int64_t bytes, int *count)
+{
+    json_t *object = json_loads(line, 0, NULL);
+    const json_t *saved = json_object_get(object, "saved");
+
+    if (saved != NULL) {
+        assert_int_equal(json_integer_value(json_object_get(saved, "step")), 2 * ++*count);
+        assert_in_range(json_integer_value(json_object_get(saved, "bytes")), 1, bytes);
+        assert_true(json_real_value(json_object_get(saved, "blocked_s")) > 0);
+        assert_true(json_real_value(json_object_get(saved, "write_s")) > 0);
+    }
+    json_decref(object);
+}
+
 /* Staging of every rank by the run's last line, which has to be what the plan predicted. */
-static int64_t staging_of(const char *name, size_t ranks)
+static int64_t staging_of(const char *name, size_t ranks, int saves)
 {
     static char text[1 << 16];
     char path[128];
     int64_t bytes = -1;
+    int saved = 0;
 
     snprintf(path, sizeof(path), "%s/metrics.jsonl", name);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     while (fgets(text, sizeof(text), file) != NULL)
-        ;
+        check_saved(text, 6 * MIB, &saved);
+    assert_int_equal(saved, saves);
     fclose(file);
     json_t *line = json_loads(text, 0, NULL);
     const json_t *memory = json_object_get(json_object_get(line, "final"), "memory");
@@ -126,7 +143,7 @@ static void case_memory(void **state)
                              0);
             assert_string_equal(spawn.err, "");
             assert_non_null(strstr(spawn.out, "predicted by the memory plan = allocated"));
-            const int64_t bytes = staging_of(name, on[l].ranks);
+            const int64_t bytes = staging_of(name, on[l].ranks, 2);
             const double all = STATE_BYTES / (double)on[l].ranks + (double)MIB;
             if ((i < 2 && (double)bytes < all) || bytes < with[i].least || bytes > with[i].most)
                 fail_msg("--save-memory %s: staging of %lld bytes", with[i].memory,
@@ -145,7 +162,7 @@ static void case_unused(void **state)
 {
     (void)state;
     assert_int_equal(run(TRAIN "--strategy ddp --ranks 2 --run off --save-every off"), 0);
-    assert_int_equal(staging_of("off", 2), 0);
+    assert_int_equal(staging_of("off", 2, 0), 0);
     assert_int_equal(run(TRAIN "--strategy ddp --ranks 2 --explain"), 0);
     assert_null(strstr(spawn.out, "beside it"));
     assert_int_equal(run(TRAIN "--strategy ddp --ranks 2 --explain --run never"), 0);
