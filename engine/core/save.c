@@ -125,10 +125,11 @@ static int saver_each(struct tess_saver *saver, int64_t from, int64_t to,
             struct saver_part part = {.piece = piece, .array = a};
             part.first = least > at ? least - at : 0;
             part.end = most - at < piece->count ? most - at : piece->count;
-            part.x = saver->stage + (at + part.first - from);
+            const int64_t place = at + part.first - from;
             at += piece->count;
             if (part.first >= part.end || tess_store_find(&saver->store, piece->param, a)->file < 0)
                 continue;
+            part.x = saver->stage + place;
             const int result = visit(saver, &part);
             if (result != 0)
                 return result;
