@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "base/options_set.h"
 #include "config/config_resume.h"
+#include "config/config_save.h"
 #include "config/precision.h"
 #include "config/registry.h"
 #include "tessera/check.h"
@@ -230,6 +231,7 @@ static enum tess_status config_check(struct tess_config *config)
             TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
                                                (int32_t)run->accumulate));
     TESS_TRY(tess_precision_check(run));
+    TESS_TRY(tess__config_save(config));
     TESS_TRY(config->optimizer->check(config->optimizer_options));
     if (config->optimizer->loop != NULL && config->kernel->far_memory &&
         config->kernel->bracket == NULL)

@@ -15,19 +15,21 @@
 /* Options, or with a point at the end groups of options, that do not decide on bits; a run's
  * strategies are left out by their names. */
 static const char *const resume_free[] = {
-    "strategy",     "mesh",         "ranks",
-    "recompute",    "device",       "kernel",
-    "comm",         "peak-tflops",  "run",
-    "init",         "save-weights", "save-every",
-    "keep",         "resume",       "overwrite",
-    "accumulate",   "threads",      "timeout",
-    "log-every",    "evaluate",     "bind",
-    "find-unused",  "debug",        "hash-every",
-    "data.workers", "tensor.ranks", "tensor.sequence-parallel",
-    "comm.",        "cuda.",        "topology.",
-    "explain",      "explain-rank", "trace",
-    "trace-first",  "trace-steps",  "tensorboard",
-    "watch",        "prometheus",   "evaluate-every",
+    "strategy",     "mesh",           "ranks",
+    "recompute",    "device",         "kernel",
+    "comm",         "peak-tflops",    "run",
+    "init",         "save-weights",   "save-every",
+    "save-memory",  "save-bandwidth", "save-required",
+    "keep",         "resume",         "overwrite",
+    "accumulate",   "threads",        "timeout",
+    "log-every",    "evaluate",       "bind",
+    "find-unused",  "debug",          "hash-every",
+    "data.workers", "tensor.ranks",   "tensor.sequence-parallel",
+    "comm.",        "cuda.",          "topology.",
+    "explain",      "explain-rank",   "trace",
+    "trace-first",  "trace-steps",    "tensorboard",
+    "watch",        "prometheus",     "evaluate-every",
+    "restarts",
 };
 
 static bool resume_begins(const char *name, const char *prefix)
@@ -114,7 +116,8 @@ enum tess_status tess__resume_find(const char *run, char folder[TESS_CHECKPOINT_
     if (count == 0) {
         free(step);
         TESS_FAIL(TESS_ERR_NOT_FOUND,
-                  "%s has no complete checkpoint to continue from: leave --resume out to begin",
+                  "%s has no complete checkpoint to continue from: leave --resume out to begin "
+                  "(with --overwrite where the folder has a run)",
                   run);
     }
     const int64_t newest = step[count - 1];
@@ -154,6 +157,11 @@ enum tess_status tess__resume_check(struct tess_config *config)
     const struct tess__yaml_file *file = tess__yaml_get(config->options, config->resume_options);
     if (file == NULL)
         return tess__options_no_memory();
+    if (config->run.overwrite)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--resume continues the run in %s, which --overwrite removes: "
+                  "give one of the two",
+                  config->run.run);
     for (int i = 0; i < file->item_count; i++) {
         const struct tess__yaml_item *item = &file->item[i];
         const char *now = tess_options_text(config->options, item->name);

@@ -134,12 +134,12 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
                                                (int32_t)config->run.accumulate));
     TESS_TRY(tess__sizes_plan(engine, rank));
     TESS_TRY(engine_declare(engine));
-    if (config->run.init[0] != '\0') {
+    if (config->checkpoint[0] != '\0') {
+        TESS_TRY(engine_open_checkpoint(engine));
+    } else if (config->run.init[0] != '\0') {
         TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
         TESS_TRY(tess_weights_match(engine->weights, &engine->model));
     }
-    if (config->checkpoint[0] != '\0')
-        TESS_TRY(engine_open_checkpoint(engine));
     TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
                               config->run.loss_scale_interval, &engine->scale));
     /* Open for planning too: what an operation needs may depend on the kernel's threads. */

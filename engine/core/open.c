@@ -53,7 +53,10 @@ static enum tess_status open_pin(struct tess_engine *engine)
     size_t upload_bytes;
     (void)tess_optim_room(engine->config->optimizer, engine->model.param_count, &upload_bytes);
     TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found.host));
-    return ops->pin(engine->kernel, upload_bytes, &engine->upload);
+    TESS_TRY(ops->pin(engine->kernel, upload_bytes, &engine->upload));
+    if (!engine->config->saves)
+        return TESS_OK;
+    return ops->pin(engine->kernel, engine->block.staging.bytes, &engine->staging);
 }
 
 static void open_access(void *context, bool on)
@@ -230,6 +233,7 @@ void tess_engine_close(struct tess_engine *engine)
     if (engine->kernel != NULL) {
         engine->kernel->ops->unpin(engine->kernel, engine->found.host);
         engine->kernel->ops->unpin(engine->kernel, engine->upload);
+        engine->kernel->ops->unpin(engine->kernel, engine->staging);
     }
     tess_comm_close(engine->stages.backward);
     tess_comm_close(engine->stages.forward);

@@ -28,10 +28,13 @@ struct tess_saver {
     struct tess_saver_setup setup;
     struct tess_store store;
     int64_t from, to; /* this rank's share of the elements that it counts, in order of pieces */
-    float *stage;     /* [1 + arrays, to - from] */
-    float *room;      /* [SAVER_BLOCK] */
-    uint64_t *check;  /* [1 + arrays, params], then an error */
-    int *fd;          /* [files], while one is under way */
+    float *stage;     /* [stage_count] of the elements [1 + arrays, to - from]: engine->staging */
+    float *room;      /* [SAVER_BLOCK], behind it */
+    int64_t stage_count, staged;     /* elements before this one were written by the step */
+    struct tess_values *values;      /* while it copies */
+    double begin_s;                  /* of the save under way */
+    uint64_t *check;                 /* [1 + arrays, params], then an error */
+    int *fd;                         /* [files], while one is under way */
     struct tess_checkpoint_state at; /* what goes with the stage; arrays only where needed */
     int64_t *moment; /* [params] bits of the optimizer's numbers per tensor; 0 where another rank
                         writes the tensor's first element; NULL: there are none */
@@ -71,48 +74,89 @@ static void saver_share(const struct tess_engine *engine, int64_t *from, int64_t
     *to = count * (index + 1) / replicas;
 }
 
-int64_t tess_saver_elements(const struct tess_engine *engine)
+/* Elements that a rank saves: its share of values and optimizer state. */
+static int64_t saver_elements(const struct tess_engine *engine)
 {
     int64_t from, to;
     saver_share(engine, &from, &to);
     return (to - from) * (1 + engine->config->optimizer->state_arrays);
 }
 
-/* Elements [*first, *end) of a piece are in the share, and the first of them is element *at of it;
- * `before` elements were in the pieces before this one. False: none are. */
-static bool saver_part(const struct tess_saver *saver, const struct tess_piece *piece,
-                       int64_t before, int64_t *first, int64_t *end, int64_t *at)
+/* Of these at a time: as many as the memory holds beside the room, a block at least. */
+static int64_t saver_stage_count(const struct tess_engine *engine)
 {
-    *first = saver->from > before ? saver->from - before : 0;
-    *end = saver->to - before < piece->count ? saver->to - before : piece->count;
-    *at = before + *first - saver->from;
-    return *first < *end;
+    const int64_t all = saver_elements(engine);
+    const double most = engine->config->save.memory_bytes / sizeof(float) - SAVER_BLOCK;
+    if (most >= (double)all)
+        return all;
+    return most > SAVER_BLOCK ? (int64_t)most : all < SAVER_BLOCK ? all : SAVER_BLOCK;
+}
+
+uint64_t tess_saver_bytes(const struct tess_engine *engine)
+{
+    return (uint64_t)(saver_stage_count(engine) + SAVER_BLOCK) * sizeof(float);
+}
+
+/* Elements [first, end) of a piece, of its values (array -1) or of an array of the optimizer, and
+ * their place in the stage. */
+struct saver_part {
+    const struct tess_piece *piece;
+    int32_t array;
+    int64_t first, end;
+    float *x;
+};
+
+/* Visit what of the state are elements [from, to), counted in the share array by array. Until a
+ * visit returns something else than 0: returns that. */
+static int saver_each(struct tess_saver *saver, int64_t from, int64_t to,
+                      int (*visit)(struct tess_saver *saver, const struct saver_part *part))
+{
+    const struct tess_engine *engine = saver->engine;
+    const int64_t share = saver->to - saver->from;
+    for (int32_t a = -1; a < saver->store.arrays; a++) {
+        const int64_t least = from > (a + 1) * share ? from : (a + 1) * share;
+        const int64_t most = to < (a + 2) * share ? to : (a + 2) * share;
+        int64_t at = (a + 1) * share - saver->from; /* the number of the piece's first element */
+        for (int32_t i = 0; i < engine->optim.piece_count && at < most; i++) {
+            const struct tess_piece *piece = &engine->piece[i];
+            if (piece->duplicate)
+                continue;
+            struct saver_part part = {.piece = piece, .array = a};
+            part.first = least > at ? least - at : 0;
+            part.end = most - at < piece->count ? most - at : piece->count;
+            const int64_t place = at + part.first - from;
+            at += piece->count;
+            if (part.first >= part.end || tess_store_find(&saver->store, piece->param, a)->file < 0)
+                continue;
+            part.x = saver->stage + place;
+            const int result = visit(saver, &part);
+            if (result != 0)
+                return result;
+        }
+    }
+    return 0;
 }
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* Values and state of elements [first, end) of a piece to the stage. */
-static enum tess_status saver_copy_piece(struct tess_saver *saver, struct tess_values *values,
-                                         const struct tess_piece *piece, int64_t first, int64_t end,
-                                         int64_t at)
+static enum tess_status saver_fetch(const struct tess_engine *engine, int64_t count,
+                                    const float *from, float *to)
 {
-    const struct tess_engine *engine = saver->engine;
-    const struct tess_optim *optim = &engine->optim;
-    const int64_t share = saver->to - saver->from;
+    const size_t bytes = (size_t)count * sizeof(*to);
+    if (engine->kernel->ops->far_memory)
+        return tess_read(engine->kernel, bytes, from, to);
+    memcpy(to, from, bytes);
+    return TESS_OK;
+}
+
+/* Values that have no master, widened. */
+static enum tess_status saver_widen(struct tess_saver *saver, const struct saver_part *part)
+{
     const float *x;
-    for (int64_t i = first, now; i < end; i += now) {
-        now = end - i < TESS_VALUES_ROOM ? end - i : TESS_VALUES_ROOM;
-        TESS_TRY(tess__values_get(values, piece, i, now, &x));
-        memcpy(saver->stage + at + (i - first), x, (size_t)now * sizeof(*x));
-    }
-    for (int32_t a = 0; a < saver->store.arrays; a++) {
-        const float *from = optim->state + a * optim->state_count + piece->state_begin + first;
-        float *to = saver->stage + (1 + a) * share + at;
-        const size_t bytes = (size_t)(end - first) * sizeof(*to);
-        if (engine->kernel->ops->far_memory)
-            TESS_TRY(tess_read(engine->kernel, bytes, from, to));
-        else
-            memcpy(to, from, bytes);
+    for (int64_t i = part->first, now; i < part->end; i += now) {
+        now = part->end - i < TESS_VALUES_ROOM ? part->end - i : TESS_VALUES_ROOM;
+        TESS_TRY(tess__values_get(saver->values, part->piece, i, now, &x));
+        memcpy(part->x + (i - part->first), x, (size_t)now * sizeof(*x));
     }
     return TESS_OK;
 }
@@ -122,18 +166,32 @@ static enum tess_status saver_copy_moment(struct tess_saver *saver, const struct
                                           int64_t first)
 {
     const struct tess_engine *engine = saver->engine;
-    const float *from = &engine->optim.tensor_state[piece->param];
+    float moment;
     int64_t whole;
     uint32_t bits;
     (void)tess_piece_run(piece, &engine->declare.axis, 0, 1, &whole, NULL);
     if (saver->moment == NULL || first > 0 || whole > 0)
         return TESS_OK;
-    if (engine->kernel->ops->far_memory)
-        TESS_TRY(tess_read(engine->kernel, sizeof(bits), from, &bits));
-    else
-        memcpy(&bits, from, sizeof(bits));
+    TESS_TRY(saver_fetch(engine, 1, &engine->optim.tensor_state[piece->param], &moment));
+    memcpy(&bits, &moment, sizeof(bits));
     saver->moment[piece->param] = bits;
     return TESS_OK;
+}
+
+static int saver_copy_part(struct tess_saver *saver, const struct saver_part *part)
+{
+    const struct tess_optim *optim = &saver->engine->optim;
+    const struct tess_piece *piece = part->piece;
+    const int64_t count = part->end - part->first;
+    if (part->array >= 0)
+        return (int)saver_fetch(saver->engine, count,
+                                optim->state + part->array * optim->state_count +
+                                    piece->state_begin + part->first,
+                                part->x);
+    TESS_TRY(saver_copy_moment(saver, piece, part->first));
+    return (int)(piece->w != NULL
+                     ? saver_fetch(saver->engine, count, piece->w + part->first, part->x)
+                     : saver_widen(saver, part));
 }
 
 /* What there is one of, the same on all ranks. */
@@ -154,53 +212,42 @@ static void saver_copy_numbers(struct tess_saver *saver)
         memset(saver->moment, 0, params * sizeof(*saver->moment));
 }
 
-static enum tess_status saver_copy(struct tess_saver *saver)
+/* Elements [from, to) to the stage. */
+static enum tess_status saver_copy(struct tess_saver *saver, int64_t from, int64_t to)
 {
-    const struct tess_engine *engine = saver->engine;
     struct tess_values values;
-    enum tess_status status = TESS_OK;
-    saver_copy_numbers(saver);
-    TESS_TRY(tess__values_open(engine, TESS_VALUES_ROOM, &values));
-    int64_t before = 0, first, end, at;
-    for (int32_t i = 0; i < engine->optim.piece_count && status == TESS_OK; i++) {
-        const struct tess_piece *piece = &engine->piece[i];
-        if (piece->duplicate)
-            continue;
-        if (saver_part(saver, piece, before, &first, &end, &at)) {
-            status = saver_copy_piece(saver, &values, piece, first, end, at);
-            TESS_KEEP(status, saver_copy_moment(saver, piece, first));
-        }
-        before += piece->count;
-    }
+    TESS_TRY(tess__values_open(saver->engine, SAVER_BLOCK, &values));
+    saver->values = &values;
+    const enum tess_status status = (enum tess_status)saver_each(saver, from, to, saver_copy_part);
     tess__values_close(&values);
     return status;
 }
 
-/* ---- writing: the thread --------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-/* Sleep until `bytes` since begin_s are within the limit. */
-static void saver_pace(const struct tess_saver *saver, double begin_s)
+/* Sleep until what has been written since the save began is within the limit. */
+static void saver_pace(const struct tess_saver *saver)
 {
     if (saver->setup.bytes_per_s <= 0)
         return;
-    const double due_s = (double)saver->cost.bytes / saver->setup.bytes_per_s;
-    for (double left_s; !saver->quit && (left_s = due_s - (tess_clock_s() - begin_s)) > 0;) {
+    const double due_s = saver->begin_s + (double)saver->cost.bytes / saver->setup.bytes_per_s;
+    for (double left_s; !saver->quit && (left_s = due_s - tess_clock_s()) > 0;) {
         const double nap_s = left_s < 0.1 ? left_s : 0.1;
         nanosleep(&(struct timespec){.tv_nsec = (long)(nap_s * 1e9)}, NULL);
     }
 }
 
-/* One array's elements [first, end) of a piece. */
-static int saver_write_part(struct tess_saver *saver, const struct tess_piece *piece, int32_t array,
-                            int64_t first, int64_t end, const float *x)
+static int saver_write_part(struct tess_saver *saver, const struct saver_part *part)
 {
-    const struct tess_store_tensor *tensor = tess_store_find(&saver->store, piece->param, array);
+    const struct tess_piece *piece = part->piece;
+    const struct tess_store_tensor *tensor =
+        tess_store_find(&saver->store, piece->param, part->array);
     struct tess_declare_param param = *piece->of; /* the optimizer's arrays lie as in memory */
-    param.flags &= array < 0 ? ~0u : ~(uint32_t)TESS_PARAM_TRANSPOSED;
-    uint64_t *check = &saver->check[(array + 1) * saver->store.param_count + piece->param];
-    const double begin_s = tess_clock_s();
-    for (int64_t i = first; i < end && !saver->quit;) {
-        const int64_t most = end - i < SAVER_BLOCK ? end - i : SAVER_BLOCK;
+    param.flags &= part->array < 0 ? ~0u : ~(uint32_t)TESS_PARAM_TRANSPOSED;
+    uint64_t *check = &saver->check[(part->array + 1) * saver->store.param_count + piece->param];
+    const float *x = part->x;
+    for (int64_t i = part->first; i < part->end && !saver->quit;) {
+        const int64_t most = part->end - i < SAVER_BLOCK ? part->end - i : SAVER_BLOCK;
         const struct tess_store_block block =
             tess_store_block_at(&param, &saver->engine->declare.axis, piece->param_begin + i, most);
         const int64_t count = (block.rows > 0 ? block.rows : 1) * block.columns;
@@ -212,7 +259,7 @@ static int saver_write_part(struct tess_saver *saver, const struct tess_piece *p
                 return saver->error;
             *check += tess_store_check(&param, &block, x);
             saver->cost.bytes += (uint64_t)count * sizeof(*x);
-            saver_pace(saver, begin_s);
+            saver_pace(saver);
         }
         i += count;
         x += count;
@@ -220,35 +267,22 @@ static int saver_write_part(struct tess_saver *saver, const struct tess_piece *p
     return 0;
 }
 
-static void saver_write(struct tess_saver *saver)
+/* Elements [from, to), which the stage has; after an error none. */
+static void saver_write(struct tess_saver *saver, int64_t from, int64_t to)
 {
-    const struct tess_engine *engine = saver->engine;
-    const int64_t share = saver->to - saver->from;
-    const double begin_s = tess_clock_s();
-    int error = 0;
-    saver->cost.bytes = 0;
-    saver->error = 0;
-    for (int32_t a = -1; a < saver->store.arrays; a++) {
-        int64_t before = 0, first, end, at;
-        for (int32_t i = 0; i < engine->optim.piece_count && error == 0; i++) {
-            const struct tess_piece *piece = &engine->piece[i];
-            if (piece->duplicate)
-                continue;
-            if (saver_part(saver, piece, before, &first, &end, &at) &&
-                tess_store_find(&saver->store, piece->param, a)->file >= 0)
-                error = saver_write_part(saver, piece, a, first, end,
-                                         saver->stage + (a + 1) * share + at);
-            before += piece->count;
-        }
-    }
+    if (saver->error == 0)
+        (void)saver_each(saver, from, to, saver_write_part);
+}
+
+static void saver_close_files(struct tess_saver *saver)
+{
     for (int32_t f = 0; f < saver->store.file_count; f++) {
-        const int failed = tess_file_close(saver->fd[f], saver->quit ? ECANCELED : error);
-        if (error == 0 && failed != 0) {
-            error = saver->error = failed;
+        const int failed = tess_file_close(saver->fd[f], saver->quit ? ECANCELED : saver->error);
+        if (saver->error == 0 && failed != 0) {
+            saver->error = failed;
             saver->error_file = f;
         }
     }
-    saver->cost.write_s = tess_clock_s() - begin_s;
 }
 
 static void *saver_main(void *context)
@@ -263,7 +297,9 @@ static void *saver_main(void *context)
             continue;
         }
         pthread_mutex_unlock(&saver->lock);
-        saver_write(saver);
+        saver_write(saver, saver->staged, saver_elements(saver->engine));
+        saver_close_files(saver);
+        saver->cost.write_s = tess_clock_s() - saver->begin_s - saver->cost.copy_s;
         pthread_mutex_lock(&saver->lock);
         if (saver->state == SAVER_WRITING)
             saver->state = SAVER_WRITTEN;
@@ -325,13 +361,30 @@ static int saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
     return error;
 }
 
+/* Copy the state, and write what the stage does not hold at once. */
+static enum tess_status saver_stage(struct tess_saver *saver)
+{
+    const int64_t all = saver_elements(saver->engine);
+    const int64_t aside = saver->engine->config->save.memory_bytes > 0 ? saver->stage_count : 0;
+    saver->cost.bytes = 0;
+    saver->error = 0;
+    saver->staged = 0;
+    saver_copy_numbers(saver);
+    for (int64_t to; all - saver->staged > aside; saver->staged = to) {
+        to = all - saver->staged < saver->stage_count ? all : saver->staged + saver->stage_count;
+        TESS_TRY(saver_copy(saver, saver->staged, to));
+        saver_write(saver, saver->staged, to);
+    }
+    return saver_copy(saver, saver->staged, all);
+}
+
 enum tess_status tess_saver_begin(struct tess_saver *saver, bool *begun, char why[TESS_SAVER_WHY])
 {
     struct tess_comm *comm = saver->engine->comm;
-    const double begin_s = tess_clock_s();
     int32_t made = 1; /* 0: failed; 1: go on; 2: it is there */
     bool there = false;
     why[0] = '\0';
+    saver->begin_s = tess_clock_s();
     saver->at.step = saver->engine->progress.step;
     if (comm->rank == 0)
         made = !saver_make(saver, &there, why) ? 0 : there ? 2 : 1;
@@ -355,8 +408,8 @@ enum tess_status tess_saver_begin(struct tess_saver *saver, bool *begun, char wh
                      saver->setup.run, (long long)saver->at.step, strerror(worst));
         return TESS_OK;
     }
-    TESS_TRY(saver_copy(saver));
-    saver->cost.copy_s = tess_clock_s() - begin_s;
+    TESS_TRY(saver_stage(saver));
+    saver->cost.copy_s = tess_clock_s() - saver->begin_s;
     saver->busy = true;
     saver->written = false;
     saver_set(saver, SAVER_WRITING);
@@ -459,13 +512,14 @@ static enum tess_status saver_start(struct tess_saver *saver)
     TESS_TRY(tess_store_plan(&engine->model, arrays, TESS_CHECKPOINT_FILE_MOST, &saver->store));
     const size_t tensors = (size_t)(1 + arrays) * (size_t)saver->store.param_count;
     saver_share(engine, &saver->from, &saver->to);
-    saver->stage = malloc((size_t)tess_saver_elements(engine) * sizeof(*saver->stage) + 1);
-    saver->room = malloc((size_t)SAVER_BLOCK * sizeof(*saver->room));
+    saver->stage_count = saver_stage_count(engine);
+    saver->stage = engine->staging;
+    saver->room = saver->stage + saver->stage_count;
+    memset(saver->stage, 0, engine->block.staging.bytes); /* pages exist before the first save */
     saver->check = calloc(tensors + 1, sizeof(*saver->check));
     saver->fd = calloc((size_t)saver->store.file_count, sizeof(*saver->fd));
     const size_t params = (size_t)saver->store.param_count + 1;
-    bool room =
-        saver->stage != NULL && saver->room != NULL && saver->check != NULL && saver->fd != NULL;
+    bool room = saver->check != NULL && saver->fd != NULL;
     if (engine->optim.updates != NULL) {
         saver->at.param_updates = calloc(params, sizeof(*saver->at.param_updates));
         room = room && saver->at.param_updates != NULL;
@@ -516,8 +570,6 @@ void tess_saver_close(struct tess_saver *saver)
     tess_store_fini(&saver->store);
     tess_checkpoint_state_fini(&saver->at);
     free(saver->moment);
-    free(saver->stage);
-    free(saver->room);
     free(saver->check);
     free(saver->fd);
     free(saver);

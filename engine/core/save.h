@@ -1,7 +1,7 @@
 /*
  * Saving an engine's state while it trains. Each rank copies its share of what it updates to a
- * stage, host memory of its own, and a thread writes that into the files of a checkpoint
- * (state/checkpoint.h) while steps go on:
+ * stage, memory of the host beside the arena, and a thread writes that into the files of a
+ * checkpoint (state/checkpoint.h) while steps go on:
  *
  *     step 100 | begin: copy | step 101 | step 102 | ... all ranks have written | end: rename
  *                    thread: | write ................ flush |
@@ -20,10 +20,16 @@ struct tess_saver_setup {
     double bytes_per_s; /* of this rank's writing; 0: no limit */
 };
 
-/* Elements of f32 that a rank stages: its share of values and optimizer state. Pure. */
-int64_t tess_saver_elements(const struct tess_engine *engine);
+/*
+ * Bytes of the stage, for the memory plan: as many as this rank's share of values and optimizer
+ * state takes in f32, and a block beside it in which tensors are turned round; less under
+ * config->save.memory_bytes: then a step writes the share piece by piece itself, up to the last
+ * piece, or, where that is 0, all of it. Pure.
+ */
+uint64_t tess_saver_bytes(const struct tess_engine *engine);
 
-/* Memory, files' layout, and the thread, which sleeps. TESS_ERR_MEMORY. Not collective. */
+/* Files' layout, and the thread, which sleeps; engine->config->saves. TESS_ERR_MEMORY. Not
+ * collective. */
 enum tess_status tess_saver_open(struct tess_engine *engine, const struct tess_saver_setup *setup,
                                  struct tess_saver **saver_out);
 /* Writing ends early; what was not complete is removed by the next save. NULL is allowed. */

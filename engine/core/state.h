@@ -29,6 +29,7 @@ struct tess_blocks {
     struct tess_block found; /* struct tess_verdict and found.sums, one after the other */
     struct tess_block norms; /* see tess_optim_room */
     struct tess_block op_scratch, direction, update_chunk;
+    struct tess_block staging; /* beside the arena: core/save.h */
     struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;
 };
@@ -166,6 +167,7 @@ struct tess_engine {
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     struct tess_arena arena;
+    void *staging;               /* block.staging, of the host; NULL: nothing is saved */
     void *owned[TESS_OWNED_MAX]; /* host memory by tess__engine_room */
     int32_t owned_count;
     bool no_room; /* one of them could not be had */

@@ -203,8 +203,7 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
         .peers = run->peers,
         .mode = plan->rank_mode,
         .bind = run->config->run.bind,
-        .saves = run->saves && run->config->run.run[0] != '\0' &&
-                 strcmp(run->config->run.save_every, "off") != 0,
+        .saves = run->config->saves,
         .stopped_s = run->config->run.timeout / 2, /* before those that wait for it give up */
         .body = tess__run_body,
     };

@@ -129,7 +129,6 @@ struct tess__run {
     bool evaluate;             /* default: as configured */
     bool live;                 /* send steps often enough for a bar */
     int64_t log_every;         /* 0: ten times an epoch */
-    bool saves;                /* checkpoints, as configured */
     bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;  /* borrowed; NULL: no time lines */
     struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */

@@ -3,6 +3,7 @@
  * every rank its own costs. Which steps are logged depends on step numbers only, because asking for
  * the loss is collective.
  */
+#include "base/arena.h"
 #include "base/clock.h"
 #include "comm/boot/boot.h"
 #include "comm/debug.h"
@@ -25,7 +26,7 @@
 
 struct tess_job_memory tess__run_memory(const struct tess_memory *memory)
 {
-    struct tess_job_memory used = {.total = tess_memory_total(memory)};
+    struct tess_job_memory used = {.total = tess_memory_total(memory) + tess_memory_beside(memory)};
 
     for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
         used.bytes[k] = tess_memory_bytes(memory, (enum tess_memory_kind)k);

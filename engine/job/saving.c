@@ -11,7 +11,6 @@
 #include "tessera/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define SAVING_EXCHANGE_S 0.1
@@ -19,33 +18,6 @@
 
 /* What a rank brings to an exchange; the greatest of all ranks counts. */
 enum { SAVING_SAVE, SAVING_STOP, SAVING_WRITING, SAVING_STEPS, SAVING_WORDS };
-
-enum tess_status tess__saving_parse(const char *text, int64_t *steps_out, double *seconds_out)
-{
-    static const struct {
-        const char *unit;
-        double seconds;
-    } of[] = {{"s", 1}, {"min", 60}, {"h", 3600}};
-    char *end;
-    *steps_out = 0;
-    *seconds_out = 0;
-    if (strcmp(text, "off") == 0)
-        return TESS_OK;
-    const double number = strtod(text, &end);
-    if (end != text && *end == '\0' && number >= 1 && number <= 1e12 &&
-        number == (double)(int64_t)number) {
-        *steps_out = (int64_t)number;
-        return TESS_OK;
-    }
-    for (size_t i = 0; end != text && i < sizeof(of) / sizeof(of[0]); i++)
-        if (strcmp(end, of[i].unit) == 0 && number > 0 && number <= 1e9) {
-            *seconds_out = number * of[i].seconds;
-            return TESS_OK;
-        }
-    TESS_FAIL(TESS_ERR_USAGE,
-              "--save-every %s: expected a number of steps (100), a time (90s, 10min, 2h) or off",
-              text);
-}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -77,15 +49,15 @@ enum tess_status tess__saving_open(struct tess__saving *saving, const struct tes
     *saving = (struct tess__saving){
         .run = run, .rank = rank, .engine = engine, .saved_step = tess_engine_step_done(engine)};
     saving->exchange_step = saving->next_exchange = saving->saved_step;
-    TESS_TRY(tess__saving_parse(options->save_every, &saving->every_steps, &saving->every_s));
-    if (!run->saves || options->run[0] == '\0' ||
-        (saving->every_steps == 0 && saving->every_s <= 0))
+    if (!run->config->saves)
         return TESS_OK;
-    const struct tess_saver_setup setup = {.run = options->run, .keep = options->keep};
+    const struct tess_saver_setup setup = {
+        .run = options->run, .keep = options->keep, .bytes_per_s = run->config->save.bytes_per_s};
+    saving->plan = &run->config->save;
     TESS_TRY(saving_describe(saving));
     TESS_TRY(tess_saver_open(engine, &setup, &saving->saver));
     saving->step_s = tess_clock_s();
-    saving->due_s = saving->step_s + saving->every_s;
+    saving->due_s = saving->step_s + saving->plan->every_s;
     return TESS_OK;
 }
 
@@ -109,6 +81,9 @@ static enum tess_status saving_report(const struct tess__saving *saving, bool sa
                                       .bytes = cost.bytes};
     if (saving->rank->rank != 0)
         return TESS_OK;
+    if (!saved && saving->run->config->run.save_required)
+        TESS_FAIL(TESS_ERR_IO, "step %lld is not saved, which --save-required demands: %s",
+                  (long long)saving->saved_step, why);
     const size_t room = sizeof(message.why), length = strlen(why);
     snprintf(message.why, room, "%s%s", length < room ? "" : "...",
              length < room ? why : why + length - (room - sizeof("...")));
@@ -132,9 +107,11 @@ static enum tess_status saving_begin(struct tess__saving *saving, int64_t number
     bool begun;
     TESS_TRY(saving_finish(saving));
     saving->saved_step = number;
-    saving->due_s = tess_clock_s() + saving->every_s;
+    saving->due_s = tess_clock_s() + saving->plan->every_s;
     TESS_TRY(tess_saver_begin(saving->saver, &begun, why));
-    return begun ? TESS_OK : saving_report(saving, false, why);
+    if (!begun)
+        return saving_report(saving, false, why);
+    return saving->plan->memory_bytes > 0 ? TESS_OK : saving_finish(saving);
 }
 
 /* What the ranks want; the same on all of them afterwards. */
@@ -146,8 +123,9 @@ static enum tess_status saving_exchange(struct tess__saving *saving, int64_t num
     const double each_s = steps > 0 ? (now_s - saving->step_s) / (double)steps : 0;
     const double fits = each_s > 0 ? SAVING_EXCHANGE_S / each_s : 1;
     const enum tess_world_request request = tess_world_requested(saving->rank->world);
-    word[SAVING_SAVE] = request != TESS_WORLD_GO_ON ||
-                        (saving->rank->rank == 0 && saving->every_s > 0 && now_s >= saving->due_s);
+    word[SAVING_SAVE] =
+        request != TESS_WORLD_GO_ON ||
+        (saving->rank->rank == 0 && saving->plan->every_s > 0 && now_s >= saving->due_s);
     word[SAVING_STOP] = request == TESS_WORLD_SAVE_AND_END;
     word[SAVING_WRITING] = tess_saver_busy(saving->saver) && !tess_saver_written(saving->saver);
     word[SAVING_STEPS] = saving->rank->rank != 0 || fits < 1 ? 1
@@ -167,7 +145,7 @@ enum tess_status tess__saving_after_step(struct tess__saving *saving, int64_t nu
     int32_t word[SAVING_WORDS] = {0};
     if (saving->saver == NULL)
         return TESS_OK;
-    const bool due = saving->every_steps > 0 && number % saving->every_steps == 0;
+    const bool due = saving->plan->every_steps > 0 && number % saving->plan->every_steps == 0;
     if (number >= saving->next_exchange) {
         TESS_TRY(saving_exchange(saving, number, word));
         if (tess_saver_busy(saving->saver) && !word[SAVING_WRITING])

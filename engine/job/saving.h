@@ -14,17 +14,15 @@ struct tess__run_saved {
     char why[272];          /* not saved; its end, which has the reason, where it is long */
 };
 
-/* The text of --save-every: "off", "100", "90s", "10min", "2h". TESS_ERR_USAGE. Both 0: off. */
-enum tess_status tess__saving_parse(const char *text, int64_t *steps_out, double *seconds_out);
-
 struct tess__saving {
     struct tess_saver *saver; /* NULL: nothing is saved */
     const struct tess__run *run;
     const struct tess__rank *rank;
     struct tess_engine *engine;
     struct tess_checkpoint_state about;
-    int64_t every_steps, saved_step; /* of the latest that was begun */
-    double every_s, due_s;
+    const struct tess_save_plan *plan; /* borrowed from the configuration */
+    int64_t saved_step;                /* of the latest that was begun */
+    double due_s;
     int64_t next_exchange; /* step after which ranks compare what they want next */
     double step_s; /* when the latest exchange was, for how many steps there are to the next */
     int64_t exchange_step;

@@ -154,6 +154,13 @@ json_t *tess__record_validation(const struct tess__run *run,
     return json_pack("{s:o}", "validation", object);
 }
 
+json_t *tess__record_saved(const struct tess__run_saved *saved)
+{
+    return json_pack("{s:{s:I, s:f, s:f, s:I}}", "saved", "step", (json_int_t)saved->step,
+                     "blocked_s", saved->copy_s, "write_s", saved->write_s, "bytes",
+                     (json_int_t)saved->bytes);
+}
+
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch)
 {
     json_t *object = json_pack(

@@ -4,6 +4,7 @@
 
 #include "device/nvml.h"
 #include "job/run.h"
+#include "job/saving.h"
 #include "run/restart.h"
 
 #include <jansson.h>
@@ -20,6 +21,8 @@ json_t *tess__record_step(const struct tess__run *run, const struct tess__run_st
 json_t *tess__record_validation(const struct tess__run *run,
                                 const struct tess__run_validation *validation);
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
+/* {"saved": {"step", "blocked_s", "write_s", "bytes"}}: a checkpoint; of rank 0. */
+json_t *tess__record_saved(const struct tess__run_saved *saved);
 /* Add the digest of a parameter to `tensors`, under its name: {"hash", "norm", "sketch"}.
  * TESS_ERR_MEMORY. */
 enum tess_status tess__record_digest(const struct tess__run *run,

@@ -29,7 +29,7 @@ static enum tess_status folder_join(const char *folder, const char *name, char p
 /* The file has its owner's process and host, for the message of whoever comes second. */
 static enum tess_status folder_lock(const char *folder, int *lock_out)
 {
-    char path[FOLDER_PATH], owner[256] = "", host[128] = "";
+    char path[FOLDER_PATH], owner[256] = "";
     TESS_TRY(folder_join(folder, "lock", path));
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (fd < 0)
@@ -45,13 +45,18 @@ static enum tess_status folder_lock(const char *folder, int *lock_out)
                   "another run writes to %s (%s): end it, or choose another folder with --run",
                   folder, owner[0] != '\0' ? owner : "its process is not known");
     }
-    (void)gethostname(host, sizeof(host) - 1);
-    const int length = snprintf(owner, sizeof(owner), "process %d on %s\n", (int)getpid(), host);
-    const int error = tess_file_resize(fd, 0);
-    if (error != 0 || tess_file_write_at(fd, owner, (size_t)length, 0) != 0)
-        tess_log(TESS_LOG_WARN, "%s does not name this process: the disk may be full", path);
     *lock_out = fd;
     return TESS_OK;
+}
+
+static void folder_sign(int lock)
+{
+    char owner[256], host[128] = "";
+    (void)gethostname(host, sizeof(host) - 1);
+    const int length = snprintf(owner, sizeof(owner), "process %d on %s\n", (int)getpid(), host);
+    if (tess_file_resize(lock, 0) != 0 || tess_file_write_at(lock, owner, (size_t)length, 0) != 0)
+        tess_log(TESS_LOG_WARN, "the lock of the run folder does not name this process: the disk "
+                                "may be full");
 }
 
 /* Files that were not finished: of processes that are gone, since the lock is ours. */
@@ -66,38 +71,54 @@ static void folder_clear(const char *folder)
     closedir(open);
 }
 
+/* What a run writes beside its checkpoints. metrics.jsonl goes last: until then there is a run. */
+static const char *const folder_file[] = {"weights.safetensors", "metrics.jsonl"};
+#define FOLDER_FILES (sizeof(folder_file) / sizeof(folder_file[0]))
+
 static bool folder_has(const char *folder, const char *name)
 {
     char path[FOLDER_PATH];
     struct stat about;
     return folder_join(folder, name, path) == TESS_OK && stat(path, &about) == 0 &&
-           about.st_size > 0;
+           S_ISREG(about.st_mode) && about.st_size > 0;
+}
+
+static enum tess_status folder_refuse(const char *folder, int32_t checkpoints)
+{
+    bool used = checkpoints > 0;
+    for (size_t i = 0; i < FOLDER_FILES; i++)
+        used = used || folder_has(folder, folder_file[i]);
+    if (!used)
+        return TESS_OK;
+    TESS_FAIL(TESS_ERR_USAGE,
+              "%s has a run%s--overwrite removes it, or choose another folder with --run", folder,
+              checkpoints > 0 ? ": --resume continues it, " : " without a checkpoint: ");
+}
+
+static enum tess_status folder_empty(const char *folder, const int64_t *step, int32_t count)
+{
+    char path[FOLDER_PATH];
+    for (int32_t i = 0; i < count; i++)
+        TESS_TRY(tess_checkpoint_remove(folder, step[i]));
+    for (size_t i = 0; i < FOLDER_FILES; i++) {
+        TESS_TRY(folder_join(folder, folder_file[i], path));
+        if (unlink(path) != 0 && errno != ENOENT)
+            TESS_FAIL(TESS_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    }
+    return TESS_OK;
 }
 
 /* A run that is there: refused, or removed. */
-static enum tess_status folder_check(const char *folder, enum tess__folder_use use)
+static enum tess_status folder_prepare(const char *folder, enum tess__folder_use use)
 {
-    static const char *const file[] = {"weights.safetensors", "metrics.jsonl"};
-    char path[FOLDER_PATH];
     int64_t *step;
     int32_t count;
     if (use == TESS__FOLDER_RESUME)
         return TESS_OK;
     TESS_TRY(tess_checkpoint_list(folder, &step, &count));
-    enum tess_status status = TESS_OK;
-    if (use == TESS__FOLDER_NEW && (count > 0 || folder_has(folder, "metrics.jsonl")))
-        status = tess_fail(TESS_ERR_USAGE,
-                           "%s has a run: --resume continues it%s, --overwrite removes it, or "
-                           "choose another folder with --run",
-                           folder, count > 0 ? "" : " (it has no checkpoint yet)");
-    for (int32_t i = 0; i < count && use == TESS__FOLDER_OVERWRITE && status == TESS_OK; i++)
-        status = tess_checkpoint_remove(folder, step[i]);
+    const enum tess_status status =
+        use == TESS__FOLDER_NEW ? folder_refuse(folder, count) : folder_empty(folder, step, count);
     free(step);
-    for (size_t i = 0; i < 2 && use == TESS__FOLDER_OVERWRITE && status == TESS_OK; i++) {
-        status = folder_join(folder, file[i], path);
-        if (status == TESS_OK && unlink(path) != 0 && errno != ENOENT)
-            status = tess_fail(TESS_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
-    }
     return status;
 }
 
@@ -106,14 +127,15 @@ enum tess_status tess__run_folder_open(const char *folder, enum tess__folder_use
     *lock_out = -1;
     TESS_TRY(tess_file_make_folders(folder, "the run folder"));
     TESS_TRY(folder_lock(folder, lock_out));
-    const enum tess_status status = folder_check(folder, use);
-    if (status == TESS_OK)
-        folder_clear(folder);
-    else
+    const enum tess_status status = folder_prepare(folder, use);
+    if (status != TESS_OK) {
         tess__run_folder_close(*lock_out);
-    if (status != TESS_OK)
         *lock_out = -1;
-    return status;
+        return status;
+    }
+    folder_clear(folder);
+    folder_sign(*lock_out);
+    return TESS_OK;
 }
 
 void tess__run_folder_close(int lock)

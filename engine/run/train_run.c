@@ -4,6 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/file.h"
+#include "config/config_save.h"
 #include "job/launch_env.h"
 #include "job/place.h"
 #include "job/run.h"
@@ -16,6 +17,7 @@
 #include "run/progress.h"
 #include "run/prometheus.h"
 #include "run/record.h"
+#include "run/run_folder.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
 #include "run/trace_file.h"
@@ -29,6 +31,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A process that is stopped is not waited for longer where its run can be started again. */
@@ -39,8 +42,8 @@ struct train {
     struct tess__progress progress;
     struct tess__times times;
     int64_t epochs_reported;        /* epochs whose line is on the screen */
-    int64_t saved_step;             /* of the newest checkpoint of this process; 0: none */
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
+    int folder_lock;                /* of the run folder; -1 without */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     struct tess__prometheus *prometheus; /* NULL without --prometheus */
@@ -129,15 +132,14 @@ static enum tess_status train_show_validation(struct train *train,
 }
 
 /* A checkpoint that fails costs what it would have kept: training goes on. */
-static void train_show_saved(struct train *train, const struct tess__run_saved *saved)
+static enum tess_status train_show_saved(struct train *train, const struct tess__run_saved *saved)
 {
     tess__prometheus_saved(train->prometheus, saved);
-    if (saved->saved) {
-        train->saved_step = saved->step;
-        return;
-    }
+    if (saved->saved)
+        return tess_metrics_write(train->metrics, tess__record_saved(saved));
     tess__progress_clear(&train->progress);
     tess_log(TESS_LOG_WARN, "step %" PRId64 " is not saved: %s", saved->step, saved->why);
+    return TESS_OK;
 }
 
 static enum tess_status train_message(void *context, const struct tess__message *message)
@@ -178,7 +180,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
         status = train_take_digest(train, &content.digest);
         break;
     case TESS__RUN_SAVED:
-        train_show_saved(train, &content.saved);
+        status = train_show_saved(train, &content.saved);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -417,14 +419,44 @@ static enum tess_status train_check_weights(const char *run)
     return tess_file_check(path, TESS_FILE_WHOLE, "--save-weights");
 }
 
+/* --overwrite must not remove what the run begins with. */
+static enum tess_status train_check_init(const struct tess_run_options *options)
+{
+    char *run = realpath(options->run, NULL), *init = realpath(options->init, NULL);
+    const size_t length = run ? strlen(run) : 0;
+    const bool inside = run && init && strncmp(init, run, length) == 0 &&
+                        (init[length] == '/' || init[length] == '\0');
+    free(run);
+    free(init);
+    if (inside)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--init %s is in the folder whose run --overwrite removes: choose another folder "
+                  "with --run",
+                  options->init);
+    return TESS_OK;
+}
+
+static enum tess_status train_open_folder(struct train *train, const struct tess_config *config)
+{
+    const struct tess_run_options *options = &config->run;
+    const bool resumes = config->checkpoint[0] != '\0';
+    if (options->overwrite && options->init[0])
+        TESS_TRY(train_check_init(options));
+    TESS_TRY(tess__run_folder_open(options->run,
+                                   resumes              ? TESS__FOLDER_RESUME
+                                   : options->overwrite ? TESS__FOLDER_OVERWRITE
+                                                        : TESS__FOLDER_NEW,
+                                   &train->folder_lock));
+    return tess_metrics_open(options->run, resumes ? tess_engine_step_done(train->run.planned) : -1,
+                             &train->metrics);
+}
+
 /* The files of a run. */
 static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
                                          const struct tess__train_options *options)
 {
     if (config->run.run[0])
-        TESS_TRY(tess_metrics_open(
-            config->run.run, config->checkpoint[0] ? tess_engine_step_done(train->run.planned) : -1,
-            &train->metrics));
+        TESS_TRY(train_open_folder(train, config));
     train->run.keep_digests = train->metrics != NULL;
     if (config->run.run[0] && config->run.save_weights)
         TESS_TRY(train_check_weights(config->run.run));
@@ -437,11 +469,11 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
 {
-    struct train train = {0};
+    struct train train = {.folder_lock = -1};
     enum tess_status status;
+    config->saves = tess_config_saves(config);
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
-    train.run.saves = config->run.run[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
     if (options->explain) {
@@ -458,6 +490,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
     tess__prometheus_close(train.prometheus);
+    tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;

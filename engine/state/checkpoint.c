@@ -47,6 +47,22 @@ static int64_t checkpoint_step_of(const char *name, bool *part)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
+bool tess_checkpoint_is_part(const char *folder)
+{
+    char name[64];
+    bool part = false;
+    size_t end = strlen(folder);
+    while (end > 0 && folder[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && folder[begin - 1] != '/')
+        begin--;
+    if (end - begin >= sizeof(name))
+        return false;
+    snprintf(name, sizeof(name), "%.*s", (int)(end - begin), folder + begin);
+    return checkpoint_step_of(name, &part) >= 0 && part;
+}
+
 /* ---- folders --------------------------------------------------------------------------------- */
 
 /* Everything in a folder, which has no folders in it, and the folder. Returns errno or 0. */

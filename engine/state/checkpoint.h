@@ -52,6 +52,9 @@ uint64_t tess_checkpoint_model_id(const struct tess_declare *model);
 enum tess_status tess_checkpoint_path(const char *run, int64_t step, bool part,
                                       char path[TESS_CHECKPOINT_PATH]);
 
+/* Is this the name of a folder as it is while it is being written? */
+bool tess_checkpoint_is_part(const char *folder);
+
 /* The writer, first: a new folder for a checkpoint under way; leftovers of others are removed.
  * Files are made, of their whole length, with their headers. TESS_ERR_IO. */
 enum tess_status tess_checkpoint_begin(const char *run, int64_t step,

@@ -16,6 +16,10 @@ enum tess_status tess__checkpoint_write_state(const char *folder, const struct t
                                               const struct tess_checkpoint_state *state,
                                               const struct tess_declare *model);
 
+/* A whole file of text of at most 64 MiB, a 0 behind it; to be freed. TESS_ERR_IO, TESS_ERR_DATA.
+ */
+enum tess_status tess__checkpoint_read_text(const char *path, char **text_out, size_t *bytes_out);
+
 /* model and store, of this model, NULL: all but what there is of each parameter. */
 enum tess_status tess__checkpoint_read_state(const char *folder, const struct tess_declare *model,
                                              const struct tess_store *store,

@@ -32,7 +32,7 @@ enum tess_status tess__checkpoint_join(const char *folder, const char *name,
 {
     const int length = snprintf(path, TESS_CHECKPOINT_PATH, "%s/%s", folder, name);
     if (length < 0 || length >= TESS_CHECKPOINT_PATH)
-        TESS_FAIL(TESS_ERR_USAGE, "%s: the name of the run folder is too long", folder);
+        TESS_FAIL(TESS_ERR_USAGE, "%s/%s: the name is too long", folder, name);
     return TESS_OK;
 }
 
@@ -194,8 +194,7 @@ enum tess_status tess__checkpoint_write_state(const char *folder, const struct t
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A whole file of at most STATE_BYTES_MAX bytes, a 0 behind it; to be freed. */
-static enum tess_status state_read_text(const char *path, char **text_out, size_t *bytes_out)
+enum tess_status tess__checkpoint_read_text(const char *path, char **text_out, size_t *bytes_out)
 {
     struct stat about;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -206,7 +205,7 @@ static enum tess_status state_read_text(const char *path, char **text_out, size_
     if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
         status = tess_fail(TESS_ERR_IO, "%s is not a regular file", path);
     else if ((uint64_t)about.st_size > STATE_BYTES_MAX)
-        status = tess_fail(TESS_ERR_DATA, "%s has %lld bytes: not of a checkpoint", path,
+        status = tess_fail(TESS_ERR_DATA, "%s has %lld bytes: too many for what it should be", path,
                            (long long)about.st_size);
     else if ((text = malloc((size_t)about.st_size + 1)) == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory to read %s", path);
@@ -257,7 +256,7 @@ static enum tess_status state_load(const char *path, json_t **object_out)
     uint64_t check = 0;
     char *text;
     size_t bytes;
-    TESS_TRY(state_read_text(path, &text, &bytes));
+    TESS_TRY(tess__checkpoint_read_text(path, &text, &bytes));
     json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     free(text);
     enum tess_status status = TESS_OK;
@@ -421,8 +420,8 @@ static enum tess_status verify_tensor(const struct tess_weights *weights, int32_
     uint64_t check = 0, is = 0;
     if (!state_take_hex(entry, "check", &check) || tensor->dtype != TESS_F32 ||
         (line > 0 && count % line != 0))
-        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is not the one that was saved", weights->path,
-                  tensor->name);
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is not the one that was saved",
+                  tess__weights_path(weights, t), tensor->name);
     for (int64_t at = 0, now; at < count; at += now) {
         now = count - at < STATE_ROOM ? count - at : STATE_ROOM;
         TESS_TRY(tess__weights_values(weights, t, at, now, room));
@@ -434,8 +433,8 @@ static enum tess_status verify_tensor(const struct tess_weights *weights, int32_
         }
     }
     if (is != check)
-        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is damaged: its check differs", weights->path,
-                  tensor->name);
+        TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is damaged: its check differs",
+                  tess__weights_path(weights, t), tensor->name);
     return TESS_OK;
 }
 
@@ -443,9 +442,10 @@ static enum tess_status verify_tensor(const struct tess_weights *weights, int32_
 static enum tess_status verify_weights(const char *path, const json_t *tensors, float *room,
                                        size_t *found)
 {
-    struct tess_weights *weights;
-    enum tess_status status = TESS_OK;
-    TESS_TRY(tess_weights_open(path, &weights));
+    struct tess_weights *weights = tess__weights_new(path);
+    if (weights == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", path);
+    enum tess_status status = tess__weights_add(weights, path);
     for (int32_t t = 0; t < weights->tensor_count && status == TESS_OK; t++)
         status = verify_tensor(weights, t, json_object_get(tensors, weights->tensor[t].name), room);
     *found += (size_t)weights->tensor_count;
