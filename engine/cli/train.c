@@ -96,8 +96,11 @@ static int train_attempt(void *context, enum tess__attempt begin, struct tess__h
 {
     struct tess__args args = *(const struct tess__args *)context;
     enum tess_status status = TESS_OK;
+    if (begin == TESS__ATTEMPT_RESUME)
+        status = tess__args_add(&args, "--overwrite=off"); /* which the first one may have had */
     if (begin != TESS__ATTEMPT_FIRST)
-        status = tess__args_add(&args, begin == TESS__ATTEMPT_RESUME ? "--resume" : "--overwrite");
+        TESS_KEEP(status, tess__args_add(&args, begin == TESS__ATTEMPT_RESUME ? "--resume"
+                                                                              : "--overwrite"));
     if (status == TESS_OK)
         status = train_once(&args, history);
     history->status = (int32_t)status;

@@ -116,7 +116,8 @@ static void case_killed(void **state)
 {
     pid_t rank[2];
     (void)state;
-    start(MODEL "--run killed --keep 0 --save-every 100 --strategy fsdp --ranks 2 --restarts 5");
+    start(MODEL "--run killed --overwrite --keep 0 --save-every 100 --strategy fsdp --ranks 2 "
+                "--restarts 5");
     pid_t launcher = wait_launcher(0, 2, rank);
     kill(rank[1], SIGKILL);
     launcher = wait_launcher(launcher, 2, rank);
