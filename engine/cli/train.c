@@ -62,9 +62,8 @@ static const char train_usage[] =
     "\n"
     "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
     "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
-    "--resume continues a run that was stopped, on any number of ranks; --restarts does so "
-    "without\n"
-    "a person.\n"
+    "--resume continues a run that was stopped, on any number of ranks; --restarts does so by\n"
+    "itself, after a rank was lost.\n"
     "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";
 
 /* A training in this process. */
