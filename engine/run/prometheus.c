@@ -289,7 +289,7 @@ static enum tess_status prometheus_open(struct tess__prometheus *prometheus, con
     if (length >= sizeof(prometheus->place))
         TESS_FAIL(TESS_ERR_USAGE, "--prometheus: the name of the file is too long");
     memcpy(prometheus->place, where, length + 1);
-    return tess_file_check(where, "--prometheus");
+    return tess_file_check(where, TESS_FILE_WHOLE, "--prometheus");
 }
 
 enum tess_status tess__prometheus_open(const char *where, const struct tess__run *run,
