@@ -2,6 +2,7 @@
 #include "text/command.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 #define MAIN_STACK_BYTES ((size_t)8 << 20)
@@ -28,15 +29,22 @@ int main(int argc, char **argv)
     struct rlimit limit;
     pthread_attr_t attr;
     pthread_t thread;
+    sigset_t all, before;
     if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= MAIN_STACK_LEAST)
         return tess__main(argc, argv);
     pthread_attr_init(&attr);
     (void)pthread_attr_setstacksize(&attr, MAIN_STACK_BYTES);
     (void)pthread_setattr_default_np(&attr);
+    /* Signals go to the program's thread: here one that it waits for (SIGCHLD) would be lost. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)pthread_attr_setsigmask_np(&attr, &before);
     const int error = pthread_create(&thread, &attr, main_run, &call);
     pthread_attr_destroy(&attr);
-    if (error != 0)
+    if (error != 0) {
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         return tess__main(argc, argv);
+    }
     pthread_join(thread, NULL);
     return call.code;
 }

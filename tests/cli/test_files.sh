@@ -36,7 +36,7 @@ before()
 
 mkfifo fifo
 mkdir folder run
-echo old >real
+touch real # an empty file is no run
 chmod 640 real
 
 # ---- outputs ----
