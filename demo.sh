@@ -32,7 +32,7 @@ rm -f build-demo.log
 cmake --build --preset release --target tessera_program
 
 heading "3. Train: every rank stores a quarter of parameters, gradients and optimizer state"
-run "$tessera" train "$config" --strategy fsdp --ranks 4 --run build/demo/fsdp-4 \
+run "$tessera" train "$config" --strategy fsdp --ranks 4 --run build/demo/fsdp-4 --overwrite \
     --trace build/demo/fsdp-4.json --trace-first 100 --trace-steps 10
 
 heading "4. Compare: what each strategy costs a rank, and that all end with the same parameters"
@@ -40,7 +40,7 @@ run "$tessera" compare "$config" --strategies single,dp,ddp,zero1,zero2,fsdp,hsd
     --steps 50 --json build/demo/strategies.json
 
 heading "5. A GPT on eight ranks: two along each of the data, tensor and stage axes"
-run "$tessera" train "$gpt" --strategy fsdp+tp+pp --ranks 8 --run build/demo/gpt-8
+run "$tessera" train "$gpt" --strategy fsdp+tp+pp --ranks 8 --run build/demo/gpt-8 --overwrite
 
 heading "6. Text, generated from the run's weights"
 run "$tessera" generate build/demo/gpt-8 --prompt "The "

@@ -1,6 +1,7 @@
 /* Measures tasks in turns and writes results; see bench.h. */
 #include "bench/bench.h"
 
+#include "base/file.h"
 #include "cpu/best.h"
 #include "tessera/check.h"
 
@@ -98,6 +99,7 @@ enum tess_status tess__bench_log_open(struct tess__bench_log *log, const char *p
     *log = (struct tess__bench_log){.path = path};
     if (!path[0])
         return TESS_OK;
+    TESS_TRY(tess_file_check(path, TESS_FILE_TEXT, "--json"));
     log->file = fopen(path, mode);
     if (!log->file)
         TESS_FAIL(TESS_ERR_IO, "cannot write '%s'", path);

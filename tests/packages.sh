@@ -4,7 +4,7 @@
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
     zlib1g-dev libhwloc-dev libcmocka-dev libprotobuf-c-dev protobuf-c-compiler"
-packages_tests="locales"
+packages_tests="locales jq"
 packages_data="dataset-fashion-mnist"
 packages_ci="clang libclang-rt-14-dev clang-format clang-tidy chromium iproute2 openmpi-bin libopenmpi-dev mpich
     libmpich-dev slurmd slurmctld slurm-client munge"

@@ -19,7 +19,7 @@ struct tess_memory {
     struct arena_piece *piece;
     size_t piece_count;
     uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT];
-    uint64_t total;
+    uint64_t total, beside; /* of the arena; of other memory */
     bool sealed;
     char *arena; /* borrowed; NULL until committed */
 };
@@ -54,9 +54,10 @@ void tess_memory_close(struct tess_memory *memory)
     free(memory);
 }
 
-enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
-                                     uint64_t bytes, const char *owner,
-                                     struct tess_block *block_out)
+/* *total: of the memory in which the bytes lie. */
+static enum tess_status arena_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
+                                      uint64_t bytes, const char *owner, uint64_t *total,
+                                      struct tess_block *block_out)
 {
     if (memory->sealed)
         TESS_FAIL(TESS_ERR_INTERNAL,
@@ -64,8 +65,7 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
     if ((unsigned)kind >= TESS_MEMORY_KIND_COUNT)
         TESS_FAIL(TESS_ERR_INTERNAL, "%s: memory kind %d does not exist", owner, (int)kind);
     /* Half the address space is far more than any arena; sums below cannot overflow. */
-    if (bytes > INT64_MAX - TESS_MEMORY_ALIGN ||
-        memory->total > INT64_MAX - TESS_MEMORY_ALIGN - bytes)
+    if (bytes > INT64_MAX - TESS_MEMORY_ALIGN || *total > INT64_MAX - TESS_MEMORY_ALIGN - bytes)
         TESS_FAIL(TESS_ERR_MEMORY,
                   "%s: %" PRIu64
                   " bytes of %s memory cannot be addressed: use a smaller model or batch",
@@ -80,14 +80,33 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks",
                   memory->piece_count + 1);
     }
-    struct tess_block block = {.offset = memory->total, .bytes = bytes};
+    struct tess_block block = {.offset = *total, .bytes = bytes};
     uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
     piece[memory->piece_count++] =
         (struct arena_piece){.block = block, .kind = kind, .owner = copy};
     memory->kind_bytes[kind] += padded;
-    memory->total += padded;
+    *total += padded;
     *block_out = block;
     return TESS_OK;
+}
+
+enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
+                                     uint64_t bytes, const char *owner,
+                                     struct tess_block *block_out)
+{
+    return arena_reserve(memory, kind, bytes, owner, &memory->total, block_out);
+}
+
+enum tess_status tess_memory_reserve_beside(struct tess_memory *memory, enum tess_memory_kind kind,
+                                            uint64_t bytes, const char *owner,
+                                            struct tess_block *block_out)
+{
+    return arena_reserve(memory, kind, bytes, owner, &memory->beside, block_out);
+}
+
+uint64_t tess_memory_beside(const struct tess_memory *memory)
+{
+    return memory->beside;
 }
 
 enum tess_status tess_memory_commit(struct tess_memory *memory, void *arena)

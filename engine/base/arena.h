@@ -12,6 +12,16 @@ enum tess_status tess_memory_open(struct tess_memory **memory_out);
  */
 enum tess_status tess_memory_commit(struct tess_memory *memory, void *arena);
 
+/*
+ * Count `bytes` of the host's memory beside the arena, which the owner of *block_out allocates:
+ * they are in tess_memory_bytes of their kind and in tess_memory_beside, and have no address here.
+ * Else as tess_memory_reserve.
+ */
+enum tess_status tess_memory_reserve_beside(struct tess_memory *memory, enum tess_memory_kind kind,
+                                            uint64_t bytes, const char *owner,
+                                            struct tess_block *block_out);
+uint64_t tess_memory_beside(const struct tess_memory *memory);
+
 /* Does not free the arena. NULL is allowed. */
 void tess_memory_close(struct tess_memory *memory);
 

@@ -36,13 +36,16 @@ static void file_drop_signal(const sigset_t *before, int error)
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-int tess_file_append(int fd, const void *bytes, size_t count)
+/* at -1: from where the descriptor stands. */
+static int file_put(int fd, const void *bytes, size_t count, int64_t at)
 {
     sigset_t before;
     int error = 0;
     file_hold_signal(&before);
     for (size_t done = 0; done < count && error == 0;) {
-        const ssize_t n = write(fd, (const char *)bytes + done, count - done);
+        const char *from = (const char *)bytes + done;
+        const ssize_t n = at < 0 ? write(fd, from, count - done)
+                                 : pwrite(fd, from, count - done, (off_t)at + (off_t)done);
         if (n > 0)
             done += (size_t)n;
         else if (n == 0)
@@ -52,6 +55,45 @@ int tess_file_append(int fd, const void *bytes, size_t count)
     }
     file_drop_signal(&before, error);
     return error;
+}
+
+int tess_file_append(int fd, const void *bytes, size_t count)
+{
+    return file_put(fd, bytes, count, -1);
+}
+
+int tess_file_write_at(int fd, const void *bytes, size_t count, int64_t at)
+{
+    return file_put(fd, bytes, count, at);
+}
+
+/* A name of what this process has open, or of nothing at all. */
+static bool file_is_allowed(const char *path)
+{
+    return strcmp(path, "/dev/null") == 0 || strcmp(path, "/dev/stdin") == 0 ||
+           strncmp(path, "/dev/fd/", strlen("/dev/fd/")) == 0 ||
+           strncmp(path, "/proc/self/fd/", strlen("/proc/self/fd/")) == 0;
+}
+
+FILE *tess_file_open_input(const char *path, const char **why_out)
+{
+    struct stat about;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    *why_out = fd < 0 ? strerror(errno) : NULL;
+    if (fd < 0)
+        return NULL;
+    const bool known = fstat(fd, &about) == 0;
+    if (known && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode) && file_is_allowed(path))
+        (void)fcntl(fd, F_SETFL, 0);
+    else if (!known || !S_ISREG(about.st_mode))
+        *why_out = known && S_ISDIR(about.st_mode) ? "it is a folder; a file was expected"
+                                                   : "it is a device or a pipe, not a file";
+    FILE *file = *why_out == NULL ? fdopen(fd, "r") : NULL;
+    if (file == NULL)
+        close(fd);
+    if (file == NULL && *why_out == NULL)
+        *why_out = strerror(ENOMEM);
+    return file;
 }
 
 size_t tess_file_read(int fd, void *target, size_t bytes, int64_t at)
@@ -81,15 +123,29 @@ int tess_file_resize(int fd, size_t bytes)
     return error;
 }
 
-/* Flush to the disk, where the descriptor is of a kind that has one and `error` is 0, and close.
- * Returns `error`, else errno or 0. */
-static int file_close(int fd, int error)
+int tess_file_close(int fd, int error)
 {
     if (error == 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
         error = errno;
     if (close(fd) != 0 && error == 0)
         error = errno;
     return error;
+}
+
+int tess_file_sync_folder(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? errno : tess_file_close(fd, 0);
+}
+
+/* The folder that a name is in, on the disk. */
+static int file_sync_above(const char *path)
+{
+    char above[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const int length = slash == NULL || slash == path ? 1 : (int)(slash - path);
+    snprintf(above, sizeof(above), "%.*s", length, slash == NULL ? "." : path);
+    return tess_file_sync_folder(above);
 }
 
 enum tess_status tess_file_make_folders(const char *path, const char *what)
@@ -103,9 +159,11 @@ enum tess_status tess_file_make_folders(const char *path, const char *what)
         if (kept != '/' && kept != '\0')
             continue;
         *end = '\0';
-        const bool failed = mkdir(part, 0777) != 0 && errno != EEXIST;
-        const int error = errno;
+        const bool made = mkdir(part, 0777) == 0, failed = !made && errno != EEXIST;
+        int error = errno;
         struct stat about;
+        if (made && (error = file_sync_above(part)) != 0 && error != EACCES) /* not to be read */
+            TESS_FAIL(TESS_ERR_IO, "cannot create %s %s: %s", what, part, strerror(error));
         const bool is_folder = !failed && stat(part, &about) == 0 && S_ISDIR(about.st_mode);
         if (!is_folder)
             TESS_FAIL(TESS_ERR_IO, "cannot create %s %s: %s", what, part,
@@ -116,17 +174,53 @@ enum tess_status tess_file_make_folders(const char *path, const char *what)
     }
 }
 
-enum tess_status tess_file_check(const char *path, const char *what)
+/* What a name that is there stands for, where that is no file to replace; NULL: it is one, or there
+ * is nothing yet. */
+static const char *file_no_file(const char *path, mode_t *mode)
+{
+    struct stat about;
+    *mode = 0;
+    if (stat(path, &about) != 0)
+        return lstat(path, &about) == 0 ? "it is a link to a file that is not there" : NULL;
+    *mode = about.st_mode;
+    return S_ISREG(about.st_mode)    ? NULL
+           : S_ISDIR(about.st_mode)  ? "it is a folder"
+           : S_ISCHR(about.st_mode)  ? "it is a device, not a file"
+           : S_ISBLK(about.st_mode)  ? "it is a disk, not a file"
+           : S_ISFIFO(about.st_mode) ? "it is a pipe, not a file"
+                                     : "it is not a file";
+}
+
+/* Text goes to terminals and pipes too. */
+static bool file_takes_text(mode_t mode)
+{
+    return S_ISCHR(mode) || S_ISFIFO(mode);
+}
+
+/* Does not wait for a reader of a pipe: -1 and ENXIO. */
+static int file_open_text(const char *path)
+{
+    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0)
+        (void)fcntl(fd, F_SETFL, 0);
+    return fd;
+}
+
+enum tess_status tess_file_check(const char *path, enum tess_file_use use, const char *what)
 {
     char probe[PATH_MAX];
-    struct stat about;
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
-        if (S_ISDIR(about.st_mode) || access(path, W_OK) != 0)
-            TESS_FAIL(TESS_ERR_IO, "%s %s: cannot write there: %s", what, path,
-                      S_ISDIR(about.st_mode) ? "it is a folder" : strerror(errno));
+    mode_t mode;
+    const char *why = file_no_file(path, &mode);
+    if (why != NULL && use == TESS_FILE_TEXT && file_takes_text(mode))
+        why = access(path, W_OK) != 0 ? strerror(errno) : NULL;
+    if (why != NULL)
+        TESS_FAIL(TESS_ERR_IO, "%s %s: cannot write there: %s", what, path, why);
+    if (mode != 0 && !S_ISREG(mode))
         return TESS_OK;
-    }
-    const int length = snprintf(probe, sizeof(probe), "%s.%ld.probe", path, (long)getpid());
+    char *real = realpath(path, NULL);
+    const int length =
+        snprintf(probe, sizeof(probe), "%s.%ld.probe", real ? real : path, (long)getpid());
+    free(real);
     if (length < 0 || (size_t)length >= sizeof(probe))
         TESS_FAIL(TESS_ERR_IO, "%s: the file's name is too long", what);
     const int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -140,6 +234,10 @@ enum tess_status tess_file_check(const char *path, const char *what)
 
 enum tess_status tess_file_create(const char *path, struct tess_file_writer *writer)
 {
+    mode_t mode;
+    const char *why = file_no_file(path, &mode);
+    if (why != NULL)
+        TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, why);
     char *real = realpath(path, NULL); /* behind a symbolic link the file is replaced */
     int length = snprintf(writer->path, sizeof(writer->path), "%s", real != NULL ? real : path);
     bool fits = length > 0 && (size_t)length < sizeof(writer->path);
@@ -154,12 +252,14 @@ enum tess_status tess_file_create(const char *path, struct tess_file_writer *wri
     writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (mode != 0) /* where the file system has modes */
+        (void)fchmod(writer->fd, mode & 07777);
     return TESS_OK;
 }
 
 enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
 {
-    error = file_close(writer->fd, error);
+    error = tess_file_close(writer->fd, error);
     writer->fd = -1;
     if (error == 0 && rename(writer->temporary, writer->path) != 0)
         error = errno;
@@ -171,10 +271,11 @@ enum tess_status tess_file_commit(struct tess_file_writer *writer, int error)
 
 enum tess_status tess_file_write(const char *path, const void *bytes, size_t count)
 {
-    struct stat about;
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
-        const int fd = open(path, O_WRONLY | O_CLOEXEC);
-        const int error = fd < 0 ? errno : file_close(fd, tess_file_append(fd, bytes, count));
+    mode_t mode;
+    (void)file_no_file(path, &mode);
+    if (file_takes_text(mode)) {
+        const int fd = file_open_text(path);
+        const int error = fd < 0 ? errno : tess_file_close(fd, tess_file_append(fd, bytes, count));
         if (error != 0)
             TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
         return TESS_OK;
@@ -186,13 +287,25 @@ enum tess_status tess_file_write(const char *path, const void *bytes, size_t cou
 
 /* ---- logs ------------------------------------------------------------------------------------ */
 
-enum tess_status tess_file_log_open(struct tess_file_log *log)
+enum tess_status tess_file_log_open(struct tess_file_log *log, long long keep)
 {
-    log->whole_bytes = 0;
+    log->whole_bytes = keep;
     log->status = TESS_OK;
-    log->fd = open(log->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    mode_t mode;
+    const char *why = file_no_file(log->path, &mode);
+    if (why != NULL && !S_ISCHR(mode))
+        TESS_FAIL(TESS_ERR_IO, "cannot create %s: %s", log->path, why);
+    log->fd = open(log->path,
+                   O_WRONLY | O_CREAT | (keep == 0 ? O_TRUNC : 0) | O_CLOEXEC | O_NONBLOCK, 0666);
     if (log->fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot create %s: %s", log->path, strerror(errno));
+    if (keep > 0 &&
+        (ftruncate(log->fd, (off_t)keep) != 0 || lseek(log->fd, (off_t)keep, SEEK_SET) < 0)) {
+        const int error = errno;
+        close(log->fd);
+        log->fd = -1;
+        TESS_FAIL(TESS_ERR_IO, "cannot continue %s: %s", log->path, strerror(error));
+    }
     return TESS_OK;
 }
 
@@ -221,7 +334,7 @@ enum tess_status tess_file_log_append(struct tess_file_log *log, const void *byt
 enum tess_status tess_file_log_close(struct tess_file_log *log)
 {
     /* Some file systems report that they are full only here. */
-    const int error = file_close(log->fd, 0);
+    const int error = tess_file_close(log->fd, 0);
     log->fd = -1;
     if (error != 0 && log->status == TESS_OK)
         log->status = tess_fail(TESS_ERR_IO, "cannot finish %s: %s", log->path, strerror(error));

@@ -5,6 +5,7 @@
  * are kept.
  */
 #include "base/array.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/options_set.h"
 #include "tessera/check.h"
@@ -60,13 +61,14 @@ static struct tess__yaml_place yaml_place(yaml_mark_t mark)
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-/* All of the file, which may be a pipe. The caller frees it, also after an error. */
+/* All of the file, which may be a pipe that is open. The caller frees it, also after an error. */
 static enum tess_status yaml_read_all(struct yaml_reader *reader, char **bytes_out,
                                       size_t *count_out)
 {
-    FILE *file = fopen(reader->file->path, "re");
+    const char *why;
+    FILE *file = tess_file_open_input(reader->file->path, &why);
     if (file == NULL)
-        return yaml_fail(reader, "cannot be opened: %s", strerror(errno));
+        return yaml_fail(reader, "cannot be opened: %s", why);
     *bytes_out = malloc(YAML_BYTES_MAX + 1);
     *count_out = *bytes_out != NULL ? fread(*bytes_out, 1, YAML_BYTES_MAX + 1, file) : 0;
     const int error = ferror(file) ? errno : 0;
@@ -74,8 +76,7 @@ static enum tess_status yaml_read_all(struct yaml_reader *reader, char **bytes_o
     if (*bytes_out == NULL)
         return yaml_no_memory(reader);
     if (error != 0)
-        return yaml_fail(reader, "cannot be read: %s",
-                         error == EISDIR ? "it is a folder; a file was expected" : strerror(error));
+        return yaml_fail(reader, "cannot be read: %s", strerror(error));
     if (*count_out > YAML_BYTES_MAX)
         return yaml_fail(reader, "is larger than 1 MiB; is it a configuration file?");
     return TESS_OK;

@@ -8,6 +8,7 @@
 #include "tessera/registry.h"
 #include "tessera/version.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,11 +17,11 @@
 
 /* To add a command: its file, its name in text/command.h, one row here. */
 static const struct tess__command *const command_list[] = {
-    &tess__command_train,         &tess__command_generate,   &tess__command_sweep,
-    &tess__command_compare,       &tess__command_scaling,    &tess__command_tune_batch,
-    &tess__command_diff,          &tess__command_report,     &tess__command_top,
-    &tess__command_topo,          &tess__command_bench_comm, &tess__command_bench_gpu,
-    &tess__command_bench_kernels, &tess__command_bench_step,
+    &tess__command_train,      &tess__command_generate,      &tess__command_sweep,
+    &tess__command_compare,    &tess__command_scaling,       &tess__command_tune_batch,
+    &tess__command_checkpoint, &tess__command_diff,          &tess__command_report,
+    &tess__command_top,        &tess__command_topo,          &tess__command_bench_comm,
+    &tess__command_bench_gpu,  &tess__command_bench_kernels, &tess__command_bench_step,
 };
 
 #define COMMAND_COUNT ((int)(sizeof(command_list) / sizeof(command_list[0])))
@@ -225,7 +226,7 @@ static enum tess_status command_add_plugins(int argc, char **argv, int *words_ou
     return TESS_OK;
 }
 
-int tess__main(int argc, char **argv)
+static int command_choose(int argc, char **argv)
 {
     int plugin_words = 0;
     const enum tess_status status = command_add_plugins(argc - 1, argv + 1, &plugin_words);
@@ -249,4 +250,17 @@ int tess__main(int argc, char **argv)
             return command_run(command_list[i], argc - words, argv + words);
     }
     return command_unknown(argc, argv);
+}
+
+/* A disk that is full behind stdout shows only when the text is flushed: it is lost, so the command
+ * has failed. */
+int tess__main(int argc, char **argv)
+{
+    const int code = command_choose(argc, argv);
+    errno = 0;
+    const bool lost = fflush(stdout) != 0;
+    if (code != 0 || (!lost && !ferror(stdout)))
+        return code;
+    return tess_status_exit_code(tess_fail(TESS_ERR_IO, "cannot write to standard output: %s",
+                                           lost ? strerror(errno) : "a part of it is lost"));
 }

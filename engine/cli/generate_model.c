@@ -1,11 +1,11 @@
 /* From a run, or a file of weights and a configuration, to a decoder. */
+#include "base/file.h"
 #include "base/options.h"
 #include "cli/generate.h"
 #include "state/weights.h"
 #include "tessera/check.h"
 #include "text/command.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
@@ -28,14 +28,13 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
 {
     char path[PATH_MAX];
     TESS_TRY(model_path(path, folder, "/metrics.jsonl"));
-    struct stat about;
-    errno = 0;
-    FILE *file = stat(path, &about) == 0 && !S_ISREG(about.st_mode) ? NULL : fopen(path, "r");
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
     if (!file)
         TESS_FAIL(TESS_ERR_IO,
                   "cannot read %s: %s; a run folder is what train --run writes, and weights "
                   "without one need --config FILE.yaml",
-                  path, errno != 0 ? strerror(errno) : "it is no file");
+                  path, why);
     json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL);
     json_t *head = json_incref(json_object_get(line, "run"));
     json_decref(line);

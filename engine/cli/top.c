@@ -1,6 +1,7 @@
 /* tessera top: the table of devices and ranks, and its refreshing. */
 #include "cli/top.h"
 
+#include "base/clock.h"
 #include "base/options.h"
 #include "device/nvml.h"
 #include "run/record.h"
@@ -11,11 +12,13 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #define TOP_ROOT       "/proc"
@@ -35,7 +38,7 @@ static const struct tess_option top_option_table[] = {
     {"interval", TESS_OPTION_REAL, TOP_FIELD(interval), "1", 0.1, 3600, NULL,
      "seconds from one table to the next"},
     {"count", TESS_OPTION_INT, TOP_FIELD(count), "0", 0, 1e12, NULL,
-     "tables to print; 0: until Ctrl-C"},
+     "tables to print; 0: until q or Ctrl-C"},
     {"json", TESS_OPTION_BOOL, TOP_FIELD(json), "off", 0, 0, NULL,
      "print one JSON object per sample, each on a line, in place of tables"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
@@ -181,6 +184,20 @@ static double top_rank_devices(const struct top *top, int32_t pid, char *text, s
     return memory;
 }
 
+/* "run 1234: step 120 of 4690, loss 0.3124, in /home/me/out", once for each launcher. */
+static void top_print_runs(const struct top *top, FILE *out)
+{
+    struct tess__top_run run;
+    int32_t before = -1;
+    for (int32_t i = 0; i < top->host.rank_count; i++) {
+        const int32_t launcher = top->host.rank[i].launcher;
+        if (launcher != before && tess__top_find_run(TOP_ROOT, launcher, &run))
+            fprintf(out, "run %d: step %lld of %lld, loss %.4f, in %s\n", launcher,
+                    (long long)run.step, (long long)run.steps, run.loss, run.folder);
+        before = launcher;
+    }
+}
+
 static void top_print_ranks(const struct top *top, FILE *out)
 {
     const struct tess__top_host *host = &top->host;
@@ -228,6 +245,7 @@ static void top_print(const struct top *top, FILE *out)
     top_print_host(top, out);
     top_print_devices(top, out);
     top_print_ranks(top, out);
+    top_print_runs(top, out);
     top_print_others(top, out);
 }
 
@@ -272,6 +290,26 @@ static json_t *top_record_ranks(const struct top *top)
     return ranks;
 }
 
+static json_t *top_record_runs(const struct top *top)
+{
+    struct tess__top_run run;
+    int32_t before = -1;
+    json_t *runs = json_array();
+    for (int32_t i = 0; i < top->host.rank_count; i++) {
+        const int32_t launcher = top->host.rank[i].launcher;
+        if (launcher != before && tess__top_find_run(TOP_ROOT, launcher, &run)) {
+            json_t *folder = json_string(run.folder); /* NULL: not UTF-8 */
+            json_array_append_new(runs, json_pack("{s:i, s:I, s:I, s:o, s:o}", "run_pid", launcher,
+                                                  "step", (json_int_t)run.step, "steps",
+                                                  (json_int_t)run.steps, "loss",
+                                                  tess__json_number(run.loss), "folder",
+                                                  folder ? folder : json_null()));
+        }
+        before = launcher;
+    }
+    return runs;
+}
+
 static json_t *top_record(const struct top *top)
 {
     const struct tess__top_host *host = &top->host;
@@ -283,11 +321,11 @@ static json_t *top_record(const struct top *top)
     for (int32_t d = 0; d < top->device_count; d++)
         json_array_append_new(devices, tess__record_device(&top->device[d]));
     object =
-        json_pack("{s:f, s:s, s:s, s:{s:o, s:o}, s:o, s:o, s:o}", "time_s",
+        json_pack("{s:f, s:s, s:s, s:{s:o, s:o}, s:o, s:o, s:o, s:o}", "time_s",
                   (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, "host", top->name, "processor",
                   top->machine, "memory", "used_bytes", top_bytes(host->memory_used_bytes),
                   "total_bytes", top_bytes(host->memory_total_bytes), "core_percent", cores,
-                  "devices", devices, "ranks", top_record_ranks(top));
+                  "devices", devices, "ranks", top_record_ranks(top), "runs", top_record_runs(top));
     if (object && top->device_count == 0)
         json_object_set_new(object, "no_device", json_string(top->why));
     return object;
@@ -322,25 +360,37 @@ static enum tess_status top_show(const struct top *top, bool terminal)
     return TESS_OK;
 }
 
-static void top_sleep(double seconds)
+/* Cut short by Ctrl-C, and by the key q where keys are read. */
+static void top_sleep(double seconds, bool keys)
 {
-    const struct timespec pause = {(time_t)seconds,
-                                   (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&pause, NULL); /* cut short by Ctrl-C, which is what should be */
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    const double end_s = tess_clock_s() + seconds;
+    for (double left_s = seconds; left_s > 0 && !top_stopped; left_s = end_s - tess_clock_s()) {
+        char key = '\0';
+        if (poll(&input, keys, (int)(left_s * 1e3) + 1) <= 0)
+            continue;
+        if (read(STDIN_FILENO, &key, 1) != 1) /* the terminal is gone */
+            keys = false;
+        top_stopped = top_stopped || key == 'q' || key == 'Q';
+    }
 }
 
-static enum tess_status top_run(struct top *top)
+/* Keys arrive one by one, unseen, from here on; false where there is no terminal to read from. */
+static bool top_read_keys(struct termios *before)
 {
-    const bool terminal = !top->options.json && isatty(STDOUT_FILENO) == 1;
-    const struct sigaction stop = {.sa_handler = top_stop};
-    sigaction(SIGINT, &stop, NULL);
-    top->watch = tess_watch_open(top->why, sizeof(top->why));
-    top->device_count = top->watch ? tess_watch_device_count(top->watch) : 0;
-    tess__text_machine(top->machine);
-    if (gethostname(top->name, sizeof(top->name) - 1) != 0)
-        snprintf(top->name, sizeof(top->name), "this machine");
+    if (isatty(STDIN_FILENO) != 1 || tcgetattr(STDIN_FILENO, before) != 0)
+        return false;
+    struct termios single = *before;
+    single.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    single.c_cc[VMIN] = 1;
+    single.c_cc[VTIME] = 0;
+    return tcsetattr(STDIN_FILENO, TCSANOW, &single) == 0;
+}
+
+static enum tess_status top_loop(struct top *top, bool terminal, bool keys)
+{
     top_sample(top);
-    top_sleep(top->options.interval < TOP_FIRST_S ? top->options.interval : TOP_FIRST_S);
+    top_sleep(top->options.interval < TOP_FIRST_S ? top->options.interval : TOP_FIRST_S, keys);
     if (terminal)
         fputs("\033[2J", stdout);
     for (int64_t shown = 0; !top_stopped;) {
@@ -348,9 +398,28 @@ static enum tess_status top_run(struct top *top)
         TESS_TRY(top_show(top, terminal));
         if (++shown == top->options.count)
             break;
-        top_sleep(top->options.interval);
+        top_sleep(top->options.interval, keys);
     }
     return TESS_OK;
+}
+
+static enum tess_status top_run(struct top *top)
+{
+    const bool terminal = !top->options.json && isatty(STDOUT_FILENO) == 1;
+    const struct sigaction stop = {.sa_handler = top_stop};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    top->watch = tess_watch_open(top->why, sizeof(top->why));
+    top->device_count = top->watch ? tess_watch_device_count(top->watch) : 0;
+    tess__text_machine(top->machine);
+    if (gethostname(top->name, sizeof(top->name) - 1) != 0)
+        snprintf(top->name, sizeof(top->name), "this machine");
+    struct termios before;
+    const bool keys = terminal && top_read_keys(&before);
+    const enum tess_status status = top_loop(top, terminal, keys);
+    if (keys)
+        (void)tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    return status;
 }
 
 static const char top_usage[] =
@@ -358,7 +427,8 @@ static const char top_usage[] =
     "\n"
     "Watch this machine's NVIDIA GPUs, and the ranks of tessera that run here, as nvidia-smi\n"
     "and top would side by side. In a terminal the table is refreshed in place; elsewhere one\n"
-    "table follows the other. Ctrl-C ends it. Where there is no GPU the processor is shown.\n"
+    "table follows the other. q or Ctrl-C ends it. Where there is no GPU the processor is shown.\n"
+    "Of runs that write metrics (train --run FOLDER) the latest step and its loss are shown.\n"
     "\n"
     "how to read it\n"
     "  busy%         share of the time in which any kernel ran, however little of the device it\n"

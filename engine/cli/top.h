@@ -2,6 +2,7 @@
 #ifndef TESSERA_CLI_TOP_H
 #define TESSERA_CLI_TOP_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -18,6 +19,13 @@ struct tess__top_rank {
     int64_t resident_bytes; /* of the process, which ranks that are threads share; -1: unknown */
 };
 
+/* What a run reports about itself in its metrics.jsonl, which its launcher has open. */
+struct tess__top_run {
+    int64_t step, steps; /* the latest step line, of so many */
+    double loss;         /* of that step; NaN: null */
+    char folder[PATH_MAX];
+};
+
 /* Zeroed before the first sample. */
 struct tess__top_host {
     double time_s; /* of this sample, on the monotonic clock; 0: none yet */
@@ -31,6 +39,10 @@ struct tess__top_host {
 
 /* Read /proc, or what stands at `root` in its place. */
 void tess__top_sample(struct tess__top_host *host, const char *root);
+
+/* The run of a launcher, by its pid, from /proc or what stands at `root`. False where it writes no
+ * metrics, has none of a step yet, or belongs to another user. */
+bool tess__top_find_run(const char *root, int32_t launcher, struct tess__top_run *run_out);
 
 /* Does this process exist, as far as this one can see? */
 bool tess__top_has_process(const char *root, int32_t pid);

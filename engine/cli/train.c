@@ -1,10 +1,13 @@
 /* tessera train: the command's options and help; the training itself is train_run.c's. */
 #include "run/train.h"
 #include "job/launch_env.h"
+#include "run/restart.h"
+#include "state/checkpoint.h"
 #include "tessera/check.h"
 #include "text/command.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const struct tess_option train_option_table[] = {
     {"explain", TESS_OPTION_BOOL, offsetof(struct tess__train_options, explain), "off", 0, 0, NULL,
@@ -27,6 +30,13 @@ static const struct tess_option train_option_table[] = {
      "write what the driver reports about GPUs (utilisation, memory, power) to metrics.jsonl once "
      "a "
      "second: auto, of those that the run computes on; on, of all of this machine"},
+    {"restarts", TESS_OPTION_INT, offsetof(struct tess__train_options, restarts), "0", 0, 1e6, NULL,
+     "start the ranks again, from the newest checkpoint of --run, after a process was lost, a time "
+     "limit passed or a device failed: at most so often"},
+    {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
+     NULL,
+     "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
+     "/metrics at; or FILE.prom, written once a second at most; empty gives none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -52,9 +62,12 @@ static const char train_usage[] =
     "\n"
     "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
     "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
+    "--resume continues a run that was stopped, on any number of ranks; --restarts does so by\n"
+    "itself, after a rank was lost.\n"
     "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";
 
-static int train_command(struct tess__call *call)
+/* A training in this process. */
+static enum tess_status train_once(const struct tess__args *args, struct tess__history *history)
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
@@ -65,16 +78,80 @@ static int train_command(struct tess__call *call)
     struct tess__trained trained;
     enum tess_status status = tess__peers_find(&env, &place);
     if (status == TESS_OK)
-        status = tess_config_open_placed(call->args.count, call->args.word, &table, 1,
+        status = tess_config_open_placed(args->count, (char **)args->word, &table, 1,
                                          place.starter ? &place : NULL, &config);
     options.placed = place.starter ? &env : NULL;
+    options.history = history;
     if (status == TESS_OK)
         status = tess__run_open_data(config, &dataset);
     if (status == TESS_OK)
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
     tess_dataset_close(dataset);
     tess_config_close(config);
+    return status;
+}
+
+static int train_attempt(void *context, enum tess__attempt begin, struct tess__history *history)
+{
+    struct tess__args args = *(const struct tess__args *)context;
+    enum tess_status status = TESS_OK;
+    if (begin == TESS__ATTEMPT_RESUME)
+        status = tess__args_add(&args, "--overwrite=off"); /* which the first one may have had */
+    if (begin != TESS__ATTEMPT_FIRST)
+        TESS_KEEP(status, tess__args_add(&args, begin == TESS__ATTEMPT_RESUME ? "--resume"
+                                                                              : "--overwrite"));
+    if (status == TESS_OK)
+        status = train_once(&args, history);
+    history->status = (int32_t)status;
     return tess_status_exit_code(status);
+}
+
+/* What --restarts needs. `run`: the run's folder. */
+static enum tess_status train_check_restarts(const struct tess_config *config,
+                                             const struct tess_started *place,
+                                             char run[TESS_CHECKPOINT_PATH])
+{
+    if (place->starter)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--restarts is for ranks that tessera starts, and %s has started these: let it "
+                  "start the job again, with --resume",
+                  place->starter);
+    if (config->run.run[0] == '\0' || strcmp(config->run.save_every, "off") == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--restarts continues from a run's checkpoints: give --run DIR "
+                                  "and leave --save-every on");
+    snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
+    return TESS_OK;
+}
+
+/* How often the training may be started again, and where its checkpoints are. */
+static enum tess_status train_read_restarts(const struct tess__args *args, int64_t *restarts_out,
+                                            char run[TESS_CHECKPOINT_PATH])
+{
+    struct tess__train_options options;
+    struct tess_config_table table = {"", train_option_table, &options};
+    struct tess_boot_env env;
+    struct tess_started place = {0};
+    struct tess_config *config = NULL;
+    TESS_TRY(tess__peers_find(&env, &place));
+    TESS_TRY(tess_config_open_placed(args->count, (char **)args->word, &table, 1,
+                                     place.starter ? &place : NULL, &config));
+    *restarts_out = options.explain ? 0 : options.restarts;
+    const enum tess_status status =
+        *restarts_out > 0 ? train_check_restarts(config, &place, run) : TESS_OK;
+    tess_config_close(config);
+    return status;
+}
+
+static int train_command(struct tess__call *call)
+{
+    char run[TESS_CHECKPOINT_PATH];
+    struct tess__restart restart = {.run = run, .attempt = train_attempt, .context = &call->args};
+    const enum tess_status status = train_read_restarts(&call->args, &restart.restarts, run);
+    if (status != TESS_OK)
+        return tess_status_exit_code(status);
+    if (restart.restarts > 0)
+        return tess__restart_run(&restart);
+    return tess_status_exit_code(train_once(&call->args, NULL));
 }
 
 const struct tess__command tess__command_train = {

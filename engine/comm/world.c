@@ -282,3 +282,25 @@ void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size
         rank = next;
     }
 }
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+void tess_world_request(struct tess_world *world, enum tess_world_request request)
+{
+    uint32_t before = atomic_load(&world->request);
+    while (before < (uint32_t)request &&
+           !atomic_compare_exchange_weak(&world->request, &before, (uint32_t)request))
+        ;
+}
+
+enum tess_world_request tess_world_requested(const struct tess_world *world)
+{
+    return world == NULL ? TESS_WORLD_GO_ON : (enum tess_world_request)atomic_load(&world->request);
+}
+
+void tess_world_answer(struct tess_world *world)
+{
+    uint32_t save = TESS_WORLD_SAVE;
+    if (world != NULL)
+        (void)atomic_compare_exchange_strong(&world->request, &save, TESS_WORLD_GO_ON);
+}

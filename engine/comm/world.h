@@ -78,6 +78,14 @@ void tess_world_abort(struct tess_world *world, int32_t rank, const char *reason
 bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char *reason,
                         size_t reason_bytes);
 
+/* What the launcher asks of the ranks: they look when they have time, between steps. */
+enum tess_world_request { TESS_WORLD_GO_ON, TESS_WORLD_SAVE, TESS_WORLD_SAVE_AND_END };
+/* The stronger of two requests counts. Async-signal-safe. */
+void tess_world_request(struct tess_world *world, enum tess_world_request request);
+enum tess_world_request tess_world_requested(const struct tess_world *world);
+/* SAVE has been seen to. */
+void tess_world_answer(struct tess_world *world);
+
 /* A communicator of one rank, without a world: every call is a copy. */
 enum tess_status tess_comm_self_open(enum tess_order order, struct tess_comm **comm_out);
 

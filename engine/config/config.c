@@ -3,11 +3,12 @@
 
 #include "base/options.h"
 #include "base/options_set.h"
+#include "config/config_resume.h"
+#include "config/config_save.h"
 #include "config/precision.h"
 #include "config/registry.h"
 #include "tessera/check.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,13 +116,42 @@ static enum tess_status config_choose_strategies(struct tess_config *config, con
     return TESS_OK;
 }
 
+/* As tess_options_peek; the checkpoint's where it is not given. */
+static const char *config_peek(struct tess_config *config, const char *name, int argc, char **argv,
+                               const char *path)
+{
+    const char *value = tess_options_peek(config->options, name, argc, argv, path);
+    if (value == NULL && config->checkpoint[0] != '\0')
+        value = tess_options_peek(config->options, name, 0, NULL, config->resume_options);
+    return value;
+}
+
+/* With --resume the checkpoint has a part in the choice of parts. */
+static enum tess_status config_find_checkpoint(struct tess_config *config, int argc, char **argv,
+                                               const char *path)
+{
+    static const struct tess_option resume = {.type = TESS_OPTION_BOOL};
+    const char *text = tess_options_peek(config->options, "resume", argc, argv, path);
+    union tess__option_value value;
+    char problem[256];
+    if (text == NULL || !tess__option_parse(&resume, text, &value, problem, sizeof(problem)) ||
+        !value.on)
+        return TESS_OK;
+    TESS_TRY(tess__resume_find(tess_options_peek(config->options, "run", argc, argv, path),
+                               config->checkpoint));
+    snprintf(config->resume_options, sizeof(config->resume_options), "%s/options.yaml",
+             config->checkpoint);
+    return TESS_OK;
+}
+
 static enum tess_status config_choose_parts(struct tess_config *config, int argc, char **argv,
                                             const char *path)
 {
     struct tess_options *options = config->options;
-    const char *model = tess_options_peek(options, "model", argc, argv, path);
-    const char *strategy = tess_options_peek(options, "strategy", argc, argv, path);
-    const char *optimizer = tess_options_peek(options, "optimizer", argc, argv, path);
+    TESS_TRY(config_find_checkpoint(config, argc, argv, path));
+    const char *model = config_peek(config, "model", argc, argv, path);
+    const char *strategy = config_peek(config, "strategy", argc, argv, path);
+    const char *optimizer = config_peek(config, "optimizer", argc, argv, path);
     TESS_TRY(tess_registry_get_model(model != NULL ? model : config->run.model, &config->model));
     TESS_TRY(config_add_part(config, config->model->name, config->model->options,
                              config->model->options_size, &config->model_options));
@@ -169,7 +199,7 @@ static enum tess_status config_resolve(struct tess_config *config)
     if (optim->base_rate == 0 && optim->rate_scale != 0)
         TESS_FAIL(TESS_ERR_USAGE, "--lr-scale scales --base-lr, which is not given");
     tess_optim_resolve(optim, run->batch_size, ranks);
-    return TESS_OK;
+    return config->checkpoint[0] != '\0' ? tess__resume_resolve(config) : TESS_OK;
 }
 
 /* How many ranks there are, and along which axes. */
@@ -201,6 +231,7 @@ static enum tess_status config_check(struct tess_config *config)
             TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
                                                (int32_t)run->accumulate));
     TESS_TRY(tess_precision_check(run));
+    TESS_TRY(tess__config_save(config));
     TESS_TRY(config->optimizer->check(config->optimizer_options));
     if (config->optimizer->loop != NULL && config->kernel->far_memory &&
         config->kernel->bracket == NULL)
@@ -208,8 +239,7 @@ static enum tess_status config_check(struct tess_config *config)
                   "optimizer '%s' has no loop for the memory of the kernel backend '%s': use "
                   "--device cpu or another --optimizer",
                   config->optimizer->name, config->kernel->name);
-    /* With --steps the number of epochs depends on the data: warm-up has no limit here. */
-    TESS_TRY(tess_optim_check(&config->optim, run->steps > 0 ? HUGE_VAL : run->epochs));
+    TESS_TRY(tess_optim_check(&config->optim));
 
     /* The leaf order is in the strategy's plan; the engine checks that one again. */
     const int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
@@ -233,18 +263,32 @@ static enum tess_status config_declare(int argc, char **argv, const struct tess_
     return config_choose_parts(config, argc, argv, *path_out);
 }
 
+/* Does nothing but a checkpoint say on which ranks, and how? */
+static bool config_is_layout_free(struct tess_config *config, int argc, char **argv,
+                                  const char *path)
+{
+    return config->started.starter == NULL &&
+           tess_options_peek(config->options, "strategy", argc, argv, path) == NULL &&
+           tess_options_peek(config->options, "ranks", argc, argv, path) == NULL &&
+           tess_options_peek(config->options, "mesh", argc, argv, path) == NULL;
+}
+
 static enum tess_status config_load(struct tess_config *config, int argc, char **argv,
                                     const char *path)
 {
     const char *word = NULL;
     int word_count = 0;
     TESS_TRY(tess_options_load_environment(config->options));
+    if (config->checkpoint[0] != '\0')
+        TESS_TRY(tess__resume_load(config, config_is_layout_free(config, argc, argv, path)));
     if (path != NULL)
         TESS_TRY(tess_options_load_yaml(config->options, path));
     TESS_TRY(tess_options_load_arguments(config->options, argc, argv, &word, 1, &word_count));
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "more than one word may name the configuration file: put it before the options");
+    if (config->checkpoint[0] != '\0')
+        TESS_TRY(tess__resume_check(config));
     return config->word_of == NULL
                ? TESS_OK
                : tess_options_give(config->options, config->word_of->word_option, "on");
@@ -277,11 +321,11 @@ static enum tess_status config_open(int argc, char **argv, const struct tess_con
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
     TESS_TRY_GOTO(status, close_config,
                   config_declare(argc, argv, extra, extra_count, config, &path));
-    TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
-    if (place != NULL) {
+    if (place != NULL)
         config->started = *place;
+    TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
+    if (place != NULL)
         TESS_TRY_GOTO(status, close_config, config_take_place(config));
-    }
     TESS_TRY_GOTO(status, close_config, check(config));
     *config_out = config;
     return TESS_OK;

@@ -17,14 +17,21 @@ struct tess_options;
 /* Options of a run, no prefix. */
 struct tess_run_options {
     const char *model;
-    const char *strategy;  /* one, or several joined by '+' with their extra words */
-    const char *mesh;      /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
-    const char *recompute; /* none|selective|full|every:K */
-    const char *kernel;    /* cpu|ref|guard|cuda */
-    const char *data;      /* folder of the data set; "synthetic" for made-up images */
-    const char *run;       /* folder of the run's files; "" for none */
-    const char *init;      /* safetensors file of first values; "": drawn from the seed */
-    bool save_weights;     /* into the run's folder, at the end */
+    const char *strategy;       /* one, or several joined by '+' with their extra words */
+    const char *mesh;           /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
+    const char *recompute;      /* none|selective|full|every:K */
+    const char *kernel;         /* cpu|ref|guard|cuda */
+    const char *data;           /* folder of the data set; "synthetic" for made-up images */
+    const char *run;            /* folder of the run's files; "" for none */
+    const char *init;           /* safetensors file of first values; "": drawn from the seed */
+    bool save_weights;          /* into the run's folder, at the end */
+    const char *save_every;     /* off, steps, or a time: config_save.c */
+    int64_t keep;               /* newest checkpoints that stay; 0: all */
+    bool resume;                /* continue from the newest checkpoint of `run` */
+    bool overwrite;             /* begin anew in a folder that has a run */
+    const char *save_memory;    /* all, 0, or a size */
+    const char *save_bandwidth; /* a size per second, of a rank; 0: no limit */
+    bool save_required;         /* a save that fails ends the run */
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
     const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */
@@ -46,6 +53,7 @@ struct tess_run_options {
     double timeout;         /* seconds a collective may wait */
     int64_t log_every;      /* steps between log lines and metrics; 0: choose */
     bool evaluate;          /* validate after every epoch and at the end */
+    int64_t evaluate_every; /* and after so many steps; 0: not */
     bool bind;              /* bind rank r to core r mod cores when ranks fit the cores */
     int64_t synthetic_rows; /* images of data = synthetic */
     bool find_unused;       /* parameters may be unused in a step */
@@ -89,6 +97,14 @@ struct tess_placing_options {
 };
 extern const struct tess_option tess_placing_option_table[];
 
+/* When and how checkpoints are written: config_save.c, from the run's options. */
+struct tess_save_plan {
+    int64_t every_steps; /* 0: not by steps */
+    double every_s;      /* 0: not by time */
+    double memory_bytes; /* of a rank's staging at most; HUGE_VAL: all that it needs */
+    double bytes_per_s;  /* of a rank; 0: no limit */
+};
+
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
 
 struct tess_config {
@@ -112,7 +128,11 @@ struct tess_config {
     struct tess_cuda_options cuda;
     struct tess_comm_options comm; /* of every communicator, chosen or not */
     struct tess_placing_options placing;
+    struct tess_save_plan save;
+    bool saves;                     /* this command writes checkpoints: set before planning */
     char cuda_store[512];           /* file of measured products; "": none */
+    char checkpoint[4096];          /* folder to continue from; "": none */
+    char resume_options[4096 + 16]; /* its options.yaml */
     struct tess_started started;    /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */
     enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */

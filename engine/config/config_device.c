@@ -111,6 +111,11 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
     return device_comm(devices, ranks, kind, plan);
 }
 
+static const char *device_by_threads(const struct tess_device_plan *plan)
+{
+    return plan->by_threads != NULL ? plan->by_threads : "this strategy";
+}
+
 enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
                                          const struct tess_started *place, enum tess_rank_mode mode,
                                          const char *asked, struct tess_device_plan *plan)
@@ -128,7 +133,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
         TESS_FAIL(TESS_ERR_USAGE,
                   "%s has started %d processes, and %s%s needs its ranks as threads of one: leave "
                   "%s out and give --ranks %d",
-                  place->starter, place->rank_count, apart ? "this strategy" : "--comm ",
+                  place->starter, place->rank_count, apart ? device_by_threads(plan) : "--comm ",
                   apart ? "" : kind->name, place->starter, place->rank_count);
     /* A starter may show each rank its own device alone, which is then the first (Slurm's
      * --gpus-per-task). Where that is not so, the ranks detect it when they meet. */
@@ -172,7 +177,7 @@ static enum tess_status device_plan_apart(const struct tess_started *place,
         TESS_FAIL(TESS_ERR_USAGE,
                   "%s has started %d processes, and %s%s needs ranks that share memory: leave %s "
                   "out and give --ranks %d%s%s%s",
-                  place->starter, place->rank_count, apart ? "this strategy" : "--comm ",
+                  place->starter, place->rank_count, apart ? device_by_threads(plan) : "--comm ",
                   apart ? "" : kind->name, place->starter, place->rank_count,
                   apart ? "" : ", or leave --comm ", apart ? "" : kind->name, apart ? "" : " out");
     plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
@@ -187,18 +192,19 @@ static enum tess_status device_plan_apart(const struct tess_started *place,
 
 /* Does --comm connect ranks that this program starts on the host? */
 static enum tess_status device_check_host(const struct tess_communicator_ops *kind, int32_t ranks,
-                                          enum tess_rank_mode mode)
+                                          const struct tess_device_plan *plan)
 {
     if ((kind->host & (TESS_COMM_ALONE | TESS_COMM_THREADS | TESS_COMM_PROCESSES)) == 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--comm %s is for ranks that mpirun has started: leave --ranks out and run "
                   "mpirun -n %d in front, or give --comm local or tcp",
                   kind->name, ranks);
-    if (mode == TESS_RANKS_THREADS && (kind->host & (TESS_COMM_ALONE | TESS_COMM_THREADS)) == 0)
+    if (plan->rank_mode == TESS_RANKS_THREADS &&
+        (kind->host & (TESS_COMM_ALONE | TESS_COMM_THREADS)) == 0)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--comm %s connects processes, and this strategy needs its ranks as threads of "
-                  "one: leave --comm out",
-                  kind->name);
+                  "--comm %s connects processes, and %s needs its ranks as threads of one: leave "
+                  "--comm out",
+                  kind->name, device_by_threads(plan));
     if (ranks > 1 && (kind->host & (TESS_COMM_THREADS | TESS_COMM_PROCESSES)) == 0)
         TESS_FAIL(TESS_ERR_USAGE, "--comm %s is for one rank, and there are %d: leave it out",
                   kind->name, ranks);
@@ -223,7 +229,7 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
     if (place != NULL && place->starter != NULL)
         return device_plan_apart(place, kind, plan);
     if (kind != NULL)
-        TESS_TRY(device_check_host(kind, ranks, mode));
+        TESS_TRY(device_check_host(kind, ranks, plan));
     if (ranks == 1)
         return device_comm_alone(plan, false);
     plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
@@ -269,6 +275,8 @@ static enum tess_status device_use_host(struct tess_config *config)
     /* Far memory is memory of one process, whose ranks reach each other's. */
     const enum tess_rank_mode mode =
         config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
+    if (config->kernel->far_memory && config->strategy->rank_mode != TESS_RANKS_THREADS)
+        config->device.by_threads = "this --kernel";
     TESS_TRY(tess_device_plan_host(&config->started, (int32_t)run->ranks, mode, run->comm, plan));
     for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = -1;

@@ -32,6 +32,7 @@ struct tess_device_plan {
     bool shared;                      /* some device has several ranks */
     bool missing;                     /* planned for devices that are not here: nothing can run */
     enum tess_rank_mode rank_mode;
+    const char *by_threads; /* what needs ranks as threads, for messages; NULL: the strategy */
     const struct tess_communicator_ops *comm;     /* how the ranks exchange data */
     const struct tess_comm_options *comm_options; /* set by the caller, borrowed */
     char why[256]; /* on the host: why not on a device; missing: what is missing */

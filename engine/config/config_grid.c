@@ -1,4 +1,5 @@
 /* The grid of a run: do ranks, micro-batches and batch fit it, and if not, what would. */
+#include "base/options.h"
 #include "config/config.h"
 #include "tessera/check.h"
 
@@ -49,6 +50,10 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     int64_t ranks = config->mesh.count[TESS_AXIS_DATA];
     int64_t grid = run->grid > 0 ? run->grid : ranks * run->accumulate;
     const char *of = config->mesh.rank_count > ranks ? " of the data axis" : "";
+    const char *why = config->mesh.count[TESS_AXIS_STAGE] > 1 &&
+                              !tess_options_is_set(config->options, "accumulate")
+                          ? ", one for each stage"
+                          : "";
     char fitting[320], micros[320];
     if (batch_size % grid == 0 && tess__config_grid_fits(leaf_order, ranks, run->accumulate, grid))
         return TESS_OK;
@@ -57,15 +62,15 @@ enum tess_status tess_config_check_grid(const struct tess_config *config, int64_
     if (batch_size % grid != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "batch-size %lld cannot be cut into a grid of %lld equal micro-batches (%lld "
-                  "ranks%s x accumulate %lld%s); ranks%s that fit: %s; accumulate that fits: %s; "
+                  "ranks%s x accumulate %lld%s%s); ranks%s that fit: %s; accumulate that fits: %s; "
                   "the next batch-size that fits: %lld",
                   (long long)batch_size, (long long)grid, (long long)ranks, of,
-                  (long long)run->accumulate, run->grid > 0 ? ", --grid given" : "", of, fitting,
-                  micros, (long long)(batch_size / grid + 1) * (long long)grid);
+                  (long long)run->accumulate, why, run->grid > 0 ? ", --grid given" : "", of,
+                  fitting, micros, (long long)(batch_size / grid + 1) * (long long)grid);
     TESS_FAIL(TESS_ERR_USAGE,
-              "%lld ranks%s x accumulate %lld do not fit a grid of %lld: each rank, and each of "
+              "%lld ranks%s x accumulate %lld%s do not fit a grid of %lld: each rank, and each of "
               "its micro-batches, needs a power of two of the grid's leaves; ranks%s that fit: %s; "
               "accumulate that fits: %s",
-              (long long)ranks, of, (long long)run->accumulate, (long long)grid, of, fitting,
+              (long long)ranks, of, (long long)run->accumulate, why, (long long)grid, of, fitting,
               micros);
 }

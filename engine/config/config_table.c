@@ -67,12 +67,31 @@ const struct tess_option tess_run_option_table[] = {
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training samples of --data synthetic; a quarter as many are for validation"},
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
-     "folder for the run's files (metrics.jsonl, weights.safetensors); empty writes none"},
+     "folder for the run's files (metrics.jsonl, weights.safetensors, checkpoints); empty writes "
+     "none. One run at a time; one that has a run needs --resume or --overwrite"},
     {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
-     "safetensors file of first values, such as another run's weights.safetensors; the optimizer "
-     "begins anew; empty draws them from --seed"},
+     "first values: a safetensors file; a run's folder (its newest checkpoint) or a checkpoint's; "
+     "a folder with model.safetensors or model.safetensors.index.json. The optimizer begins anew, "
+     "at step 0; empty draws them from --seed"},
     {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
      "write the weights to weights.safetensors in the run folder at the end"},
+    {"save-every", TESS_OPTION_STRING, CONFIG_FIELD(save_every), "10min", 0, 0, NULL,
+     "checkpoints of all state in the run folder: so many steps apart (100), or so much time (90s, "
+     "10min, 2h), and at the end; off writes none"},
+    {"keep", TESS_OPTION_INT, CONFIG_FIELD(keep), "2", 0, 1e6, NULL,
+     "newest checkpoints that stay; 0: all"},
+    {"save-memory", TESS_OPTION_STRING, CONFIG_FIELD(save_memory), "all", 0, 0, NULL,
+     "memory of a rank for the copy of the state that is written while steps go on: all that it "
+     "needs, or a size (2GiB), and a step waits until the rest is written; 0: until all is"},
+    {"save-bandwidth", TESS_OPTION_STRING, CONFIG_FIELD(save_bandwidth), "0", 0, 0, NULL,
+     "bytes that a rank writes in a second at most, as a size (200MiB); 0: no limit"},
+    {"save-required", TESS_OPTION_BOOL, CONFIG_FIELD(save_required), "off", 0, 0, NULL,
+     "a checkpoint that cannot be written ends the run; off: a warning, and training goes on"},
+    {"resume", TESS_OPTION_BOOL, CONFIG_FIELD(resume), "off", 0, 0, NULL,
+     "continue from the newest checkpoint of --run, on any number of ranks and under any strategy: "
+     "options that decide on the run's numbers are the checkpoint's"},
+    {"overwrite", TESS_OPTION_BOOL, CONFIG_FIELD(overwrite), "off", 0, 0, NULL,
+     "begin anew in a folder that has a run, which is then lost"},
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
      "passes over the training data; fractions are allowed"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
@@ -106,6 +125,8 @@ const struct tess_option tess_run_option_table[] = {
     {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
      "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
      "the end"},
+    {"evaluate-every", TESS_OPTION_INT, CONFIG_FIELD(evaluate_every), "0", 0, 1e12, NULL,
+     "steps between further evaluations within an epoch; 0: none"},
     {"bind", TESS_OPTION_BOOL, CONFIG_FIELD(bind), "on", 0, 0, NULL,
      "give each rank its own cores when there are enough"},
     {"find-unused", TESS_OPTION_BOOL, CONFIG_FIELD(find_unused), "off", 0, 0, NULL,

@@ -20,12 +20,13 @@ static int64_t batches_sample(const struct tess_engine *engine, int64_t epoch, i
     return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
 }
 
-/* Training batch number b is micro-batch b % S of step b / S. */
+/* Training batch number b is micro-batch b % S of step b / S, counted from where the run began or
+ * continues. */
 static bool batches_train(void *context, int64_t batch, struct tess_batch_request *request)
 {
     const struct tess_engine *engine = context;
     const struct tess_plan *plan = &engine->plan;
-    int64_t step = batch / plan->accumulate;
+    int64_t step = engine->batches.first_step + batch / plan->accumulate;
     int32_t micro = (int32_t)(batch % plan->accumulate);
     int64_t epoch = step / engine->sizes.steps_per_epoch;
     int64_t at = step % engine->sizes.steps_per_epoch * engine->sizes.batch_size;
@@ -244,6 +245,7 @@ enum tess_status tess__batches_open(struct tess_engine *engine)
         config.options.workers = 0;
     for (int32_t i = 0; i < engine->sizes.slot_count; i++)
         TESS_TRY(batches_slot(engine, i, &config.input[i], &config.label[i]));
+    engine->batches.first_step = engine->progress.step;
     TESS_TRY(tess_loader_open(&config, &engine->batches.loader));
     if (engine->sizes.test_leaves == 0)
         return TESS_OK;

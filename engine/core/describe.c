@@ -275,8 +275,12 @@ static void describe_memory(const struct tess_engine *engine, const struct descr
         describe_line(sink, "no memory to list the blocks of the arena");
         return;
     }
-    describe_line(sink, "memory of rank %d, %" PRIu64 " B in one arena:", engine->plan.mesh.rank,
-                  tess_memory_total(engine->memory));
+    char beside[48] = "";
+    if (tess_memory_beside(engine->memory) > 0)
+        snprintf(beside, sizeof(beside), ", %" PRIu64 " B beside it",
+                 tess_memory_beside(engine->memory));
+    describe_line(sink, "memory of rank %d, %" PRIu64 " B in one arena%s:", engine->plan.mesh.rank,
+                  tess_memory_total(engine->memory), beside);
     tess_memory_visit(engine->memory, describe_collect, &blocks);
     for (int32_t e = 0; e < blocks.count; e++) {
         const struct describe_entry *entry = &blocks.entry[e];

@@ -109,6 +109,22 @@ static enum tess_status engine_choose(struct tess_engine *engine)
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }
 
+/* What the run continues from; its parameters are read when there is memory for them. */
+static enum tess_status engine_open_checkpoint(struct tess_engine *engine)
+{
+    const struct tess_config *config = engine->config;
+    TESS_TRY(tess_checkpoint_open(config->checkpoint, &engine->model,
+                                  config->optimizer->state_arrays, &engine->checkpoint));
+    const struct tess_checkpoint_state *state = tess_checkpoint_state_of(engine->checkpoint);
+    if (state->data_id != tess_dataset_id(engine->dataset))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--data %s is not what %s was trained on: sizes or samples differ; give the same "
+                  "data, or begin another run with --init",
+                  config->run.data, config->checkpoint);
+    engine->progress.step = state->step;
+    return TESS_OK;
+}
+
 enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
 {
     const struct tess_config *config = engine->config;
@@ -118,7 +134,9 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
                                                (int32_t)config->run.accumulate));
     TESS_TRY(tess__sizes_plan(engine, rank));
     TESS_TRY(engine_declare(engine));
-    if (config->run.init[0] != '\0') {
+    if (config->checkpoint[0] != '\0') {
+        TESS_TRY(engine_open_checkpoint(engine));
+    } else if (config->run.init[0] != '\0') {
         TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
         TESS_TRY(tess_weights_match(engine->weights, &engine->model));
     }
@@ -136,6 +154,21 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
 
 /* ---- read access ----------------------------------------------------------------------------- */
 
+int64_t tess_engine_step_done(const struct tess_engine *engine)
+{
+    return engine->progress.step;
+}
+
+uint64_t tess_engine_model_id(const struct tess_engine *engine)
+{
+    return tess_checkpoint_model_id(&engine->model);
+}
+
+enum tess_status tess_engine_greatest(struct tess_engine *engine, int32_t *x, size_t count)
+{
+    return tess_comm_all_reduce(engine->comm, x, x, count, TESS_I32, TESS_REDUCE_MAX, NULL);
+}
+
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine)
 {
     return engine->sizes.steps_per_epoch;
@@ -144,6 +177,11 @@ int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine)
 int64_t tess_engine_step_count(const struct tess_engine *engine)
 {
     return engine->sizes.step_count;
+}
+
+int64_t tess_engine_test_count(const struct tess_engine *engine)
+{
+    return engine->sizes.test_count;
 }
 
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine)

@@ -68,8 +68,13 @@ struct tess_step_result {
 enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                   struct tess_step_result *result_out);
 
-/* Mean loss and share of correct answers over the test split; the same bits on every layout.
- * Collective. */
+/* Mean loss over the samples of the epoch so far, at least one step; the same bits on every layout,
+ * whichever steps reduced their loss and wherever the run was resumed. Collective. */
+enum tess_status tess_engine_epoch_loss(struct tess_engine *engine, double *loss_out);
+
+/* Mean loss and share of correct answers over the test split, or in a run that is shorter than an
+ * epoch over its first tess_engine_test_count samples; the same bits on every layout. Collective.
+ */
 enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_out,
                                       double *accuracy_out);
 
@@ -106,8 +111,15 @@ enum tess_status tess_engine_save(struct tess_engine *engine, const char *path);
  * do not need them. Collective. */
 enum tess_status tess_engine_read(struct tess_engine *engine, int32_t index, float *values);
 
+/* Steps done, those before the checkpoint that it continued from included. */
+int64_t tess_engine_step_done(const struct tess_engine *engine);
+/* Fingerprint of the model: state/checkpoint.h. */
+uint64_t tess_engine_model_id(const struct tess_engine *engine);
+/* x [count] = the greatest of all ranks. Collective. */
+enum tess_status tess_engine_greatest(struct tess_engine *engine, int32_t *x, size_t count);
 int64_t tess_engine_steps_per_epoch(const struct tess_engine *engine);
 int64_t tess_engine_step_count(const struct tess_engine *engine); /* of the whole run */
+int64_t tess_engine_test_count(const struct tess_engine *engine); /* samples of an evaluation */
 const struct tess_memory *tess_engine_memory(const struct tess_engine *engine);
 const struct tess_plan *tess_engine_plan_of(const struct tess_engine *engine);
 /* Bytes sent by this rank over all its groups since open, and seconds of exposed waiting. */

@@ -271,6 +271,23 @@ int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_
     return count;
 }
 
+/* Whole parameters are the same on every rank of the tensor axis, tied ones the same as their
+ * source. */
+static bool layout_is_duplicate(const struct tess_declare *declare, int32_t p)
+{
+    const struct tess_declare_param *param = &declare->param[p];
+    return tess_declare_source(param) >= 0 || (param->slice.axis < 0 && declare->axis.rank > 0);
+}
+
+int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare)
+{
+    struct layout_walk walk = {0};
+    int64_t count = 0;
+    while (layout_next(plan, declare, &walk))
+        count += layout_is_duplicate(declare, walk.p) ? 0 : walk.to - walk.from;
+    return count;
+}
+
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece)
 {
@@ -290,10 +307,7 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
             .param = tess_declare_source(from) >= 0 ? from->source : param->index,
             .of = from,
             .flags = param->flags,
-            /* Whole parameters are the same on every rank of the tensor axis, tied ones the same as
-             * their source. */
-            .duplicate =
-                tess_declare_source(from) >= 0 || (from->slice.axis < 0 && declare->axis.rank > 0),
+            .duplicate = layout_is_duplicate(declare, walk.p),
             .buffer_rate = from->rate,
             .param_begin = walk.from - param->begin,
             .count = walk.to - walk.from,

@@ -30,6 +30,9 @@ int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p);
 /* Number of pieces of tess_layout_pieces. */
 int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare);
 
+/* Elements of all pieces but those that another rank of the tensor or stage axis counts. */
+int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare);
+
 /*
  * The runs of parameters that this rank updates (optim_extent), in flat order, cut where the parts
  * of the tensor axis begin; pointers into master, compute copy and gradient come from the segments,

@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "config/precision.h"
+#include "core/save.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
 
@@ -52,7 +53,10 @@ static enum tess_status open_pin(struct tess_engine *engine)
     size_t upload_bytes;
     (void)tess_optim_room(engine->config->optimizer, engine->model.param_count, &upload_bytes);
     TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found.host));
-    return ops->pin(engine->kernel, upload_bytes, &engine->upload);
+    TESS_TRY(ops->pin(engine->kernel, upload_bytes, &engine->upload));
+    if (!engine->config->saves)
+        return TESS_OK;
+    return ops->pin(engine->kernel, engine->block.staging.bytes, &engine->staging);
 }
 
 static void open_access(void *context, bool on)
@@ -162,7 +166,8 @@ static enum tess_status open_all(struct tess_engine *engine)
         TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
     tess__crossing_open(engine);
     engine->progress.weight_token = 1;
-    TESS_TRY(tess__engine_init_params(engine));
+    TESS_TRY(engine->checkpoint != NULL ? tess__engine_restore(engine)
+                                        : tess__engine_init_params(engine));
     TESS_TRY(tess__batches_open(engine));
     return tess_comm_barrier(engine->comm);
 }
@@ -214,6 +219,7 @@ void tess_engine_close(struct tess_engine *engine)
         return;
     tess__batches_close(engine);
     tess_weights_close(engine->weights);
+    tess_checkpoint_close(engine->checkpoint);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);
         if (engine->tensor_strategy.ops != NULL)
@@ -227,6 +233,7 @@ void tess_engine_close(struct tess_engine *engine)
     if (engine->kernel != NULL) {
         engine->kernel->ops->unpin(engine->kernel, engine->found.host);
         engine->kernel->ops->unpin(engine->kernel, engine->upload);
+        engine->kernel->ops->unpin(engine->kernel, engine->staging);
     }
     tess_comm_close(engine->stages.backward);
     tess_comm_close(engine->stages.forward);

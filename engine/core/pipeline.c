@@ -227,7 +227,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     TESS_TRY(tess_comm_all_reduce(engine->comm, engine->found.sums, engine->found.sums,
                                   (size_t)(2 * leaves), TESS_F64, TESS_REDUCE_SUM, NULL));
     TESS_TRY(tess__engine_find(engine, 2 * leaves));
-    tess__engine_means(engine, leaves, engine->dataset->test.count, loss_out, accuracy_out);
+    tess__engine_means(engine, leaves, engine->sizes.test_count, loss_out, accuracy_out);
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     return TESS_OK;
 }

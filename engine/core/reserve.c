@@ -4,7 +4,9 @@
  */
 #include "core/state.h"
 
+#include "base/arena.h"
 #include "config/precision.h"
+#include "core/save.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -234,7 +236,10 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
     TESS_TRY(tess__crossing_reserve(engine));
     TESS_TRY(reserve_loss(engine));
     TESS_TRY(reserve_operations(engine));
-    return tess__batches_reserve(engine);
+    TESS_TRY(tess__batches_reserve(engine));
+    return tess_memory_reserve_beside(engine->memory, TESS_MEMORY_STAGING,
+                                      engine->config->saves ? tess_saver_bytes(engine) : 0,
+                                      "checkpoint", &block->staging);
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */

@@ -179,8 +179,15 @@ static enum tess_status sizes_of_data(const struct tess_config *config,
         sizes->steps_per_epoch++;
     sizes->step_count =
         run->steps > 0 ? run->steps : (int64_t)ceil(run->epochs * (double)sizes->steps_per_epoch);
-    if (run->evaluate)
-        sizes->test_leaves = (dataset->test.count + sizes->leaf_rows - 1) / sizes->leaf_rows;
+    sizes->test_count = run->evaluate ? dataset->test.count : 0;
+    /* A try of a few steps does not validate longer than it trains: each time as many samples as it
+     * trains on from one time to the next, which are whole leaves. */
+    const int64_t every = run->evaluate_every > 0 && run->evaluate_every < sizes->step_count
+                              ? run->evaluate_every
+                              : sizes->step_count;
+    if (sizes->step_count < sizes->steps_per_epoch && every * run->batch_size < sizes->test_count)
+        sizes->test_count = every * run->batch_size;
+    sizes->test_leaves = (sizes->test_count + sizes->leaf_rows - 1) / sizes->leaf_rows;
     sizes->test_passes = (sizes->test_leaves + sizes->test_width - 1) / sizes->test_width;
     return TESS_OK;
 }
@@ -210,9 +217,7 @@ enum tess_status tess__sizes_plan(struct tess_engine *engine, int32_t rank)
     sizes->rows = sizes->leaf_count * sizes->leaf_rows;
     sizes->test_width = sizes->leaf_count * plan->rank_count;
     sizes->dtype_bytes = tess_dtype_bytes(plan->dtype);
-    TESS_TRY(sizes_of_data(config, engine->dataset, sizes));
-    return tess_optim_check(&config->optim,
-                            (double)sizes->step_count / (double)sizes->steps_per_epoch);
+    return sizes_of_data(config, engine->dataset, sizes);
 }
 
 /* One slot where nothing is loaded ahead: in the rank's own thread, or by another rank. Else one

@@ -59,7 +59,8 @@ struct tess_sizes {
     int64_t loss_ranks;  /* ranks whose loss is computed here: 1, N or 0 */
     int64_t train_count; /* samples of the training split */
     int64_t steps_per_epoch, step_count;
-    int64_t test_leaves;                        /* leaves of the test split; 0: no evaluation */
+    int64_t test_count;                         /* samples of an evaluation; 0: there is none */
+    int64_t test_leaves;                        /* of these */
     int64_t test_width, test_passes;            /* test leaves that all ranks compute in a pass */
     size_t dtype_bytes, input_bytes, row_bytes; /* of an element, of an input's; of an input row */
     int64_t class_count;

@@ -9,6 +9,7 @@
 #include "core/schedule.h"
 #include "core/trace.h"
 #include "optim/scale.h"
+#include "state/checkpoint.h"
 #include "state/declare.h"
 #include "state/weights.h"
 
@@ -28,6 +29,7 @@ struct tess_blocks {
     struct tess_block found; /* struct tess_verdict and found.sums, one after the other */
     struct tess_block norms; /* see tess_optim_room */
     struct tess_block op_scratch, direction, update_chunk;
+    struct tess_block staging; /* beside the arena: core/save.h */
     struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;
 };
@@ -61,6 +63,9 @@ struct tess_progress {
     double rate;           /* learning rate of the current step */
     uint64_t weight_token; /* changes when the weights do */
     bool count_zeros;      /* in the current step: in the gradient by the logits */
+    /* Of the epoch's steps so far: this rank's part of the exact sum of losses from 0 on, and of
+     * those below by their magnitude. So it matters neither which rank adds a leaf nor when. */
+    struct tess_sum epoch_loss[2];
 };
 
 /* step.c's: steps that are recorded once and played again. One record for steps that report their
@@ -91,6 +96,7 @@ struct tess_batches {
     struct tess_block kept_input, kept_label; /* [slots of a chunk] where several are under way */
     int64_t bytes, label_bytes;               /* of a batch's rows, up to where labels follow them
                                                  in pinned memory; of its labels */
+    int64_t first_step;                       /* of the loader's batches */
     struct tess_loader *loader, *test_loader; /* NULL where this rank loads nothing */
     struct tess_fence *sent;                  /* far memory: the latest batch has been copied */
 };
@@ -161,6 +167,7 @@ struct tess_engine {
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     struct tess_arena arena;
+    void *staging;               /* block.staging, of the host; NULL: nothing is saved */
     void *owned[TESS_OWNED_MAX]; /* host memory by tess__engine_room */
     int32_t owned_count;
     bool no_room; /* one of them could not be had */
@@ -190,7 +197,8 @@ struct tess_engine {
     struct tess_progress progress;
 
     /* The update. */
-    struct tess_weights *weights; /* to begin with; NULL: drawn from the seed */
+    struct tess_weights *weights;       /* to begin with; NULL: drawn from the seed */
+    struct tess_checkpoint *checkpoint; /* to continue from, while it opens; else NULL */
     struct tess_optim optim;
     struct tess_piece *piece;
     struct tess_scale scale;

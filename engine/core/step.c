@@ -2,9 +2,11 @@
 #include "core/state.h"
 
 #include "base/clock.h"
+#include "base/sum.h"
 #include "tessera/check.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Numbers of found.sums that a step fills. */
 static int64_t step_sums(const struct tess_engine *engine)
@@ -25,6 +27,35 @@ static void step_take_loss(const struct tess_engine *engine, struct tess_step_re
     const double classes = (double)engine->sizes.class_count;
     const double filling = (double)(engine->sizes.batch_size - rows) * classes;
     result->loss_zero_share = (zeros[1] - filling) / ((double)rows * classes);
+}
+
+/*
+ * Add the losses of the step that are known here. Where they have been summed over the ranks, one
+ * of these adds them for all; else each rank has the leaves that it computed, and 0 for others.
+ */
+static void step_add_loss(struct tess_engine *engine, bool summed)
+{
+    const double *sum = tess__engine_sums(engine);
+    if (summed && engine->plan.mesh.rank > 0)
+        return;
+    for (int64_t leaf = 0; leaf < engine->plan.grid; leaf++)
+        if (sum[2 * leaf] != 0)
+            tess_sum_add(&engine->progress.epoch_loss[sum[2 * leaf] < 0], fabs(sum[2 * leaf]));
+}
+
+enum tess_status tess_engine_epoch_loss(struct tess_engine *engine, double *loss_out)
+{
+    const struct tess_sizes *sizes = &engine->sizes;
+    struct tess_sum total[2];
+    memcpy(total, engine->progress.epoch_loss, sizeof(total));
+    TESS_TRY(tess_comm_all_reduce(engine->comm, total, total, 2 * TESS_SUM_LIMBS, TESS_I64,
+                                  TESS_REDUCE_SUM, NULL));
+    const int64_t last = engine->progress.step - 1;
+    const int64_t rows =
+        last % sizes->steps_per_epoch * sizes->batch_size + tess__sizes_step_rows(sizes, last);
+    *loss_out =
+        (tess_sum_value(&total[0]) - tess_sum_value(&total[1])) / (double)(rows * sizes->labels);
+    return TESS_OK;
 }
 
 /* A gradient that is not finite lowers the scale, until that is at its minimum. */
@@ -53,7 +84,7 @@ static enum tess_status step_end_scale(struct tess_engine *engine,
 static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss,
                                       struct tess_step_result *result)
 {
-    TESS_TRY(tess__engine_find(engine, want_loss ? step_sums(engine) : 0));
+    TESS_TRY(tess__engine_find(engine, step_sums(engine)));
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
     const struct tess_verdict verdict = *(const struct tess_verdict *)engine->found.host;
     if (verdict.loss_bad > 0) {
@@ -75,6 +106,7 @@ static enum tess_status step_conclude(struct tess_engine *engine, bool want_loss
     tess_optim_end(&engine->optim, &verdict);
     result->grad_norm = verdict.skip != 0 ? -1 : verdict.grad_norm;
     result->skipped_count = engine->scale.skipped;
+    step_add_loss(engine, want_loss);
     if (want_loss)
         step_take_loss(engine, result);
     return TESS_OK;
@@ -256,6 +288,8 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     engine->strategy.training = true;
     tess__unused_begin(engine);
     engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
+    if (engine->progress.step % engine->sizes.steps_per_epoch == 0)
+        memset(engine->progress.epoch_loss, 0, sizeof(engine->progress.epoch_loss));
     step_prepare_optim(engine);
     result.rate = engine->progress.rate;
     TESS_TRY(record_run(engine, want_loss));

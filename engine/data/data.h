@@ -67,8 +67,8 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
  * a set shorter than one sample of each split is an error.
  *
  * Names, headers and sizes are checked here; that tokens are in the vocabulary when a sample is
- * loaded: see tess_load_rows. A file must not be cut short while it is in use: who then reads what
- * is gone is killed by SIGBUS. To put another file in its place by renaming is safe.
+ * loaded: see tess_load_rows. A file that is cut short while it is in use fails there too: the
+ * first sample that is read makes a handler of SIGBUS, which passes others on to the one before it.
  */
 enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
                                           double validation, int64_t length,
@@ -91,6 +91,9 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
 enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t train_count,
                                                     int64_t test_count, uint64_t seed,
                                                     struct tess_dataset **dataset_out);
+
+/* Fingerprint of a set: its sizes, and the bytes of 64 samples spread over it. */
+uint64_t tess_dataset_id(const struct tess_dataset *dataset);
 
 /*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1
@@ -132,7 +135,8 @@ int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_spl
                        const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
                        bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
                        void *input, int32_t *label);
-/* TESS_ERR_DATA, with the file, the token's number in it and its value. */
+/* TESS_ERR_DATA, with the file, the token's number in it and its value; TESS_ERR_IO: the file has
+ * become shorter. */
 enum tess_status tess_load_report(const struct tess_dataset *dataset,
                                   const struct tess_split *split, int64_t sample);
 

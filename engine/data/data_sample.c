@@ -6,8 +6,10 @@
 #include "data/data_tokens.h"
 
 #include "base/half.h"
+#include "base/hash.h"
 #include "base/rng.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const struct tess_option tess_loader_option_table[] = {
@@ -233,4 +235,26 @@ int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_spl
     sample_load_images(dataset, split, options, seed, epoch, augment, sample, rows, dtype, input,
                        label);
     return rows;
+}
+
+uint64_t tess_dataset_id(const struct tess_dataset *dataset)
+{
+    enum { SAMPLES = 64 };
+    const struct tess_split *split = &dataset->train;
+    const int64_t row = tess_shape_count(&dataset->row);
+    const int64_t number[] = {split->count, dataset->test.count, dataset->class_count,
+                              dataset->labels, row};
+    uint64_t id = tess_hash_bytes(number, sizeof(number));
+    int32_t *room = dataset->tokens ? calloc((size_t)row, 2 * sizeof(*room)) : NULL;
+    for (int64_t i = 0; i < SAMPLES && dataset->given == NULL; i++) {
+        const int64_t sample = split->count * i / SAMPLES;
+        if (!dataset->tokens)
+            id += tess_hash_bytes(split->image + sample * row, (size_t)row) + split->label[sample];
+        else if (room != NULL &&
+                 tess__stream_load_rows(dataset, split, &sample, 1, room, room + row) == 1)
+            id += tess_hash_bytes(room, (size_t)row * sizeof(*room));
+        id = tess_hash_mix(id);
+    }
+    free(room);
+    return id;
 }

@@ -7,6 +7,10 @@
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -102,7 +106,7 @@ static uint32_t stream_widen_u32(const uint32_t *restrict token, int64_t count,
 }
 
 /* Copy tokens [at, at + count) of the stream; returns the greatest. */
-static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
+static uint32_t stream_copy(const struct tess_token_stream *stream, int64_t at, int64_t count,
                             int32_t *target)
 {
     const struct tess__token_piece *piece = stream_find(stream, at);
@@ -123,6 +127,43 @@ static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, 
         count -= now;
         piece++;
     }
+    return greatest;
+}
+
+/* A mapped file that becomes shorter, or whose disk fails, is a SIGBUS where it is read. */
+static _Thread_local sigjmp_buf *volatile stream_guard; /* where reading goes on; else NULL */
+static struct sigaction stream_former;
+
+static void stream_lost(int number)
+{
+    if (stream_guard != NULL)
+        siglongjmp(*stream_guard, 1);
+    (void)sigaction(number, &stream_former, NULL); /* of other memory: again, and as before */
+}
+
+static void stream_catch(void)
+{
+    struct sigaction action = {.sa_handler = stream_lost, .sa_flags = SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGBUS, &action, &stream_former);
+}
+
+/* stream_copy; UINT32_MAX, which no vocabulary has, where a file's bytes are not there any more. */
+static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                            int32_t *target)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    sigjmp_buf guard;
+    (void)pthread_once(&once, stream_catch);
+    if (sigsetjmp(guard, 0) != 0) {
+        stream_guard = NULL;
+        return UINT32_MAX;
+    }
+    stream_guard = &guard;
+    atomic_signal_fence(memory_order_seq_cst);
+    const uint32_t greatest = stream_copy(stream, at, count, target);
+    atomic_signal_fence(memory_order_seq_cst);
+    stream_guard = NULL;
     return greatest;
 }
 
@@ -158,9 +199,15 @@ enum tess_status tess_load_report(const struct tess_dataset *dataset,
     const int64_t length = dataset->row.dim[0];
     const int64_t at = split->first + (sample & ~TESS_SAMPLE_IGNORED) * length;
     for (int64_t i = at; i <= at + length; i++) {
-        int32_t token;
+        int32_t token = 0;
         const struct tess__token_piece *piece = stream_find(stream, i);
-        if (stream_read(stream, i, 1, &token) >= (uint32_t)stream->kind->vocabulary)
+        const uint32_t found = stream_read(stream, i, 1, &token);
+        if (found == UINT32_MAX && token == 0) /* nothing was copied */
+            TESS_FAIL(TESS_ERR_IO,
+                      "%s: cannot be read any more: it was cut short while it was in use, or its "
+                      "disk fails",
+                      piece->name);
+        if (found >= (uint32_t)stream->kind->vocabulary)
             TESS_FAIL(TESS_ERR_DATA,
                       "%s: token out of range: token %lld (counted from 0) is %u, expected 0 to %d "
                       "(%s); make the file again with that tokenizer",

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,19 +47,23 @@ enum {
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];  /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX]; /* rank's body has returned */
-    int32_t first, alive_count;       /* of the processes: the lowest; not reaped */
-    int fd[FD_COUNT];                 /* -1: closed */
+    pid_t pid[TESS_WORLD_RANKS_MAX];        /* 0: reaped */
+    bool ended[TESS_WORLD_RANKS_MAX];       /* rank's body has returned */
+    int32_t first, alive_count;             /* of the processes: the lowest; not reaped */
+    double stopped_s[TESS_WORLD_RANKS_MAX]; /* since when it is stopped; 0: it is not */
+    int fd[FD_COUNT];                       /* -1: closed */
     sigset_t old_mask;
     char line[LINE_BYTES];
     size_t line_used;
     enum tess_status status;
     struct tess__ended failed; /* of the first rank that reported a failure */
+    struct tess__ended
+        stop;          /* why rank 0's launcher has ended the run; status TESS_OK: it has not */
     bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
-    double tick_s; /* when the next tick is due; the first one at once */
-    double kill_s; /* when to kill what is left; 0: not ending */
+    uint64_t oom_kills; /* of this machine's kernel, when the launcher began */
+    double tick_s;      /* when the next tick is due; the first one at once */
+    double kill_s;      /* when to kill what is left; 0: not ending */
     bool killed;
 };
 
@@ -87,8 +92,11 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
         return;
     launcher->kill_s = tess_clock_s() + END_LIMIT_S;
     tess_world_abort(launcher->world, -1, reason);
-    if (launcher->launch->peers != NULL)
-        tess__peers_leave(launcher->launch->peers);
+    if (launcher->launch->peers == NULL)
+        return;
+    struct tess__ended why = {.status = (int32_t)status};
+    snprintf(why.why, sizeof(why.why), "%.*s", (int)sizeof(why.why) - 1, reason);
+    tess__peers_leave(launcher->launch->peers, &why);
 }
 
 /* The same for a failure that has been logged. */
@@ -109,6 +117,14 @@ static void launch_kill(struct launcher *launcher)
 static void launch_interrupt(struct launcher *launcher)
 {
     launcher->interrupt_count++;
+    if (launcher->launch->saves && launcher->interrupt_count == 1 && launcher->kill_s <= 0) {
+        launch_clear_line(launcher);
+        tess_log(TESS_LOG_INFO, "interrupted: saving, then ending (once more to kill)");
+        tess_world_request(launcher->world, TESS_WORLD_SAVE_AND_END);
+        launcher->status = TESS_ERR_INTERRUPTED;
+        launcher->error_logged = true;
+        return;
+    }
     if (launcher->interrupt_count > 1) {
         launch_kill(launcher);
         return;
@@ -173,19 +189,48 @@ static void launch_read_lines(struct launcher *launcher)
     }
 }
 
+/* A rank's failure in one sentence; a death that its launcher reported is one already. */
+static void launch_explain(const struct launcher *launcher, int32_t rank,
+                           const struct tess__ended *ended, char *text, size_t bytes)
+{
+    const struct tess__peers *peers = launcher->launch->peers;
+    char begin[32];
+    snprintf(begin, sizeof(begin), "rank %d (pid ", rank);
+    if (strncmp(ended->why, begin, strlen(begin)) == 0)
+        snprintf(text, bytes, "%s", ended->why);
+    else
+        snprintf(text, bytes, "rank %d failed, %s%s%s%s: %s", rank,
+                 tess_status_text((enum tess_status)ended->status), peers != NULL ? " (host " : "",
+                 peers != NULL ? peers->host[rank] : "", peers != NULL ? ")" : "",
+                 ended->why[0] != '\0' ? ended->why : "see its log there");
+}
+
 /* How a rank ended that was started elsewhere. */
 static void launch_log_failed(struct launcher *launcher, int32_t rank,
-                              const struct tess__ended *ended)
+                              const struct tess__ended *ended, const char *text)
 {
-    const enum tess_status status = (enum tess_status)ended->status;
-
-    if (launcher->error_logged || status == TESS_ERR_ABORTED || rank == launcher->first)
+    if (launcher->error_logged || ended->status == TESS_ERR_ABORTED || rank == launcher->first)
         return;
     launch_clear_line(launcher);
-    tess_fail(status, "rank %d failed, %s (host %s): %s", rank, tess_status_text(status),
-              launcher->launch->peers->host[rank],
-              ended->why[0] != '\0' ? ended->why : "see its log there");
+    tess_fail((enum tess_status)ended->status, "%s", text);
     launcher->error_logged = true;
+}
+
+static void launch_take_end(struct launcher *launcher, const struct tess__message *message)
+{
+    struct tess__ended ended;
+    char text[sizeof(ended.why) + 128];
+    memcpy(&ended, message->payload, sizeof(ended));
+    ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
+    launcher->ended[message->rank] = true;
+    if (ended.status == TESS_OK)
+        return;
+    launch_explain(launcher, message->rank, &ended, text, sizeof(text));
+    if (launcher->launch->peers != NULL)
+        launch_log_failed(launcher, message->rank, &ended, text);
+    if (launcher->failed.status == TESS_OK)
+        launcher->failed = ended;
+    launch_end(launcher, (enum tess_status)ended.status, text);
 }
 
 static void launch_take_message(void *context, const struct tess__message *message)
@@ -196,19 +241,15 @@ static void launch_take_message(void *context, const struct tess__message *messa
 
     if (message->rank < 0 || message->rank >= launch->rank_count)
         return;
+    if (message->kind == TESS__MESSAGE_STOP) { /* from elsewhere */
+        memcpy(&launcher->stop, message->payload, sizeof(launcher->stop));
+        launcher->stop.why[sizeof(launcher->stop.why) - 1] = '\0';
+        return;
+    }
     if (launch->peers != NULL && launcher->kill_s <= 0)
         status = tess__peers_send(launch->peers, message);
     if (message->kind == TESS__MESSAGE_ENDED) {
-        struct tess__ended ended;
-        memcpy(&ended, message->payload, sizeof(ended));
-        ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
-        launcher->ended[message->rank] = true;
-        if (ended.status != TESS_OK && launch->peers != NULL)
-            launch_log_failed(launcher, message->rank, &ended);
-        if (ended.status != TESS_OK && launcher->failed.status == TESS_OK)
-            launcher->failed = ended;
-        if (ended.status != TESS_OK)
-            launch_end(launcher, (enum tess_status)ended.status, "a rank failed");
+        launch_take_end(launcher, message);
     } else if (status == TESS_OK && launcher->kill_s <= 0 && launch->message != NULL) {
         status = launch->message(launch->context, message);
     }
@@ -237,7 +278,9 @@ static void launch_read_signals(struct launcher *launcher)
     struct signalfd_siginfo info;
 
     while (read(launcher->fd[FD_SIGNAL], &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGUSR1)
+            tess_world_request(launcher->world, TESS_WORLD_SAVE);
+        else if (info.ssi_signo != SIGCHLD)
             launch_interrupt(launcher);
 }
 
@@ -251,11 +294,11 @@ static bool launch_body_ended(const struct launcher *launcher, int32_t p)
     return true;
 }
 
-/* A child is gone without a message: report which rank, how, and what it was doing. */
-static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, int wait_status)
+/* A child is lost without a message: report which rank, how, and what it was doing. */
+static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid, const char *how)
 {
     const struct tess__launch *launch = launcher->launch;
-    char who[192], host[128] = "", how[96], doing[256], text[640];
+    char who[192], host[128] = "", doing[256], text[640];
 
     if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
         snprintf(who, sizeof(who), "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
@@ -264,11 +307,6 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
         snprintf(who, sizeof(who), "rank %d (pid %d on %s)", p, (int)pid, host);
     else
         snprintf(who, sizeof(who), "rank %d (pid %d)", p, (int)pid);
-    if (WIFSIGNALED(wait_status))
-        snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(wait_status),
-                 strsignal(WTERMSIG(wait_status)));
-    else
-        snprintf(how, sizeof(how), "ended early with exit status %d", WEXITSTATUS(wait_status));
     tess_board_describe(tess_world_board(launcher->world, p), launch->unit_name, launch->unit_count,
                         doing, sizeof(doing));
     snprintf(text, sizeof(text), "%s %s while %s", who, how, doing);
@@ -281,13 +319,76 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     launch_end(launcher, TESS_ERR_COMM, text);
 }
 
+/* Has child p ended? Notes whether it is stopped. */
+static bool launch_child_ended(struct launcher *launcher, int32_t p, int *wait_status)
+{
+    const pid_t pid = launcher->pid[p];
+
+    while (waitpid(pid, wait_status, WNOHANG | WUNTRACED | WCONTINUED) == pid) {
+        if (!WIFSTOPPED(*wait_status) && !WIFCONTINUED(*wait_status))
+            return true;
+        launcher->stopped_s[p] = WIFSTOPPED(*wait_status) ? tess_clock_s() : 0;
+    }
+    return false;
+}
+
+/* A process that has been stopped for too long is lost. It cannot end by itself. */
+static void launch_check_stopped(struct launcher *launcher)
+{
+    const double limit_s = launcher->launch->stopped_s;
+
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++) {
+        const double since_s = launcher->stopped_s[p];
+        char how[64];
+
+        if (since_s <= 0 || launcher->pid[p] <= 0 || tess_clock_s() < since_s + limit_s)
+            continue;
+        launcher->stopped_s[p] = 0;
+        snprintf(how, sizeof(how), "has been stopped for %g s", limit_s);
+        if (launcher->kill_s <= 0)
+            launch_report_death(launcher, p, launcher->pid[p], how);
+        kill(launcher->pid[p], SIGKILL);
+    }
+}
+
+/* Processes that the kernel has ended for want of memory since it was started; 0: not known. */
+static uint64_t launch_oom_kills(void)
+{
+    FILE *file = fopen("/proc/vmstat", "re");
+    unsigned long long count = 0, kills = 0;
+    char name[64];
+
+    while (file != NULL && fscanf(file, "%63s %llu", name, &count) == 2)
+        if (strcmp(name, "oom_kill") == 0)
+            kills = count;
+    if (file != NULL)
+        fclose(file);
+    return kills;
+}
+
+static void launch_explain_death(const struct launcher *launcher, int wait_status, char *how,
+                                 size_t bytes)
+{
+    const char *why = "";
+
+    if (!WIFSIGNALED(wait_status)) {
+        snprintf(how, bytes, "ended early with exit status %d", WEXITSTATUS(wait_status));
+        return;
+    }
+    if (WTERMSIG(wait_status) == SIGKILL && launch_oom_kills() > launcher->oom_kills)
+        why = ": memory ran out, and the kernel ended processes";
+    snprintf(how, bytes, "was killed by signal %d (%s%s)", WTERMSIG(wait_status),
+             strsignal(WTERMSIG(wait_status)), why);
+}
+
 static void launch_reap(struct launcher *launcher)
 {
     for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++) {
         int wait_status = 0;
+        char how[160];
         const pid_t pid = launcher->pid[p];
 
-        if (pid <= 0 || waitpid(pid, &wait_status, WNOHANG) != pid)
+        if (pid <= 0 || !launch_child_ended(launcher, p, &wait_status))
             continue;
         launcher->pid[p] = 0;
         launcher->alive_count--;
@@ -305,7 +406,8 @@ static void launch_reap(struct launcher *launcher)
         }
         if (launcher->killed || launcher->interrupt_count > 0)
             continue;
-        launch_report_death(launcher, p, pid, wait_status);
+        launch_explain_death(launcher, wait_status, how, sizeof(how));
+        launch_report_death(launcher, p, pid, how);
     }
 }
 
@@ -320,11 +422,17 @@ static void launch_read_peers(struct launcher *launcher)
 
     if (peers == NULL || launcher->kill_s > 0)
         return;
-    const enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
-    if (status == TESS_OK || launcher->kill_s > 0)
+    enum tess_status status = tess__peers_read(peers, launcher, launch_take_message);
+    if (launcher->kill_s > 0 || (status == TESS_OK && launcher->stop.status == TESS_OK))
         return;
     nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
     launch_reap(launcher);
+    if (launcher->stop.status != TESS_OK) {
+        launch_clear_line(launcher);
+        status = launcher->error_logged
+                     ? TESS_ERR_ABORTED
+                     : tess_fail(TESS_ERR_ABORTED, "stopped because %s", launcher->stop.why);
+    }
     launch_fail(launcher, status, tess_log_last_error());
 }
 
@@ -356,12 +464,18 @@ static void launch_tick(struct launcher *launcher)
 /* Until whatever is due first; -1: nothing is. */
 static int launch_timeout_ms(const struct launcher *launcher)
 {
-    const bool killing = launcher->kill_s > 0;
+    const double limit_s = launcher->launch->stopped_s;
+    double due_s = INFINITY;
 
-    if (killing ? launcher->killed : launcher->launch->tick == NULL)
-        return -1;
-    const double left_s = (killing ? launcher->kill_s : launcher->tick_s) - tess_clock_s();
-    return left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
+    if (launcher->kill_s > 0 && !launcher->killed)
+        due_s = launcher->kill_s;
+    else if (launcher->kill_s <= 0 && launcher->launch->tick != NULL)
+        due_s = launcher->tick_s;
+    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++)
+        if (launcher->stopped_s[p] > 0)
+            due_s = fmin(due_s, launcher->stopped_s[p] + limit_s);
+    const double left_s = due_s - tess_clock_s();
+    return isinf(due_s) ? -1 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
 }
 
 /* Ranks of this launcher, and those elsewhere whose end is not received. */
@@ -391,6 +505,7 @@ static void launch_loop(struct launcher *launcher)
         launch_read_peers(launcher);
         launch_tick(launcher);
         launch_reap(launcher);
+        launch_check_stopped(launcher);
         launch_check_limit(launcher);
     }
     launch_read_lines(launcher);
@@ -418,10 +533,13 @@ static enum tess_status launch_open(struct launcher *launcher)
 {
     sigset_t mask;
 
+    launcher->oom_kills = launch_oom_kills();
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
+    if (launcher->launch->saves)
+        sigaddset(&mask, SIGUSR1);
     sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)

@@ -41,7 +41,9 @@ struct tess__launch {
      * connected. NULL: all are started here. */
     struct tess__peers *peers;
     enum tess_rank_mode mode;
-    bool bind; /* give each rank its own cores when there are enough */
+    bool saves; /* ranks answer tess_world_request: a first SIGINT or SIGTERM asks them to save and
+                   end, SIGUSR1 to save */
+    bool bind;  /* give each rank its own cores when there are enough */
     /* Of a rank alone: its place among the ranks of its host, and how many these are. */
     int32_t slot, slot_count;
     /* Of each place on this host: its GPU's bus id, NULL or "" without; for the cores next to it.
@@ -62,6 +64,7 @@ struct tess__launch {
      * message. NULL: never. */
     enum tess_status (*tick)(void *context);
     double tick_s;
+    double stopped_s; /* a process that is stopped (SIGSTOP) for that long is lost; 0: never */
     /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
     void (*before_line)(void *context);
 };
@@ -76,6 +79,7 @@ enum tess_status tess__launch_run(const struct tess__launch *launch);
 /* ---- between launch.c and launch_rank.c ------------------------------------------------------ */
 
 #define TESS__MESSAGE_ENDED (-1) /* payload: struct tess__ended */
+#define TESS__MESSAGE_STOP  (-2) /* from rank 0's launcher to another; the same payload: why */
 
 /* How a rank's body ended, and its error message: the log of its host may not be at hand. */
 struct tess__ended {

@@ -78,20 +78,36 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
     return TESS_OK;
 }
 
-void tess__peers_leave(struct tess__peers *peers)
+/* A connection whose buffer is full is one that nobody reads: nothing waits for it. */
+static void peers_send_last(const struct tess__peers *peers, int32_t r,
+                            const struct tess__ended *why)
+{
+    struct tess__message message = {.rank = peers->env.rank};
+    message.kind = peers->env.rank == 0 ? TESS__MESSAGE_STOP : TESS__MESSAGE_ENDED;
+    if (peers->env.rank != 0 && peers->peer[0].ended)
+        return;
+    memcpy(message.payload, why, sizeof(*why));
+    (void)!send(peers->peer[r].fd, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void tess__peers_leave(struct tess__peers *peers, const struct tess__ended *why)
 {
     /* The rank's process has copies of these descriptors: closing would not end them. */
+    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+        if (peers->peer[r].fd < 0)
+            continue;
+        if (why != NULL && !peers->left)
+            peers_send_last(peers, r, why);
+        (void)shutdown(peers->peer[r].fd, SHUT_RDWR);
+    }
     peers->left = true;
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
-        if (peers->peer[r].fd >= 0)
-            (void)shutdown(peers->peer[r].fd, SHUT_RDWR);
 }
 
 void tess__peers_close(struct tess__peers *peers)
 {
     if (peers == NULL)
         return;
-    tess__peers_leave(peers);
+    tess__peers_leave(peers, NULL);
     tess_boot_close(peers->boot);
     tess_boot_leave(&peers->env);
     free(peers);
@@ -156,9 +172,11 @@ static void peers_take(struct tess__peers *peers, int32_t r, void *context,
     struct tess__peer *peer = &peers->peer[r];
 
     peer->used = 0;
-    if (peers->env.rank != 0 || peer->message.rank != r)
+    if (peer->message.rank != r ||
+        (peers->env.rank != 0 && peer->message.kind != TESS__MESSAGE_STOP))
         return;
-    peer->ended = peer->ended || peer->message.kind == TESS__MESSAGE_ENDED;
+    peer->ended = peer->ended || peer->message.kind == TESS__MESSAGE_ENDED ||
+                  peer->message.kind == TESS__MESSAGE_STOP;
     take(context, &peer->message);
 }
 

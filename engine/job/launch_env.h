@@ -5,7 +5,8 @@
  *
  *     launcher of rank r  |  rank r          launcher of rank 0  |  rank 0
  *          | <- messages ----'                     | <- messages ----'
- *          '------------- messages --------------->'
+ *          |------------- messages --------------->|
+ *          '<---- why all are to stop -------------'
  */
 #ifndef TESSERA_JOB_LAUNCH_ENV_H
 #define TESSERA_JOB_LAUNCH_ENV_H
@@ -57,7 +58,11 @@ enum tess_status tess__peers_read(struct tess__peers *peers, void *context,
                                   void (*take)(void *context, const struct tess__message *message));
 /* Rank 0: have the ends of all other ranks been received? On others true. */
 bool tess__peers_ended(const struct tess__peers *peers);
-/* Close the connections: the others' launchers end their ranks. */
-void tess__peers_leave(struct tess__peers *peers);
+/*
+ * Close the connections: the others' launchers end their ranks. First they are sent why: rank 0 the
+ * end of a rank that did not send its own, all others a TESS__MESSAGE_STOP. NULL: there is nothing
+ * to send.
+ */
+void tess__peers_leave(struct tess__peers *peers, const struct tess__ended *why);
 
 #endif

@@ -10,10 +10,10 @@
  */
 #include "job/place.h"
 
+#include "base/file.h"
 #include "tessera/check.h"
 #include "topology/formats/lines.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,11 +159,12 @@ enum tess_status tess__place_read_order(const struct tess__processes *job, const
                                         int32_t process_out[TESS_WORLD_RANKS_MAX])
 {
     struct order order = {.job = job, .path = path, .process = process_out};
-    FILE *file = fopen(path, "re");
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
     char text[ORDER_BYTES_MAX + 1];
 
     if (file == NULL)
-        TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s: %s", path, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s: %s", path, why);
     const size_t bytes = fread(text, 1, sizeof(text), file);
     const bool failed = ferror(file) != 0;
     fclose(file);

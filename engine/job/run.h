@@ -24,17 +24,26 @@ struct tess__run_step {
     double samples_per_s; /* since the latest logged step */
     double comm_share;    /* of that time, waiting for other ranks */
     double elapsed_s;     /* since the first step began */
+    /* Seconds that rank 0 has waited for others since then: in each part of a step, and in calls
+     * along each axis (see struct tess__run_rank); the warm-up included. */
+    double wait_forward_s, wait_backward_s, wait_optim_s, wait_axis_s[TESS_AXIS_COUNT];
 };
 
 /* Rank 0: after an epoch, and at the end of the last, unfinished one. */
 struct tess__run_epoch {
     int64_t step, epoch;
-    double loss;                   /* mean of the epoch's logged steps */
+    double loss;                   /* mean over the samples of the epoch so far */
     double val_loss, val_accuracy; /* NaN when not evaluated */
     double samples_per_s, comm_share;
     double time_s;       /* of this epoch's steps */
     double evaluate_s;   /* of its evaluation */
     double cumulative_s; /* all epochs so far, evaluations included */
+};
+
+/* Rank 0: an evaluation within an epoch (--evaluate-every). */
+struct tess__run_validation {
+    int64_t step, epoch;
+    double loss, accuracy, evaluate_s, cumulative_s; /* as of an epoch */
 };
 
 /*
@@ -101,11 +110,13 @@ struct tess__run_chunk {
 enum tess__run_kind {
     TESS__RUN_STEP,
     TESS__RUN_EPOCH,
+    TESS__RUN_VALIDATION,
     TESS__RUN_FINAL,
     TESS__RUN_CHUNK,
     TESS__RUN_RANK,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
+    TESS__RUN_SAVED, /* struct tess__run_saved, saving.h */
 };
 
 struct tess__placement; /* place.h */
@@ -169,6 +180,9 @@ bool tess__run_has_mesh(const struct tess__run *run);
 #define TESS__MESH_TEXT_BYTES 64
 const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES]);
 
+/* Could the host have the memory of the ranks that are started here? TESS_ERR_MEMORY, with what
+ * would help. Devices are asked when they allocate. */
+enum tess_status tess__run_check_memory(const struct tess__run *run);
 /* Does every rank's allocation equal its prediction? */
 bool tess__run_as_predicted(const struct tess__run *run);
 

@@ -3,12 +3,14 @@
  * every rank its own costs. Which steps are logged depends on step numbers only, because asking for
  * the loss is collective.
  */
+#include "base/arena.h"
 #include "base/clock.h"
 #include "comm/boot/boot.h"
 #include "comm/debug.h"
 #include "job/open_comm.h"
 #include "job/place.h"
 #include "job/run.h"
+#include "job/saving.h"
 #include "tessera/check.h"
 #include "topology/hwloc/live.h"
 
@@ -24,7 +26,7 @@
 
 struct tess_job_memory tess__run_memory(const struct tess_memory *memory)
 {
-    struct tess_job_memory used = {.total = tess_memory_total(memory)};
+    struct tess_job_memory used = {.total = tess_memory_total(memory) + tess_memory_beside(memory)};
 
     for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
         used.bytes[k] = tess_memory_bytes(memory, (enum tess_memory_kind)k);
@@ -33,9 +35,8 @@ struct tess_job_memory tess__run_memory(const struct tess_memory *memory)
 
 /* A stretch of steps, evaluations and digests left out. */
 struct stretch {
-    int64_t steps, rows, losses;
+    int64_t steps, rows;
     struct tess_times sum;
-    double loss_sum; /* of the logged steps */
 };
 
 /* Bytes sent by a rank, over all its groups and along each axis; and seconds of waiting there. */
@@ -50,12 +51,16 @@ struct loop {
     struct tess_engine *engine;
     struct tess_trace_lane *lane; /* NULL without a time line */
     struct tess_digest *digest;   /* [parameters]; NULL without --hash-every */
+    struct tess__saving saving;
+    int64_t first_step; /* steps done before this process began */
     int64_t step_count, steps_per_epoch, log_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
+    struct tess_times all;
     double begin_s, live_s, cumulative_s;
     double mark_s;      /* up to here time is accounted for; the next step begins here */
     struct traffic sum; /* of all steps; waiting of those after the warm-up */
-    double processor_s; /* of the thread, when the warm-up ended, and since */
+    double axis_wait_s[TESS_AXIS_COUNT]; /* of all steps */
+    double processor_s;                  /* of the thread, when the warm-up ended, and since */
     struct tess__run_final final;
 };
 
@@ -103,6 +108,7 @@ static void traffic_add(struct loop *loop, const struct traffic *before, bool wa
     sum->sent_bytes += after.sent_bytes - before->sent_bytes;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         sum->axis_sent[axis] += after.axis_sent[axis] - before->axis_sent[axis];
+        loop->axis_wait_s[axis] += after.axis_wait_s[axis] - before->axis_wait_s[axis];
         sum->axis_wait_s[axis] += warm ? after.axis_wait_s[axis] - before->axis_wait_s[axis] : 0;
     }
 }
@@ -112,11 +118,16 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
 {
     loop->run = run;
     loop->rank = rank;
+    loop->first_step = tess_engine_step_done(loop->engine);
     loop->step_count = tess_engine_step_count(loop->engine);
+    const int64_t left = loop->step_count - loop->first_step;
+    if (left <= 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "nothing to do: %s has all %lld steps; a larger --steps or --epochs continues",
+                  run->config->checkpoint, (long long)loop->step_count);
     loop->steps_per_epoch = tess_engine_steps_per_epoch(loop->engine);
     loop->log_every = run->log_every > 0 ? run->log_every : (loop->steps_per_epoch + 9) / 10;
-    loop->warm_steps =
-        run->warm_steps < loop->step_count / 2 ? run->warm_steps : loop->step_count / 2;
+    loop->warm_steps = loop->first_step + (run->warm_steps < left / 2 ? run->warm_steps : left / 2);
     loop->final.val_loss = loop->final.val_accuracy = NAN;
     if (run->config->run.hash_every > 0) {
         int32_t params = tess_engine_param_count(loop->engine);
@@ -125,6 +136,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
         if (loop->digest == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
+    TESS_TRY(tess__saving_open(&loop->saving, run, rank, loop->engine));
     loop->begin_s = loop->live_s = loop->mark_s = tess_clock_s();
     return TESS_OK;
 }
@@ -140,9 +152,14 @@ static enum tess_status loop_send_step(struct loop *loop, const struct tess_step
         .samples_per_s = stretch_rate(&loop->since_log),
         .comm_share = stretch_share(&loop->since_log),
         .elapsed_s = now_s - loop->begin_s,
+        .wait_forward_s = loop->all.comm_forward_s,
+        .wait_backward_s = loop->all.comm_backward_s,
+        .wait_optim_s = loop->all.comm_optim_s,
     };
 
-    if (result->step == 1)
+    memcpy(step.wait_axis_s, loop->axis_wait_s, sizeof(step.wait_axis_s));
+
+    if (result->step == loop->first_step + 1)
         loop->final.first_step_s = now_s - loop->run->start_s;
     if (!logged && !(loop->run->live && now_s - loop->live_s >= LIVE_PERIOD_S))
         return TESS_OK;
@@ -155,7 +172,7 @@ static enum tess_status loop_send_step(struct loop *loop, const struct tess_step
 static enum tess_status loop_step(struct loop *loop, int64_t number)
 {
     const bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
-    const bool logged = last || number == 1 || number % loop->log_every == 0;
+    const bool logged = last || number == loop->first_step + 1 || number % loop->log_every == 0;
     const struct traffic before = traffic_so_far(loop->engine);
     struct tess_step_result result;
 
@@ -173,13 +190,12 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     if (number == loop->step_count)
         loop->processor_s = tess_clock_thread_s() - loop->processor_s;
     traffic_add(loop, &before, number > loop->warm_steps);
+    tess_times_add(&loop->all, &result.times, 1);
     stretch_add(&loop->since_log, time_s, &result);
     stretch_add(&loop->epoch, time_s, &result);
     if (number > loop->warm_steps)
         stretch_add(&loop->warm, time_s, &result);
     if (logged) {
-        loop->epoch.loss_sum += result.loss;
-        loop->epoch.losses++;
         loop->final.loss = result.loss;
         loop->final.loss_scale = result.loss_scale;
         loop->final.loss_zero_share = result.loss_zero_share;
@@ -189,14 +205,39 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     return loop->rank->rank == 0 ? loop_send_step(loop, &result, logged) : TESS_OK;
 }
 
+static enum tess_status loop_evaluate(struct loop *loop, int64_t number, double *seconds_out)
+{
+    struct tess__run_final *final = &loop->final;
+    const double begin_s = tess_clock_s();
+    tess_trace_begin(loop->lane, TESS_TRACE_EVALUATION, number);
+    TESS_TRY(tess_engine_evaluate(loop->engine, &final->val_loss, &final->val_accuracy));
+    tess_trace_end(loop->lane);
+    loop->mark_s = tess_clock_s();
+    *seconds_out = loop->mark_s - begin_s;
+    loop->cumulative_s += *seconds_out;
+    return TESS_OK;
+}
+
+/* An evaluation within an epoch. */
+static enum tess_status loop_validate(struct loop *loop, int64_t number)
+{
+    struct tess__run_validation validation = {.step = number,
+                                              .epoch = (number - 1) / loop->steps_per_epoch};
+
+    TESS_TRY(loop_evaluate(loop, number, &validation.evaluate_s));
+    validation.loss = loop->final.val_loss;
+    validation.accuracy = loop->final.val_accuracy;
+    validation.cumulative_s = loop->cumulative_s;
+    if (loop->rank->rank != 0)
+        return TESS_OK;
+    return tess__rank_send(loop->rank, TESS__RUN_VALIDATION, &validation, sizeof(validation));
+}
+
 static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
 {
     struct tess__run_epoch epoch = {
         .step = number,
         .epoch = (number - 1) / loop->steps_per_epoch,
-        .loss = loop->epoch.loss_sum / (double)loop->epoch.losses, /* its last step is logged */
-        .val_loss = NAN,
-        .val_accuracy = NAN,
         .samples_per_s = stretch_rate(&loop->epoch),
         .comm_share = stretch_share(&loop->epoch),
         .time_s = loop->epoch.sum.total_s,
@@ -205,17 +246,11 @@ static enum tess_status loop_end_epoch(struct loop *loop, int64_t number)
 
     /* Before the evaluation, whose sums all ranks wait for: so rank 0's line comes after these. */
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_TIMES, &times, sizeof(times)));
-    if (loop->run->evaluate) {
-        double begin_s = tess_clock_s();
-        tess_trace_begin(loop->lane, TESS_TRACE_EVALUATION, number);
-        TESS_TRY(tess_engine_evaluate(loop->engine, &epoch.val_loss, &epoch.val_accuracy));
-        tess_trace_end(loop->lane);
-        loop->mark_s = tess_clock_s();
-        epoch.evaluate_s = loop->mark_s - begin_s;
-        loop->final.val_loss = epoch.val_loss;
-        loop->final.val_accuracy = epoch.val_accuracy;
-    }
-    loop->cumulative_s += epoch.evaluate_s;
+    TESS_TRY(tess_engine_epoch_loss(loop->engine, &epoch.loss));
+    if (loop->run->evaluate)
+        TESS_TRY(loop_evaluate(loop, number, &epoch.evaluate_s));
+    epoch.val_loss = loop->run->evaluate ? loop->final.val_loss : NAN;
+    epoch.val_accuracy = loop->run->evaluate ? loop->final.val_accuracy : NAN;
     epoch.cumulative_s = loop->cumulative_s;
     loop->epoch = (struct stretch){0};
     if (loop->rank->rank != 0)
@@ -243,11 +278,12 @@ static enum tess_status loop_digest(struct loop *loop, int64_t number)
 
 static enum tess_status loop_run(struct loop *loop)
 {
-    int64_t hash_every = loop->run->config->run.hash_every;
+    const int64_t hash_every = loop->run->config->run.hash_every;
+    const int64_t every = loop->run->config->run.evaluate_every;
 
     if (hash_every > 0) /* what the run began with */
-        TESS_TRY(loop_digest(loop, 0));
-    for (int64_t number = 1; number <= loop->step_count; number++) {
+        TESS_TRY(loop_digest(loop, loop->first_step));
+    for (int64_t number = loop->first_step + 1; number <= loop->step_count; number++) {
         /* One rank alone never waits, so no call would return that the run is aborted. */
         if (tess_world_aborted(loop->rank->world, NULL, NULL, 0))
             return TESS_ERR_ABORTED;
@@ -256,6 +292,12 @@ static enum tess_status loop_run(struct loop *loop)
             TESS_TRY(loop_digest(loop, number));
         if (number == loop->step_count || number % loop->steps_per_epoch == 0)
             TESS_TRY(loop_end_epoch(loop, number));
+        else if (loop->run->evaluate && every > 0 && number % every == 0)
+            TESS_TRY(loop_validate(loop, number));
+        if (number < loop->step_count)
+            TESS_TRY(tess__saving_after_step(&loop->saving, number));
+        if (loop->saving.stop)
+            return tess__saving_end(&loop->saving, number);
     }
     tess_trace_stop(loop->lane);
     return TESS_OK;
@@ -266,6 +308,8 @@ static enum tess_status loop_save(struct loop *loop)
 {
     const struct tess_run_options *options = &loop->run->config->run;
     char path[PATH_MAX];
+
+    TESS_TRY(tess__saving_end(&loop->saving, loop->step_count));
 
     if (options->run[0] == '\0' || !options->save_weights)
         return TESS_OK;
@@ -291,7 +335,7 @@ static enum tess_status loop_send_chunks(const struct loop *loop)
 
 static enum tess_status loop_send_end(struct loop *loop)
 {
-    const double steps = loop->step_count > 0 ? (double)loop->step_count : 1;
+    const double steps = (double)(loop->step_count - loop->first_step);
     const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
     const struct tess_module *module = loop->run->config->device.module;
     struct rusage usage = {.ru_maxrss = 0};
@@ -378,9 +422,11 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
     tess_engine_trace(loop.engine, loop.lane);
     TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
     TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
-    TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
+    if (!loop.saving.stop)
+        TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
 
 close_engine:
+    tess__saving_close(&loop.saving);
     tess_engine_close(loop.engine);
 close_comm:
     /* Ranks elsewhere cannot see it in the world: send it while the communicator is open. */

@@ -74,9 +74,12 @@ extern const struct tess_option tess_optim_option_table[];
  */
 void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, int64_t ranks);
 
-/* Limits beyond those of the table: that join fields (warm-up longer than the run, ...), or leave
- * an end out. Pure. */
-enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs);
+/* Limits beyond those of the table: that join fields, or leave an end out. Pure. */
+enum tess_status tess_optim_check(const struct tess_optim_options *options);
+
+/* Steps of the warm-up; one that is longer than the run is shortened to half of the run. Pure. */
+double tess_schedule_warmup(const struct tess_optim_options *options, int64_t step_count,
+                            double steps_per_epoch);
 
 /* Learning rate at a step (from 0) of a run of step_count steps, steps_per_epoch each. Pure. */
 double tess_schedule_rate(const struct tess_optim_options *options, int64_t step,

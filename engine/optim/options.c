@@ -84,7 +84,7 @@ void tess_optim_resolve(struct tess_optim_options *options, int64_t batch_size, 
         options->warmup_start = 1 / (double)ranks;
 }
 
-enum tess_status tess_optim_check(const struct tess_optim_options *options, double epochs)
+enum tess_status tess_optim_check(const struct tess_optim_options *options)
 {
     if (options->base_rate > 0 && !options_within(options->learning_rate, 0, 1000))
         TESS_FAIL(
@@ -103,15 +103,20 @@ enum tess_status tess_optim_check(const struct tess_optim_options *options, doub
         TESS_FAIL(TESS_ERR_USAGE,
                   "--warmup-start %g: the warm-up begins at a share of the learning rate, 0 to 1",
                   options->warmup_start);
-    if (!options_within(options->warmup, 0, epochs))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--warmup %g: the warm-up is longer than the run of %g epochs: use a shorter "
-                  "--warmup or more --epochs",
-                  options->warmup, epochs);
+    if (!options_within(options->warmup, 0, 1e6))
+        TESS_FAIL(TESS_ERR_USAGE, "--warmup %g: expected a number of epochs, 0 to 1e6",
+                  options->warmup);
     if (options->schedule == TESS_SCHEDULE_STEP && !(options->step_epochs > 0))
         TESS_FAIL(TESS_ERR_USAGE, "--step-epochs %g: schedule step needs a positive number",
                   options->step_epochs);
     return TESS_OK;
+}
+
+double tess_schedule_warmup(const struct tess_optim_options *options, int64_t step_count,
+                            double steps_per_epoch)
+{
+    const double steps = options->warmup * steps_per_epoch;
+    return steps > (double)step_count ? (double)step_count / 2 : steps;
 }
 
 /*
@@ -124,7 +129,7 @@ enum tess_status tess_optim_check(const struct tess_optim_options *options, doub
 double tess_schedule_rate(const struct tess_optim_options *options, int64_t step,
                           int64_t step_count, double steps_per_epoch)
 {
-    const double warmup_steps = options->warmup * steps_per_epoch;
+    const double warmup_steps = tess_schedule_warmup(options, step_count, steps_per_epoch);
     const double final = options->final_factor;
     const double at = (double)step;
     if (at < warmup_steps) {

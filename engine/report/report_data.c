@@ -189,6 +189,7 @@ static const struct tess__member data_run_members[] = {
     {"ranks", TESS__MEMBER_NUMBER, RUN(ranks)},
     {"batch_size", TESS__MEMBER_NUMBER, RUN(batch)},
     {"learning_rate", TESS__MEMBER_NUMBER, RUN(rate)},
+    {"steps_per_epoch", TESS__MEMBER_NUMBER, RUN(epoch_steps)},
     {"sample_tokens", TESS__MEMBER_NUMBER, RUN(tokens)},
     {"loss", TESS__MEMBER_NUMBER, RUN(loss)},
     {"val_loss", TESS__MEMBER_NUMBER, RUN(val_loss)},

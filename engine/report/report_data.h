@@ -124,6 +124,7 @@ struct tess__report_run {
     const char *name; /* unique in the report */
     const char *model, *strategy, *precision, *hash, *goal;
     double ranks, batch, rate;
+    double epoch_steps;       /* steps of an epoch */
     double tokens;            /* of a sample; 0, NaN: samples are images */
     const char *mesh;         /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
     json_t *options;          /* object, or NULL; a reference */

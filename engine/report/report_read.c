@@ -5,6 +5,7 @@
  */
 #include "report/report_data.h"
 
+#include "base/file.h"
 #include "tessera/check.h"
 #include "text/report_html.h"
 
@@ -106,6 +107,23 @@ static void read_step(const struct tess__place *place, const json_t *line,
         run->failed_step = tess__row(&run->step, before, TESS__STEP);
 }
 
+/* An evaluation within an epoch is a point between those of two epochs. */
+static void read_validation(const struct tess__place *place, const json_t *validation,
+                            struct tess__report_run *run)
+{
+    if (!json_is_object(validation)) {
+        tess__report_note(place, "\"validation\" is not an object: left out");
+        return;
+    }
+    const double done = tess__report_number(place, validation, "step") / run->epoch_steps;
+    const size_t before = run->epoch.count;
+    if (!isfinite(done))
+        return;
+    tess__report_row(place, validation, &tess__epoch_fields, &run->epoch);
+    if (run->epoch.count > before) /* epochs are counted from 0: at its end the first one is done */
+        run->epoch.value[before * TESS__EPOCH_WIDTH + TESS__EPOCH] = done - 1;
+}
+
 /* One line's object: the key that makes it what it is. False for kinds that no picture shows. */
 static bool read_object(const struct tess__place *place, json_t *line, struct tess__report_run *run)
 {
@@ -116,6 +134,8 @@ static bool read_object(const struct tess__place *place, json_t *line, struct te
         read_final(place, part, run);
     else if ((part = json_object_get(line, "times")))
         read_times(place, part, run);
+    else if ((part = json_object_get(line, "validation")))
+        read_validation(place, part, run);
     else if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))
         tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
     else if (json_object_get(line, "gpu_percent"))
@@ -179,9 +199,10 @@ static enum tess_status read_file(const char *path, struct tess__html *text)
 {
     char piece[1 << 14];
     size_t count;
-    FILE *file = fopen(path, "rb");
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
     if (!file)
-        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, why);
     tess__html_add(text, "");
     while (text->count <= READ_BYTES_MAX && (count = fread(piece, 1, sizeof(piece), file)) > 0)
         tess__html_add_bytes(text, piece, count);

@@ -8,16 +8,57 @@
 #include "base/file.h"
 #include "tessera/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct tess_metrics {
     struct tess_file_log log; /* its status is also that of lines that could not be made */
 };
 
-enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out)
+/* Does a line report something after a step: "step" at its top or in its only object, or the end of
+ * the run? A line that is cut short does, too. */
+static bool metrics_is_later(const char *line, size_t length, int64_t step)
 {
+    json_t *object = json_loadb(line, length, 0, NULL), *value;
+    const char *key;
+    bool later = !json_is_object(object);
+    json_object_foreach(object, key, value)
+    {
+        const json_t *number = strcmp(key, "step") == 0 ? value : json_object_get(value, "step");
+        later = later || strcmp(key, "final") == 0 || json_integer_value(number) > step;
+    }
+    json_decref(object);
+    return later;
+}
+
+/* Bytes of the file at `path` up to the first line of a later step; 0 where there is no file. */
+static enum tess_status metrics_kept(const char *path, int64_t step, long long *bytes_out)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    *bytes_out = 0;
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return TESS_OK;
+    const char *why;
+    FILE *file = tess_file_open_input(path, &why);
+    if (!file)
+        TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s", path, why);
+    while ((length = getline(&line, &room, file)) > 0 && line[length - 1] == '\n' &&
+           !metrics_is_later(line, (size_t)length, step))
+        *bytes_out += length;
+    free(line);
+    fclose(file);
+    return TESS_OK;
+}
+
+enum tess_status tess_metrics_open(const char *folder, int64_t resume_step,
+                                   struct tess_metrics **metrics_out)
+{
+    long long kept = 0;
     if (!folder[0])
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is empty");
     TESS_TRY(tess_file_make_folders(folder, "the run folder"));
@@ -27,15 +68,24 @@ enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **met
     struct tess_file_log *log = &metrics->log;
     *log = (struct tess_file_log){.part = "lines", .within = "a line", .option = "--run"};
     const int length = snprintf(log->path, sizeof(log->path), "%s/metrics.jsonl", folder);
-    const enum tess_status status =
+    enum tess_status status =
         (size_t)length < sizeof(log->path)
-            ? tess_file_log_open(log)
+            ? TESS_OK
             : tess_fail(TESS_ERR_USAGE, "the name of the run folder is too long");
+    if (status == TESS_OK && resume_step >= 0)
+        status = metrics_kept(log->path, resume_step, &kept);
+    if (status == TESS_OK)
+        status = tess_file_log_open(log, kept);
     if (status != TESS_OK)
         free(metrics);
     else
         *metrics_out = metrics;
     return status;
+}
+
+bool tess_metrics_is_empty(const struct tess_metrics *metrics)
+{
+    return metrics->log.whole_bytes == 0;
 }
 
 /* Text of a value with a newline behind it, to be freed; NULL without memory. */

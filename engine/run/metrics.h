@@ -5,11 +5,17 @@
 #include "tessera/status.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 struct tess_metrics;
 
-/* Create `folder` with its parents and an empty metrics.jsonl in it; an older one is replaced. */
-enum tess_status tess_metrics_open(const char *folder, struct tess_metrics **metrics_out);
+/* Create `folder` with its parents and an empty metrics.jsonl in it; an older one is replaced. With
+ * resume_step >= 0 it is continued: lines of later steps, and what follows them, are dropped. */
+enum tess_status tess_metrics_open(const char *folder, int64_t resume_step,
+                                   struct tess_metrics **metrics_out);
+
+/* Has the file no line yet? */
+bool tess_metrics_is_empty(const struct tess_metrics *metrics);
 
 /*
  * Append one object as one line; it is in the file when the call returns. Takes over the caller's

@@ -147,6 +147,17 @@ void tess__progress_step(struct tess__progress *progress, const struct tess__run
     fflush(stdout);
 }
 
+void tess__progress_validation(struct tess__progress *progress,
+                               const struct tess__run_validation *validation)
+{
+    char quality[TESS__TEXT_BYTES];
+    tess__progress_clear(progress);
+    printf("step %lld/%lld  val loss %.4f  %s\n", (long long)validation->step,
+           (long long)progress->step_count, validation->loss,
+           tess__words_quality(&progress->words, validation->loss, validation->accuracy, quality));
+    fflush(stdout);
+}
+
 void tess__progress_epoch(struct tess__progress *progress, const struct tess__run_epoch *epoch)
 {
     char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], total[TESS__TEXT_BYTES];

@@ -23,6 +23,8 @@ void tess__progress_open(struct tess__progress *progress, const struct tess__run
 /* Watch a rank's board too, so that steps are shown with how busy every rank is. */
 void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board);
 void tess__progress_step(struct tess__progress *progress, const struct tess__run_step *step);
+void tess__progress_validation(struct tess__progress *progress,
+                               const struct tess__run_validation *validation);
 void tess__progress_epoch(struct tess__progress *progress, const struct tess__run_epoch *epoch);
 /* Take the bar away, so that something else can be written. */
 void tess__progress_clear(struct tess__progress *progress);

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *const tess__record_axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
+
 static json_t *record_bytes(int64_t bytes)
 {
     return bytes >= 0 ? json_integer((json_int_t)bytes) : json_null();
@@ -123,9 +125,40 @@ json_t *tess__record_step(const struct tess__run *run, const struct tess__run_st
         tess__json_number(result->loss_scale), "skipped", (json_int_t)result->skipped_count,
         "zero_share", tess__json_number(result->zero_share), "loss_zero_share",
         tess__json_number(result->loss_zero_share));
+    json_object_set_new(object, "exposed_s",
+                        json_pack("{s:o, s:o, s:o}", "forward",
+                                  tess__json_number(step->wait_forward_s), "backward",
+                                  tess__json_number(step->wait_backward_s), "optimizer",
+                                  tess__json_number(step->wait_optim_s)));
+    json_t *axes = json_object();
+    for (int axis = 0; axes && axis < TESS_AXIS_COUNT; axis++)
+        json_object_set_new(axes, tess__record_axis_name[axis],
+                            tess__json_number(step->wait_axis_s[axis]));
+    json_object_set_new(object, "exposed_axis_s", axes);
     tess__record_rate(object, run->dataset, step->samples_per_s);
     tess__mfu_record(object, run, step->samples_per_s);
     return object;
+}
+
+json_t *tess__record_validation(const struct tess__run *run,
+                                const struct tess__run_validation *validation)
+{
+    json_t *object = json_pack("{s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "step",
+                               (json_int_t)validation->step, "epoch", (json_int_t)validation->epoch,
+                               "val_loss", tess__json_number(validation->loss), "val_accuracy",
+                               tess__json_number(validation->accuracy), "samples",
+                               (json_int_t)tess_engine_test_count(run->planned), "evaluate_s",
+                               tess__json_number(validation->evaluate_s), "cumulative_s",
+                               tess__json_number(validation->cumulative_s));
+    record_perplexity(object, run, validation->loss);
+    return json_pack("{s:o}", "validation", object);
+}
+
+json_t *tess__record_saved(const struct tess__run_saved *saved)
+{
+    return json_pack("{s:{s:I, s:f, s:f, s:I}}", "saved", "step", (json_int_t)saved->step,
+                     "blocked_s", saved->copy_s, "write_s", saved->write_s, "bytes",
+                     (json_int_t)saved->bytes);
 }
 
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch)
@@ -138,6 +171,9 @@ json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_e
         tess__json_number(epoch->comm_share), "time_s", tess__json_number(epoch->time_s),
         "evaluate_s", tess__json_number(epoch->evaluate_s), "cumulative_s",
         tess__json_number(epoch->cumulative_s));
+    if (run->evaluate)
+        json_object_set_new(object, "val_samples",
+                            json_integer((json_int_t)tess_engine_test_count(run->planned)));
     record_perplexity(object, run, epoch->val_loss);
     tess__record_rate(object, run->dataset, epoch->samples_per_s);
     return object;
@@ -222,7 +258,6 @@ static json_t *record_sent(const struct tess__run *run)
  */
 static json_t *record_axes(const struct tess__run *run)
 {
-    static const char *const name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
     json_t *axes = json_object();
     for (int axis = 0; axes && axis < TESS_AXIS_COUNT; axis++) {
         json_t *sent = json_array(), *formula = json_array();
@@ -232,13 +267,22 @@ static json_t *record_axes(const struct tess__run *run)
                                   json_integer((json_int_t)run->rank[r].axis_formula[axis]));
         }
         json_object_set_new(
-            axes, name[axis],
+            axes, tess__record_axis_name[axis],
             json_pack("{s:o, s:o}", "sent_bytes_per_step", sent, "formula", formula));
     }
     return axes;
 }
 
-json_t *tess__record_final(const struct tess__run *run)
+static void record_restarts(json_t *object, const struct tess__run *run,
+                            const struct tess__history *history)
+{
+    const int64_t from = run->config->checkpoint[0] ? tess_engine_step_done(run->planned) : -1;
+    json_object_set_new(object, "restarts", json_integer(history ? history->restarts : 0));
+    json_object_set_new(object, "lost_steps", json_integer(history ? history->lost_steps : 0));
+    json_object_set_new(object, "resumed_from", from < 0 ? json_null() : json_integer(from));
+}
+
+json_t *tess__record_final(const struct tess__run *run, const struct tess__history *history)
 {
     const struct tess__run_final *final = &run->final;
     json_t *object = json_pack(
@@ -257,6 +301,7 @@ json_t *tess__record_final(const struct tess__run *run)
     json_object_set_new(object, "operations", tess__mfu_record_model(run));
     json_object_set_new(object, "device", record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
+    record_restarts(object, run, history);
     return json_pack("{s:o}", "final", object);
 }
 

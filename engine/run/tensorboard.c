@@ -87,7 +87,7 @@ static enum tess_status board_open_file(struct tess_tensorboard *board, const ch
                  folder, (long long)time(NULL), host, (long)getpid());
     if ((size_t)used >= sizeof(board->log.path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the folder of --tensorboard is too long");
-    TESS_TRY(tess_file_log_open(&board->log));
+    TESS_TRY(tess_file_log_open(&board->log, 0));
     first.wall_time = board_now_s();
     first.what_case = TESS__TENSORBOARD__EVENT__WHAT_FILE_VERSION;
     first.file_version = (char[]){"brain.Event:2"};

@@ -4,6 +4,7 @@
 
 #include "comm/boot/boot.h"
 #include "job/run.h"
+#include "run/restart.h"
 
 struct tess__train_options {
     bool explain;
@@ -11,7 +12,10 @@ struct tess__train_options {
     const char *trace;    /* files and folders: "" for none */
     int64_t trace_first, trace_steps;
     const char *tensorboard;
-    int32_t watch; /* enum tess__watch_choice */
+    int32_t watch;          /* enum tess__watch_choice */
+    const char *prometheus; /* PORT, HOST:PORT or FILE.prom; "" for none */
+    int64_t restarts;
+    struct tess__history *history; /* of a training that may be started again; NULL: it may not */
     /* This process is one rank of several that others started (launch_env.h); NULL: it is not. */
     const struct tess_boot_env *placed;
 };

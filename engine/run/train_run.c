@@ -2,17 +2,22 @@
  * A training from its start to its end: what ranks report is shown, written to the run folder,
  * and its costs come at the end.
  */
+#include "base/clock.h"
 #include "base/file.h"
+#include "config/config_save.h"
 #include "job/launch_env.h"
 #include "job/place.h"
 #include "job/run.h"
+#include "job/saving.h"
 #include "run/bubble.h"
 #include "run/explain.h"
 #include "run/memory_table.h"
 #include "run/metrics.h"
 #include "run/mfu.h"
 #include "run/progress.h"
+#include "run/prometheus.h"
 #include "run/record.h"
+#include "run/run_folder.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
 #include "run/trace_file.h"
@@ -23,9 +28,14 @@
 #include "text/words.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* A process that is stopped is not waited for longer where its run can be started again. */
+#define TRAIN_STOPPED_S 2.0
 
 struct train {
     struct tess__run run;
@@ -33,10 +43,15 @@ struct train {
     struct tess__times times;
     int64_t epochs_reported;        /* epochs whose line is on the screen */
     json_t *digests;                /* of the parameters so far, after a step; NULL between steps */
+    int folder_lock;                /* of the run folder; -1 without */
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
+    struct tess__prometheus *prometheus; /* NULL without --prometheus */
     enum tess__watch_choice watch;
+    bool watches;   /* devices, into metrics */
+    double watch_s; /* when they are due */
     struct tess__watcher watcher;
+    struct tess__history *history; /* NULL: the training is not started again */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -84,6 +99,7 @@ static enum tess_status train_show_step(struct train *train, const struct tess__
         {"speed/comm_share", step->comm_share},
     };
     snprintf(speed, sizeof(speed), "speed/%s_per_s", words->counted);
+    tess__prometheus_step(train->prometheus, step);
     TESS_TRY(tess_metrics_write(train->metrics, tess__record_step(&train->run, step)));
     return tess_tensorboard_write(train->board, step->result.step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
@@ -95,9 +111,35 @@ static enum tess_status train_show_epoch(struct train *train, const struct tess_
         {"validation/loss", epoch->val_loss},
         {"validation/accuracy", epoch->val_accuracy},
     };
+    tess__prometheus_epoch(train->prometheus, epoch);
     TESS_TRY(tess_metrics_write(train->metrics, tess__record_epoch(&train->run, epoch)));
     return tess_tensorboard_write(train->board, epoch->step, scalar,
                                   (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+}
+
+static enum tess_status train_show_validation(struct train *train,
+                                              const struct tess__run_validation *validation)
+{
+    const struct tess_scalar scalar[] = {
+        {"validation/loss", validation->loss},
+        {"validation/accuracy", validation->accuracy},
+    };
+    tess__progress_validation(&train->progress, validation);
+    tess__prometheus_validation(train->prometheus, validation);
+    TESS_TRY(tess_metrics_write(train->metrics, tess__record_validation(&train->run, validation)));
+    return tess_tensorboard_write(train->board, validation->step, scalar,
+                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+}
+
+/* A checkpoint that fails costs what it would have kept: training goes on. */
+static enum tess_status train_show_saved(struct train *train, const struct tess__run_saved *saved)
+{
+    tess__prometheus_saved(train->prometheus, saved);
+    if (saved->saved)
+        return tess_metrics_write(train->metrics, tess__record_saved(saved));
+    tess__progress_clear(&train->progress);
+    tess_log(TESS_LOG_WARN, "step %" PRId64 " is not saved: %s", saved->step, saved->why);
+    return TESS_OK;
 }
 
 static enum tess_status train_message(void *context, const struct tess__message *message)
@@ -107,12 +149,16 @@ static enum tess_status train_message(void *context, const struct tess__message 
     union {
         struct tess__run_step step;
         struct tess__run_epoch epoch;
+        struct tess__run_validation validation;
         struct tess__run_digest digest;
+        struct tess__run_saved saved;
     } content;
     memcpy(&content, message->payload, sizeof(content));
     switch ((enum tess__run_kind)message->kind) {
     case TESS__RUN_STEP:
         tess__progress_step(&train->progress, &content.step);
+        if (train->history != NULL)
+            train->history->step = content.step.result.step;
         if (content.step.logged)
             status = train_show_step(train, &content.step);
         break;
@@ -123,12 +169,18 @@ static enum tess_status train_message(void *context, const struct tess__message 
         if (status == TESS_OK)
             status = train_print_times(train);
         break;
+    case TESS__RUN_VALIDATION:
+        status = train_show_validation(train, &content.validation);
+        break;
     case TESS__RUN_TIMES:
         tess__times_take(&train->times, message);
         status = train_print_times(train);
         break;
     case TESS__RUN_DIGEST:
         status = train_take_digest(train, &content.digest);
+        break;
+    case TESS__RUN_SAVED:
+        status = train_show_saved(train, &content.saved);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -144,6 +196,10 @@ static enum tess_status train_message(void *context, const struct tess__message 
 static enum tess_status train_tick(void *context)
 {
     struct train *train = context;
+    tess__prometheus_tick(train->prometheus);
+    if (!train->watches || tess_clock_s() < train->watch_s)
+        return TESS_OK;
+    train->watch_s = tess_clock_s() + TESS__WATCH_PERIOD_S;
     return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
 }
 
@@ -199,8 +255,31 @@ static void train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
+    if (config->checkpoint[0])
+        printf("continues after step %" PRId64 ", from %s\n", tess_engine_step_done(run->planned),
+               config->checkpoint);
     if (run->placed->line[0] && !run->placed->imagined)
         printf("order: %s\n", run->placed->line);
+}
+
+/* What is cut in a run that is shorter than its options are made for. */
+static void train_print_short(const struct tess__run *run)
+{
+    const struct tess_optim_options *optim = &run->config->optim;
+    const int64_t steps = tess_engine_step_count(run->planned);
+    const double epoch = (double)tess_engine_steps_per_epoch(run->planned);
+    const double warmup = tess_schedule_warmup(optim, steps, epoch);
+    const int64_t samples = tess_engine_test_count(run->planned);
+    if (warmup < optim->warmup * epoch)
+        tess_log(TESS_LOG_WARN,
+                 "--warmup %g is longer than the run of %g epochs: shortened to half of the run, "
+                 "%g steps",
+                 optim->warmup, (double)steps / epoch, warmup);
+    if (run->evaluate && samples > 0 && samples < run->dataset->test.count)
+        printf("note: validation uses %" PRId64 " of %" PRId64
+               " %s, as many as are trained on between two times;\n      runs of an epoch and more "
+               "use all\n",
+               samples, run->dataset->test.count, tess__words_of(run->dataset).rows);
 }
 
 /* Mistakes that are easily made and hard to see in a curve. */
@@ -218,6 +297,7 @@ static void train_print_notes(const struct tess__run *trained)
     if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
         printf("note: every epoch sees the %s in the same order (--data.shuffle off)\n",
                tess__words_of(trained->dataset).rows);
+    train_print_short(trained);
 }
 
 static void train_print_end(const struct tess__run *run, bool saved)
@@ -255,20 +335,28 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
-    if (train->metrics && (train->watch == TESS__WATCH_ON || (train->watch == TESS__WATCH_AUTO &&
-                                                              train->run.config->device.module))) {
+    if (train->history != NULL)
+        launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
+    train->watches =
+        train->metrics && (train->watch == TESS__WATCH_ON ||
+                           (train->watch == TESS__WATCH_AUTO && train->run.config->device.module));
+    if (train->watches || train->prometheus) {
         launch.tick = train_tick;
-        launch.tick_s = TESS__WATCH_PERIOD_S;
+        launch.tick_s = train->prometheus ? TESS__PROMETHEUS_PERIOD_S : TESS__WATCH_PERIOD_S;
     }
     tess__progress_open(&train->progress, &train->run);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
-    TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
+    if (train->prometheus)
+        printf("prometheus: %s\n", tess__prometheus_place(train->prometheus));
+    if (train->metrics && tess_metrics_is_empty(train->metrics))
+        TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
-        TESS_KEEP(status, tess_metrics_write(train->metrics, tess__record_final(&train->run)));
+        TESS_KEEP(status, tess_metrics_write(train->metrics,
+                                             tess__record_final(&train->run, train->history)));
     }
     return status;
 }
@@ -279,7 +367,7 @@ static enum tess_status train_launch_traced(struct train *train,
 {
     if (!options->trace[0])
         return train_launch(train);
-    TESS_TRY(tess_file_check(options->trace, "--trace"));
+    TESS_TRY(tess_file_check(options->trace, TESS_FILE_TEXT, "--trace"));
     if (train->run.config->device.module)
         tess_log(TESS_LOG_WARN,
                  "--trace draws what the host does, which runs ahead of the device; the device's "
@@ -322,31 +410,77 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
     return tess__explain_print(&train->run, (int32_t)options->explain_rank);
 }
 
+/* What is written after the last step is looked at before the first. */
+static enum tess_status train_check_weights(const char *run)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/weights.safetensors", run) >= (int)sizeof(path))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
+    return tess_file_check(path, TESS_FILE_WHOLE, "--save-weights");
+}
+
+/* --overwrite must not remove what the run begins with. */
+static enum tess_status train_check_init(const struct tess_run_options *options)
+{
+    char *run = realpath(options->run, NULL), *init = realpath(options->init, NULL);
+    const size_t length = run ? strlen(run) : 0;
+    const bool inside = run && init && strncmp(init, run, length) == 0 &&
+                        (init[length] == '/' || init[length] == '\0');
+    free(run);
+    free(init);
+    if (inside)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--init %s is in the folder whose run --overwrite removes: choose another folder "
+                  "with --run",
+                  options->init);
+    return TESS_OK;
+}
+
+static enum tess_status train_open_folder(struct train *train, const struct tess_config *config)
+{
+    const struct tess_run_options *options = &config->run;
+    const bool resumes = config->checkpoint[0] != '\0';
+    if (options->overwrite && options->init[0])
+        TESS_TRY(train_check_init(options));
+    TESS_TRY(tess__run_folder_open(options->run,
+                                   resumes              ? TESS__FOLDER_RESUME
+                                   : options->overwrite ? TESS__FOLDER_OVERWRITE
+                                                        : TESS__FOLDER_NEW,
+                                   &train->folder_lock));
+    return tess_metrics_open(options->run, resumes ? tess_engine_step_done(train->run.planned) : -1,
+                             &train->metrics);
+}
+
 /* The files of a run. */
 static enum tess_status train_open_files(struct train *train, const struct tess_config *config,
                                          const struct tess__train_options *options)
 {
     if (config->run.run[0])
-        TESS_TRY(tess_metrics_open(config->run.run, &train->metrics));
+        TESS_TRY(train_open_folder(train, config));
     train->run.keep_digests = train->metrics != NULL;
+    if (config->run.run[0] && config->run.save_weights)
+        TESS_TRY(train_check_weights(config->run.run));
     if (options->tensorboard[0])
         TESS_TRY(tess_tensorboard_open(options->tensorboard, &train->board));
-    return TESS_OK;
+    return tess__prometheus_open(options->prometheus, &train->run, &train->prometheus);
 }
 
 enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
 {
-    struct train train = {0};
+    struct train train = {.folder_lock = -1};
     enum tess_status status;
+    config->saves = tess_config_saves(config);
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     train.watch = (enum tess__watch_choice)options->watch;
+    train.history = options->history;
     if (options->explain) {
         status = train_explain(&train, config, options);
         goto close_run;
     }
+    TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
     if (!options->placed || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed)
@@ -355,6 +489,8 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         status = train_launch_traced(&train, options);
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
+    tess__prometheus_close(train.prometheus);
+    tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);
     trained_out->final = train.run.final;

@@ -22,18 +22,22 @@
 
 #include "state/declare.h"
 
-struct tess_weights; /* a file that was opened for reading */
+struct tess_weights; /* one file or several, opened for reading */
 
 /*
- * Open and check: the length of the header against the file, the JSON, names, dtypes, shapes, and
- * that the tensors lie end to end and fill the file. Values are read later, from the file that is
- * open now. TESS_ERR_IO, TESS_ERR_DATA; messages name the file and the tensor.
+ * Open and check `path`: a file; or a folder, which is a run's (its newest complete checkpoint,
+ * else weights.safetensors), a checkpoint's, or one with model.safetensors or, for several files,
+ * model.safetensors.index.json. Of every file the length of the header is checked, the JSON, names,
+ * dtypes, shapes, and that the tensors lie end to end and fill the file; of an index that each
+ * tensor lies where it says, and nowhere else. Values are read later, from the files that are open
+ * now. TESS_ERR_IO, TESS_ERR_DATA, TESS_ERR_NOT_FOUND (a folder without weights); messages name the
+ * file and the tensor.
  */
 enum tess_status tess_weights_open(const char *path, struct tess_weights **weights_out);
 void tess_weights_close(struct tess_weights *weights); /* NULL is allowed */
 
 /*
- * Has the file exactly the parameters and buffers of the whole model `declare`, in the shapes of
+ * Have the files exactly the parameters and buffers of the whole model `declare`, in the shapes of
  * files, in F32, BF16 or F16? Names may have GPT-2's "transformer." before them or not. Left out
  * are the masks and frequencies that older files carry, and a tied parameter's copy where it is
  * equal to its source. Needed before tess_weights_read. TESS_ERR_DATA names the first tensor that
@@ -42,7 +46,7 @@ void tess_weights_close(struct tess_weights *weights); /* NULL is allowed */
 enum tess_status tess_weights_match(struct tess_weights *weights,
                                     const struct tess_declare *declare);
 
-/* Tensors of the file that tess_weights_match left out. */
+/* Tensors that tess_weights_match left out. */
 int32_t tess_weights_left_out(const struct tess_weights *weights);
 
 /* Dimension `dim` of a tensor of the file, its name with or without "transformer."; 0 when there

@@ -1,5 +1,5 @@
 /*
- * A safetensors file as a model's: which tensor is which parameter, and which of its elements are
+ * Safetensors files as a model's: which tensor is which parameter, and which of its elements are
  * which. Whose elements are read or written, and what becomes of them, is params.c's.
  */
 #include "state/weights_file.h"
@@ -58,13 +58,13 @@ static enum tess_status model_check_shape(const struct tess_weights *weights, in
     const struct tess__weights_tensor *found = &weights->tensor[tensor];
     if (found->dtype == TESS_DTYPE_COUNT)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' has dtype %.20s; F32, BF16 and F16 are read",
-                  weights->path, found->name, found->dtype_text);
+                  tess__weights_path(weights, tensor), found->name, found->dtype_text);
     json_t *wanted = model_shape_json(param);
     enum tess_status status = TESS_OK;
     if (!json_equal(found->shape, wanted)) {
         char *is = json_dumps(found->shape, 0), *should = json_dumps(wanted, 0);
         status = tess_fail(TESS_ERR_DATA, "%s: tensor '%.80s' has shape %.96s, the model's has %s",
-                           weights->path, found->name, is != NULL ? is : "?",
+                           tess__weights_path(weights, tensor), found->name, is != NULL ? is : "?",
                            should != NULL ? should : "?");
         free(is);
         free(should);
@@ -89,7 +89,7 @@ static enum tess_status model_check_copy(const struct tess_weights *weights, int
             TESS_FAIL(TESS_ERR_DATA,
                       "%s: tensors '%.80s' and '%.80s' are one in the model and differ in the "
                       "file: weights of a model that does not tie them",
-                      weights->path, weights->tensor[copy].name,
+                      tess__weights_path(weights, copy), weights->tensor[copy].name,
                       weights->tensor[source->tensor].name);
     }
     return TESS_OK;
@@ -111,7 +111,7 @@ static enum tess_status model_leave_out(struct tess_weights *weights,
     }
     if (!known)
         TESS_FAIL(TESS_ERR_DATA, "%s: tensor '%.80s' is none of the model's: other weights?",
-                  weights->path, name);
+                  tess__weights_path(weights, tensor), name);
     weights->left_out++;
     return TESS_OK;
 }

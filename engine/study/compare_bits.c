@@ -22,21 +22,22 @@
 static bool bits_is_neutral(const struct tess_config *config, const char *name)
 {
     static const char *const neutral[] = {
-        "strategy",     "ranks",
-        "threads",      "timeout",
-        "log-every",    "evaluate",
-        "bind",         "run",
-        "grid",         "accumulate",
-        "batch-size",   "batch-per-rank",
-        "debug",        "hash-every",
-        "steps",        "variants",
-        "find-unused",  "epochs",
-        "data.workers", "learning-rate",
-        "base-lr",      "lr-scale",
-        "base-batch",   "warmup-start",
-        "mesh",         "recompute",
-        "tensor.ranks", "tensor.sequence-parallel",
-        "save-weights", "tensor.canonical",
+        "strategy",       "ranks",
+        "threads",        "timeout",
+        "log-every",      "evaluate",
+        "bind",           "run",
+        "grid",           "accumulate",
+        "batch-size",     "batch-per-rank",
+        "debug",          "hash-every",
+        "steps",          "variants",
+        "find-unused",    "epochs",
+        "data.workers",   "learning-rate",
+        "base-lr",        "lr-scale",
+        "base-batch",     "warmup-start",
+        "mesh",           "recompute",
+        "tensor.ranks",   "tensor.sequence-parallel",
+        "save-weights",   "tensor.canonical",
+        "evaluate-every",
     };
     const size_t part = strcspn(name, ".");
     char first[64];

@@ -174,7 +174,7 @@ static void compare_print_summary(const struct tess__comparison *comparison, con
 /* ---- memory by kind -------------------------------------------------------------------------- */
 
 static const char *const compare_kind[TESS_MEMORY_KIND_COUNT] = {
-    "param", "master", "grad", "optim", "activ", "gather", "bucket", "work", "input"};
+    "param", "master", "grad", "optim", "activ", "gather", "bucket", "work", "input", "stage"};
 
 static int compare_kind_width(int kind)
 {

@@ -1,4 +1,5 @@
 /* tessera diff: the first step and tensor whose bits differ, by what two runs wrote down. */
+#include "base/file.h"
 #include "core/engine.h"
 #include "tessera/check.h"
 #include "text/command.h"
@@ -6,7 +7,6 @@
 
 #include <jansson.h>
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -84,17 +84,15 @@ static enum tess_status diff_read(struct diff_run *run, const char *name)
     run->name = name;
     if (used < 0 || (size_t)used >= sizeof(run->path))
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run %s is too long", name);
-    if (stat(run->path, &about) == 0 && (S_ISCHR(about.st_mode) || S_ISBLK(about.st_mode)))
-        TESS_FAIL(TESS_ERR_IO, "cannot read %s: it is a device, not a file", run->path);
     run->steps = json_array();
     run->digest = json_array();
-    FILE *stream = fopen(run->path, "r");
+    const char *why;
+    FILE *stream = tess_file_open_input(run->path, &why);
     if (!run->steps || !run->digest || !stream) {
-        int error = !stream ? errno : ENOMEM;
         if (stream)
             fclose(stream);
         TESS_FAIL(TESS_ERR_IO, "cannot read %s: %s; train with --run FOLDER to have one", run->path,
-                  strerror(error));
+                  stream ? "no memory" : why);
     }
     while (getline(&text, &room, stream) > 0) {
         json_t *line = json_loads(text, 0, NULL);

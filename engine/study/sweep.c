@@ -220,7 +220,7 @@ static enum tess_status sweep_open_data(struct sweep *sweep, const struct tess_c
 
 static enum tess_status sweep_run(struct sweep *sweep)
 {
-    const struct tess__train_options options = {.trace = "", .tensorboard = ""};
+    const struct tess__train_options options = {.trace = "", .tensorboard = "", .prometheus = ""};
     for (int i = 0; i < sweep->item_count; i++)
         TESS_TRY(sweep_resolve(sweep, &sweep->item[i]));
     /* A folder that cannot be made is an error before the training, not after it. */

@@ -137,5 +137,5 @@ enum tess_status tess__trial_check(struct tess__args *args, const char *json)
                   "--run %s: only train and sweep write run folders; --json FILE keeps these "
                   "results",
                   run);
-    return json[0] ? tess_file_check(json, "--json") : TESS_OK;
+    return json[0] ? tess_file_check(json, TESS_FILE_TEXT, "--json") : TESS_OK;
 }

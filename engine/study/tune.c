@@ -1,4 +1,5 @@
 /* tessera tune batch: the fastest batch of those that fit a memory limit by the memory plan. */
+#include "base/size.h"
 #include "run/record.h"
 #include "study/trial.h"
 #include "tessera/check.h"
@@ -78,27 +79,10 @@ static const char tune_usage[] =
 
 static enum tess_status tune_read_limit(struct tune *tune, const char *text)
 {
-    static const struct {
-        const char *name;
-        double bytes;
-    } unit[] = {
-        {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-        {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-    };
-    char *end = NULL;
-    double value = strtod(text, &end);
-
-    if (strspn(text, "0123456789.") == (size_t)(end - text) && end > text)
-        for (size_t u = 0; u < sizeof(unit) / sizeof(unit[0]); u++)
-            if (strcmp(end + (*end == ' '), unit[u].name) == 0 && value * unit[u].bytes >= 1 &&
-                value * unit[u].bytes < 0x1p60) {
-                tune->limit = (uint64_t)(value * unit[u].bytes);
-                return TESS_OK;
-            }
-    TESS_FAIL(TESS_ERR_USAGE,
-              "--memory-limit: '%.60s' is not a size such as 512MiB or 2GB (B, KiB, MiB, GiB, TiB, "
-              "KB, MB, GB, TB)",
-              text);
+    double bytes;
+    TESS_TRY(tess_size_parse("memory-limit", text, &bytes));
+    tune->limit = (uint64_t)bytes;
+    return TESS_OK;
 }
 
 /* Free memory of this machine, or of the container that this program runs in. */

@@ -105,6 +105,26 @@ static void case_blocks_lie_end_to_end(void **state)
     free(arena);
 }
 
+/* Memory beside the arena is counted by its kind and takes no room in the arena. */
+static void case_beside(void **state)
+{
+    (void)state;
+    struct tess_memory *memory = open_plan();
+    struct tess_block beside, block;
+    assert_int_equal(
+        tess_memory_reserve_beside(memory, TESS_MEMORY_STAGING, 5000, "checkpoint", &beside),
+        TESS_OK);
+    assert_int_equal(beside.bytes, 5000);
+    assert_int_equal(tess_memory_total(memory), 0);
+    block = reserve(memory, TESS_MEMORY_INPUT, 100, "input");
+    assert_int_equal(block.offset, 0);
+    assert_int_equal(tess_memory_total(memory), TESS_MEMORY_ALIGN);
+    assert_int_equal(tess_memory_beside(memory), 2 * TESS_MEMORY_ALIGN);
+    assert_int_equal(tess_memory_bytes(memory, TESS_MEMORY_STAGING), 2 * TESS_MEMORY_ALIGN);
+    assert_int_equal(tess_memory_bytes(memory, TESS_MEMORY_INPUT), TESS_MEMORY_ALIGN);
+    tess_memory_close(memory);
+}
+
 static void case_sealed_after_commit(void **state)
 {
     (void)state;
@@ -195,13 +215,10 @@ static void case_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_kind_names),
-        cmocka_unit_test(case_blocks_lie_end_to_end),
-        cmocka_unit_test(case_sealed_after_commit),
-        cmocka_unit_test(case_empty_plan),
-        cmocka_unit_test(case_absurd_sizes_are_refused),
-        cmocka_unit_test(case_dtypes),
-        cmocka_unit_test(case_shapes),
+        cmocka_unit_test(case_kind_names), cmocka_unit_test(case_blocks_lie_end_to_end),
+        cmocka_unit_test(case_beside),     cmocka_unit_test(case_sealed_after_commit),
+        cmocka_unit_test(case_empty_plan), cmocka_unit_test(case_absurd_sizes_are_refused),
+        cmocka_unit_test(case_dtypes),     cmocka_unit_test(case_shapes),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

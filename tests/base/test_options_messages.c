@@ -204,11 +204,16 @@ static void case_file_messages(void **state)
                         "missing.yaml: cannot be opened: No such file or directory");
     assert_int_equal(tess_options_load_yaml(f.options, "."), TESS_ERR_USAGE);
     assert_string_equal(tess_log_last_error(),
-                        ".: cannot be read: it is a folder; a file was expected");
+                        ".: cannot be opened: it is a folder; a file was expected");
     assert_int_equal(tess_options_load_yaml(f.options, ""), TESS_ERR_USAGE);
     assert_int_equal(tess_options_load_yaml(f.options, "/dev/zero"), TESS_ERR_USAGE);
     assert_string_equal(tess_log_last_error(),
-                        "/dev/zero: is larger than 1 MiB; is it a configuration file?");
+                        "/dev/zero: cannot be opened: it is a device or a pipe, not a file");
+    fixture_write_text("large.yaml", "");
+    assert_int_equal(truncate("large.yaml", (1 << 20) + 1), 0);
+    assert_int_equal(tess_options_load_yaml(f.options, "large.yaml"), TESS_ERR_USAGE);
+    assert_string_equal(tess_log_last_error(),
+                        "large.yaml: is larger than 1 MiB; is it a configuration file?");
     assert_int_equal(tess_options_load_yaml(f.options, "/dev/null"), TESS_OK);
     if (geteuid() != 0) { /* root may read it all the same */
         fixture_write_text("closed.yaml", "ranks: 2\n");

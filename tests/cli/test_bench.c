@@ -530,7 +530,7 @@ static void case_refused(void **state)
         {"gpu --device cpu --kernel cuda", 2, {"--device cpu on the host", "one of the two"}},
         {"gpu --kernel xyz", 2, {"unknown kernel 'xyz'", "known are"}},
         {"gpu --kernel ref --bytes 100", 2, {"less than one sequence", "give 8192 or more"}},
-        {"gpu --kernel ref --json /nowhere/x --quick", 1, {"cannot write", "/nowhere/x"}},
+        {"gpu --kernel ref --json /nowhere/x --quick", 1, {"cannot create a file", "/nowhere/x"}},
         {"kernels --kernel guard_queue", 2, {"memory of its own", "tessera bench gpu"}},
         {"comm --device cuda --sizes 4Ki", 1, {"no device", "the stand-in has none"}},
         {"comm --kernel ref --sizes 4Ki", 2, {"host's memory", "leave --kernel"}},

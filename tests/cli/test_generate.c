@@ -130,7 +130,7 @@ static void case_carried(void **state)
     for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
         snprintf(words, sizeof(words),
                  TRAIN "--steps 1 --learning-rate 0 --init out0/weights.safetensors --run again "
-                       "--strategy %s",
+                       "--overwrite --strategy %s",
                  layout[i]);
         assert_int_equal(run(words), 0);
         assert_int_equal(read_file("again/weights.safetensors", again, sizeof(again)), count);

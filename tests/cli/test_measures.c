@@ -68,8 +68,9 @@ static void drop_lines(json_t *line[], int count)
 /* 512 images in batches of 64: 8 steps an epoch; 2 epochs and a half. */
 static void case_times(void **state)
 {
-    char *argv[] = {"tessera", "train", MODEL,         "--strategy", "fsdp",  "--ranks", "2",
-                    "--steps", "20",    "--log-every", "100",        "--run", folder,    NULL};
+    char *argv[] = {"tessera", "train", MODEL,     "--strategy",  "fsdp",
+                    "--ranks", "2",     "--steps", "20",          "--log-every",
+                    "100",     "--run", folder,    "--overwrite", NULL};
     json_t *line[LINES_MAX];
     int count = train_lines(argv, line), epochs = 0;
 
@@ -137,6 +138,7 @@ static void case_digests_and_debug(void **state)
                         "3",
                         "--run",
                         folder,
+                        "--overwrite",
                         NULL};
         int count = train_lines(argv, line), digests = 0;
 

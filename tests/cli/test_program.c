@@ -91,9 +91,9 @@ static void case_explain(void **state)
 
 /* ---- what it writes -------------------------------------------------------------------------- */
 
-static const char *const kind_name[] = {"parameter", "master",     "gradient",
-                                        "optimizer", "activation", "gathered",
-                                        "bucket",    "workspace",  "input"};
+static const char *const kind_name[] = {"parameter",  "master",   "gradient", "optimizer",
+                                        "activation", "gathered", "bucket",   "workspace",
+                                        "input",      "staging"};
 
 /* "memory" of train and compare: every kind of every rank, allocated as predicted. */
 static void check_memory(const json_t *memory, size_t ranks)
@@ -155,16 +155,16 @@ static int train_lines(char *const argv[], json_t *line[WORDS_MAX])
 static void case_metrics(void **state)
 {
     /* 256 images in batches of 32: 8 steps an epoch, so 20 steps are 2.5 epochs. */
-    char *argv[] = {"tessera", "train",        SMALL,  "--strategy", "ddp", "--ranks",
-                    "2",       "--batch-size", "32",   "--steps",    "20",  "--log-every",
-                    "4",       "--run",        folder, NULL};
+    char *argv[] = {"tessera", "train",        SMALL,  "--strategy",  "ddp", "--ranks",
+                    "2",       "--batch-size", "32",   "--steps",     "20",  "--log-every",
+                    "4",       "--run",        folder, "--overwrite", NULL};
     json_t *line[WORDS_MAX], *final;
     int steps = 0, epochs = 0, count = train_lines(argv, line);
 
     (void)state;
     assert_non_null(json_object_get(json_object_get(line[0], "run"), "options"));
     for (int i = 1; i + 1 < count; i++) {
-        if (json_object_get(line[i], "times") != NULL)
+        if (json_object_get(line[i], "times") != NULL || json_object_get(line[i], "saved") != NULL)
             continue;
         assert_true(json_is_number(json_object_get(line[i], "samples_per_s")));
         if (json_object_get(line[i], "val_loss") != NULL) {
@@ -217,8 +217,9 @@ static void case_compare(void **state)
                     "--json",
                     path,
                     NULL};
-    char *train[] = {"tessera", "train", SMALL,          "--strategy", "zero1", "--ranks", "2",
-                     "--steps", "6",     "--batch-size", "32",         "--run", folder,    NULL};
+    char *train[] = {"tessera", "train", SMALL,     "--strategy",  "zero1",
+                     "--ranks", "2",     "--steps", "6",           "--batch-size",
+                     "32",      "--run", folder,    "--overwrite", NULL};
     json_t *root, *runs, *line[WORDS_MAX];
     const char *hash;
     int count;
@@ -375,8 +376,9 @@ static void case_not_a_number(void **state)
 static void case_disk_full(void **state)
 {
     static struct spawn spawn;
-    char *argv[] = {"tessera", "train",     SMALL,         "--strategy", "ddp",   "--ranks", "2",
-                    "--steps", "100000000", "--log-every", "1",          "--run", folder,    NULL};
+    char *argv[] = {"tessera", "train", SMALL,     "--strategy",  "ddp",
+                    "--ranks", "2",     "--steps", "100000000",   "--log-every",
+                    "1",       "--run", folder,    "--overwrite", NULL};
     const struct rlimit limit = {6000, 6000};
     char path[96], text[8192];
     FILE *file;

@@ -6,8 +6,10 @@
 #include "harness/spawn.h"
 #include "run/memory_table.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -103,19 +107,21 @@ static void case_bad_options(void **state)
     assert_non_null(strstr(spawn.out, "how to read it"));
 }
 
-/* Ranks of a run that is under way are found, with their numbers. */
+/* Ranks of a run that is under way are found, with their numbers, and what it has written. */
 static void case_ranks(void **state)
 {
+    static char named[64];
+    snprintf(named, sizeof(named), "%s/under_way", folder);
     static struct spawn run;
-    char *argv[] = {"tessera",    "train",       "--data",  "synthetic",  "--synthetic-rows",
-                    "4096",       "--epochs",    "10000",   "--evaluate", "off",
-                    "--strategy", "ddp",         "--ranks", "4",          "--device",
-                    "cpu",        "--log-every", "1",       NULL};
+    char *argv[] = {"tessera",  "train", "--data",     "synthetic", "--synthetic-rows", "4096",
+                    "--epochs", "10000", "--evaluate", "off",       "--strategy",       "ddp",
+                    "--ranks",  "4",     "--device",   "cpu",       "--log-every",      "1",
+                    "--run",    named,   NULL};
     pid_t child[5];
     json_t *object;
-    const json_t *ranks, *rank;
+    const json_t *ranks, *rank, *one;
     size_t i;
-    int own = 0;
+    int own = 0, runs = 0;
 
     (void)state;
     setenv("TESSERA_NVML", "/nowhere/libnvidia-ml.so.1", 1);
@@ -136,7 +142,19 @@ static void case_ranks(void **state)
         own++;
     }
     assert_int_equal(own, 4);
+    json_array_foreach(json_object_get(object, "runs"), i, one)
+    {
+        if (number_of(one, "run_pid") != run.pid)
+            continue;
+        assert_true(number_of(one, "step") >= 1 && number_of(one, "steps") == 320000);
+        assert_true(number_of(one, "loss") > 0);
+        assert_string_equal(json_string_value(json_object_get(one, "folder")), named);
+        runs++;
+    }
+    assert_int_equal(runs, 1);
     json_decref(object);
+    assert_int_equal(spawn_words(&spawn, "top --count 1 --interval 0.1"), 0);
+    assert_non_null(strstr(spawn.out, " of 320000, loss "));
     kill(run.pid, SIGINT);
     assert_int_equal(spawn_end(&run, 30), 130);
 }
@@ -256,6 +274,80 @@ static void case_proc(void **state)
     assert_false(tess__top_has_process(folder, 99));
 }
 
+/* The latest step of a run, behind lines of other kinds; files that are cut short or not of a run.
+ */
+static void case_run(void **state)
+{
+    static struct tess__top_run run;
+    static const char *const nothing[] = {"",
+                                          "\n\n\n",
+                                          "{\"step\": 1, \"loss\": 2",
+                                          "{\"step\": 1, \"loss\": 2}",
+                                          "[1]\n{}\n\n{\n",
+                                          "{\"step\": \"1\", \"loss\": 2}\n"};
+    char to[256], from[256];
+
+    (void)state;
+    snprintf(to, sizeof(to), "%s/some/metrics.jsonl", folder);
+    snprintf(from, sizeof(from), "%s/60/fd/7", folder);
+    put("60/fd/0", "");
+    for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]); i++) {
+        put("some/metrics.jsonl", nothing[i]);
+        if (i == 0)
+            assert_int_equal(symlink(to, from), 0);
+        assert_false(tess__top_find_run(folder, 60, &run));
+    }
+    put("some/metrics.jsonl", "{\"run\": {\"steps\": 9}}\n{\"step\": 3, \"loss\": 0.5}\n"
+                              "{\"step\": 4, \"loss\": 0.25}\n{\"epoch\": 0, \"step\": 4}\n"
+                              "{\"step\": 5, \"lo");
+    assert_true(tess__top_find_run(folder, 60, &run));
+    assert_true(run.step == 4 && run.steps == 9 && run.loss == 0.25);
+    assert_int_equal(strcmp(run.folder + strlen(run.folder) - 5, "/some"), 0);
+    put("some/metrics.jsonl", "{\"step\": 5, \"loss\": null}\n");
+    assert_true(tess__top_find_run(folder, 60, &run));
+    assert_true(run.step == 5 && run.steps == 0 && isnan(run.loss));
+    assert_false(tess__top_find_run(folder, 61, &run));
+    assert_int_equal(unlink(from), 0);
+}
+
+/* In a terminal the key q ends it, and the terminal is as it was. */
+static void case_key(void **state)
+{
+    char *argv[] = {"tessera", "top", "--interval", "60", NULL};
+    struct termios before, after;
+    char text[4096];
+    int wait_status = -1, name;
+
+    (void)state;
+    setenv("TESSERA_NVML", "/nowhere/libnvidia-ml.so.1", 1);
+    const int own = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(own >= 0);
+    assert_int_equal(grantpt(own), 0);
+    assert_int_equal(unlockpt(own), 0);
+    assert_true((name = open(ptsname(own), O_RDWR | O_NOCTTY | O_CLOEXEC)) >= 0);
+    assert_int_equal(tcgetattr(name, &before), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(name, STDIN_FILENO);
+        dup2(name, STDOUT_FILENO);
+        execv(TESSERA_PROGRAM, argv);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    assert_true(read(own, text, sizeof(text)) > 0); /* the first table */
+    assert_int_equal(write(own, "xq", 2), 2);
+    for (int i = 0; i < 3000 && waitpid(pid, &wait_status, WNOHANG) == 0; i++) {
+        struct pollfd output = {.fd = own, .events = POLLIN};
+        if (poll(&output, 1, 10) > 0) /* output that is not read would hold it up */
+            (void)!read(own, text, sizeof(text));
+    }
+    assert_true(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0);
+    assert_int_equal(tcgetattr(name, &after), 0);
+    assert_int_equal(after.c_lflag, before.c_lflag);
+    close(name);
+    close(own);
+}
+
 /* ---- a device's memory ----------------------------------------------------------------------- */
 
 static void case_memory(void **state)
@@ -313,6 +405,7 @@ int main(void)
         cmocka_unit_test(case_no_driver), cmocka_unit_test(case_bad_options),
         cmocka_unit_test(case_ranks),     cmocka_unit_test(case_metrics),
         cmocka_unit_test(case_proc),      cmocka_unit_test(case_memory),
+        cmocka_unit_test(case_run),       cmocka_unit_test(case_key),
     };
 
     return cmocka_run_group_tests_name("top", tests, make_folder, remove_folder);

@@ -3,6 +3,7 @@
 steps=$DOCS_STEPS
 short=()
 if [ "$steps" != 0 ]; then
+    case " $* " in *" --resume "*) steps=$((steps + 1)) ;; esac # the run has its steps
     case "${1-} ${2-}" in
     train*) short=(--steps "$steps" --no-evaluate --trace-first 1) ;;
     sweep*) short=(--steps "$steps" --no-evaluate --warmup 0) ;;

@@ -163,11 +163,16 @@ bool spawn_gone(const struct spawn *spawn, double limit_s)
 
 int spawn_children(const struct spawn *spawn, pid_t *child, int max)
 {
+    return spawn_children_of(spawn->pid, child, max);
+}
+
+int spawn_children_of(pid_t pid, pid_t *child, int max)
+{
     char path[64];
     FILE *file;
     int count = 0;
 
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)spawn->pid, (int)spawn->pid);
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
     file = fopen(path, "r");
     while (file != NULL && count < max && fscanf(file, "%d", &child[count]) == 1)
         count++;

@@ -36,6 +36,8 @@ bool spawn_gone(const struct spawn *spawn, double limit_s);
 
 /* Children of the launcher, in order of start; returns how many of at most `max`. */
 int spawn_children(const struct spawn *spawn, pid_t *child, int max);
+/* The same of any process. */
+int spawn_children_of(pid_t pid, pid_t *child, int max);
 
 /* How often does `part` occur in `text`? */
 int spawn_count(const char *text, const char *part);

@@ -254,6 +254,7 @@ static void case_order_refused(void **state)
         {"0 a:0 1 a:1", "'1' follows RANK HOST:SLOT"},
         {"9 a:0", "'9': the number of a rank, 0 to 3"},
     };
+    static char large[(1 << 16) + 2];
     struct tess__processes *job = job_of(name, 4);
     int32_t process[TESS_WORLD_RANKS_MAX];
 
@@ -264,7 +265,10 @@ static void case_order_refused(void **state)
         assert_contains(tess_log_last_error(), wanted[i].phrase);
     }
     assert_int_equal(tess__place_read_order(job, "/nowhere/order", process), TESS_ERR_IO);
-    assert_int_equal(tess__place_read_order(job, "/dev/zero", process), TESS_ERR_DATA);
+    assert_int_equal(tess__place_read_order(job, "/dev/zero", process), TESS_ERR_IO);
+    assert_contains(tess_log_last_error(), "a device or a pipe, not a file");
+    memset(large, ' ', sizeof(large) - 1);
+    assert_int_equal(tess__place_read_order(job, write_order(large), process), TESS_ERR_DATA);
     assert_contains(tess_log_last_error(), "more than 65536 bytes");
     free(job);
 }

@@ -145,10 +145,12 @@ static void check_style(const char *model, const char *kv_heads)
                             "1",
                             NULL};
 
-    snprintf(words, sizeof(words), COMMON "--steps 1 --learning-rate 0 --run begin %s", model);
+    snprintf(words, sizeof(words), COMMON "--steps 1 --learning-rate 0 --run begin --overwrite %s",
+             model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     snprintf(words, sizeof(words),
-             COMMON "--steps %d --run ours --init begin/weights.safetensors %s", STEPS, model);
+             COMMON "--steps %d --run ours --overwrite --init begin/weights.safetensors %s", STEPS,
+             model);
     assert_int_equal(spawn_words(&spawn, words), 0);
     read_losses("ours", ours);
     spawn_start(&spawn, python, run_python);

@@ -101,7 +101,7 @@ foreach(precision "f32" "bf16;--master-weights;off;--rounding;stochastic")
         list(GET choice 0 folder)
         step(${tessera} --plugin ${WORK}/cmake/liboutsider.so train ${SOURCE}/twin.yaml --optimizer lion --lion.mix 0.95
              --learning-rate 0.002 --precision ${precision} --strategy ${choice}
-             --run ${WORK}/lion_${folder})
+             --run ${WORK}/lion_${folder} --overwrite)
         read_metrics(${WORK}/lion_${folder} hash first last)
         if(NOT last LESS first)
             message(FATAL_ERROR "lion: the loss went from ${first} to ${last}")

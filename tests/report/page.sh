@@ -106,7 +106,10 @@ refused 1 'not whole JSON' half2.json
 refused 1 'holds no line' other.json
 refused 1 'holds no line' text
 refused 1 'No space left' plain --out /dev/full
-refused 1 'larger than' /dev/zero
+refused 1 'a device or a pipe, not a file' /dev/zero
+mkfifo fifo
+refused 1 'a device or a pipe, not a file' fifo
+rm fifo
 refused 1 'No such file' plain --out nowhere/report.html
 
 echo "$failures failures"

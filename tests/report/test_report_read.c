@@ -77,6 +77,33 @@ static void case_whole(void **state)
     tess__report_close(&report);
 }
 
+/* Evaluations within an epoch lie between its ends: after 1 of 4 steps a quarter is done. */
+static void case_validation(void **state)
+{
+    struct tess__report report;
+    const struct tess__rows *rows = NULL;
+
+    (void)state;
+    assert_int_equal(load(&report,
+                          "{\"run\":{\"steps_per_epoch\":4}}\n"
+                          "{\"validation\":{\"step\":1,\"epoch\":0,\"val_loss\":1.75}}\n" EPOCH
+                          "{\"validation\":3}\n"),
+                     TESS_OK);
+    rows = &report.run[0].epoch;
+    assert_int_equal(rows->count, 2);
+    assert_true(tess__row(rows, 0, TESS__EPOCH) == -0.75);
+    assert_true(tess__row(rows, 0, TESS__EPOCH_LOSS) == 1.75);
+    assert_true(tess__row(rows, 1, TESS__EPOCH) == 0);
+    assert_int_equal(report.note_count, 1);
+    assert_non_null(strstr(note_of(&report, 4), "not an object"));
+    tess__report_close(&report);
+    /* Without steps of an epoch there is no place for it. */
+    assert_int_equal(
+        load(&report, "{\"validation\":{\"step\":1,\"epoch\":0,\"val_loss\":1}}\n" EPOCH), TESS_OK);
+    assert_int_equal(report.run[0].epoch.count, 1);
+    tess__report_close(&report);
+}
+
 /* Samples of two devices, one of which has no power meter. */
 static void case_devices(void **state)
 {
@@ -405,12 +432,12 @@ static void case_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_whole),        cmocka_unit_test(case_devices),
-        cmocka_unit_test(case_states),       cmocka_unit_test(case_damaged_lines),
-        cmocka_unit_test(case_cut_anywhere), cmocka_unit_test(case_random_damage),
-        cmocka_unit_test(case_many_notes),   cmocka_unit_test(case_documents),
-        cmocka_unit_test(case_names),        cmocka_unit_test(case_escape),
-        cmocka_unit_test(case_numbers),
+        cmocka_unit_test(case_whole),         cmocka_unit_test(case_validation),
+        cmocka_unit_test(case_devices),       cmocka_unit_test(case_states),
+        cmocka_unit_test(case_damaged_lines), cmocka_unit_test(case_cut_anywhere),
+        cmocka_unit_test(case_random_damage), cmocka_unit_test(case_many_notes),
+        cmocka_unit_test(case_documents),     cmocka_unit_test(case_names),
+        cmocka_unit_test(case_escape),        cmocka_unit_test(case_numbers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

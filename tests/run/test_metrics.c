@@ -90,7 +90,7 @@ static void case_lines(void **state)
     struct fixture fixture;
     struct tess_metrics *metrics = NULL;
     setup(&fixture);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     for (int64_t i = 0; i < 50; i++) {
         assert_int_equal(tess_metrics_write(metrics, line_of(i)), TESS_OK);
         assert_int_equal(whole_lines(fixture.file),
@@ -101,7 +101,7 @@ static void case_lines(void **state)
     assert_int_equal(whole_lines(fixture.file), 50);
 
     /* A run in the same folder begins anew. */
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(tess_metrics_write(metrics, line_of(0)), TESS_OK);
     assert_int_equal(tess_metrics_close(metrics), TESS_OK);
     assert_int_equal(whole_lines(fixture.file), 1);
@@ -114,7 +114,7 @@ static void case_values_that_json_lacks(void **state)
     struct fixture fixture;
     struct tess_metrics *metrics = NULL;
     setup(&fixture);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(tess_metrics_write(metrics, NULL), TESS_ERR_INTERNAL);
     assert_int_equal(tess_metrics_close(metrics), TESS_ERR_INTERNAL);
     teardown(&fixture);
@@ -126,11 +126,11 @@ static void case_full_device(void **state)
     struct fixture fixture;
     struct tess_metrics *metrics = NULL;
     setup(&fixture);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(tess_metrics_close(metrics), TESS_OK);
     assert_int_equal(unlink(fixture.file), 0);
     assert_int_equal(symlink("/dev/full", fixture.file), 0);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(tess_metrics_write(metrics, line_of(0)), TESS_ERR_IO);
     assert_non_null(strstr(tess_log_last_error(), strerror(ENOSPC)));
     assert_non_null(strstr(tess_log_last_error(), fixture.file));
@@ -150,7 +150,7 @@ static void case_file_too_large(void **state)
     struct tess_metrics *metrics = NULL;
     struct rlimit before, small;
     setup(&fixture);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = before;
     small.rlim_cur = 500;
@@ -191,20 +191,20 @@ static void case_folders_that_cannot_be(void **state)
     struct tess_metrics *metrics = NULL;
     char path[8000];
     setup(&fixture);
-    assert_int_equal(tess_metrics_open("", &metrics), TESS_ERR_USAGE);
+    assert_int_equal(tess_metrics_open("", -1, &metrics), TESS_ERR_USAGE);
     memset(path, 'a', sizeof(path));
     path[sizeof(path) - 1] = '\0';
-    assert_int_equal(tess_metrics_open(path, &metrics), TESS_ERR_USAGE);
-    assert_int_equal(tess_metrics_open("/proc/nothing/run", &metrics), TESS_ERR_IO);
+    assert_int_equal(tess_metrics_open(path, -1, &metrics), TESS_ERR_USAGE);
+    assert_int_equal(tess_metrics_open("/proc/nothing/run", -1, &metrics), TESS_ERR_IO);
     assert_non_null(strstr(tess_log_last_error(), "/proc/nothing"));
-    assert_int_equal(tess_metrics_open("/dev/null/run", &metrics), TESS_ERR_IO);
+    assert_int_equal(tess_metrics_open("/dev/null/run", -1, &metrics), TESS_ERR_IO);
     assert_non_null(strstr(tess_log_last_error(), "in the way"));
     /* metrics.jsonl is a folder. */
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_OK);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_OK);
     assert_int_equal(tess_metrics_close(metrics), TESS_OK);
     assert_int_equal(unlink(fixture.file), 0);
     assert_int_equal(mkdir(fixture.file, 0700), 0);
-    assert_int_equal(tess_metrics_open(fixture.run, &metrics), TESS_ERR_IO);
+    assert_int_equal(tess_metrics_open(fixture.run, -1, &metrics), TESS_ERR_IO);
     assert_int_equal(rmdir(fixture.file), 0);
     teardown(&fixture);
 }

@@ -2,6 +2,7 @@
  * A topology from a file: into memory, and which format it is. What is in the formats is for the
  * readers, read_<format>.c.
  */
+#include "base/file.h"
 #include "tessera/check.h"
 #include "topology/machine/pool.h"
 #include "topology/machine/topology.h"
@@ -19,9 +20,10 @@ static enum tess_status read_file(const char *path, char **text_out, size_t *byt
     static const char failed[] = "cannot read %s: %s";
     char part[16384];
     size_t got;
-    FILE *in = fopen(path, "re");
+    const char *why;
+    FILE *in = tess_file_open_input(path, &why);
     if (in == NULL)
-        TESS_FAIL(TESS_ERR_IO, failed, path, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, failed, path, why);
     FILE *out = open_memstream(text_out, bytes_out);
     while (out != NULL && (got = fread(part, 1, sizeof(part), in)) > 0 &&
            ftello(out) <= (off_t)READ_BYTES_MAX)

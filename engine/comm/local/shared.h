@@ -88,6 +88,7 @@ struct tess_world {
     size_t window_offset, window_bytes; /* bytes: of one rank; 0 with threads */
     _Atomic uint32_t abort_state;       /* 0: running, 1: reason being written, 2: written */
     int32_t abort_rank;
+    _Atomic uint32_t request; /* enum tess_world_request */
     char abort_reason[1024];
     /* Members that have the group open; a slot with 0 is free. */
     _Atomic uint32_t group_users[LOCAL_GROUPS_MAX];

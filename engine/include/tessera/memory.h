@@ -24,6 +24,7 @@ TESS_BEGIN_DECLS
  *   bucket       gradients on their way to another rank
  *   workspace    kernels' scratch and packed weights
  *   input        batches and labels
+ *   staging      state on its way to a checkpoint: memory of the host, beside the arena
  */
 #define TESS_MEMORY_LIST(X)                                                                        \
     X(TESS_MEMORY_PARAMETER, "parameter")                                                          \
@@ -34,7 +35,8 @@ TESS_BEGIN_DECLS
     X(TESS_MEMORY_GATHERED, "gathered")                                                            \
     X(TESS_MEMORY_BUCKET, "bucket")                                                                \
     X(TESS_MEMORY_WORKSPACE, "workspace")                                                          \
-    X(TESS_MEMORY_INPUT, "input")
+    X(TESS_MEMORY_INPUT, "input")                                                                  \
+    X(TESS_MEMORY_STAGING, "staging")
 
 enum tess_memory_kind {
 #define TESS_MEMORY_ENUM(name, text) name,
@@ -73,7 +75,7 @@ void *tess_memory_get(const struct tess_memory *memory, struct tess_block block)
 /* Bytes reserved for one kind, alignment padding included. */
 uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_kind kind);
 
-/* Bytes of the whole arena: the sum over all kinds. */
+/* Bytes of the whole arena: the sum over all kinds but staging. */
 uint64_t tess_memory_total(const struct tess_memory *memory);
 
 TESS_END_DECLS

@@ -1,0 +1,164 @@
+/* tessera checkpoint: what a run has saved: list, verify, export, prune. */
+#include "state/checkpoint.h"
+#include "base/options.h"
+#include "tessera/check.h"
+#include "text/command.h"
+#include "text/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct checkpoint_options {
+    int64_t step, keep;
+    const char *out;
+};
+
+#define CHECKPOINT_FIELD(member) offsetof(struct checkpoint_options, member)
+
+static const struct tess_option checkpoint_table[] = {
+    TESS_ROW_INT("step", CHECKPOINT_FIELD(step), "-1", -1, 1e12,
+                 "verify, export: the checkpoint after this step; -1: verify all, export the "
+                 "newest"),
+    TESS_ROW_INT("keep", CHECKPOINT_FIELD(keep), "1", 1, 1e6,
+                 "prune: newest checkpoints that stay"),
+    TESS_ROW_STRING("out", CHECKPOINT_FIELD(out), "", "export: folder for the weights"),
+    TESS_ROW_END,
+};
+
+static const char checkpoint_usage[] =
+    "usage: tessera checkpoint list|verify|export|prune RUN [--option value ...]\n"
+    "\n"
+    "The checkpoints that a run (train --run RUN) has written.\n"
+    "\n"
+    "  list      step, size, time and layout of each\n"
+    "  verify    read every byte of one or all, and compare it with what was saved\n"
+    "  export    copy the weights of one, without the optimizer, to a folder that Hugging Face's\n"
+    "            loaders and --init read\n"
+    "  prune     remove all but the newest\n"
+    "\n"
+    "examples\n"
+    "  tessera checkpoint list out\n"
+    "  tessera checkpoint verify out --step 100\n"
+    "  tessera checkpoint export out --out weights\n";
+
+struct checkpoint_call {
+    const char *run;
+    const struct checkpoint_options *options;
+    int64_t *step; /* [count], increasing */
+    int32_t count;
+};
+
+static enum tess_status checkpoint_list(const struct checkpoint_call *call)
+{
+    printf("%10s  %-19s  %-10s %s\n", "step", "time", "size", "written by");
+    for (int32_t i = 0; i < call->count; i++) {
+        char folder[TESS_CHECKPOINT_PATH], when[32] = "", text[TESS__TEXT_BYTES];
+        struct tess_checkpoint_state state;
+        struct stat about;
+        struct tm local;
+        uint64_t bytes;
+        TESS_TRY(tess_checkpoint_path(call->run, call->step[i], false, folder));
+        TESS_TRY(tess_checkpoint_read_state(folder, &state));
+        TESS_TRY(tess_checkpoint_bytes(folder, &bytes));
+        if (stat(folder, &about) == 0 && localtime_r(&about.st_mtime, &local) != NULL)
+            strftime(when, sizeof(when), "%F %T", &local);
+        printf("%10" PRId64 "  %-19s  %-10s %s\n", call->step[i], when,
+               tess__text_bytes((double)bytes, text), state.layout);
+        tess_checkpoint_state_fini(&state);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status checkpoint_verify(const struct checkpoint_call *call)
+{
+    enum tess_status status = TESS_OK;
+    for (int32_t i = 0; i < call->count; i++) {
+        char folder[TESS_CHECKPOINT_PATH], text[TESS__TEXT_BYTES];
+        uint64_t bytes;
+        if (call->options->step >= 0 && call->step[i] != call->options->step)
+            continue;
+        TESS_TRY(tess_checkpoint_path(call->run, call->step[i], false, folder));
+        const enum tess_status one = tess_checkpoint_verify(folder, &bytes);
+        if (one == TESS_OK)
+            printf("%s: %s, as it was saved\n", folder, tess__text_bytes((double)bytes, text));
+        TESS_KEEP(status, one); /* the others are looked at all the same */
+    }
+    return status;
+}
+
+static enum tess_status checkpoint_export(const struct checkpoint_call *call)
+{
+    char folder[TESS_CHECKPOINT_PATH];
+    const int64_t step =
+        call->options->step >= 0 ? call->options->step : call->step[call->count - 1];
+    if (call->options->out[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "export needs a folder to write to: --out DIR");
+    TESS_TRY(tess_checkpoint_path(call->run, step, false, folder));
+    TESS_TRY(tess_checkpoint_export(folder, call->options->out));
+    printf("weights after step %" PRId64 " in %s\n", step, call->options->out);
+    return TESS_OK;
+}
+
+static enum tess_status checkpoint_prune(const struct checkpoint_call *call)
+{
+    for (int32_t i = 0; i < call->count - call->options->keep; i++) {
+        TESS_TRY(tess_checkpoint_remove(call->run, call->step[i]));
+        printf("removed the checkpoint after step %" PRId64 "\n", call->step[i]);
+    }
+    return TESS_OK;
+}
+
+static enum tess_status checkpoint_run(const struct tess__call *words, struct checkpoint_call *call)
+{
+    static const struct {
+        const char *name;
+        enum tess_status (*run)(const struct checkpoint_call *call);
+    } of[] = {{"list", checkpoint_list},
+              {"verify", checkpoint_verify},
+              {"export", checkpoint_export},
+              {"prune", checkpoint_prune}};
+    if (words->word_count < 2)
+        TESS_FAIL(TESS_ERR_USAGE, "checkpoint needs what to do and a run: tessera checkpoint "
+                                  "list|verify|export|prune RUN");
+    call->run = words->word[1];
+    TESS_TRY(tess_checkpoint_list(call->run, &call->step, &call->count));
+    if (call->count == 0)
+        TESS_FAIL(TESS_ERR_NOT_FOUND, "%s has no complete checkpoint", call->run);
+    bool there = call->options->step < 0;
+    for (int32_t i = 0; i < call->count; i++)
+        there = there || call->step[i] == call->options->step;
+    if (!there)
+        TESS_FAIL(TESS_ERR_NOT_FOUND,
+                  "%s has no checkpoint after step %" PRId64 "; list shows them", call->run,
+                  call->options->step);
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+        if (strcmp(words->word[0], of[i].name) == 0)
+            return of[i].run(call);
+    TESS_FAIL(TESS_ERR_USAGE, "checkpoint %s: expected list, verify, export or prune",
+              words->word[0]);
+}
+
+static int checkpoint_command(struct tess__call *words)
+{
+    struct checkpoint_call call = {.options = words->values};
+    const enum tess_status status = checkpoint_run(words, &call);
+    free(call.step);
+    return tess_status_exit_code(status);
+}
+
+const struct tess__command tess__command_checkpoint = {
+    .name = "checkpoint",
+    .summary = "list, verify, export or prune what a run has saved",
+    .usage = checkpoint_usage,
+    .table = checkpoint_table,
+    .options_size = sizeof(struct checkpoint_options),
+    .words_max = 2,
+    .run = checkpoint_command,
+};

@@ -1,0 +1,14 @@
+/* The options that say when and how checkpoints are written. */
+#ifndef TESSERA_CONFIG_CONFIG_SAVE_H
+#define TESSERA_CONFIG_CONFIG_SAVE_H
+
+#include "config/config.h"
+
+/* config->save from the texts of --save-every, --save-memory and --save-bandwidth. TESS_ERR_USAGE.
+ */
+enum tess_status tess__config_save(struct tess_config *config);
+
+/* Does this configuration ask for checkpoints? */
+bool tess_config_saves(const struct tess_config *config);
+
+#endif

@@ -1,0 +1,160 @@
+/* The supervisor: starting attempts, forwarding signals, and judging how an attempt ended. */
+#include "run/restart.h"
+
+#include "base/clock.h"
+#include "state/checkpoint.h"
+#include "tessera/check.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RESTART_DRAIN_S 10.0
+
+static const int restart_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
+
+/* The step of the run's newest complete checkpoint; -1: there is none. */
+static int64_t restart_newest(const char *run)
+{
+    int64_t *step = NULL, newest = -1;
+    int32_t count = 0;
+    if (tess_checkpoint_list(run, &step, &count) == TESS_OK && count > 0)
+        newest = step[count - 1];
+    free(step);
+    return newest;
+}
+
+/* The child's life: it ends when the supervisor does, after a checkpoint. */
+static int restart_child(const struct tess__restart *restart, enum tess__attempt begin,
+                         struct tess__history *history, const sigset_t *mask, pid_t supervisor)
+{
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != supervisor)
+        return tess_status_exit_code(TESS_ERR_INTERRUPTED);
+    return restart->attempt(restart->context, begin, history);
+}
+
+/*
+ * Wait for the attempt and forward signals. A terminal sends Ctrl-C to the whole process group, the
+ * attempt included, so what comes from the kernel is not forwarded. Returns the wait status.
+ */
+static int restart_wait(pid_t pid, bool *ends)
+{
+    sigset_t wanted;
+    int wait_status = 0;
+    sigemptyset(&wanted);
+    for (size_t i = 0; i < sizeof(restart_signals) / sizeof(restart_signals[0]); i++)
+        sigaddset(&wanted, restart_signals[i]);
+    for (;;) {
+        siginfo_t info;
+        const int number = sigwaitinfo(&wanted, &info);
+        if (number > 0 && number != SIGCHLD) {
+            *ends = *ends || number != SIGUSR1;
+            if (info.si_code != SI_KERNEL)
+                kill(pid, number);
+        }
+        if (waitpid(pid, &wait_status, WNOHANG) == pid)
+            return wait_status;
+    }
+}
+
+/* Ranks whose launcher was killed are children of the supervisor until they are gone, with their
+ * memory and the lock of the run's folder. */
+static void restart_drain(void)
+{
+    const double limit_s = tess_clock_s() + RESTART_DRAIN_S;
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 && tess_clock_s() < limit_s)
+        if (pid == 0)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Is the end one after which another attempt may succeed? */
+static bool restart_may_help(int wait_status, const struct tess__history *history)
+{
+    if (WIFSIGNALED(wait_status)) /* the launcher itself */
+        return true;
+    switch ((enum tess_status)history->status) {
+    case TESS_ERR_COMM:
+    case TESS_ERR_TIMEOUT:
+    case TESS_ERR_ABORTED:
+    case TESS_ERR_DEVICE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Account for the attempt that failed, and choose how the next one begins. */
+static enum tess__attempt restart_next(const struct tess__restart *restart,
+                                       struct tess__history *history)
+{
+    const int64_t newest = restart_newest(restart->run), from = newest > 0 ? newest : 0;
+    const int64_t lost = history->step > from ? history->step - from : 0;
+    history->restarts++;
+    history->lost_steps += lost;
+    history->status = TESS_OK;
+    history->step = from;
+    tess_log(TESS_LOG_WARN,
+             "restart %" PRId64 " of %" PRId64 ": continues after step %" PRId64 "%s%" PRId64
+             " step%s to do again",
+             history->restarts, restart->restarts, from,
+             newest < 0 ? ", as there is no checkpoint; " : "; ", lost, lost == 1 ? "" : "s");
+    return newest < 0 ? TESS__ATTEMPT_OVERWRITE : TESS__ATTEMPT_RESUME;
+}
+
+static int restart_loop(const struct tess__restart *restart, struct tess__history *history,
+                        const sigset_t *mask)
+{
+    enum tess__attempt begin = TESS__ATTEMPT_FIRST;
+    const pid_t own = getpid();
+    bool ends = false;
+    for (;;) {
+        fflush(NULL); /* or the child writes it again */
+        const pid_t pid = fork();
+        if (pid < 0)
+            return tess_status_exit_code(
+                tess_fail(TESS_ERR_MEMORY, "cannot start the training: %s", strerror(errno)));
+        if (pid == 0)
+            exit(restart_child(restart, begin, history, mask, own));
+        const int wait_status = restart_wait(pid, &ends);
+        restart_drain();
+        const bool again = !ends && history->restarts < restart->restarts &&
+                           restart_may_help(wait_status, history);
+        if (WIFSIGNALED(wait_status))
+            tess_log(TESS_LOG_WARN, "the launcher (pid %d) was killed by signal %d (%s)", (int)pid,
+                     WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+        if (!again)
+            return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
+                                            : WEXITSTATUS(wait_status);
+        begin = restart_next(restart, history);
+    }
+}
+
+int tess__restart_run(const struct tess__restart *restart)
+{
+    sigset_t blocked, mask;
+    struct tess__history *history =
+        mmap(NULL, sizeof(*history), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (history == MAP_FAILED)
+        return tess_status_exit_code(
+            tess_fail(TESS_ERR_MEMORY, "no memory to supervise the training"));
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof(restart_signals) / sizeof(restart_signals[0]); i++)
+        sigaddset(&blocked, restart_signals[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &mask);
+    const int code = restart_loop(restart, history, &mask);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    munmap(history, sizeof(*history));
+    return code;
+}

@@ -1,0 +1,44 @@
+/*
+ * A training that is started again after a failure, without a person (--restarts). The process that
+ * the user started supervises; each attempt is a child of it, the launcher of its ranks:
+ *
+ *     supervisor   waits .................................... waits ........ ends as the last one
+ *       attempt 0  steps 0 to 731, then a rank is killed
+ *       attempt 1             continues from the newest checkpoint, step 700, ...
+ */
+#ifndef TESSERA_RUN_RESTART_H
+#define TESSERA_RUN_RESTART_H
+
+#include "tessera/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What became of the attempts so far; in memory that supervisor and attempt share. */
+struct tess__history {
+    int64_t restarts;
+    int64_t lost_steps; /* that were computed more than once */
+    int64_t step;       /* that the attempt has done, counted from the beginning of the run */
+    int32_t status;     /* enum tess_status of an attempt that has ended by itself */
+};
+
+/* How an attempt begins. */
+enum tess__attempt { TESS__ATTEMPT_FIRST, TESS__ATTEMPT_RESUME, TESS__ATTEMPT_OVERWRITE };
+
+struct tess__restart {
+    const char *run;  /* folder of the run */
+    int64_t restarts; /* at most */
+    /* Trains in a process of its own; returns the exit status and sets history->status. */
+    int (*attempt)(void *context, enum tess__attempt begin, struct tess__history *history);
+    void *context;
+};
+
+/*
+ * Attempts until one ends otherwise than by a lost process, a communicator, a time limit or a
+ * device, or until there were too many. Signals to end or to save go on to the attempt, after
+ * which there is no other. Returns the exit status of the last one, 128 + signal where it was
+ * killed. The caller has no other threads.
+ */
+int tess__restart_run(const struct tess__restart *restart);
+
+#endif

@@ -1,0 +1,25 @@
+/* The folder of a run: one run at a time writes into it, and none is lost by another. */
+#ifndef TESSERA_RUN_RUN_FOLDER_H
+#define TESSERA_RUN_RUN_FOLDER_H
+
+#include "tessera/status.h"
+
+#include <stdbool.h>
+
+enum tess__folder_use {
+    TESS__FOLDER_NEW,       /* refused where a run is in the folder */
+    TESS__FOLDER_OVERWRITE, /* what a run has left there is removed */
+    TESS__FOLDER_RESUME,    /* a run that is there continues */
+};
+
+/*
+ * Make the folder and its parents, and lock it (flock of the file `lock`) until close, or until
+ * this process and the ranks that it forks have ended. What killed runs left half written is
+ * removed. TESS_ERR_USAGE: another run has the lock, whose process and host the message names, or
+ * there is a run. TESS_ERR_IO. *lock_out: for close.
+ */
+enum tess_status tess__run_folder_open(const char *folder, enum tess__folder_use use,
+                                       int *lock_out);
+void tess__run_folder_close(int lock); /* -1 is allowed */
+
+#endif

@@ -1,0 +1,113 @@
+/*
+ * --init as a user sees it: a run's folder, a checkpoint's, an exported one and a single file give
+ * the same first values under every strategy, and training begins anew. Runs the built program.
+ */
+#include "harness/spawn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define GPT                                                                                        \
+    "train --model gpt --data synthetic --synthetic-rows 128 --data.length 16 --batch-size 16 "    \
+    "--gpt.layers 2 --gpt.width 16 --gpt.heads 4 --grid 4 --tensor.canonical 4 "
+
+static char folder[] = "/tmp/tessera_init_XXXXXX";
+static struct spawn spawn;
+
+static int run(const char *format, ...)
+{
+    char words[1024];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(words, sizeof(words), format, list);
+    va_end(list);
+    return spawn_words(&spawn, words);
+}
+
+/* What follows `before` on the line where stdout has it. */
+static void word_after(const char *before, char word[32])
+{
+    const char *at = strstr(spawn.out, before);
+
+    if (at == NULL)
+        fail_msg("no '%s' in: %s", before, spawn.out);
+    at += strlen(before);
+    snprintf(word, 32, "%.*s", (int)strcspn(at, ",;\n "), at);
+}
+
+/* Hash and validation loss of what `init` names, under a layout: a step that changes nothing. */
+static void look(const char *init, const char *layout, char hash[32], char loss[32])
+{
+    assert_int_equal(run(GPT "--steps 1 --learning-rate 0 --init %s --strategy %s", init, layout),
+                     0);
+    word_after("hash of all parameters ", hash);
+    word_after("val loss ", loss);
+    assert_null(strstr(spawn.out, "continues after"));
+}
+
+static void case_sources(void **state)
+{
+    static const char *const source[] = {
+        "run/weights.safetensors",        "run", "run/checkpoints/step-00000008",
+        "run/checkpoints/step-00000008/", "out", "out/model-00001-of-00001.safetensors"};
+    static const char *const layout[] = {"single --ranks 1", "fsdp --ranks 4",
+                                         "ddp+tp --ranks 4", "pp --ranks 2",
+                                         "zero1 --ranks 2",  "hsdp+tp --ranks 8"};
+    char trained[32], hash[32], first[32], loss[32], other[32];
+
+    (void)state;
+    assert_int_equal(run(GPT "--steps 8 --save-every 4 --run run --strategy fsdp --ranks 2"), 0);
+    word_after("hash of all parameters ", trained);
+    assert_int_equal(run("checkpoint export run --out out"), 0);
+    for (size_t i = 0; i < sizeof(source) / sizeof(source[0]); i++) {
+        look(source[i], layout[i], hash, loss);
+        assert_string_equal(hash, trained);
+        if (i == 0)
+            snprintf(first, sizeof(first), "%s", loss);
+        assert_string_equal(loss, first);
+    }
+    look("run/checkpoints/step-00000004", "ddp --ranks 2", other, loss);
+    assert_string_not_equal(other, trained);
+}
+
+static void case_wrong(void **state)
+{
+    (void)state;
+    assert_int_equal(run(GPT "--steps 1 --init nowhere"), 1);
+    assert_non_null(strstr(spawn.err, "nowhere"));
+    assert_int_equal(mkdir("empty", 0777), 0);
+    assert_int_equal(run(GPT "--steps 1 --init empty"), 1);
+    assert_non_null(strstr(spawn.err, "empty has no weights"));
+    assert_int_equal(run(GPT "--steps 1 --gpt.layers 3 --init run"), 1);
+    assert_non_null(strstr(spawn.err, "run has no tensor 'h.2."));
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("/") != 0 ? -1 : spawn_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_sources),
+        cmocka_unit_test(case_wrong),
+    };
+    return cmocka_run_group_tests_name("init", tests, set_up, tear_down);
+}

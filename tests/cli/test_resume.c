@@ -1,0 +1,311 @@
+/*
+ * Checkpoints as a user sees them: a run that is killed, or stopped by a signal, continues on other
+ * ranks under another strategy and ends with the hash of the run that was never stopped. Runs the
+ * built program.
+ */
+#include "base/clock.h"
+#include "harness/spawn.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CNN                                                                                        \
+    "train --data synthetic --synthetic-rows 250 --batch-size 32 --evaluate off --model cnn "      \
+    "--cnn.channels 4,6 --cnn.fc 20 --cnn.batch-norm on --grid 4 "
+#define GPT                                                                                        \
+    "train --model gpt --data synthetic --synthetic-rows 250 --data.length 16 --batch-size 16 "    \
+    "--evaluate off --gpt.layers 2 --gpt.width 16 --gpt.heads 4 --grid 4 --gpt.dropout 0.1 "       \
+    "--tensor.canonical 4 "
+
+#define LONG CNN "--synthetic-rows 9600 --steps 600 "
+
+static char folder[] = "/tmp/tessera_resume_XXXXXX";
+static struct spawn spawn;
+
+static int run(const char *format, ...)
+{
+    char words[1024];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(words, sizeof(words), format, list);
+    va_end(list);
+    return spawn_words(&spawn, words);
+}
+
+static void final_hash(char hash[17])
+{
+    const char *at = strstr(spawn.out, "hash of all parameters ");
+
+    assert_non_null(at);
+    snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
+}
+
+/* Runs `options` for 21 steps whole; and to step 13, then to 21 under each of the layouts, where
+ * the last epoch's last batch is short. */
+static void expect_same(const char *model, const char *options, const char *const *layout,
+                        size_t count)
+{
+    char whole[17], hash[17];
+
+    assert_int_equal(run("%s %s --steps 21 --strategy single --ranks 1", model, options), 0);
+    final_hash(whole);
+    for (size_t i = 0; i < count; i++) {
+        const char *next = layout[(i + 1) % count];
+        assert_int_equal(spawn_remove("run"), 0);
+        assert_int_equal(run("%s %s --steps 13 --run run --strategy %s", model, options, layout[i]),
+                         0);
+        assert_int_equal(run("train --run run --resume --steps 21 --strategy %s", next), 0);
+        assert_non_null(strstr(spawn.out, "continues after step 13"));
+        final_hash(hash);
+        if (strcmp(hash, whole) != 0)
+            fail_msg("%s %s: %s, then %s: %s, not %s", model, options, layout[i], next, hash,
+                     whole);
+        assert_int_equal(run("checkpoint verify run"), 0);
+    }
+}
+
+static void case_data_layouts(void **state)
+{
+    static const char *const layout[] = {"single --ranks 1", "dp --ranks 2",    "ddp --ranks 4",
+                                         "zero1 --ranks 2",  "zero2 --ranks 4", "fsdp --ranks 4",
+                                         "hsdp --ranks 4",   "pp --ranks 2",    "ddp --ranks 2"};
+    (void)state;
+    expect_same(CNN, "", layout, sizeof(layout) / sizeof(layout[0]));
+}
+
+static void case_products(void **state)
+{
+    static const char *const layout[] = {"fsdp+tp+pp --ranks 8", "ddp --ranks 2",    "tp --ranks 4",
+                                         "zero1+pp --ranks 4",   "single --ranks 1", "tp --ranks 2",
+                                         "hsdp+tp --ranks 8"};
+    (void)state;
+    expect_same(GPT, "--optimizer adamw --schedule constant --warmup 0.5", layout,
+                sizeof(layout) / sizeof(layout[0]));
+}
+
+/* Every optimizer, precision, scaling. */
+static void case_state(void **state)
+{
+    static const char *const options[] = {
+        "--optimizer sgd",
+        "--optimizer momentum --nesterov --clip 1",
+        "--optimizer lamb --learning-rate 0.01",
+        "--optimizer novograd --learning-rate 0.01",
+        "--optimizer adamw --precision bf16",
+        "--optimizer adamw --precision f16 --loss-scale dynamic:65536 --loss-scale-interval 3",
+        "--optimizer adamw --precision bf16 --master-weights off --rounding stochastic",
+        "--optimizer adamw --accumulate 2 --data.flip on --data.shift 2",
+    };
+    static const char *const layout[] = {"fsdp --ranks 2", "ddp --ranks 2"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        expect_same(CNN, options[i], layout, 2);
+}
+
+/* The newest complete checkpoint's step, -1: none. */
+static long newest(const char *name)
+{
+    char path[256];
+    long step = -1, one;
+    snprintf(path, sizeof(path), "%s/checkpoints", name);
+    DIR *open = opendir(path);
+
+    for (const struct dirent *entry; open != NULL && (entry = readdir(open)) != NULL;)
+        if (sscanf(entry->d_name, "step-%ld", &one) == 1 && strstr(entry->d_name, ".part") == NULL)
+            step = one > step ? one : step;
+    if (open != NULL)
+        closedir(open);
+    return step;
+}
+
+static void start(const char *words)
+{
+    static char text[1024], *argv[64];
+    int argc = 0;
+
+    snprintf(text, sizeof(text), "tessera %s", words);
+    for (char *at = text, *word; (word = strsep(&at, " ")) != NULL;)
+        if (word[0] != '\0')
+            argv[argc++] = word;
+    argv[argc] = NULL;
+    spawn_start(&spawn, argv, NULL);
+}
+
+/* Wait until there is a checkpoint after a step beyond `step`. */
+static void wait_saved(const char *name, long step)
+{
+    const double begin_s = tess_clock_s();
+    while (newest(name) <= step && tess_clock_s() - begin_s < 60)
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    assert_true(newest(name) > step);
+}
+
+/* kill -9 of the launcher, again and again. */
+static void case_killed(void **state)
+{
+    static const char *const layout[] = {"fsdp --ranks 4", "ddp --ranks 2", "zero1 --ranks 4",
+                                         "single --ranks 1"};
+    char whole[17], hash[17], words[512];
+    int status = -1;
+
+    (void)state;
+    assert_int_equal(run(LONG "--strategy ddp --ranks 2"), 0);
+    final_hash(whole);
+    for (int i = 0; i < 5 && status != 0; i++) {
+        const long before = newest("killed");
+        snprintf(words, sizeof(words), "%s --run killed --save-every 20 --strategy %s",
+                 before < 0 ? LONG : "train --resume", layout[i % 4]);
+        start(words);
+        wait_saved("killed", before);
+        kill(spawn.pid, SIGKILL);
+        assert_int_equal(spawn_end(&spawn, 60), 128 + SIGKILL);
+        assert_true(spawn_gone(&spawn, 10));
+    }
+    assert_int_equal(run("train --run killed --resume --strategy fsdp --ranks 2"), 0);
+    final_hash(hash);
+    assert_string_equal(hash, whole);
+}
+
+/* SIGTERM saves and ends, SIGUSR1 saves. */
+static void case_signals(void **state)
+{
+    char whole[17], hash[17];
+
+    (void)state;
+    assert_int_equal(run(LONG "--strategy ddp --ranks 2"), 0);
+    final_hash(whole);
+    start(LONG "--run signals --save-every 1h --strategy fsdp --ranks 2");
+    assert_true(spawn_until(&spawn, "pid ", 30));
+    kill(spawn.pid, SIGUSR1);
+    wait_saved("signals", 0);
+    kill(spawn.pid, SIGTERM);
+    assert_int_equal(spawn_end(&spawn, 60), 130);
+    assert_non_null(strstr(spawn.err, "interrupted: saving, then ending"));
+    assert_true(newest("signals") > 0 && newest("signals") < 600);
+    assert_int_equal(run("train --run signals --resume --strategy ddp --ranks 4"), 0);
+    final_hash(hash);
+    assert_string_equal(hash, whole);
+}
+
+/* Options that decide on the numbers are the checkpoint's. */
+static void case_contradictions(void **state)
+{
+    (void)state;
+    assert_int_equal(run(CNN "--steps 4 --run said --strategy ddp --ranks 2 --seed 5"), 0);
+    assert_int_equal(run("train --run said --resume --steps 6 --seed 6"), 2);
+    assert_non_null(strstr(spawn.err, "--seed is '6', and '5' in said/checkpoints/step-00000004"));
+    assert_int_equal(run("train --run said --resume --steps 6 --synthetic-rows 100"), 2);
+    assert_int_equal(run("train --run said --resume --ranks 2"), 2);
+    assert_non_null(strstr(spawn.err, "has all 4 steps"));
+    assert_int_equal(run("train --run empty --resume"), 1);
+    assert_non_null(strstr(spawn.err, "no complete checkpoint"));
+    assert_int_equal(run("train --resume"), 2);
+    assert_int_equal(run("train --run said --resume --steps 6 --ranks 4"), 0);
+}
+
+/* Flip a bit at byte `at` of a file of the checkpoint `hurt`; at -1: of its last. */
+static void flip(const char *name, off_t at)
+{
+    char path[600];
+    unsigned char byte;
+    snprintf(path, sizeof(path), "hurt/checkpoints/step-00000002/%s", name);
+    const int fd = open(path, O_RDWR);
+
+    assert_true(fd >= 0);
+    at = at < 0 ? lseek(fd, 0, SEEK_END) - 1 : at;
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* A run that would continue from it does not: no layout computes from other values. */
+static void expect_not_continued(void)
+{
+    static const char *const name[] = {"model-00001-of-00001.safetensors",
+                                       "optimizer-00001-of-00001.safetensors", "options.yaml"};
+    static const char *const layout[] = {"fsdp --ranks 2", "ddp --ranks 2", "single --ranks 1"};
+
+    for (int i = 0; i < 3; i++) {
+        flip(name[i], i < 2 ? -1 : 10);
+        assert_int_equal(run("train --run hurt --resume --steps 4 --strategy %s", layout[i]), 1);
+        if (strstr(spawn.err, name[i]) == NULL ||
+            (i < 2 && strstr(spawn.err, "is damaged: its check differs") == NULL))
+            fail_msg("%s: %s", name[i], spawn.err);
+        flip(name[i], i < 2 ? -1 : 10);
+    }
+}
+
+/* A byte that was flipped is found, in whichever file. */
+static void case_damage(void **state)
+{
+    char path[600];
+    (void)state;
+    assert_int_equal(run(CNN "--steps 2 --run hurt --strategy ddp --ranks 2"), 0);
+    assert_int_equal(run("checkpoint list hurt"), 0);
+    assert_non_null(strstr(spawn.out, "ddp on 2 ranks"));
+    DIR *open_folder = opendir("hurt/checkpoints/step-00000002");
+    assert_non_null(open_folder);
+    for (const struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
+        struct stat about;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "hurt/checkpoints/step-00000002/%s", entry->d_name);
+        const int fd = open(path, O_RDWR);
+        assert_true(fd >= 0 && fstat(fd, &about) == 0);
+        for (off_t at = 0; at < about.st_size; at += 1 + about.st_size / 7) {
+            unsigned char byte;
+            assert_int_equal(pread(fd, &byte, 1, at), 1);
+            byte ^= 0x10;
+            assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+            assert_int_equal(run("checkpoint verify hurt"), 1);
+            if (strstr(spawn.err, entry->d_name) == NULL)
+                fail_msg("byte %ld of %s: %s", (long)at, entry->d_name, spawn.err);
+            byte ^= 0x10;
+            assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        }
+        close(fd);
+    }
+    closedir(open_folder);
+    expect_not_continued();
+    assert_int_equal(run("checkpoint verify hurt"), 0);
+    assert_int_equal(run("checkpoint export hurt --out weights"), 0);
+    assert_int_equal(access("weights/model-00001-of-00001.safetensors", F_OK), 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("/") != 0 ? -1 : spawn_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_data_layouts), cmocka_unit_test(case_products),
+        cmocka_unit_test(case_state),        cmocka_unit_test(case_killed),
+        cmocka_unit_test(case_signals),      cmocka_unit_test(case_contradictions),
+        cmocka_unit_test(case_damage),
+    };
+    return cmocka_run_group_tests_name("resume", tests, set_up, tear_down);
+}
