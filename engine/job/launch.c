@@ -510,6 +510,7 @@ static void launch_loop(struct launcher *launcher)
     }
     launch_read_lines(launcher);
     launch_read_messages(launcher);
+    launch_read_peers(launcher);
 }
 
 /* ---- starting -------------------------------------------------------------------------------- */

@@ -46,7 +46,8 @@ void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the other
 /* From here on process p is rank rank_of[p], [rank_count]; process 0 stays rank 0. */
 void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of);
 
-/* To rank 0's launcher; nothing on that itself. */
+/* To rank 0's launcher; nothing on that itself. Where that has gone there is no error here: it may
+ * have sent the reason, which tess__peers_read finds. */
 enum tess_status tess__peers_send(struct tess__peers *peers, const struct tess__message *message);
 /* The connections that are open, for poll(); returns how many. */
 int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_WORLD_RANKS_MAX]);

@@ -219,7 +219,7 @@ static void case_one_fails(void **state)
     }
 }
 
-/* Rank 0 fails: the others end too. */
+/* Rank 0 fails: the others end too, and report why. */
 static void case_root_fails(void **state)
 {
     static const enum deed deed[RANKS] = {DEED_FAILS, DEED_WAITS, DEED_WAITS};
@@ -230,7 +230,7 @@ static void case_root_fails(void **state)
     for (int32_t r = 1; r < RANKS; r++) {
         assert_int_not_equal(outcome[r].status, TESS_OK);
         assert_true(outcome[r].seconds < 10);
-        assert_contains(outcome[r].error, "rank 0 has gone");
+        assert_contains(outcome[r].error, "stopped because rank 0 failed");
     }
     job_free(outcome);
 }
