@@ -29,6 +29,9 @@
     "--evaluate off --gpt.layers 2 --gpt.width 16 --gpt.heads 4 --grid 4 --gpt.dropout 0.1 "       \
     "--tensor.canonical 4 "
 
+/* Sanitizers see the same accesses in a third of the pairs of layouts. */
+#define EACH (TESTS_DIVISOR > 1 ? 3 : 1)
+
 #define LONG CNN "--synthetic-rows 9600 --steps 600 "
 
 static char folder[] = "/tmp/tessera_resume_XXXXXX";
@@ -62,7 +65,7 @@ static void expect_same(const char *model, const char *options, const char *cons
 
     assert_int_equal(run("%s %s --steps 21 --strategy single --ranks 1", model, options), 0);
     final_hash(whole);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i += EACH) {
         const char *next = layout[(i + 1) % count];
         assert_int_equal(spawn_remove("run"), 0);
         assert_int_equal(run("%s %s --steps 13 --run run --strategy %s", model, options, layout[i]),
