@@ -105,9 +105,10 @@ static uint32_t stream_widen_u32(const uint32_t *restrict token, int64_t count,
     return greatest;
 }
 
-/* Copy tokens [at, at + count) of the stream; returns the greatest. */
-static uint32_t stream_copy(const struct tess_token_stream *stream, int64_t at, int64_t count,
-                            int32_t *target)
+/* Copy tokens [at, at + count) of the stream; returns the greatest. A function of its own, so that
+ * nothing of it is in registers that siglongjmp would restore. */
+static uint32_t __attribute__((noinline))
+stream_copy(const struct tess_token_stream *stream, int64_t at, int64_t count, int32_t *target)
 {
     const struct tess__token_piece *piece = stream_find(stream, at);
     uint32_t greatest = 0;
