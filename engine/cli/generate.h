@@ -26,8 +26,9 @@ struct tess__source {
 
 /*
  * `run` is a run's folder (its newest checkpoint, else its weights.safetensors), one of its
- * checkpoints, or weights without a run, which need options->config. `own`: the command's table, whose names a configuration does not read. Zeroed by
- * the caller; close is due also after a failure.
+ * checkpoints, or weights without a run, which need options->config. `own`: the command's table,
+ * whose names a configuration does not read. Zeroed by the caller; close is due also after a
+ * failure.
  */
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
                                    const struct tess__generate_options *options,
