@@ -68,9 +68,10 @@ int tess_file_write_at(int fd, const void *bytes, size_t count, int64_t at)
 }
 
 /* A name of what this process has open, or of nothing at all. */
-static bool file_is_allowed(const char *path)
+static bool file_is_open_already(const char *path)
 {
     return strcmp(path, "/dev/null") == 0 || strcmp(path, "/dev/stdin") == 0 ||
+           strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0 ||
            strncmp(path, "/dev/fd/", strlen("/dev/fd/")) == 0 ||
            strncmp(path, "/proc/self/fd/", strlen("/proc/self/fd/")) == 0;
 }
@@ -83,7 +84,7 @@ FILE *tess_file_open_input(const char *path, const char **why_out)
     if (fd < 0)
         return NULL;
     const bool known = fstat(fd, &about) == 0;
-    if (known && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode) && file_is_allowed(path))
+    if (known && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode) && file_is_open_already(path))
         (void)fcntl(fd, F_SETFL, 0);
     else if (!known || !S_ISREG(about.st_mode))
         *why_out = known && S_ISDIR(about.st_mode) ? "it is a folder; a file was expected"
@@ -211,7 +212,8 @@ enum tess_status tess_file_check(const char *path, enum tess_file_use use, const
     char probe[PATH_MAX];
     mode_t mode;
     const char *why = file_no_file(path, &mode);
-    if (why != NULL && use == TESS_FILE_TEXT && file_takes_text(mode))
+    if (why != NULL && use == TESS_FILE_TEXT && file_takes_text(mode) &&
+        (S_ISCHR(mode) || file_is_open_already(path)))
         why = access(path, W_OK) != 0 ? strerror(errno) : NULL;
     if (why != NULL)
         TESS_FAIL(TESS_ERR_IO, "%s %s: cannot write there: %s", what, path, why);

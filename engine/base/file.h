@@ -81,7 +81,9 @@ int tess_file_resize(int fd, size_t bytes);
 
 /*
  * Can `path` be written at the end of long work, by tess_file_write or tess_file_create? Creates a
- * file beside it and removes it. TESS_ERR_IO with a message: `what` ("--json") and the path.
+ * file beside it and removes it. Of pipes only what this process has open already will do
+ * (/dev/stdout, /dev/fd/63): any other may have no reader then. TESS_ERR_IO with a message: `what`
+ * ("--json") and the path.
  */
 enum tess_file_use { TESS_FILE_TEXT, TESS_FILE_WHOLE };
 enum tess_status tess_file_check(const char *path, enum tess_file_use use, const char *what);

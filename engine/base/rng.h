@@ -17,7 +17,8 @@ enum tess_rng_purpose {
     TESS_RNG_LAYER_DROP,
     TESS_RNG_SKETCH,
     TESS_RNG_TEST,
-    TESS_RNG_SAMPLE
+    TESS_RNG_SAMPLE,
+    TESS_RNG_AUDIT
 };
 
 struct tess_rng_key {

@@ -25,9 +25,10 @@ struct tess__source {
 };
 
 /*
- * `run` is a folder with metrics.jsonl and weights.safetensors, or a file of weights, which needs
- * options->config. `own`: the command's table, whose names a configuration does not read. Zeroed by
- * the caller; close is due also after a failure.
+ * `run` is a run's folder (its newest checkpoint, else its weights.safetensors), one of its
+ * checkpoints, or weights without a run, which need options->config. `own`: the command's table,
+ * whose names a configuration does not read. Zeroed by the caller; close is due also after a
+ * failure.
  */
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
                                    const struct tess__generate_options *options,

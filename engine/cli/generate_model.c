@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 static enum tess_status model_path(char path[PATH_MAX], const char *run, const char *file)
 {
@@ -23,11 +23,14 @@ static enum tess_status model_path(char path[PATH_MAX], const char *run, const c
 
 /* ---- what the run wrote down ----------------------------------------------------------------- */
 
-/* The object of the line {"run": {...}} that metrics.jsonl begins with; a new reference. */
+/* The object of the line {"run": {...}} that metrics.jsonl begins with; a new reference. `folder`:
+ * a run's, or RUN/checkpoints/step-N. */
 static enum tess_status model_read_head(const char *folder, json_t **head_out)
 {
     char path[PATH_MAX];
-    TESS_TRY(model_path(path, folder, "/metrics.jsonl"));
+    TESS_TRY(model_path(path, folder, "/state.json"));
+    TESS_TRY(model_path(path, folder,
+                        access(path, F_OK) == 0 ? "/../../metrics.jsonl" : "/metrics.jsonl"));
     const char *why;
     FILE *file = tess_file_open_input(path, &why);
     if (!file)
@@ -127,20 +130,7 @@ static enum tess_status model_open_yaml(struct tess__source *source,
     return model_open_config(&args, options, own, &source->config);
 }
 
-/* ---- the weights ----------------------------------------------------------------------------- */
-
-static enum tess_status model_open_weights(const char *run, struct tess_weights **weights_out)
-{
-    char path[PATH_MAX];
-    struct stat about;
-    const bool folder = stat(run, &about) == 0 && S_ISDIR(about.st_mode);
-    TESS_TRY(model_path(path, run, folder ? "/weights.safetensors" : ""));
-    if (folder && stat(path, &about) != 0)
-        TESS_FAIL(TESS_ERR_IO,
-                  "%s is not there: the run has not ended, or was trained with --save-weights off",
-                  path);
-    return tess_weights_open(path, weights_out);
-}
+/* ---- both ------------------------------------------------------------------------------------ */
 
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
                                    const struct tess__generate_options *options,
@@ -171,7 +161,7 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .context = source->context > trained ? source->context : trained,
     };
     TESS_TRY(tess_config_select_device(config, 0));
-    TESS_TRY(model_open_weights(run, &weights));
+    TESS_TRY(tess_weights_open(run, &weights));
     enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
     if (status == TESS_OK)
         source->vocabulary = tess_decoder_vocabulary(source->decoder);

@@ -1,6 +1,7 @@
 /* tessera topo: the options, their help, and the order of the outputs. */
 #include "topology/draw/topo.h"
 
+#include "base/file.h"
 #include "base/options.h"
 #include "tessera/check.h"
 #include "text/command.h"
@@ -126,7 +127,13 @@ static enum tess_status topo_check_outputs(const struct tess__topo_options *opti
     *quiet_out = json || svg || export;
     if (options->measure && *quiet_out)
         TESS_FAIL(TESS_ERR_USAGE, "--measure prints text: give the other output a file, not -");
-    return TESS_OK;
+    if (options->json[0] && !json)
+        TESS_TRY(tess_file_check(options->json, TESS_FILE_TEXT, "--json"));
+    if (options->svg[0] && !svg)
+        TESS_TRY(tess_file_check(options->svg, TESS_FILE_TEXT, "--svg"));
+    return options->export[0] && !export
+               ? tess_file_check(options->export_path, TESS_FILE_TEXT, "--export")
+               : TESS_OK;
 }
 
 static enum tess_status topo_export(const struct tess__topo *topo)

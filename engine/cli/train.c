@@ -1,5 +1,6 @@
 /* tessera train: the command's options and help; the training itself is train_run.c's. */
 #include "run/train.h"
+#include "config/config_save.h"
 #include "job/launch_env.h"
 #include "run/restart.h"
 #include "state/checkpoint.h"
@@ -116,7 +117,7 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
                   "--restarts is for ranks that tessera starts, and %s has started these: let it "
                   "start the job again, with --resume",
                   place->starter);
-    if (config->run.run[0] == '\0' || strcmp(config->run.save_every, "off") == 0)
+    if (!tess_config_saves(config))
         TESS_FAIL(TESS_ERR_USAGE, "--restarts continues from a run's checkpoints: give --run DIR "
                                   "and leave --save-every on");
     snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
@@ -136,8 +137,9 @@ static enum tess_status train_read_restarts(const struct tess__args *args, int64
     TESS_TRY(tess_config_open_placed(args->count, (char **)args->word, &table, 1,
                                      place.starter ? &place : NULL, &config));
     *restarts_out = options.explain ? 0 : options.restarts;
-    const enum tess_status status =
-        *restarts_out > 0 ? train_check_restarts(config, &place, run) : TESS_OK;
+    enum tess_status status = tess_config_check_unsaved(config);
+    if (status == TESS_OK && *restarts_out > 0)
+        status = train_check_restarts(config, &place, run);
     tess_config_close(config);
     return status;
 }

@@ -58,6 +58,7 @@ struct tess_run_options {
     int64_t synthetic_rows; /* images of data = synthetic */
     bool find_unused;       /* parameters may be unused in a step */
     bool debug;             /* compare every collective over the ranks before it runs */
+    double audit;           /* share of the steps whose gradients are computed twice; 0: none */
     int64_t hash_every;     /* steps between digests of all parameters; 0: none */
     int32_t device;         /* auto|cpu|cuda */
     const char *comm;       /* auto, or the name of a communicator */

@@ -1,58 +1,21 @@
 /*
- * Which options decide on the bits of a run: the checkpoint has them, and a run that continues from
- * it takes them from there. All others say where and how fast the same numbers are computed, or
- * what is written about them.
+ * A checkpoint has the options that decide on the bits of its run (config_bits.h), and a run that
+ * continues from it takes them from there.
  */
 #include "config/config_resume.h"
 
 #include "base/options_set.h"
+#include "config/config_bits.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Options, or with a point at the end groups of options, that do not decide on bits; a run's
- * strategies are left out by their names. */
-static const char *const resume_free[] = {
-    "strategy",     "mesh",           "ranks",
-    "recompute",    "device",         "kernel",
-    "comm",         "peak-tflops",    "run",
-    "init",         "save-weights",   "save-every",
-    "save-memory",  "save-bandwidth", "save-required",
-    "keep",         "resume",         "overwrite",
-    "accumulate",   "threads",        "timeout",
-    "log-every",    "evaluate",       "bind",
-    "find-unused",  "debug",          "hash-every",
-    "data.workers", "tensor.ranks",   "tensor.sequence-parallel",
-    "comm.",        "cuda.",          "topology.",
-    "explain",      "explain-rank",   "trace",
-    "trace-first",  "trace-steps",    "tensorboard",
-    "watch",        "prometheus",     "evaluate-every",
-    "restarts",
-};
-
-static bool resume_begins(const char *name, const char *prefix)
-{
-    const size_t length = strlen(prefix);
-    return strncmp(name, prefix, length) == 0 &&
-           (name[length] == '\0' || prefix[length - 1] == '.');
-}
-
 static bool resume_is_free(const struct tess_config *config, const char *name)
 {
-    for (size_t i = 0; i < sizeof(resume_free) / sizeof(*resume_free); i++)
-        if (resume_begins(name, resume_free[i]))
-            return true;
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        char prefix[TESS__NAME_MAX];
-        if (config->axis[axis] == NULL)
-            continue;
-        snprintf(prefix, sizeof(prefix), "%s.", config->axis[axis]->name);
-        if (resume_begins(name, prefix))
-            return true;
-    }
-    return false;
+    const enum tess_option_bits bits = tess_config_option_bits(config, name);
+    return bits == TESS_BITS_FREE || bits == TESS_BITS_PLACE;
 }
 
 /* The layout is in the file too, for a run that continues as it was, and may be another one. */
@@ -78,7 +41,9 @@ static void resume_print(void *context, const char *name, const char *value, con
 {
     const struct resume_text *text = context;
     (void)origin, (void)option;
-    if (resume_is_free(text->config, name) && !resume_is_layout(name))
+    /* A layout that was not given follows from what was: its default is not what the run had. */
+    if (resume_is_layout(name) ? !tess_options_is_set(text->config->options, name)
+                               : resume_is_free(text->config, name))
         return;
     fprintf(text->stream, "%s: \"", name);
     for (const char *c = value; *c != '\0'; c++) {

@@ -1,6 +1,7 @@
 /* Checkpoints as options: how often, and what they may take. */
 #include "config/config_save.h"
 
+#include "base/options_set.h"
 #include "base/size.h"
 #include "tessera/check.h"
 
@@ -46,12 +47,32 @@ static enum tess_status save_parse_size(const char *option, const char *text, do
     return TESS_OK;
 }
 
+/* Scales of the latest calls lie in the kernels' operations of each rank, and depend on which rows
+ * it computed in a call: no other layout can have them. */
+static enum tess_status save_check_fp8(struct tess_config *config)
+{
+    struct tess_save_plan *save = &config->save;
+    if (config->run.fp8 != TESS_FP8_HISTORY)
+        return TESS_OK;
+    if (config->run.resume || config->checkpoint[0] != '\0' ||
+        (tess_options_is_set(config->options, "save-every") &&
+         (save->every_steps > 0 || save->every_s > 0)))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--fp8 history keeps scales of earlier steps, which a checkpoint does not have: "
+                  "%s needs --fp8 now, or leave it out",
+                  config->run.resume ? "--resume" : "--save-every");
+    save->every_steps = 0;
+    save->every_s = 0;
+    return TESS_OK;
+}
+
 enum tess_status tess__config_save(struct tess_config *config)
 {
     const struct tess_run_options *run = &config->run;
     struct tess_save_plan *save = &config->save;
     TESS_TRY(save_parse_every(run->save_every, &save->every_steps, &save->every_s));
     TESS_TRY(save_parse_size("save-bandwidth", run->save_bandwidth, 0, &save->bytes_per_s));
+    TESS_TRY(save_check_fp8(config));
     save->memory_bytes = HUGE_VAL;
     if (strcmp(run->save_memory, "all") == 0)
         return TESS_OK;
@@ -61,4 +82,22 @@ enum tess_status tess__config_save(struct tess_config *config)
 bool tess_config_saves(const struct tess_config *config)
 {
     return config->run.run[0] != '\0' && (config->save.every_steps > 0 || config->save.every_s > 0);
+}
+
+enum tess_status tess_config_check_unsaved(const struct tess_config *config)
+{
+    static const char *const of[] = {"save-every",     "keep",          "save-memory",
+                                     "save-bandwidth", "save-required", "save-weights",
+                                     "overwrite"};
+    if (config->run.run[0] != '\0')
+        return TESS_OK;
+    for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+        const struct tess__option_entry *entry = tess__options_find(config->options, of[i]);
+        if (entry->source > TESS__SOURCE_ENVIRONMENT && strcmp(entry->text, "off") != 0)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--%s %s is for a run with a folder, and without one nothing is saved: give "
+                      "--run DIR, or leave it out",
+                      entry->name, entry->text);
+    }
+    return TESS_OK;
 }

@@ -11,4 +11,8 @@ enum tess_status tess__config_save(struct tess_config *config);
 /* Does this configuration ask for checkpoints? */
 bool tess_config_saves(const struct tess_config *config);
 
+/* A training without a run folder saves nothing: was it asked to, on the command line or in a file?
+ * TESS_ERR_USAGE names the option. */
+enum tess_status tess_config_check_unsaved(const struct tess_config *config);
+
 #endif

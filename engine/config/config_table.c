@@ -135,6 +135,10 @@ const struct tess_option tess_run_option_table[] = {
     {"debug", TESS_OPTION_BOOL, CONFIG_FIELD(debug), "off", 0, 0, NULL,
      "before every collective compare over the ranks what each is about to do, and name the first "
      "that differs; slow"},
+    {"audit", TESS_OPTION_REAL, CONFIG_FIELD(audit), "0", 0, 1, NULL,
+     "share of the steps in which each rank computes a micro-batch of another rank again and the "
+     "bits of its gradients are compared before the update; a difference ends the run with the "
+     "name of the rank; 0: none"},
     {"hash-every", TESS_OPTION_INT, CONFIG_FIELD(hash_every), "0", 0, 1e12, NULL,
      "steps between digests of every parameter, compared over replicas and written to the run "
      "folder for tessera diff; 0: none"},

@@ -46,6 +46,30 @@ static bool batches_train(void *context, int64_t batch, struct tess_batch_reques
     return true;
 }
 
+/* The rows of the current step that each rank computes again. */
+static bool batches_audit(void *context, int64_t batch, struct tess_batch_request *request)
+{
+    const struct tess_engine *engine = context;
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_audit *audit = &engine->audit;
+    const int64_t step = engine->progress.step;
+    const int64_t epoch = step / engine->sizes.steps_per_epoch;
+    const int64_t at = step % engine->sizes.steps_per_epoch * engine->sizes.batch_size;
+    (void)batch;
+    request->split = &engine->dataset->train;
+    request->epoch = epoch;
+    request->augment = true;
+    request->rows = 0;
+    for (int32_t r = 0; r < plan->rank_count; r++) {
+        const int32_t whose = (r + audit->distance) % plan->rank_count;
+        const int64_t row =
+            at + tess_layout_first_leaf(plan, whose, audit->micro) * engine->sizes.leaf_rows;
+        for (int64_t i = 0; i < engine->sizes.rows && (plan->holds_input || r == plan->rank); i++)
+            request->sample[request->rows++] = batches_sample(engine, epoch, row + i);
+    }
+    return true;
+}
+
 /* Test batch number b is pass b % passes; rows past the end of the split are padding. */
 static bool batches_test(void *context, int64_t batch, struct tess_batch_request *request)
 {
@@ -102,6 +126,12 @@ enum tess_status tess__batches_reserve(struct tess_engine *engine)
         TESS_TRY(batches_reserve(engine, micros * engine->batches.label_bytes, "labels",
                                  &engine->batches.label[i]));
     }
+    if (engine->config->run.audit > 0 && !engine->plan.skips_input && !far) {
+        TESS_TRY(
+            batches_reserve(engine, engine->batches.bytes, "audited batch", &engine->audit.input));
+        TESS_TRY(batches_reserve(engine, engine->batches.label_bytes, "audited labels",
+                                 &engine->audit.label));
+    }
     /* Batches that are copied to the device take turns in the same place. */
     if (!engine->config->run.evaluate || engine->plan.skips_input || far)
         return TESS_OK;
@@ -111,20 +141,21 @@ enum tess_status tess__batches_reserve(struct tess_engine *engine)
                            &engine->batches.label[TESS_SLOTS_MAX]);
 }
 
-/* Where a loader writes a batch: a slot of the arena, or pinned memory. */
-static enum tess_status batches_slot(struct tess_engine *engine, int32_t slot, void **input_out,
+/* Where a loader writes a batch: blocks of the arena, or pinned memory. */
+static enum tess_status batches_slot(struct tess_engine *engine, struct tess_block input,
+                                     struct tess_block label, void **pinned, void **input_out,
                                      int32_t **label_out)
 {
     struct tess_kernel *kernel = engine->kernel;
     if (!kernel->ops->far_memory) {
-        *input_out = tess_memory_get(engine->memory, engine->batches.input[slot]);
-        *label_out = tess_memory_get(engine->memory, engine->batches.label[slot]);
+        *input_out = tess_memory_get(engine->memory, input);
+        *label_out = tess_memory_get(engine->memory, label);
         return TESS_OK;
     }
     TESS_TRY(kernel->ops->pin(kernel, (size_t)(engine->batches.bytes + engine->batches.label_bytes),
-                              &engine->batches.pinned[slot]));
-    *input_out = engine->batches.pinned[slot];
-    *label_out = (int32_t *)(void *)((char *)engine->batches.pinned[slot] + engine->batches.bytes);
+                              pinned));
+    *input_out = *pinned;
+    *label_out = (int32_t *)(void *)((char *)*pinned + engine->batches.bytes);
     return TESS_OK;
 }
 
@@ -166,11 +197,13 @@ enum tess_status tess__batches_load_step(struct tess_engine *engine)
     return TESS_OK;
 }
 
-enum tess_status tess__batches_next(struct tess_engine *engine, bool test, int32_t micro,
+enum tess_status tess__batches_next(struct tess_engine *engine, enum tess_batch kind, int32_t micro,
                                     void **input_out, int32_t **label_out)
 {
     struct tess_kernel *kernel = engine->kernel;
-    struct tess_loader *loader = test ? engine->batches.test_loader : engine->batches.loader;
+    struct tess_loader *loader = kind == TESS_BATCH_TEST    ? engine->batches.test_loader
+                                 : kind == TESS_BATCH_AUDIT ? engine->audit.loader
+                                                            : engine->batches.loader;
     int64_t rows;
     if (engine->plan.skips_input) { /* another rank loads */
         *input_out = tess_memory_get(engine->memory, engine->batches.input[0]);
@@ -183,7 +216,7 @@ enum tess_status tess__batches_next(struct tess_engine *engine, bool test, int32
         kernel->ops->access(kernel, false);
         return status;
     }
-    if (test || !engine->config->cuda.graph)
+    if (kind != TESS_BATCH_TRAIN || !engine->config->cuda.graph)
         return batches_next(engine, loader, 0, input_out, label_out);
     batches_place(engine, micro, input_out, label_out);
     return TESS_OK;
@@ -213,6 +246,7 @@ void tess__batches_close(struct tess_engine *engine)
 {
     tess_loader_close(engine->batches.loader);
     tess_loader_close(engine->batches.test_loader);
+    tess_loader_close(engine->audit.loader);
     if (engine->batches.sent != NULL) {
         (void)engine->kernel->queue->ops->wait(
             engine->batches.sent); /* pinned memory is about to go */
@@ -221,11 +255,14 @@ void tess__batches_close(struct tess_engine *engine)
     for (int i = 0; i <= TESS_SLOTS_MAX; i++)
         if (engine->batches.pinned[i] != NULL)
             engine->kernel->ops->unpin(engine->kernel, engine->batches.pinned[i]);
+    if (engine->audit.pinned != NULL)
+        engine->kernel->ops->unpin(engine->kernel, engine->audit.pinned);
 }
 
 enum tess_status tess__batches_open(struct tess_engine *engine)
 {
     struct tess_kernel *kernel = engine->kernel;
+    struct tess_batches *batches = &engine->batches;
     if (engine->plan.skips_input || !tess__schedule_loads(&engine->schedule))
         return TESS_OK;
     if (kernel->ops->far_memory)
@@ -244,14 +281,22 @@ enum tess_status tess__batches_open(struct tess_engine *engine)
     if (!engine->config->kernel->host_memory && !engine->config->kernel->far_memory)
         config.options.workers = 0;
     for (int32_t i = 0; i < engine->sizes.slot_count; i++)
-        TESS_TRY(batches_slot(engine, i, &config.input[i], &config.label[i]));
+        TESS_TRY(batches_slot(engine, batches->input[i], batches->label[i], &batches->pinned[i],
+                              &config.input[i], &config.label[i]));
     engine->batches.first_step = engine->progress.step;
     TESS_TRY(tess_loader_open(&config, &engine->batches.loader));
-    if (engine->sizes.test_leaves == 0)
-        return TESS_OK;
     config.options.workers = 0;
     config.slot_count = 1;
-    TESS_TRY(batches_slot(engine, TESS_SLOTS_MAX, &config.input[0], &config.label[0]));
+    if (engine->config->run.audit > 0) {
+        TESS_TRY(batches_slot(engine, engine->audit.input, engine->audit.label,
+                              &engine->audit.pinned, &config.input[0], &config.label[0]));
+        config.request = batches_audit;
+        TESS_TRY(tess_loader_open(&config, &engine->audit.loader));
+    }
+    if (engine->sizes.test_leaves == 0)
+        return TESS_OK;
+    TESS_TRY(batches_slot(engine, batches->input[TESS_SLOTS_MAX], batches->label[TESS_SLOTS_MAX],
+                          &batches->pinned[TESS_SLOTS_MAX], &config.input[0], &config.label[0]));
     config.request = batches_test;
-    return tess_loader_open(&config, &engine->batches.test_loader);
+    return tess_loader_open(&config, &batches->test_loader);
 }

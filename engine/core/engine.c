@@ -148,6 +148,7 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     TESS_TRY(tess_memory_open(&engine->memory));
     TESS_TRY(engine_plan_strategy(engine));
     TESS_TRY(tess__record_plan(engine));
+    TESS_TRY(tess__audit_plan(engine));
     tess__sizes_finish(engine);
     return tess__engine_reserve(engine);
 }

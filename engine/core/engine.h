@@ -68,6 +68,10 @@ struct tess_step_result {
 enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
                                   struct tess_step_result *result_out);
 
+/* Steps whose gradients were computed by another rank too, and compared, since the engine opened.
+ */
+int64_t tess_engine_audited(const struct tess_engine *engine);
+
 /* Mean loss over the samples of the epoch so far, at least one step; the same bits on every layout,
  * whichever steps reduced their loss and wherever the run was resumed. Collective. */
 enum tess_status tess_engine_epoch_loss(struct tess_engine *engine, double *loss_out);

@@ -160,6 +160,7 @@ static enum tess_status open_all(struct tess_engine *engine)
                              engine->schedule.action_count));
     TESS_TRY(open_optim(engine));
     TESS_TRY(tess__unused_open(engine));
+    TESS_TRY(tess__audit_open(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
     if (engine->tensor_strategy.ops != NULL)

@@ -7,15 +7,15 @@
 #include "base/rng.h"
 #include "tessera/check.h"
 
-enum tess_status tess__engine_batch(struct tess_engine *engine, bool test, const void **input_out,
-                                    const int32_t **label_out)
+enum tess_status tess__engine_batch(struct tess_engine *engine, enum tess_batch kind,
+                                    const void **input_out, const int32_t **label_out)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_strategy *strategy = &engine->strategy;
     void *input = NULL;
     int32_t *label = NULL;
     tess__engine_doing(engine, TESS_DOING_LOADING, -1);
-    TESS_TRY(tess__batches_next(engine, test, strategy->micro, &input, &label));
+    TESS_TRY(tess__batches_next(engine, kind, strategy->micro, &input, &label));
     const size_t row_bytes = engine->sizes.row_bytes;
     char *mine = input;
     int32_t *my_label = label;
@@ -53,6 +53,8 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
         if (phase == TESS_PHASE_BACKWARD)
             engine->tables.grad_of[index] = segment->grad + at;
     }
+    if (phase == TESS_PHASE_BACKWARD_AGAIN)
+        tess__audit_bind(engine, unit);
     for (int32_t o = engine->tables.unit_op_first[unit]; o < engine->tables.unit_op_first[unit + 1];
          o++) {
         engine->tables.op[o].weight_token = engine->progress.weight_token;
@@ -181,20 +183,24 @@ static enum tess_status pass_remake(struct tess_engine *engine, struct tess_pass
 }
 
 static enum tess_status pass_backward_unit(struct tess_engine *engine,
-                                           const struct pass_place *place, int32_t unit)
+                                           const struct pass_place *place, int32_t unit,
+                                           enum tess_phase phase)
 {
     struct tess_strategy *strategy = &engine->strategy;
     tess__engine_doing(engine, TESS_DOING_BACKWARD, unit);
-    TESS_TRY(strategy->ops->unit_enter(strategy, unit, TESS_PHASE_BACKWARD));
-    pass_bind_unit(engine, unit, TESS_PHASE_BACKWARD);
+    TESS_TRY(strategy->ops->unit_enter(strategy, unit, phase));
+    pass_bind_unit(engine, unit, phase);
     tess__unused_enter(engine, unit);
     struct tess_pass pass = pass_of(engine, place, unit);
     TESS_TRY(pass_remake(engine, &pass, unit));
     TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
-    TESS_TRY(tess__unused_leave(engine, unit));
-    if (engine->config->run.buffers == 1 && engine->plan.rank_count > 1)
+    TESS_TRY(tess__audit_take(engine, unit));
+    if (phase == TESS_PHASE_BACKWARD)
+        TESS_TRY(tess__unused_leave(engine, unit));
+    if (phase == TESS_PHASE_BACKWARD && engine->config->run.buffers == 1 &&
+        engine->plan.rank_count > 1)
         pass_drop_statistics(engine, unit);
-    return strategy->ops->unit_leave(strategy, unit, TESS_PHASE_BACKWARD);
+    return strategy->ops->unit_leave(strategy, unit, phase);
 }
 
 enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk, int32_t slot,
@@ -204,15 +210,17 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
     const struct tess_plan *plan = &engine->plan;
     const struct tess_chunk *here = &engine->schedule.chunk[chunk];
     const struct pass_place place = {chunk, slot, row_first, output_grad, input_grad};
+    const bool again = engine->audit.pass != TESS_AUDIT_FIRST; /* its gradients stay here */
     int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
         next--;
     tess__engine_range(engine, "backward");
     for (int32_t u = here->unit_end - 1; u >= here->unit_first; u--) {
         tess__engine_range(engine, engine->declare.unit[u].name);
-        TESS_TRY(pass_backward_unit(engine, &place, u));
+        TESS_TRY(pass_backward_unit(engine, &place, u,
+                                    again ? TESS_PHASE_BACKWARD_AGAIN : TESS_PHASE_BACKWARD));
         tess__engine_range(engine, NULL);
-        for (; next >= 0 && plan->segment[next].unit_first >= u; next--)
+        for (; !again && next >= 0 && plan->segment[next].unit_first >= u; next--)
             TESS_TRY(strategy->ops->grads_ready(strategy, next));
     }
     tess__engine_range(engine, NULL);

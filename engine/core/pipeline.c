@@ -8,13 +8,13 @@
 #include "tessera/check.h"
 
 /* The rows and labels of the next batch, where this chunk needs them. */
-static enum tess_status pipe_load(struct tess_engine *engine, bool test,
+static enum tess_status pipe_load(struct tess_engine *engine, enum tess_batch kind,
                                   const struct tess_chunk *chunk, int32_t slot,
                                   struct tess_flight *flight)
 {
     const void *input;
     const int32_t *label;
-    TESS_TRY(tess__engine_batch(engine, test, &input, &label));
+    TESS_TRY(tess__engine_batch(engine, kind, &input, &label));
     tess__batches_keep(engine, chunk, slot, &input, &label);
     if (chunk->first)
         flight->input = input;
@@ -46,7 +46,7 @@ static enum tess_status pipe_forward(struct tess_engine *engine, int32_t i)
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_DATA));
     TESS_TRY(tess_event_wait(&flight->sent)); /* of the micro-batch that had the slot before */
     if (chunk->first || chunk->last)
-        TESS_TRY(pipe_load(engine, false, chunk, slot, flight));
+        TESS_TRY(pipe_load(engine, TESS_BATCH_TRAIN, chunk, slot, flight));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_FORWARD));
     if (!chunk->first) {
         TESS_TRY(tess__stages_post_inputs(engine, i));
@@ -172,7 +172,7 @@ static enum tess_status pipe_evaluate(struct tess_engine *engine)
         struct tess_flight *flight = tess__stages_flight(engine, c, 0);
         TESS_TRY(tess_event_wait(&flight->sent));
         if (chunk->first || chunk->last)
-            TESS_TRY(pipe_load(engine, true, chunk, 0, flight));
+            TESS_TRY(pipe_load(engine, TESS_BATCH_TEST, chunk, 0, flight));
         if (!chunk->first) {
             void *input = tess__stages_input(engine, c, 0);
             flight->input = input;

@@ -485,10 +485,12 @@ enum tess_status tess_saver_end(struct tess_saver *saver, const struct tess_chec
     } else if (comm->rank == 0) {
         const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
         const struct tess_checkpoint_state state = saver_state(saver, about);
-        there = tess_checkpoint_end(saver->setup.run, &saver->store, &state, &saver->engine->model,
-                                    saver->setup.keep) == TESS_OK;
+        there = tess_checkpoint_end(saver->setup.run, &saver->store, &state,
+                                    &saver->engine->model) == TESS_OK;
+        const bool pruned =
+            there && tess_checkpoint_prune(saver->setup.run, saver->setup.keep) == TESS_OK;
         tess__log_redirect(former);
-        if (!there)
+        if (!pruned)
             snprintf(why, TESS_SAVER_WHY, "%s", tess_log_last_error());
     }
     if (comm->rank == 0 && !there)

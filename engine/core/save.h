@@ -49,8 +49,8 @@ bool tess_saver_written(const struct tess_saver *saver);
 
 /*
  * Wait until all ranks have written, and give the checkpoint its name. *saved: it is there; else
- * `why` as above. `about` has the options, names and fingerprints; the rest is filled in here.
- * Collective.
+ * `why` as above. Where it is there, `why` is "" or says which older one could not be removed.
+ * `about` has the options, names and fingerprints; the rest is filled in here. Collective.
  */
 enum tess_status tess_saver_end(struct tess_saver *saver, const struct tess_checkpoint_state *about,
                                 bool *saved, char why[TESS_SAVER_WHY]);

@@ -153,6 +153,22 @@ struct tess_unused {
     int64_t *updates; /* [params] updates done, likewise */
 };
 
+/* Computations of a micro-batch; see audit.c. */
+enum tess_audit_pass { TESS_AUDIT_FIRST, TESS_AUDIT_AGAIN, TESS_AUDIT_THIRD, TESS_AUDIT_PASSES };
+
+struct tess_audit {
+    bool due; /* in the current step */
+    enum tess_audit_pass pass;
+    int32_t micro, distance; /* which micro-batch, of the rank so many places on */
+    int64_t steps;           /* audited so far */
+    uint64_t *digest;        /* [passes, params of the model] of this rank's gradients; 0: none */
+    uint64_t *all;           /* [ranks of the mesh, passes, params] */
+    float *ahead;            /* host, where kernels have a queue: gradients are read to here */
+    struct tess_block grad, input, label;
+    struct tess_loader *loader;
+    void *pinned; /* far memory: rows, then labels */
+};
+
 #define TESS_OWNED_MAX 32
 
 struct tess_engine {
@@ -194,6 +210,7 @@ struct tess_engine {
     struct tess_found found;
     struct tess_laps laps;
     struct tess_record record;
+    struct tess_audit audit;
     struct tess_progress progress;
 
     /* The update. */
@@ -262,10 +279,10 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
  * unit, NULL where it is the first. */
 enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                        uint64_t row_first, void *output_grad, void *input_grad);
-/* Load a batch, of the test split with `test`; the strategy distributes its rows. label_out is for
- * the loss. */
-enum tess_status tess__engine_batch(struct tess_engine *engine, bool test, const void **input_out,
-                                    const int32_t **label_out);
+/* Load a batch; the strategy distributes its rows. label_out is for the loss. */
+enum tess_batch { TESS_BATCH_TRAIN, TESS_BATCH_TEST, TESS_BATCH_AUDIT };
+enum tess_status tess__engine_batch(struct tess_engine *engine, enum tess_batch kind,
+                                    const void **input_out, const int32_t **label_out);
 /* Loss of the last unit's output in a slot, where the model does not compute it itself and this
  * rank does. */
 enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, bool gradient);
@@ -283,8 +300,9 @@ void tess__batches_close(struct tess_engine *engine);
  * those of the coming step. */
 enum tess_status tess__batches_load_step(struct tess_engine *engine);
 
-/* The next batch for training, micro-batch `micro` of the step, or for a test, in device memory. */
-enum tess_status tess__batches_next(struct tess_engine *engine, bool test, int32_t micro,
+/* The next batch for training, micro-batch `micro` of the step, or for a test, or the one that is
+ * audited, in device memory. */
+enum tess_status tess__batches_next(struct tess_engine *engine, enum tess_batch kind, int32_t micro,
                                     void **input_out, int32_t **label_out);
 
 /* Copy the rows and labels that a chunk needs to its slot, as other batches are loaded before its
@@ -390,6 +408,20 @@ enum tess_status tess__values_open(const struct tess_engine *engine, int64_t ahe
 enum tess_status tess__values_get(struct tess_values *values, const struct tess_piece *piece,
                                   int64_t from, int64_t count, const float **x_out);
 void tess__values_close(struct tess_values *values);
+
+/* audit_take.c. reserve, open: its memory. bind: a unit's gradients go to memory of the audit.
+ * take: the hashes of the gradients that a unit's backward has written, where they are audited. */
+enum tess_status tess__audit_reserve(struct tess_engine *engine);
+enum tess_status tess__audit_open(struct tess_engine *engine);
+void tess__audit_bind(struct tess_engine *engine, int32_t unit);
+enum tess_status tess__audit_take(struct tess_engine *engine, int32_t unit);
+
+/* audit.c. plan: TESS_ERR_USAGE where a step cannot be audited. begin: of a step. step: after its
+ * passes, before the update; TESS_ERR_DEVICE on all ranks names the one whose bits differ.
+ * Collective. */
+enum tess_status tess__audit_plan(struct tess_engine *engine);
+void tess__audit_begin(struct tess_engine *engine);
+enum tess_status tess__audit_step(struct tess_engine *engine);
 
 /* unused.c. begin: of a step. enter, leave: around each unit's backward; leave gives unused
  * parameters a gradient of zero. */

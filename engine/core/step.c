@@ -144,6 +144,8 @@ static enum tess_status step_queue(struct tess_engine *engine, bool want_loss)
               engine->found.verdict);
     engine->progress.count_zeros = want_loss;
     TESS_TRY(tess__engine_pipe_step(engine));
+    TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
+    TESS_TRY(tess__audit_step(engine));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_UPDATE));
     TESS_TRY(step_update(engine, want_loss));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
@@ -287,6 +289,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     TESS_TRY(tess__laps_begin(&engine->laps));
     engine->strategy.training = true;
     tess__unused_begin(engine);
+    tess__audit_begin(engine);
     engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
     if (engine->progress.step % engine->sizes.steps_per_epoch == 0)
         memset(engine->progress.epoch_loss, 0, sizeof(engine->progress.epoch_loss));

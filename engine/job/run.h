@@ -75,6 +75,7 @@ struct tess__run_final {
     double first_step_s;                /* from the program's start to the end of the first step */
     double loss_scale, loss_zero_share; /* of the last step */
     int64_t skipped;
+    int64_t audited; /* steps; see tess_engine_audited */
 };
 
 /* Every rank: its costs. */

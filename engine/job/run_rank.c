@@ -364,6 +364,7 @@ static enum tess_status loop_send_end(struct loop *loop)
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof(cost)));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
     loop->final.steps = loop->step_count;
+    loop->final.audited = tess_engine_audited(loop->engine);
     loop->final.samples_per_s = stretch_rate(&loop->warm);
     loop->final.comm_share = stretch_share(&loop->warm);
     loop->final.time_s = loop->cumulative_s;

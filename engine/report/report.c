@@ -88,8 +88,9 @@ static enum tess_status report_write(const struct tess__call *call)
     const struct report_options *options = call->values;
     struct tess__report report = {0};
     struct tess__html html = {0};
-    enum tess_status status = TESS_OK;
+    enum tess_status status;
     char size[TESS__TEXT_BYTES];
+    status = tess_file_check(options->out, TESS_FILE_TEXT, "--out");
     for (int i = 0; i < call->word_count && status == TESS_OK; i++)
         status = tess__report_load(&report, call->word[i]);
     if (status == TESS_OK) {

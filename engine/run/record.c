@@ -301,6 +301,7 @@ json_t *tess__record_final(const struct tess__run *run, const struct tess__histo
     json_object_set_new(object, "operations", tess__mfu_record_model(run));
     json_object_set_new(object, "device", record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
+    json_object_set_new(object, "audited_steps", json_integer((json_int_t) final->audited));
     record_restarts(object, run, history);
     return json_pack("{s:o}", "final", object);
 }

@@ -135,6 +135,11 @@ static enum tess_status train_show_validation(struct train *train,
 static enum tess_status train_show_saved(struct train *train, const struct tess__run_saved *saved)
 {
     tess__prometheus_saved(train->prometheus, saved);
+    if (saved->saved && saved->why[0] != '\0') {
+        tess__progress_clear(&train->progress);
+        tess_log(TESS_LOG_WARN, "step %" PRId64 " is saved, but older checkpoints stay: %s",
+                 saved->step, saved->why);
+    }
     if (saved->saved)
         return tess_metrics_write(train->metrics, tess__record_saved(saved));
     tess__progress_clear(&train->progress);
@@ -472,6 +477,9 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     struct train train = {.folder_lock = -1};
     enum tess_status status;
     config->saves = tess_config_saves(config);
+    if (!config->saves && config->run.run[0] != '\0' && config->run.fp8 == TESS_FP8_HISTORY)
+        tess_log(TESS_LOG_WARN, "no checkpoints of this run: they would lack the scales of earlier "
+                                "steps that --fp8 history keeps; --fp8 now has none");
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     train.watch = (enum tess__watch_choice)options->watch;

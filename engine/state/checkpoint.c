@@ -145,11 +145,11 @@ enum tess_status tess_checkpoint_remove(const char *run, int64_t step)
     TESS_TRY(tess_checkpoint_path(run, step, false, path));
     TESS_TRY(tess_checkpoint_path(run, step, true, part));
     (void)checkpoint_delete(part);
-    int error = rename(path, part) != 0 ? errno : 0;
-    if (error == 0)
-        error = checkpoint_delete(part);
+    if (rename(path, part) != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    const int error = checkpoint_delete(part);
     if (error != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot remove %s: %s", path, strerror(error));
+        TESS_FAIL(TESS_ERR_IO, "cannot remove %s: %s", part, strerror(error));
     return TESS_OK;
 }
 
@@ -238,21 +238,23 @@ enum tess_status tess_checkpoint_open_files(const char *run, int64_t step,
     return tess__checkpoint_open_in(path, store, O_WRONLY, fd);
 }
 
-/* Those but the newest `keep`. A checkpoint that cannot be removed costs room, not the run. */
-static void checkpoint_prune(const char *run, int64_t keep)
+enum tess_status tess_checkpoint_prune(const char *run, int64_t keep)
 {
     int64_t *step;
     int32_t count;
-    if (keep == 0 || tess_checkpoint_list(run, &step, &count) != TESS_OK)
-        return;
+    enum tess_status status = TESS_OK;
+    if (keep == 0)
+        return TESS_OK;
+    TESS_TRY(tess_checkpoint_list(run, &step, &count));
     for (int32_t i = 0; i < count - keep; i++)
-        (void)tess_checkpoint_remove(run, step[i]);
+        TESS_KEEP(status, tess_checkpoint_remove(run, step[i]));
     free(step);
+    return status;
 }
 
 enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *store,
                                      const struct tess_checkpoint_state *state,
-                                     const struct tess_declare *model, int64_t keep)
+                                     const struct tess_declare *model)
 {
     char part[TESS_CHECKPOINT_PATH], path[TESS_CHECKPOINT_PATH], parent[TESS_CHECKPOINT_PATH];
     TESS_TRY(tess_checkpoint_path(run, state->step, true, part));
@@ -266,7 +268,6 @@ enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *s
         error = tess_file_sync_folder(parent);
     if (error != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot finish %s: %s", path, strerror(error));
-    checkpoint_prune(run, keep);
     return TESS_OK;
 }
 

@@ -67,12 +67,16 @@ enum tess_status tess_checkpoint_open_files(const char *run, int64_t step,
 
 /*
  * The writer, last, when every rank has written and flushed its elements: state.json, then the
- * folder gets its name. All checkpoints but the `keep` newest are removed; 0 keeps all.
+ * folder gets its name.
  * TESS_ERR_IO: older checkpoints are there; this one may be, where only flushing its name failed.
  */
 enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *store,
                                      const struct tess_checkpoint_state *state,
-                                     const struct tess_declare *model, int64_t keep);
+                                     const struct tess_declare *model);
+
+/* Remove all complete checkpoints but the `keep` newest; 0 keeps all. TESS_ERR_IO names the last
+ * one that could not be removed, when all others have been. */
+enum tess_status tess_checkpoint_prune(const char *run, int64_t keep);
 
 /* The writer, instead of end: removes what was begun. */
 void tess_checkpoint_drop(const char *run, int64_t step);

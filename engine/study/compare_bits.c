@@ -4,9 +4,9 @@
  * bits of their own: their loss is held against that of the same training on whole layers.
  */
 #include "study/compare.h"
-#include "study/product.h"
 
 #include "base/options.h"
+#include "config/config_bits.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,52 +17,22 @@
 /* A share of the loss that is no bound any more. */
 #define BITS_BOUND_MAX 0.1
 
-/* Options that change how a step is computed, never its bits, or whose effect is in the figures
- * that bits_key_of adds. */
-static bool bits_is_neutral(const struct tess_config *config, const char *name)
-{
-    static const char *const neutral[] = {
-        "strategy",       "ranks",
-        "threads",        "timeout",
-        "log-every",      "evaluate",
-        "bind",           "run",
-        "grid",           "accumulate",
-        "batch-size",     "batch-per-rank",
-        "debug",          "hash-every",
-        "steps",          "variants",
-        "find-unused",    "epochs",
-        "data.workers",   "learning-rate",
-        "base-lr",        "lr-scale",
-        "base-batch",     "warmup-start",
-        "mesh",           "recompute",
-        "tensor.ranks",   "tensor.sequence-parallel",
-        "save-weights",   "tensor.canonical",
-        "evaluate-every",
-    };
-    const size_t part = strcspn(name, ".");
-    char first[64];
-    for (size_t i = 0; i < sizeof(neutral) / sizeof(neutral[0]); i++)
-        if (strcmp(neutral[i], name) == 0)
-            return true;
-    if (!name[part] || part >= sizeof(first))
-        return false;
-    memcpy(first, name, part);
-    first[part] = '\0';
-    return tess__product_has(config->run.strategy, first);
-}
-
 struct bits_key {
     const struct tess_config *config;
     FILE *file;
+    bool in_turn; /* sums are not the one tree: who carries them decides too */
 };
 
+/* Figures are added by bits_key_of, as they were resolved. */
 static void bits_key_option(void *context, const char *name, const char *value, const char *origin,
                             const struct tess_option *option)
 {
     struct bits_key *key = context;
     (void)origin;
     (void)option;
-    if (!bits_is_neutral(key->config, name))
+    const enum tess_option_bits bits = tess_config_option_bits(key->config, name);
+    if (bits == TESS_BITS_DECIDES || bits == TESS_BITS_PLACE ||
+        (key->in_turn && strncmp(name, "comm", strlen("comm")) == 0))
         fprintf(key->file, "%s=%s\n", name, value);
 }
 
@@ -74,7 +44,8 @@ static char *bits_key_of(const struct tess__run *run)
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     char *text = NULL;
     size_t bytes = 0;
-    struct bits_key key = {config, open_memstream(&text, &bytes)};
+    const bool in_turn = plan->reduce_dtype != TESS_F32 || plan->fold_in_turn;
+    struct bits_key key = {config, open_memstream(&text, &bytes), in_turn};
     if (!key.file)
         return NULL;
     tess_options_visit(config->options, bits_key_option, &key);
@@ -82,7 +53,7 @@ static char *bits_key_of(const struct tess__run *run)
             config->optim.learning_rate, config->optim.warmup_start);
     /* Gradients that are rounded on their way, and sums that are not the tree, depend on the
      * layout. */
-    if (plan->reduce_dtype != TESS_F32 || plan->fold_in_turn)
+    if (in_turn)
         fprintf(key.file, "%s %d %d\n", config->run.strategy, run->rank_count, plan->accumulate);
     if (fclose(key.file) != 0) {
         free(text);

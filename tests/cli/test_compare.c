@@ -131,6 +131,29 @@ static void case_no_common_grid(void **state)
     assert_non_null(strstr(spawn.out, "f32, grid 3: three is alone with its options\n"));
 }
 
+/* What changes no bits does not part runs that have the same ones: who carries the sums, and
+ * whether calls are compared. Where sums have no fixed order, who carries them does. */
+static void case_same_bits(void **state)
+{
+    static struct spawn spawn;
+    char *same[] = {"tessera",
+                    "compare",
+                    SMALL,
+                    "--strategy",
+                    "ddp",
+                    "--variants",
+                    "a:; b: comm=tcp; c: comm=tcp debug=on; d: peak-tflops=3",
+                    NULL};
+    char *fast[] = {"tessera",    "compare",          SMALL, "--strategy", "ddp", "--reduce=fast",
+                    "--variants", "a:; b: comm=tcp;", NULL};
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, same, NULL), 0);
+    assert_non_null(strstr(spawn.out, "hashes: all 4 equal"));
+    assert_int_equal(spawn_run(&spawn, fast, NULL), 0);
+    assert_non_null(strstr(spawn.out, "a is alone with its options\n"));
+}
+
 static void case_bad(void **state)
 {
     static struct spawn spawn;
@@ -169,6 +192,7 @@ int main(void)
         cmocka_unit_test(case_variants),
         cmocka_unit_test(case_file),
         cmocka_unit_test(case_no_common_grid),
+        cmocka_unit_test(case_same_bits),
         cmocka_unit_test(case_bad),
     };
 

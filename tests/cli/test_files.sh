@@ -40,10 +40,10 @@ touch real # an empty file is no run
 chmod 640 real
 
 # ---- outputs ----
-ln -s ../real run/weights.safetensors
-expect 0 '' "${small[@]}" --run run --save-every off
-[[ -L run/weights.safetensors && $(stat -c %a real) == 640 && $(stat -c %s real) -gt 100 ]] ||
-    fail 'a link to a file: the link, the mode or the weights are lost'
+ln -s ../real run/trace.json
+expect 0 '' "${small[@]}" --trace run/trace.json
+[[ -L run/trace.json && $(stat -c %a real) == 640 && $(stat -c %s real) -gt 100 ]] ||
+    fail 'a link to a file: the link, the mode or the trace are lost'
 for target in fifo /dev/full folder nowhere; do
     rm -rf run
     mkdir run
@@ -61,10 +61,17 @@ for target in folder nowhere/file; do
     before 1 "--json $target: cannot" "${compare[@]}" --json $target
     before 1 "--trace $target: cannot" "${small[@]}" --trace $target
 done
+# A pipe by its name may have no reader when the work is done; one that is open already has.
+before 1 '--json fifo: cannot write there: it is a pipe' "${compare[@]}" --json fifo
+before 1 '--trace fifo: cannot write there: it is a pipe' "${small[@]}" --trace fifo
+expect 1 '--json fifo: cannot write there: it is a pipe' bench kernels --json fifo
+expect 1 '--json fifo: cannot write there: it is a pipe' bench comm --json fifo
+expect 1 '--out fifo: cannot write there: it is a pipe' report run --out fifo
+expect 0 '' topo --machine 'node:2 gpu:2' --json >(cat >piped)
 expect 0 '' topo --machine 'node:2 gpu:2' --json real --svg picture
 [[ $(stat -c %a real) == 640 ]] || fail 'the mode of a file that was replaced is lost'
-expect 1 'cannot write fifo' topo --machine 'node:2 gpu:2' --json fifo
-expect 1 'cannot write folder' topo --machine 'node:2 gpu:2' --svg folder
+expect 1 '--json fifo: cannot write there' topo --machine 'node:2 gpu:2' --json fifo
+expect 1 '--svg folder: cannot write there' topo --machine 'node:2 gpu:2' --svg folder
 expect 0 '' topo --machine 'node:2 gpu:2' --json /dev/stdout
 grep -q '^{' out || fail '--json /dev/stdout prints nothing'
 

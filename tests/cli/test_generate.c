@@ -5,6 +5,7 @@
  */
 #include "harness/spawn.h"
 
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -65,6 +66,7 @@ static void case_says(void **state)
     static const char *const layout[] = {"single --ranks 1", "fsdp --ranks 4",
                                          "ddp --ranks 2 --precision bf16", "fsdp+tp+pp --ranks 8"};
     char words[512];
+    glob_t found;
 
     (void)state;
     for (size_t i = 0; i < (TESTS_DIVISOR > 1 ? 2 : sizeof(layout) / sizeof(layout[0])); i++) {
@@ -80,6 +82,14 @@ static void case_says(void **state)
     check_says("out0 --temperature 0 --tokens 5 --precision f16", "all, ", "all, then ");
     check_says("out0 --top-k 1 --tokens 5 --temperature 7", "all, ", "all, then ");
     check_says("out0 --top-p 1e-6 --tokens 5 --context 10", "all, ", "all, then ");
+    /* A checkpoint; and a run that has nothing else, as after kill -9. */
+    assert_int_equal(glob("out0/checkpoints/step-*", 0, NULL, &found), 0);
+    snprintf(words, sizeof(words), "%s --temperature 0 --tokens 5", found.gl_pathv[0]);
+    globfree(&found);
+    check_says(words, "all, ", "all, then ");
+    assert_int_equal(rename("out0/weights.safetensors", "out0/hidden"), 0);
+    check_says("out0 --temperature 0 --tokens 5", "all, ", "all, then ");
+    assert_int_equal(rename("out0/hidden", "out0/weights.safetensors"), 0);
     /* Weights alone, with the model's options from a file that contains more than those. */
     check_says("out1/weights.safetensors --config run.yaml --temperature 0 --tokens 5", "all, ",
                "all, then ");
@@ -172,7 +182,7 @@ static void case_refused(void **state)
         {"generate wide/weights.safetensors --config wide.yaml", "has 300 tokens of a tokenizer",
          2},
         {"generate text.txt --config run.yaml", "not a safetensors file", 1},
-        {"generate unsaved", "unsaved/weights.safetensors is not there", 1},
+        {"generate unsaved", "unsaved has no weights: neither a complete checkpoint nor", 1},
         {"generate images", "model 'mlp' is not one of tokens", 1},
         {"generate broken", "does not begin with {\"run\": ...}", 1},
         {"generate other", "other weights?", 1},
@@ -180,7 +190,9 @@ static void case_refused(void **state)
 
     (void)state;
     assert_int_equal(run("train --data synthetic --steps 1 --evaluate off --run images"), 0);
-    assert_int_equal(run(TRAIN "--steps 1 --strategy single --run unsaved --save-weights off"), 0);
+    assert_int_equal(
+        run(TRAIN "--steps 1 --strategy single --run unsaved --save-weights off --save-every off"),
+        0);
     assert_int_equal(run(TRAIN "--steps 1 --strategy single --run wide --gpt.vocab 300"), 0);
     assert_int_equal(mkdir("broken", 0777), 0);
     assert_int_equal(mkdir("other", 0777), 0);

@@ -220,6 +220,39 @@ static void case_contradictions(void **state)
     assert_int_equal(run("train --run said --resume --steps 6 --ranks 4"), 0);
 }
 
+/* Scales that are made of the operand at hand are no state. Those of earlier calls are, and lie
+ * where no checkpoint has them. */
+static void case_fp8(void **state)
+{
+    char whole[17], hash[17];
+
+    (void)state;
+    assert_int_equal(
+        run(GPT "--precision bf16 --kernel ref --fp8 now --steps 4 --strategy ddp --ranks 2"), 0);
+    final_hash(whole);
+    assert_int_equal(
+        run(GPT "--precision bf16 --kernel ref --fp8 now --steps 4 --strategy ddp --ranks 2 "
+                "--run fp8 --save-every 2"),
+        0);
+    assert_int_equal(spawn_remove("fp8/checkpoints/step-00000004"), 0);
+    assert_int_equal(run("train --run fp8 --resume --kernel ref --ranks 1 --strategy single"), 0);
+    final_hash(hash);
+    assert_string_equal(hash, whole);
+
+    assert_int_equal(run(GPT "--precision bf16 --kernel ref --fp8 history --steps 2 --save-every 1 "
+                             "--run history"),
+                     2);
+    assert_non_null(strstr(spawn.err, "--fp8 history keeps scales of earlier steps"));
+    assert_non_null(strstr(spawn.err, "--save-every needs --fp8 now"));
+    assert_int_equal(run(GPT "--precision bf16 --kernel ref --fp8 history --steps 2 --restarts 1 "
+                             "--run history"),
+                     2);
+    assert_int_equal(run(GPT "--precision bf16 --kernel ref --fp8 history --steps 2 --run history"),
+                     0);
+    assert_non_null(strstr(spawn.err, "no checkpoints of this run"));
+    assert_int_equal(access("history/checkpoints", F_OK), -1);
+}
+
 /* Flip a bit at byte `at` of a file of the checkpoint `hurt`; at -1: of its last. */
 static void flip(const char *name, off_t at)
 {
@@ -308,7 +341,7 @@ int main(void)
         cmocka_unit_test(case_data_layouts), cmocka_unit_test(case_products),
         cmocka_unit_test(case_state),        cmocka_unit_test(case_killed),
         cmocka_unit_test(case_signals),      cmocka_unit_test(case_contradictions),
-        cmocka_unit_test(case_damage),
+        cmocka_unit_test(case_damage),       cmocka_unit_test(case_fp8),
     };
     return cmocka_run_group_tests_name("resume", tests, set_up, tear_down);
 }

@@ -236,6 +236,50 @@ static void case_words(void **state)
     }
 }
 
+/* Options of saving without a folder to save to: from the command line and from a file. */
+static void case_no_folder(void **state)
+{
+    static const char *const given[][2] = {
+        {"--save-every 2", "--save-every 2 is"},
+        {"--keep 3", "--keep 3 is"},
+        {"--save-memory 0", "--save-memory 0 is"},
+        {"--save-bandwidth 1MiB", "--save-bandwidth"},
+        {"--save-required", "--save-required on is"},
+        {"--overwrite", "--overwrite on is"},
+        {"--save-weights on", "--save-weights on is"},
+        {"keeps.yaml", "--keep 5 is"},
+    };
+    FILE *file = fopen("keeps.yaml", "w");
+
+    (void)state;
+    assert_non_null(file);
+    fputs("keep: 5\n", file);
+    fclose(file);
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+        assert_int_equal(run(TRAIN "%s", given[i][0]), 2);
+        if (strstr(spawn.err, given[i][1]) == NULL || strstr(spawn.err, "give --run DIR") == NULL)
+            fail_msg("%s: %s", given[i][0], spawn.err);
+    }
+    assert_int_equal(run(TRAIN "keeps.yaml --run kept"), 0);
+    assert_int_equal(run(TRAIN "--save-every off --save-weights off"), 0);
+}
+
+/* An older checkpoint that cannot be removed. The run continues on the one rank that it had, which
+ * followed from its strategy. */
+static void case_stays(void **state)
+{
+    (void)state;
+    assert_int_equal(run(TRAIN "--save-every 2 --keep 2 --run stays --schedule constant"), 0);
+    assert_int_equal(mkdir("stays/checkpoints/step-00000002/inner", 0777), 0);
+    assert_int_equal(run("train --run stays --resume --steps 8 --save-every 2 --keep 1"), 0);
+    assert_int_equal(spawn_count(spawn.err, "step 6 is saved, but older checkpoints stay: cannot "
+                                            "remove stays/checkpoints/step-00000002.part: "),
+                     1);
+    assert_int_equal(spawn_count(spawn.err, "warning: "), 1);
+    assert_int_equal(access("stays/checkpoints/step-00000008", F_OK), 0);
+    assert_int_equal(access("stays/checkpoints/step-00000004", F_OK), -1);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -253,7 +297,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_memory),    cmocka_unit_test(case_unused),
         cmocka_unit_test(case_bandwidth), cmocka_unit_test(case_required),
-        cmocka_unit_test(case_words),
+        cmocka_unit_test(case_words),     cmocka_unit_test(case_no_folder),
+        cmocka_unit_test(case_stays),
     };
     return cmocka_run_group_tests_name("saving", tests, set_up, tear_down);
 }

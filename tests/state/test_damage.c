@@ -129,7 +129,7 @@ static void save(int64_t step)
             (void)visit(NULL, &store, fd, step, p, a, &check[(a + 1) * PARAMS + p]);
     for (int32_t f = 0; f < store.file_count; f++)
         assert_int_equal(tess_file_close(fd[f], 0), 0);
-    assert_int_equal(tess_checkpoint_end(RUN, &store, &state, &model, 0), TESS_OK);
+    assert_int_equal(tess_checkpoint_end(RUN, &store, &state, &model), TESS_OK);
     tess_store_fini(&store);
 }
 

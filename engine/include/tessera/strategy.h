@@ -190,7 +190,12 @@ struct tess_strategy {
     int32_t group_count;
 };
 
-enum tess_phase { TESS_PHASE_FORWARD, TESS_PHASE_BACKWARD };
+enum tess_phase {
+    TESS_PHASE_FORWARD,
+    TESS_PHASE_BACKWARD,
+    TESS_PHASE_BACKWARD_AGAIN /* for an audit, after a step's passes: needs `param` alone, and no
+                                 grads_ready follows */
+};
 
 /* Tensor axis: activations cross ranks; see tess_pass_sum in tessera/model.h. */
 enum tess_crossing_kind {
