@@ -29,7 +29,7 @@ static const char *const resume_free[] = {
     "explain",      "explain-rank",   "trace",
     "trace-first",  "trace-steps",    "tensorboard",
     "watch",        "prometheus",     "evaluate-every",
-    "restarts",
+    "restarts",       "min-ranks",
 };
 
 static bool resume_begins(const char *name, const char *prefix)
