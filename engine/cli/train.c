@@ -3,6 +3,7 @@
 #include "config/config_save.h"
 #include "job/launch_env.h"
 #include "run/restart.h"
+#include "run/shrink.h"
 #include "state/checkpoint.h"
 #include "tessera/check.h"
 #include "text/command.h"
@@ -34,6 +35,10 @@ static const struct tess_option train_option_table[] = {
     {"restarts", TESS_OPTION_INT, offsetof(struct tess__train_options, restarts), "0", 0, 1e6, NULL,
      "start the ranks again, from the newest checkpoint of --run, after a process was lost, a time "
      "limit passed or a device failed: at most so often"},
+    {"min-ranks", TESS_OPTION_INT, offsetof(struct tess__train_options, min_ranks), "0", 0,
+     TESS_CONFIG_RANKS_MAX, NULL,
+     "with --restarts: after a process was lost go on with as many ranks as are left, down to this "
+     "number, in the largest layout that has the same bits; 0: start as many as before"},
     {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
      NULL,
      "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
@@ -64,11 +69,29 @@ static const char train_usage[] =
     "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
     "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
     "--resume continues a run that was stopped, on any number of ranks; --restarts does so by\n"
-    "itself, after a rank was lost.\n"
+    "itself, after a rank was lost, with --min-ranks on those that are left.\n"
     "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";
 
+/* Another layout where ranks were lost: *config is the one of all ranks before, and NULL after a
+ * failure. */
+static enum tess_status train_shrink(struct tess__args *args, const struct tess_config_table *table,
+                                     const struct tess__history *history,
+                                     const struct tess_dataset *dataset,
+                                     struct tess_config **config)
+{
+    const struct tess__train_options *options = table->target;
+    if (history == NULL || options->min_ranks == 0 || history->lost_ranks == 0)
+        return TESS_OK;
+    const enum tess_status status =
+        tess__shrink_choose(args, table, *config, dataset, history->ranks - history->lost_ranks,
+                            (int32_t)options->min_ranks);
+    tess_config_close(*config);
+    *config = NULL;
+    return status != TESS_OK ? status : tess_config_open(args->count, args->word, table, 1, config);
+}
+
 /* A training in this process. */
-static enum tess_status train_once(const struct tess__args *args, struct tess__history *history)
+static enum tess_status train_once(struct tess__args *args, struct tess__history *history)
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
@@ -79,12 +102,14 @@ static enum tess_status train_once(const struct tess__args *args, struct tess__h
     struct tess__trained trained;
     enum tess_status status = tess__peers_find(&env, &place);
     if (status == TESS_OK)
-        status = tess_config_open_placed(args->count, (char **)args->word, &table, 1,
+        status = tess_config_open_placed(args->count, args->word, &table, 1,
                                          place.starter ? &place : NULL, &config);
     options.placed = place.starter ? &env : NULL;
-    options.history = history;
     if (status == TESS_OK)
         status = tess__run_open_data(config, &dataset);
+    if (status == TESS_OK)
+        status = train_shrink(args, &table, history, dataset, &config);
+    options.history = history;
     if (status == TESS_OK)
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
     tess_dataset_close(dataset);
@@ -109,6 +134,7 @@ static int train_attempt(void *context, enum tess__attempt begin, struct tess__h
 
 /* What --restarts needs. `run`: the run's folder. */
 static enum tess_status train_check_restarts(const struct tess_config *config,
+                                             const struct tess__train_options *options,
                                              const struct tess_started *place,
                                              char run[TESS_CHECKPOINT_PATH])
 {
@@ -120,12 +146,15 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
     if (!tess_config_saves(config))
         TESS_FAIL(TESS_ERR_USAGE, "--restarts continues from a run's checkpoints: give --run DIR "
                                   "and leave --save-every on");
+    if (options->min_ranks > config->mesh.rank_count)
+        TESS_FAIL(TESS_ERR_USAGE, "--min-ranks %lld is more than the %d ranks of the run",
+                  (long long)options->min_ranks, config->mesh.rank_count);
     snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
     return TESS_OK;
 }
 
-/* How often the training may be started again, and where its checkpoints are. */
-static enum tess_status train_read_restarts(const struct tess__args *args, int64_t *restarts_out,
+/* How often the training may be started again, on how many ranks, and where its checkpoints are. */
+static enum tess_status train_read_restarts(struct tess__args *args, struct tess__restart *restart,
                                             char run[TESS_CHECKPOINT_PATH])
 {
     struct tess__train_options options;
@@ -134,12 +163,19 @@ static enum tess_status train_read_restarts(const struct tess__args *args, int64
     struct tess_started place = {0};
     struct tess_config *config = NULL;
     TESS_TRY(tess__peers_find(&env, &place));
-    TESS_TRY(tess_config_open_placed(args->count, (char **)args->word, &table, 1,
+    TESS_TRY(tess_config_open_placed(args->count, args->word, &table, 1,
                                      place.starter ? &place : NULL, &config));
-    *restarts_out = options.explain ? 0 : options.restarts;
+    restart->restarts = options.explain ? 0 : options.restarts;
+    restart->ranks = config->mesh.rank_count;
+    restart->least = (int32_t)options.min_ranks;
     enum tess_status status = tess_config_check_unsaved(config);
-    if (status == TESS_OK && *restarts_out > 0)
-        status = train_check_restarts(config, &place, run);
+    if (status == TESS_OK && restart->restarts > 0)
+        status = train_check_restarts(config, &options, &place, run);
+    else if (status == TESS_OK && options.min_ranks > 0 && !options.explain)
+        status = tess_fail(TESS_ERR_USAGE, "--min-ranks is for runs that are started again: give "
+                                           "--restarts N");
+    if (status == TESS_OK && restart->restarts > 0 && restart->least > 0)
+        status = tess__shrink_fix(args, config);
     tess_config_close(config);
     return status;
 }
@@ -148,7 +184,7 @@ static int train_command(struct tess__call *call)
 {
     char run[TESS_CHECKPOINT_PATH];
     struct tess__restart restart = {.run = run, .attempt = train_attempt, .context = &call->args};
-    const enum tess_status status = train_read_restarts(&call->args, &restart.restarts, run);
+    const enum tess_status status = train_read_restarts(&call->args, &restart, run);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
     if (restart.restarts > 0)

@@ -50,6 +50,7 @@ struct launcher {
     pid_t pid[TESS_WORLD_RANKS_MAX];        /* 0: reaped */
     bool ended[TESS_WORLD_RANKS_MAX];       /* rank's body has returned */
     int32_t first, alive_count;             /* of the processes: the lowest; not reaped */
+    bool lost[TESS_WORLD_RANKS_MAX];        /* its death is reported */
     double stopped_s[TESS_WORLD_RANKS_MAX]; /* since when it is stopped; 0: it is not */
     int fd[FD_COUNT];                       /* -1: closed */
     sigset_t old_mask;
@@ -300,6 +301,9 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     const struct tess__launch *launch = launcher->launch;
     char who[192], host[128] = "", doing[256], text[640];
 
+    if (launch->lost != NULL && !launcher->lost[p])
+        (*launch->lost)++;
+    launcher->lost[p] = true;
     if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
         snprintf(who, sizeof(who), "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
                  (int)pid);

@@ -64,6 +64,7 @@ struct tess__launch {
      * message. NULL: never. */
     enum tess_status (*tick)(void *context);
     double tick_s;
+    int32_t *lost; /* counts processes that were killed or stopped by others; NULL: not counted */
     double stopped_s; /* a process that is stopped (SIGSTOP) for that long is lost; 0: never */
     /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
     void (*before_line)(void *context);

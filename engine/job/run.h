@@ -130,6 +130,8 @@ struct tess__run {
     bool evaluate;             /* default: as configured */
     bool live;                 /* send steps often enough for a bar */
     int64_t log_every;         /* 0: ten times an epoch */
+    int64_t *step_done;        /* in memory that is shared with the ranks: rank 0 notes there which
+                                  step it has done; NULL: nowhere */
     bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;  /* borrowed; NULL: no time lines */
     struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */

@@ -186,6 +186,8 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     tess_trace_end(loop->lane);
     /* From the end of the step before: what is done between steps is part of the speed. */
     const double now_s = tess_clock_s(), time_s = now_s - loop->mark_s;
+    if (loop->run->step_done != NULL && loop->rank->rank == 0)
+        *loop->run->step_done = number;
     loop->mark_s = now_s;
     if (number == loop->step_count)
         loop->processor_s = tess_clock_thread_s() - loop->processor_s;

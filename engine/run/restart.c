@@ -94,6 +94,18 @@ static bool restart_may_help(int wait_status, const struct tess__history *histor
     }
 }
 
+/* Are there still as many ranks as the run needs? */
+static bool restart_has_ranks(const struct tess__restart *restart,
+                              const struct tess__history *history)
+{
+    const int32_t left = history->ranks - history->lost_ranks;
+    if (restart->least == 0 || left >= restart->least)
+        return true;
+    tess_log(TESS_LOG_WARN, "no restart: %d of %d ranks %s left, and --min-ranks is %d", left,
+             history->ranks, left == 1 ? "is" : "are", restart->least);
+    return false;
+}
+
 /* Account for the attempt that failed, and choose how the next one begins. */
 static enum tess__attempt restart_next(const struct tess__restart *restart,
                                        struct tess__history *history)
@@ -128,12 +140,12 @@ static int restart_loop(const struct tess__restart *restart, struct tess__histor
             exit(restart_child(restart, begin, history, mask, own));
         const int wait_status = restart_wait(pid, &ends);
         restart_drain();
-        const bool again = !ends && history->restarts < restart->restarts &&
-                           restart_may_help(wait_status, history);
+        const bool may = !ends && history->restarts < restart->restarts &&
+                         restart_may_help(wait_status, history);
         if (WIFSIGNALED(wait_status))
             tess_log(TESS_LOG_WARN, "the launcher (pid %d) was killed by signal %d (%s)", (int)pid,
                      WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-        if (!again)
+        if (!may || !restart_has_ranks(restart, history))
             return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
                                             : WEXITSTATUS(wait_status);
         begin = restart_next(restart, history);
@@ -148,6 +160,7 @@ int tess__restart_run(const struct tess__restart *restart)
     if (history == MAP_FAILED)
         return tess_status_exit_code(
             tess_fail(TESS_ERR_MEMORY, "no memory to supervise the training"));
+    history->ranks = restart->ranks;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof(restart_signals) / sizeof(restart_signals[0]); i++)

@@ -20,6 +20,8 @@ struct tess__history {
     int64_t lost_steps; /* that were computed more than once */
     int64_t step;       /* that the attempt has done, counted from the beginning of the run */
     int32_t status;     /* enum tess_status of an attempt that has ended by itself */
+    int32_t ranks;      /* of the first attempt */
+    int32_t lost_ranks; /* processes that were killed or stopped, in all attempts */
 };
 
 /* How an attempt begins. */
@@ -28,6 +30,8 @@ enum tess__attempt { TESS__ATTEMPT_FIRST, TESS__ATTEMPT_RESUME, TESS__ATTEMPT_OV
 struct tess__restart {
     const char *run;  /* folder of the run */
     int64_t restarts; /* at most */
+    int32_t ranks;    /* of the first attempt */
+    int32_t least;    /* go on with the ranks that are left, while there are so many; 0: with all */
     /* Trains in a process of its own; returns the exit status and sets history->status. */
     int (*attempt)(void *context, enum tess__attempt begin, struct tess__history *history);
     void *context;

@@ -162,8 +162,6 @@ static enum tess_status train_message(void *context, const struct tess__message 
     switch ((enum tess__run_kind)message->kind) {
     case TESS__RUN_STEP:
         tess__progress_step(&train->progress, &content.step);
-        if (train->history != NULL)
-            train->history->step = content.step.result.step;
         if (content.step.logged)
             status = train_show_step(train, &content.step);
         break;
@@ -340,8 +338,10 @@ static enum tess_status train_launch(struct train *train)
     launch.message = train_message;
     launch.started = train_started;
     launch.before_line = train_before_line;
-    if (train->history != NULL)
+    if (train->history != NULL) {
         launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
+        launch.lost = &train->history->lost_ranks;
+    }
     train->watches =
         train->metrics && (train->watch == TESS__WATCH_ON ||
                            (train->watch == TESS__WATCH_AUTO && train->run.config->device.module));
@@ -484,6 +484,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     train.run.start_s = start_s;
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
+    train.run.step_done = options->history != NULL ? &options->history->step : NULL;
     if (options->explain) {
         status = train_explain(&train, config, options);
         goto close_run;

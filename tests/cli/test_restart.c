@@ -3,7 +3,7 @@
  * itself with the hash of the run that nothing happened to. Runs the built program.
  */
 #include "base/clock.h"
-#include "harness/spawn.h"
+#include "killed.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -27,88 +27,11 @@ static char folder[] = "/tmp/tessera_restart_XXXXXX";
 static char whole[17]; /* of the run that nothing happens to */
 static struct spawn spawn;
 
-static void final_hash(char hash[17])
-{
-    const char *at = strstr(spawn.out, "hash of all parameters ");
-    assert_non_null(at);
-    snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
-}
-
 static void expect_whole(void)
 {
     char hash[17];
-    final_hash(hash);
+    killed_final_hash(&spawn, hash);
     assert_string_equal(hash, whole);
-}
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-}
-
-/* Wait for the supervisor's launcher, one that is not `former`, and for all of its ranks. */
-static pid_t wait_launcher(pid_t former, int ranks, pid_t *rank)
-{
-    const double begin_s = tess_clock_s();
-    while (tess_clock_s() - begin_s < 60) {
-        pid_t launcher;
-        if (spawn_children(&spawn, &launcher, 1) == 1 && launcher != former &&
-            spawn_children_of(launcher, rank, ranks) == ranks)
-            return launcher;
-        nap();
-    }
-    fail_msg("no launcher with %d ranks: %s", ranks, spawn.err);
-    return -1;
-}
-
-static bool is_saved(const char *run, long step)
-{
-    char path[256];
-    snprintf(path, sizeof(path), "%s/checkpoints/step-%08ld/state.json", run, step);
-    return access(path, F_OK) == 0;
-}
-
-static void wait_saved(const char *run, long step)
-{
-    const double begin_s = tess_clock_s();
-    while (!is_saved(run, step) && tess_clock_s() - begin_s < 60)
-        nap();
-    assert_true(is_saved(run, step));
-}
-
-static void start(const char *words)
-{
-    static char text[1024], *argv[64];
-    int argc = 0;
-    snprintf(text, sizeof(text), "tessera %s", words);
-    for (char *at = text, *word; (word = strsep(&at, " ")) != NULL;)
-        if (word[0] != '\0')
-            argv[argc++] = word;
-    argv[argc] = NULL;
-    spawn_start(&spawn, argv, NULL);
-}
-
-/* A number of the last line of a run's metrics; -1: null. */
-static json_int_t final_number(const char *run, const char *name)
-{
-    char path[256], *line = NULL, *last = NULL;
-    size_t room = 0;
-    snprintf(path, sizeof(path), "%s/metrics.jsonl", run);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (getline(&line, &room, file) > 0) {
-        free(last);
-        last = strdup(line);
-    }
-    free(line);
-    fclose(file);
-    json_t *root = json_loads(last, 0, NULL);
-    const json_t *value = json_object_get(json_object_get(root, "final"), name);
-    assert_non_null(value);
-    const json_int_t number = json_is_null(value) ? -1 : json_integer_value(value);
-    json_decref(root);
-    free(last);
-    return number;
 }
 
 /* Ranks are killed, one before the first checkpoint is there, and the launcher. */
@@ -116,17 +39,18 @@ static void case_killed(void **state)
 {
     pid_t rank[2];
     (void)state;
-    start(MODEL "--run killed --overwrite --keep 0 --save-every 100 --strategy fsdp --ranks 2 "
-                "--restarts 5");
-    pid_t launcher = wait_launcher(0, 2, rank);
+    killed_start(&spawn, MODEL
+                 "--run killed --overwrite --keep 0 --save-every 100 --strategy fsdp --ranks 2 "
+                 "--restarts 5");
+    pid_t launcher = killed_wait_launcher(&spawn, 0, 2, rank);
     kill(rank[1], SIGKILL);
-    launcher = wait_launcher(launcher, 2, rank);
-    wait_saved("killed", 100);
+    launcher = killed_wait_launcher(&spawn, launcher, 2, rank);
+    killed_wait_saved("killed", 100);
     kill(rank[0], SIGKILL);
-    launcher = wait_launcher(launcher, 2, rank);
-    wait_saved("killed", 300);
+    launcher = killed_wait_launcher(&spawn, launcher, 2, rank);
+    killed_wait_saved("killed", 300);
     kill(launcher, SIGKILL);
-    wait_launcher(launcher, 2, rank);
+    killed_wait_launcher(&spawn, launcher, 2, rank);
     assert_int_equal(spawn_end(&spawn, 60), 0);
     assert_true(spawn_gone(&spawn, 5));
     expect_whole();
@@ -134,9 +58,9 @@ static void case_killed(void **state)
     assert_non_null(strstr(spawn.err, "restart 1 of 5: continues after step 0, as there is no "
                                       "checkpoint"));
     assert_non_null(strstr(spawn.err, "restart 3 of 5: continues after step "));
-    assert_int_equal(final_number("killed", "restarts"), 3);
-    assert_true(final_number("killed", "resumed_from") >= 300);
-    assert_true(final_number("killed", "lost_steps") >= 0);
+    assert_int_equal(killed_final_number("killed", "restarts"), 3);
+    assert_true(killed_final_number("killed", "resumed_from") >= 300);
+    assert_true(killed_final_number("killed", "lost_steps") >= 0);
 }
 
 /* A stopped process is one that is lost: of several ranks, and the only one. */
@@ -150,12 +74,12 @@ static void case_stopped(void **state)
         snprintf(run, sizeof(run), "stopped%d", i);
         snprintf(words, sizeof(words), "%s--run %s --save-every 50 --restarts 1 --strategy %s",
                  MODEL, run, layout[i]);
-        start(words);
-        const pid_t launcher = wait_launcher(0, 2 - i, rank);
-        wait_saved(run, 50);
+        killed_start(&spawn, words);
+        const pid_t launcher = killed_wait_launcher(&spawn, 0, 2 - i, rank);
+        killed_wait_saved(run, 50);
         kill(rank[1 - i], SIGSTOP);
         const double begin_s = tess_clock_s();
-        wait_launcher(launcher, 2 - i, rank);
+        killed_wait_launcher(&spawn, launcher, 2 - i, rank);
         assert_true(tess_clock_s() - begin_s < 20);
         assert_int_equal(spawn_end(&spawn, 60), 0);
         assert_true(spawn_gone(&spawn, 5));
@@ -169,7 +93,7 @@ static void case_limit(void **state)
 {
     pid_t rank;
     (void)state;
-    start(MODEL "--steps 1000000 --strategy single --ranks 1 --timeout 1");
+    killed_start(&spawn, MODEL "--steps 1000000 --strategy single --ranks 1 --timeout 1");
     assert_true(spawn_until(&spawn, "pid ", 30));
     assert_int_equal(spawn_children(&spawn, &rank, 1), 1);
     kill(rank, SIGSTOP);
@@ -183,18 +107,18 @@ static void case_no_more(void **state)
 {
     pid_t rank[2], launcher = 0;
     (void)state;
-    start(MODEL "--run more --save-every 50 --strategy ddp --ranks 2 --restarts 1");
+    killed_start(&spawn, MODEL "--run more --save-every 50 --strategy ddp --ranks 2 --restarts 1");
     for (int i = 0; i < 2; i++) {
-        launcher = wait_launcher(launcher, 2, rank);
+        launcher = killed_wait_launcher(&spawn, launcher, 2, rank);
         kill(rank[i], SIGKILL);
     }
     assert_int_equal(spawn_end(&spawn, 60), 1);
     assert_true(spawn_gone(&spawn, 5));
     assert_int_equal(spawn_count(spawn.err, "restart "), 1);
 
-    start(MODEL "--run ends --save-every 50 --strategy ddp --ranks 2 --restarts 3");
-    wait_launcher(0, 2, rank);
-    wait_saved("ends", 50);
+    killed_start(&spawn, MODEL "--run ends --save-every 50 --strategy ddp --ranks 2 --restarts 3");
+    killed_wait_launcher(&spawn, 0, 2, rank);
+    killed_wait_saved("ends", 50);
     kill(spawn.pid, SIGTERM);
     assert_int_equal(spawn_end(&spawn, 60), 130);
     assert_true(spawn_gone(&spawn, 5));
@@ -213,8 +137,8 @@ static void case_supervisor(void **state)
 {
     pid_t rank[2];
     (void)state;
-    start(MODEL "--run alone --save-every 1h --strategy ddp --ranks 2 --restarts 1");
-    wait_launcher(0, 2, rank);
+    killed_start(&spawn, MODEL "--run alone --save-every 1h --strategy ddp --ranks 2 --restarts 1");
+    killed_wait_launcher(&spawn, 0, 2, rank);
     assert_true(spawn_until(&spawn, "pid ", 30));
     kill(spawn.pid, SIGKILL);
     assert_int_equal(spawn_end(&spawn, 60), 128 + SIGKILL);
@@ -230,7 +154,7 @@ static int set_up(void **state)
         return -1;
     if (spawn_words(&spawn, MODEL "--strategy ddp --ranks 2") != 0)
         return -1;
-    final_hash(whole);
+    killed_final_hash(&spawn, whole);
     return 0;
 }
 
