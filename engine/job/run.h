@@ -117,6 +117,8 @@ enum tess__run_kind {
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
     TESS__RUN_SAVED, /* struct tess__run_saved, saving.h */
+    TESS__RUN_PACE,  /* struct tess__run_pace, pace.h */
+    TESS__RUN_LINKS, /* struct tess__run_links, pace.h */
 };
 
 struct tess__placement; /* place.h */
@@ -129,6 +131,7 @@ struct tess__run {
     bool evaluate;             /* default: as configured */
     bool live;                 /* send steps often enough for a bar */
     int64_t log_every;         /* 0: ten times an epoch */
+    bool keep_pace;            /* send how long steps took (pace.h) */
     bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;  /* borrowed; NULL: no time lines */
     struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */
