@@ -357,7 +357,7 @@ static const char *slow_link_text(struct tess__slow *slow, const struct tess__sl
 {
     char name[256], axis[32] = "";
     if (link->axis < TESS_AXIS_COUNT)
-        snprintf(axis, sizeof(axis), ", axis %s", tess__record_axis_name[link->axis]);
+        snprintf(axis, sizeof(axis), " on axis %s", tess__record_axis_name[link->axis]);
     snprintf(name, sizeof(name), "the link from rank %d (host %s) to rank %d (host %s)%s",
              link->from, slow->host[link->from], link->to, slow->host[link->to], axis);
     if (!link->slow)
