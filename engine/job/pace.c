@@ -1,6 +1,7 @@
 /* The times of a rank's last steps (pace.h). */
 #include "job/pace.h"
 
+#include "base/clock.h"
 #include "tessera/check.h"
 
 #include <fcntl.h>
@@ -126,11 +127,13 @@ enum tess_status tess__pace_step(struct tess__pace *pace, int64_t counted, int64
 {
     if (!pace->on || counted < 0)
         return TESS_OK;
+    const double worked_s = tess_clock_thread_s();
     if (pace->began) {
         const double own_s = fmax(0, total_s - times->comm_s);
         const double compute_s = times->forward_s + times->backward_s;
         const int32_t at = pace->used++;
         pace->now.own_s[at] = (float)own_s;
+        pace->now.work_s[at] = (float)(worked_s - pace->worked_s);
         pace->total_s[at] = (float)total_s;
         pace->part_s[TESS__PACE_DATA][at] = (float)times->data_s;
         pace->part_s[TESS__PACE_COMPUTE][at] = (float)compute_s;
@@ -138,6 +141,7 @@ enum tess_status tess__pace_step(struct tess__pace *pace, int64_t counted, int64
         pace->part_s[TESS__PACE_OTHER][at] =
             (float)(own_s - times->data_s - compute_s - times->optim_s);
     }
+    pace->worked_s = worked_s;
     if (counted % TESS__PACE_STEPS != 0)
         return TESS_OK;
     if (pace->began && pace->used == TESS__PACE_STEPS)

@@ -27,6 +27,7 @@ struct tess__run_pace {
     int64_t step;                   /* the last one */
     int32_t kind;                   /* ranks of one kind have the same work */
     float own_s[TESS__PACE_STEPS];  /* of each step, without waiting for other ranks */
+    float work_s[TESS__PACE_STEPS]; /* of each step: its main thread was on a processor */
     float step_s, median_s;         /* of a step with its waits and without: medians */
     float part_s[TESS__PACE_PARTS]; /* medians of the parts */
     float delay_s; /* mean of a step: its main thread could run, and no processor was free */
@@ -61,6 +62,7 @@ struct tess__pace {
     float total_s[TESS__PACE_STEPS], part_s[TESS__PACE_PARTS][TESS__PACE_STEPS];
     /* When the window began. */
     double delay_s, wait_s[TESS_AXIS_COUNT];
+    double worked_s; /* by its main thread, when the latest step ended */
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess__link link[TESS_WORLD_RANKS_MAX];
 };

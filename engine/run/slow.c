@@ -123,8 +123,8 @@ static int32_t slow_peers(const struct tess__slow *slow, int32_t rank, int32_t p
     return count;
 }
 
-/* The part that has most of the lateness. Of other work on the processor parts are but signs. */
-static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t rank,
+/* The part that has most of the lateness; `works`: which is not in waiting for a processor. */
+static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t rank, bool works,
                                         const int32_t *peer, const double *factor, int32_t count)
 {
     const struct slow_rank *own = &slow->rank[rank];
@@ -143,18 +143,46 @@ static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t r
     for (int32_t i = 0; i < count; i++)
         value[i] = slow->rank[peer[i]].pace.delay_s;
     const double delay_s = own->pace.delay_s - tess__pace_median(value, count);
-    return delay_s >= own->seen.late_s / 2 ? TESS__SLOW_PROCESSOR : cause;
+    return !works && delay_s >= own->seen.late_s / 2 ? TESS__SLOW_PROCESSOR : cause;
 }
 
-static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
+/* A rank's seconds of each step against those of others, for one of two measures. */
+struct slow_measured {
+    double took_s, usual_s; /* medians */
+    bool late;
+};
+
+static const float *slow_steps(const struct slow_rank *rank, bool work)
 {
-    struct slow_rank *own = &slow->rank[rank];
-    struct tess__slow_rank *seen = &own->seen;
-    const struct tess__run_pace *pace = &own->pace;
-    int32_t peer[SLOW_RANKS], late = 0;
-    double factor[SLOW_RANKS];
-    float value[SLOW_RANKS], usual_s[TESS__PACE_STEPS];
-    const int32_t count = slow_peers(slow, rank, peer, factor);
+    return work ? rank->pace.work_s : rank->pace.own_s;
+}
+
+static struct slow_measured slow_measure(const struct tess__slow *slow, int32_t rank, bool work,
+                                         const int32_t *peer, const double *factor, int32_t count)
+{
+    const struct slow_rank *own = &slow->rank[rank];
+    /* On a processor: of a step for which processors were free. */
+    float value[SLOW_RANKS], usual_s[TESS__PACE_STEPS], took_s[TESS__PACE_STEPS];
+    int32_t late = 0;
+    memcpy(took_s, slow_steps(own, work), sizeof(took_s));
+    const double median_s = tess__pace_median(took_s, TESS__PACE_STEPS);
+    /* On a processor: of a step for which processors were free. */
+    const double free_s = fmax(median_s, own->pace.step_s - own->pace.delay_s);
+    const double least_s = SLOW_SHARE / (1 + SLOW_SHARE) * (work ? free_s : own->pace.step_s);
+    for (int32_t i = 0; i < TESS__PACE_STEPS; i++) {
+        for (int32_t p = 0; p < count; p++)
+            value[p] = (float)(factor[p] * slow_steps(&slow->rank[peer[p]], work)[i]);
+        usual_s[i] = tess__pace_median(value, count);
+        late += slow_steps(own, work)[i] - usual_s[i] >= least_s;
+    }
+    return (struct slow_measured){.took_s = median_s,
+                                  .usual_s = tess__pace_median(usual_s, TESS__PACE_STEPS),
+                                  .late = late >= SLOW_OF_WINDOW};
+}
+
+/* What is not compared with others. */
+static void slow_see_rank(const struct tess__run_pace *pace, struct tess__slow_rank *seen)
+{
     seen->own_s = pace->median_s;
     seen->step_s = pace->step_s;
     seen->delay_s = pace->delay_s;
@@ -165,23 +193,30 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
         seen->sent_bytes[axis] = pace->sent_bytes[axis];
     }
     seen->score = seen->late_s = NAN;
+}
+
+static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
+{
+    struct slow_rank *own = &slow->rank[rank];
+    struct tess__slow_rank *seen = &own->seen;
+    int32_t peer[SLOW_RANKS];
+    double factor[SLOW_RANKS];
+    const int32_t count = slow_peers(slow, rank, peer, factor);
+    slow_see_rank(&own->pace, seen);
     if (count == 0)
         return;
-    for (int32_t i = 0; i < TESS__PACE_STEPS; i++) {
-        for (int32_t p = 0; p < count; p++)
-            value[p] = (float)(factor[p] * slow->rank[peer[p]].pace.own_s[i]);
-        usual_s[i] = tess__pace_median(value, count);
-        late += pace->own_s[i] - usual_s[i] >= SLOW_SHARE / (1 + SLOW_SHARE) * seen->step_s;
-    }
-    const double usual = tess__pace_median(usual_s, TESS__PACE_STEPS);
-    seen->score = usual > 0 ? seen->own_s / usual : NAN;
-    seen->late_s = fmax(0, seen->own_s - usual);
-    const bool bad = late >= SLOW_OF_WINDOW;
-    if (bad)
-        seen->cause = slow_cause(slow, rank, peer, factor, count);
-    if (!slow_note(slow, &own->state, bad, TESS__PACE_STEPS * seen->step_s))
+    struct slow_measured by = slow_measure(slow, rank, false, peer, factor, count);
+    const struct slow_measured work = slow_measure(slow, rank, true, peer, factor, count);
+    const bool works = work.late && !by.late;
+    by = works ? work : by;
+    seen->took_s = by.took_s;
+    seen->score = by.usual_s > 0 ? by.took_s / by.usual_s : NAN;
+    seen->late_s = fmax(0, by.took_s - by.usual_s);
+    if (by.late)
+        seen->cause = slow_cause(slow, rank, works, peer, factor, count);
+    if (!slow_note(slow, &own->state, by.late, TESS__PACE_STEPS * seen->step_s))
         return;
-    seen->late = bad;
+    seen->late = by.late;
     seen->since = own->state.since;
 }
 
@@ -336,7 +371,7 @@ static const char *slow_rank_text(struct tess__slow *slow, int32_t r)
         "computing (forward and backward)",
         "the optimizer",
         "what is done between and beside the parts of a step",
-        "waiting for its processor, on which other programs run",
+        "waiting for its processor, on which others run",
     };
     const struct tess__slow_rank *rank = &slow->rank[r].seen;
     if (!rank->late) {
@@ -348,7 +383,7 @@ static const char *slow_rank_text(struct tess__slow *slow, int32_t r)
     snprintf(slow->text, sizeof(slow->text),
              "rank %d (host %s) holds the others up since step %" PRId64
              ": it takes %.3g ms of a step for itself, ranks like it %.3g ms; it is late in %s",
-             r, slow->host[r], rank->since, 1e3 * rank->own_s, 1e3 * (rank->own_s - rank->late_s),
+             r, slow->host[r], rank->since, 1e3 * rank->took_s, 1e3 * (rank->took_s - rank->late_s),
              in[rank->cause]);
     return slow->text;
 }

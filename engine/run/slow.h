@@ -9,6 +9,10 @@
  *            kind (axis, distance along it, within a host or not), or with its own first windows,
  *            whichever is faster
  *
+ * The same is done with the time in which a rank's main thread was on a processor: on a machine
+ * that has other work to do it shows what the own time, with its random waits for a processor,
+ * hides.
+ *
  * A rank is late in a step which its lateness makes 10 % longer, and in a window if it is late in
  * SLOW_OF_WINDOW of its steps. A link is slow in a window if it has half of that speed or less, and
  * the time which that costs makes the steps 10 % longer. What lasts for TESS__PACE_STEPS steps and
@@ -16,8 +20,8 @@
  *
  * False alarms: where chance alone decides which rank is the later one, and steps are independent,
  * a rank is late in a step with p <= 1/2, and in a window with the upper tail of Bin(20, p) at 18:
- * 2.0e-4 for p = 1/2, 1.6e-9 for 1/4. Steps below SLOW_LEAST_S / 20 take k windows in a row, so the
- * bound is that to the power of k.
+ * 2.0e-4 for p = 1/2, 1.6e-9 for 1/4; twice that for both times. Steps below SLOW_LEAST_S / 20 take
+ * k windows in a row, so the bound is that to the power of k.
  */
 #ifndef TESSERA_RUN_SLOW_H
 #define TESSERA_RUN_SLOW_H
@@ -40,8 +44,9 @@ enum tess__slow_cause {
 
 /* A rank in the latest window that all ranks have sent. NaN: not known. Seconds of a step. */
 struct tess__slow_rank {
-    double score;  /* own time / that of its like: 1 is as the others */
-    double late_s; /* own time beyond that of its like, at least 0 */
+    double score;  /* what it took / what its like took: 1 is as the others */
+    double late_s; /* beyond that of its like, at least 0 */
+    double took_s; /* what is judged: own_s, or where only this is late the time on a processor */
     double own_s, step_s, delay_s;
     double part_s[TESS__PACE_PARTS];
     double wait_s[TESS_AXIS_COUNT], sent_bytes[TESS_AXIS_COUNT];

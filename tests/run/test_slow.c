@@ -131,6 +131,31 @@ static void test_names_processor(void **state)
     tess__slow_close(c.slow);
 }
 
+/* Random waits for a processor are longer than what it computes more than the others. */
+static void test_finds_work_below_noise(void **state)
+{
+    struct case_ c = case_open(2, 1);
+    (void)state;
+    srand(1);
+    for (int w = 0; w < 2; w++, c.window++) {
+        for (int32_t r = 0; r < 2; r++) {
+            struct tess__run_pace pace = pace_of(&c, STEP_S, STEP_S / 2);
+            for (int i = 0; i < TESS__PACE_STEPS; i++) {
+                pace.work_s[i] = (float)(STEP_S * (r == 1 && w == 1 ? 0.36 : 0.2));
+                pace.own_s[i] = pace.work_s[i] + (float)(STEP_S * (rand() % 2));
+            }
+            pace.part_s[TESS__PACE_COMPUTE] = pace.work_s[0];
+            pace.delay_s = (float)STEP_S * r;
+            give(&c, r, &pace);
+        }
+        if (w == 0)
+            assert_string_equal(c.text, "");
+    }
+    assert_text(&c, "rank 1 (host h0) holds the others up since step 21: it takes 45 ms of a "
+                    "step for itself, ranks like it 25 ms; it is late in computing");
+    tess__slow_close(c.slow);
+}
+
 /* The step is judged without the lateness: 9.9 of 100 is late, 8.9 is not. */
 static void test_ten_percent(void **state)
 {
@@ -318,6 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_rank_and_part),
         cmocka_unit_test(test_names_processor),
+        cmocka_unit_test(test_finds_work_below_noise),
         cmocka_unit_test(test_ten_percent),
         cmocka_unit_test(test_single_steps_do_not_count),
         cmocka_unit_test(test_short_steps_have_to_last),
