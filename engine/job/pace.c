@@ -99,6 +99,14 @@ static enum tess_status pace_send_links(const struct tess__pace *pace)
     return tess__rank_send(pace->rank, TESS__RUN_LINKS, &links, sizeof(links));
 }
 
+static float pace_mean(const float *value)
+{
+    double sum = 0;
+    for (int i = 0; i < TESS__PACE_STEPS; i++)
+        sum += value[i];
+    return (float)(sum / TESS__PACE_STEPS);
+}
+
 static enum tess_status pace_send(struct tess__pace *pace, int64_t step, const double *wait_s,
                                   const uint64_t *sent_bytes)
 {
@@ -107,9 +115,12 @@ static enum tess_status pace_send(struct tess__pace *pace, int64_t step, const d
     now->step = step;
     memcpy(own_s, now->own_s, sizeof(own_s));
     now->median_s = tess__pace_median(own_s, TESS__PACE_STEPS);
+    now->mean_s = pace_mean(pace->total_s);
     now->step_s = tess__pace_median(pace->total_s, TESS__PACE_STEPS);
-    for (int p = 0; p < TESS__PACE_PARTS; p++)
+    for (int p = 0; p < TESS__PACE_PARTS; p++) {
+        now->part_mean_s[p] = pace_mean(pace->part_s[p]);
         now->part_s[p] = tess__pace_median(pace->part_s[p], TESS__PACE_STEPS);
+    }
     now->delay_s = (float)(pace_delay_s(pace) - pace->delay_s) / TESS__PACE_STEPS;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         now->wait_s[axis] = (float)(wait_s[axis] - pace->wait_s[axis]) / TESS__PACE_STEPS;

@@ -30,6 +30,7 @@ struct tess__run_pace {
     float work_s[TESS__PACE_STEPS]; /* of each step: its main thread was on a processor */
     float step_s, median_s;         /* of a step with its waits and without: medians */
     float part_s[TESS__PACE_PARTS]; /* medians of the parts */
+    float mean_s, part_mean_s[TESS__PACE_PARTS]; /* means of a step and of the parts */
     float delay_s; /* mean of a step: its main thread could run, and no processor was free */
     float wait_s[TESS_AXIS_COUNT], sent_bytes[TESS_AXIS_COUNT]; /* along each axis: means */
 };

@@ -39,6 +39,8 @@ struct slow_rank {
     bool here;
     struct tess__slow_rank seen;
     struct slow_state state;
+    uint32_t
+        late_windows[2];     /* by their means, own and on a processor: a bit each, latest lowest */
     float first[SLOW_FIRST]; /* own seconds of a step */
     int32_t first_count;
     double usual;
@@ -101,83 +103,105 @@ static bool slow_note(struct tess__slow *slow, struct slow_state *state, bool ba
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Others to compare a rank with, and by which factor their times are to be multiplied; returns how
- * many. */
-static int32_t slow_peers(const struct tess__slow *slow, int32_t rank, int32_t peer[SLOW_RANKS],
-                          double factor[SLOW_RANKS])
+/* Others to compare a rank with, and by which factor their times are to be multiplied. */
+struct slow_peers {
+    int32_t count, rank[SLOW_RANKS];
+    double factor[SLOW_RANKS];
+};
+
+static void slow_find_peers(const struct tess__slow *slow, int32_t rank, struct slow_peers *peers)
 {
     const struct slow_rank *own = &slow->rank[rank];
-    int32_t count = 0;
+    peers->count = 0;
     for (int32_t r = 0; r < slow->mesh.rank_count; r++)
         if (r != rank && slow->rank[r].pace.kind == own->pace.kind) {
-            peer[count] = r;
-            factor[count++] = 1;
+            peers->rank[peers->count] = r;
+            peers->factor[peers->count++] = 1;
         }
-    if (count > 0)
-        return count;
+    if (peers->count > 0)
+        return;
     for (int32_t r = 0; r < slow->mesh.rank_count; r++)
         if (r != rank && own->usual > 0 && slow->rank[r].usual > 0) {
-            peer[count] = r;
-            factor[count++] = own->usual / slow->rank[r].usual;
+            peers->rank[peers->count] = r;
+            peers->factor[peers->count++] = own->usual / slow->rank[r].usual;
         }
-    return count;
 }
 
-/* The part that has most of the lateness; `works`: which is not in waiting for a processor. */
-static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t rank, bool works,
-                                        const int32_t *peer, const double *factor, int32_t count)
+/* What is compared: own time or time on a processor, step by step or the means of windows. */
+struct slow_measured {
+    bool work, means;
+    double took_s, usual_s; /* medians over the steps, or means */
+    bool late;
+};
+
+/* Seconds of step i, or of the mean. */
+static double slow_took(const struct slow_rank *rank, const struct slow_measured *by, int32_t i)
 {
-    const struct slow_rank *own = &slow->rank[rank];
+    const float *step_s = by->work ? rank->pace.work_s : rank->pace.own_s;
+    double sum_s = 0;
+    for (int32_t s = 0; s < TESS__PACE_STEPS && by->means; s++)
+        sum_s += step_s[s];
+    return by->means ? sum_s / TESS__PACE_STEPS : step_s[i];
+}
+
+/* The least lateness that makes a step 10 % longer; on a processor: one for which processors were
+ * free. */
+static double slow_least_s(const struct slow_rank *own, const struct slow_measured *by)
+{
+    const double step_s = by->means ? own->pace.mean_s : own->pace.step_s;
+    const double free_s = fmax(by->took_s, step_s - own->pace.delay_s);
+    return SLOW_SHARE / (1 + SLOW_SHARE) * (by->work ? free_s : step_s);
+}
+
+static void slow_measure(struct tess__slow *slow, int32_t rank, const struct slow_peers *peers,
+                         struct slow_measured *by)
+{
+    struct slow_rank *own = &slow->rank[rank];
+    const int32_t count = by->means ? 1 : TESS__PACE_STEPS;
+    float value[SLOW_RANKS], usual_s[TESS__PACE_STEPS], sorted[TESS__PACE_STEPS];
+    uint32_t late = 0;
+    for (int32_t i = 0; i < count; i++) {
+        for (int32_t p = 0; p < peers->count; p++)
+            value[p] = (float)(peers->factor[p] * slow_took(&slow->rank[peers->rank[p]], by, i));
+        usual_s[i] = tess__pace_median(value, peers->count);
+        sorted[i] = (float)slow_took(own, by, i);
+    }
+    by->took_s = tess__pace_median(sorted, count);
+    for (int32_t i = 0; i < count; i++)
+        late = late << 1 | (slow_took(own, by, i) - usual_s[i] >= slow_least_s(own, by));
+    by->usual_s = tess__pace_median(usual_s, count);
+    if (by->means)
+        late = own->late_windows[by->work] = (own->late_windows[by->work] << 1 | late) & 0xfffff;
+    by->late = __builtin_popcount(late) >= SLOW_OF_WINDOW;
+}
+
+/* The part that has most of the lateness. */
+static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t rank,
+                                        const struct slow_peers *peers,
+                                        const struct slow_measured *by)
+{
+    const struct tess__run_pace *own = &slow->rank[rank].pace;
     double most_s = -INFINITY;
     enum tess__slow_cause cause = TESS__SLOW_OTHER;
     float value[SLOW_RANKS];
     for (int p = 0; p < TESS__PACE_PARTS; p++) {
-        for (int32_t i = 0; i < count; i++)
-            value[i] = (float)(factor[i] * slow->rank[peer[i]].pace.part_s[p]);
-        const double late_s = own->pace.part_s[p] - tess__pace_median(value, count);
+        for (int32_t i = 0; i < peers->count; i++) {
+            const struct tess__run_pace *other = &slow->rank[peers->rank[i]].pace;
+            value[i] =
+                (float)(peers->factor[i] * (by->means ? other->part_mean_s[p] : other->part_s[p]));
+        }
+        const double late_s = (by->means ? own->part_mean_s[p] : own->part_s[p]) -
+                              tess__pace_median(value, peers->count);
         if (late_s <= most_s)
             continue;
         most_s = late_s;
         cause = (enum tess__slow_cause)p;
     }
-    for (int32_t i = 0; i < count; i++)
-        value[i] = slow->rank[peer[i]].pace.delay_s;
-    const double delay_s = own->pace.delay_s - tess__pace_median(value, count);
-    return !works && delay_s >= own->seen.late_s / 2 ? TESS__SLOW_PROCESSOR : cause;
-}
-
-/* A rank's seconds of each step against those of others, for one of two measures. */
-struct slow_measured {
-    double took_s, usual_s; /* medians */
-    bool late;
-};
-
-static const float *slow_steps(const struct slow_rank *rank, bool work)
-{
-    return work ? rank->pace.work_s : rank->pace.own_s;
-}
-
-static struct slow_measured slow_measure(const struct tess__slow *slow, int32_t rank, bool work,
-                                         const int32_t *peer, const double *factor, int32_t count)
-{
-    const struct slow_rank *own = &slow->rank[rank];
-    /* On a processor: of a step for which processors were free. */
-    float value[SLOW_RANKS], usual_s[TESS__PACE_STEPS], took_s[TESS__PACE_STEPS];
-    int32_t late = 0;
-    memcpy(took_s, slow_steps(own, work), sizeof(took_s));
-    const double median_s = tess__pace_median(took_s, TESS__PACE_STEPS);
-    /* On a processor: of a step for which processors were free. */
-    const double free_s = fmax(median_s, own->pace.step_s - own->pace.delay_s);
-    const double least_s = SLOW_SHARE / (1 + SLOW_SHARE) * (work ? free_s : own->pace.step_s);
-    for (int32_t i = 0; i < TESS__PACE_STEPS; i++) {
-        for (int32_t p = 0; p < count; p++)
-            value[p] = (float)(factor[p] * slow_steps(&slow->rank[peer[p]], work)[i]);
-        usual_s[i] = tess__pace_median(value, count);
-        late += slow_steps(own, work)[i] - usual_s[i] >= least_s;
-    }
-    return (struct slow_measured){.took_s = median_s,
-                                  .usual_s = tess__pace_median(usual_s, TESS__PACE_STEPS),
-                                  .late = late >= SLOW_OF_WINDOW};
+    for (int32_t i = 0; i < peers->count; i++)
+        value[i] = slow->rank[peers->rank[i]].pace.delay_s;
+    const double delay_s = own->delay_s - tess__pace_median(value, peers->count);
+    const double late_s = by->took_s - by->usual_s;
+    return !by->work && delay_s >= late_s / 2 ? TESS__SLOW_PROCESSOR : cause;
 }
 
 /* What is not compared with others. */
@@ -199,24 +223,31 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
 {
     struct slow_rank *own = &slow->rank[rank];
     struct tess__slow_rank *seen = &own->seen;
-    int32_t peer[SLOW_RANKS];
-    double factor[SLOW_RANKS];
-    const int32_t count = slow_peers(slow, rank, peer, factor);
+    struct slow_peers peers;
+    struct slow_measured by[] = {
+        {.work = false}, {.work = true}, {.means = true}, {.work = true, .means = true}};
+    int chosen = -1;
+    slow_find_peers(slow, rank, &peers);
     slow_see_rank(&own->pace, seen);
-    if (count == 0)
+    if (peers.count == 0)
         return;
-    struct slow_measured by = slow_measure(slow, rank, false, peer, factor, count);
-    const struct slow_measured work = slow_measure(slow, rank, true, peer, factor, count);
-    const bool works = work.late && !by.late;
-    by = works ? work : by;
-    seen->took_s = by.took_s;
-    seen->score = by.usual_s > 0 ? by.took_s / by.usual_s : NAN;
-    seen->late_s = fmax(0, by.took_s - by.usual_s);
-    if (by.late)
-        seen->cause = slow_cause(slow, rank, works, peer, factor, count);
-    if (!slow_note(slow, &own->state, by.late, TESS__PACE_STEPS * seen->step_s))
+    for (int m = 0; m < 4; m++) {
+        slow_measure(slow, rank, &peers, &by[m]);
+        chosen = chosen < 0 && by[m].late ? m : chosen;
+    }
+    const bool late = chosen >= 0, began = late && !own->state.bad;
+    const struct slow_measured *is = &by[late ? chosen : 0];
+    seen->took_s = is->took_s;
+    seen->score = is->usual_s > 0 ? is->took_s / is->usual_s : NAN;
+    seen->late_s = fmax(0, is->took_s - is->usual_s);
+    if (late)
+        seen->cause = slow_cause(slow, rank, &peers, is);
+    const bool report = slow_note(slow, &own->state, late, TESS__PACE_STEPS * seen->step_s);
+    if (began && is->means) /* as many windows are late by now */
+        own->state.since -= (SLOW_OF_WINDOW - 1) * TESS__PACE_STEPS;
+    if (!report)
         return;
-    seen->late = by.late;
+    seen->late = late;
     seen->since = own->state.since;
 }
 

@@ -18,10 +18,13 @@
  * the time which that costs makes the steps 10 % longer. What lasts for TESS__PACE_STEPS steps and
  * SLOW_LEAST_S is reported, once.
  *
+ * Where only some steps are late, as with steps shorter than what disturbs them, the means of
+ * windows are compared in the same way: a rank is late if it is in SLOW_OF_WINDOW of the last 20.
+ *
  * False alarms: where chance alone decides which rank is the later one, and steps are independent,
  * a rank is late in a step with p <= 1/2, and in a window with the upper tail of Bin(20, p) at 18:
- * 2.0e-4 for p = 1/2, 1.6e-9 for 1/4; twice that for both times. Steps below SLOW_LEAST_S / 20 take
- * k windows in a row, so the bound is that to the power of k.
+ * 2.0e-4 for p = 1/2, 1.6e-9 for 1/4; that for each of the four comparisons. Steps below
+ * SLOW_LEAST_S / 20 take k windows in a row, so the bound is that to the power of k.
  */
 #ifndef TESSERA_RUN_SLOW_H
 #define TESSERA_RUN_SLOW_H

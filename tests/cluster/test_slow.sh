@@ -40,7 +40,7 @@ computes_slowly()
 {
     rm -f "$LAB_DIR"/ranks/*
     SLOW_RANK=1 LD_PRELOAD=$preload ./lab.sh ranks 1 block "$tessera" "${options[@]}" >/dev/null 2>&1 &
-    until_said 60 'rank [0-9]+ .*holds the others up.*computing'
+    until_said 120 'rank [0-9]+ .*holds the others up.*computing'
     end_ranks $!
     check_contains "a rank that computes slowly is named, with its host" "$(cat "$LAB_DIR"/ranks/0.err)" \
         '^tessera: warning: rank 1 \(host r0h1\) holds the others up since step [0-9]+:.* late in computing'
@@ -52,11 +52,11 @@ sends_slowly()
 {
     rm -f "$LAB_DIR"/ranks/*
     ./lab.sh ranks 1 block "$tessera" "${options[@]}" --run "$LAB_DIR/link" --overwrite >/dev/null 2>&1 &
-    until_said 60 '^step 150/'
+    until_said 120 '^step 150/'
     check_equal "nothing is slow so far" "$(said)" ""
     ./lab.sh run r0h1 bash -c 'PATH=$PATH:/usr/sbin:/sbin
         tc qdisc replace dev eth0 root tbf rate 20mbit burst 64k latency 200ms'
-    until_said 60 'rank 1 .* is slow since'
+    until_said 120 'rank 1 .* is slow since'
     end_ranks $!
     check_contains "a link that becomes slow is named, with its hosts and axis" "$(cat "$LAB_DIR"/ranks/0.err)" \
         '^tessera: warning: the link from rank 1 \(host r0h1\) to rank 0 \(host r0h0\) on axis data is slow since'

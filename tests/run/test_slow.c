@@ -40,10 +40,11 @@ static struct tess__run_pace pace_of(const struct case_ *c, double step_s, doubl
     struct tess__run_pace pace = {.window = c->window,
                                   .step = (c->window + 1) * TESS__PACE_STEPS,
                                   .step_s = (float)step_s,
+                                  .mean_s = (float)step_s,
                                   .median_s = (float)own_s};
     for (int i = 0; i < TESS__PACE_STEPS; i++)
         pace.own_s[i] = (float)own_s;
-    pace.part_s[TESS__PACE_COMPUTE] = (float)own_s;
+    pace.part_s[TESS__PACE_COMPUTE] = pace.part_mean_s[TESS__PACE_COMPUTE] = (float)own_s;
     return pace;
 }
 
@@ -170,16 +171,17 @@ static void test_ten_percent(void **state)
     tess__slow_close(c.slow);
 }
 
-/* A step that saves takes ten times as long, and three steps of 20 are late: nothing is wrong. */
+/* 17 of 20 steps are late and the others make up for it; one step in five windows saves. */
 static void test_single_steps_do_not_count(void **state)
 {
     struct case_ c = case_open(2, 1);
     (void)state;
     for (int i = 0; i < 50; i++) {
-        struct tess__run_pace late = pace_of(&c, STEP_S, STEP_S * 0.7);
+        struct tess__run_pace late = pace_of(&c, STEP_S, STEP_S * 0.6);
         for (int s = 0; s < 3; s++)
-            late.own_s[(i + 7 * s) % TESS__PACE_STEPS] = (float)(STEP_S / 2);
-        late.own_s[(i + 1) % TESS__PACE_STEPS] = (float)(STEP_S * 5);
+            late.own_s[(i + 7 * s) % TESS__PACE_STEPS] = 0;
+        if (i % 5 == 0)
+            late.own_s[(i + 1) % TESS__PACE_STEPS] = (float)(STEP_S * 10);
         window(&c, STEP_S, 1, &late);
         assert_string_equal(c.text, "");
     }
@@ -198,6 +200,25 @@ static void test_short_steps_have_to_last(void **state)
             assert_string_equal(c.text, "");
     }
     assert_text(&c, "rank 1 (host h0) holds the others up since step 1:");
+    tess__slow_close(c.slow);
+}
+
+/* Every fourth step takes twice as long: no step is late for long, the rank is. */
+static void test_means_of_windows(void **state)
+{
+    struct case_ c = case_open(2, 1);
+    (void)state;
+    for (int w = 1; w <= 18; w++) {
+        struct tess__run_pace late = pace_of(&c, STEP_S, STEP_S / 2);
+        for (int i = 0; i < TESS__PACE_STEPS; i += 4)
+            late.own_s[i] *= 2;
+        late.part_mean_s[TESS__PACE_DATA] = (float)(STEP_S / 8);
+        window(&c, STEP_S, 0, &late);
+        if (w < 18)
+            assert_string_equal(c.text, "");
+    }
+    assert_text(&c, "rank 0 (host h0) holds the others up since step 1: it takes 78.1 ms of a step "
+                    "for itself, ranks like it 62.5 ms; it is late in waiting for its samples");
     tess__slow_close(c.slow);
 }
 
@@ -347,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_ten_percent),
         cmocka_unit_test(test_single_steps_do_not_count),
         cmocka_unit_test(test_short_steps_have_to_last),
+        cmocka_unit_test(test_means_of_windows),
         cmocka_unit_test(test_stages_by_their_change),
         cmocka_unit_test(test_windows_are_not_mixed),
         cmocka_unit_test(test_chance_stays_below_the_bound),
