@@ -224,8 +224,9 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
     struct slow_rank *own = &slow->rank[rank];
     struct tess__slow_rank *seen = &own->seen;
     struct slow_peers peers;
+    /* Who needs more time on a processor than others waits for one more often, too. */
     struct slow_measured by[] = {
-        {.work = false}, {.work = true}, {.means = true}, {.work = true, .means = true}};
+        {.work = true}, {.work = false}, {.work = true, .means = true}, {.means = true}};
     int chosen = -1;
     slow_find_peers(slow, rank, &peers);
     slow_see_rank(&own->pace, seen);
@@ -236,7 +237,7 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
         chosen = chosen < 0 && by[m].late ? m : chosen;
     }
     const bool late = chosen >= 0, began = late && !own->state.bad;
-    const struct slow_measured *is = &by[late ? chosen : 0];
+    const struct slow_measured *is = &by[late ? chosen : 1];
     seen->took_s = is->took_s;
     seen->score = is->usual_s > 0 ? is->took_s / is->usual_s : NAN;
     seen->late_s = fmax(0, is->took_s - is->usual_s);
