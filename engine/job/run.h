@@ -118,6 +118,8 @@ enum tess__run_kind {
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
     TESS__RUN_SAVED, /* struct tess__run_saved, saving.h */
+    TESS__RUN_PACE,  /* struct tess__run_pace, pace.h */
+    TESS__RUN_LINKS, /* struct tess__run_links, pace.h */
 };
 
 struct tess__placement; /* place.h */
@@ -132,6 +134,7 @@ struct tess__run {
     int64_t log_every;         /* 0: ten times an epoch */
     int64_t *step_done;        /* in memory that is shared with the ranks: rank 0 notes there which
                                   step it has done; NULL: nowhere */
+    bool keep_pace;            /* send how long steps took (pace.h) */
     bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;  /* borrowed; NULL: no time lines */
     struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */

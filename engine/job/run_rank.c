@@ -8,6 +8,7 @@
 #include "comm/boot/boot.h"
 #include "comm/debug.h"
 #include "job/open_comm.h"
+#include "job/pace.h"
 #include "job/place.h"
 #include "job/run.h"
 #include "job/saving.h"
@@ -48,10 +49,12 @@ struct traffic {
 struct loop {
     const struct tess__run *run;
     const struct tess__rank *rank;
+    struct tess_comm *comm;
     struct tess_engine *engine;
     struct tess_trace_lane *lane; /* NULL without a time line */
     struct tess_digest *digest;   /* [parameters]; NULL without --hash-every */
     struct tess__saving saving;
+    struct tess__pace pace;
     int64_t first_step; /* steps done before this process began */
     int64_t step_count, steps_per_epoch, log_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
@@ -137,6 +140,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
     TESS_TRY(tess__saving_open(&loop->saving, run, rank, loop->engine));
+    tess__pace_open(&loop->pace, run, rank, loop->comm, tess_engine_plan_of(loop->engine));
     loop->begin_s = loop->live_s = loop->mark_s = tess_clock_s();
     return TESS_OK;
 }
@@ -204,6 +208,8 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
         loop->final.skipped = result.skipped_count;
     }
     loop->cumulative_s += time_s;
+    TESS_TRY(tess__pace_step(&loop->pace, number - loop->warm_steps, number, time_s, &result.times,
+                             loop->axis_wait_s, loop->sum.axis_sent));
     return loop->rank->rank == 0 ? loop_send_step(loop, &result, logged) : TESS_OK;
 }
 
@@ -423,12 +429,14 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
     TESS_TRY_GOTO(status, close_comm,
                   tess_engine_open(run->config, run->dataset, comm, rank->world, &loop.engine));
     tess_engine_trace(loop.engine, loop.lane);
+    loop.comm = comm;
     TESS_TRY_GOTO(status, close_engine, loop_open(&loop, run, rank));
     TESS_TRY_GOTO(status, close_engine, loop_run(&loop));
     if (!loop.saving.stop)
         TESS_TRY_GOTO(status, close_engine, loop_send_end(&loop));
 
 close_engine:
+    tess__pace_close(&loop.pace);
     tess__saving_close(&loop.saving);
     tess_engine_close(loop.engine);
 close_comm:

@@ -12,6 +12,7 @@
 #include "run/mfu.h"
 #include "run/record.h"
 #include "run/scrape.h"
+#include "run/slow.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 #include "text/words.h"
@@ -32,7 +33,9 @@ struct tess__prometheus {
     double val_loss, val_accuracy;
     struct tess__run_saved saved; /* the latest that succeeded */
     int64_t saves, failed;
-    bool changed, broken; /* since the file was written; it cannot be written */
+    const struct tess__slow *slow; /* NULL: no window of steps so far */
+    const char *const *host;       /* [ranks] */
+    bool changed, broken;          /* since the file was written; it cannot be written */
     double due_s;
 };
 
@@ -152,6 +155,65 @@ static void prometheus_saves(const struct tess__prometheus *prometheus, FILE *ou
                      saved->write_s);
 }
 
+/* One gauge of every rank, or of every link. */
+static void prometheus_of_rank(const struct tess__prometheus *prometheus, FILE *out, int32_t rank,
+                               const char *name, double value)
+{
+    if (isnan(value))
+        return;
+    fprintf(out, "tessera_%s{rank=\"%d\",", name, rank);
+    prometheus_label(out, "host", prometheus->host[rank]);
+    fprintf(out, "} %.17g\n", value);
+}
+
+static void prometheus_ranks(const struct tess__prometheus *prometheus, FILE *out)
+{
+    const int32_t count = prometheus->run->rank_count;
+    prometheus_head(out, "rank_own_seconds", "gauge",
+                    "Time of a step in which a rank waits for no other one.");
+    for (int32_t r = 0; r < count; r++)
+        prometheus_of_rank(prometheus, out, r, "rank_own_seconds",
+                           tess__slow_rank_of(prometheus->slow, r)->own_s);
+    prometheus_head(out, "rank_score", "gauge", "That against the median of ranks like it.");
+    for (int32_t r = 0; r < count; r++)
+        prometheus_of_rank(prometheus, out, r, "rank_score",
+                           tess__slow_rank_of(prometheus->slow, r)->score);
+    prometheus_head(out, "rank_late", "gauge", "1: it holds the others up.");
+    for (int32_t r = 0; r < count; r++)
+        prometheus_of_rank(prometheus, out, r, "rank_late",
+                           tess__slow_rank_of(prometheus->slow, r)->late);
+}
+
+static void prometheus_links(const struct tess__prometheus *prometheus, FILE *out)
+{
+    static const char *const name[] = {"link_bytes_per_second", "link_score", "link_slow"};
+    static const char *const help[] = {"Speed of a link while bytes are under way.",
+                                       "That against links like it, and its own first windows.",
+                                       "1: it holds the ranks up."};
+    struct tess__slow_link link;
+    if (!tess__slow_link_of(prometheus->slow, 0, &link))
+        return;
+    for (int k = 0; k < 3; k++) {
+        prometheus_head(out, name[k], "gauge", help[k]);
+        for (int32_t i = 0; tess__slow_link_of(prometheus->slow, i, &link); i++) {
+            const double value[] = {link.bytes_per_s, link.score, link.slow};
+            if (!isnan(value[k]))
+                fprintf(out, "tessera_%s{from=\"%d\",to=\"%d\"} %.17g\n", name[k], link.from,
+                        link.to, value[k]);
+        }
+    }
+}
+
+static void prometheus_pace(const struct tess__prometheus *prometheus, FILE *out)
+{
+    if (!prometheus->slow)
+        return;
+    prometheus_gauge(out, "stragglers", "Ranks and links that hold the others up.",
+                     tess__slow_count(prometheus->slow));
+    prometheus_ranks(prometheus, out);
+    prometheus_links(prometheus, out);
+}
+
 /* To be freed; NULL without memory. */
 static char *prometheus_page(void *context)
 {
@@ -169,6 +231,7 @@ static char *prometheus_page(void *context)
     prometheus_gauge(out, "validation_accuracy", "Of the latest evaluation, 0 to 1.",
                      prometheus->val_accuracy);
     prometheus_saves(prometheus, out);
+    prometheus_pace(prometheus, out);
     const bool failed = ferror(out) != 0;
     if (fclose(out) == 0 && !failed)
         return text;
@@ -221,6 +284,16 @@ void tess__prometheus_saved(struct tess__prometheus *prometheus,
     }
     prometheus->saves++;
     prometheus->saved = *saved;
+}
+
+void tess__prometheus_pace(struct tess__prometheus *prometheus, const struct tess__slow *slow,
+                           const char *const *host)
+{
+    if (!prometheus)
+        return;
+    prometheus->slow = slow;
+    prometheus->host = host;
+    prometheus->changed = true;
 }
 
 /* ---- file and server ------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 
 struct tess__prometheus;
 struct tess__run_saved; /* job/saving.h */
+struct tess__slow;      /* run/slow.h */
 
 /* Seconds between two calls of tess__prometheus_tick. */
 #define TESS__PROMETHEUS_PERIOD_S 0.1
@@ -29,6 +30,10 @@ void tess__prometheus_validation(struct tess__prometheus *prometheus,
                                  const struct tess__run_validation *validation);
 void tess__prometheus_saved(struct tess__prometheus *prometheus,
                             const struct tess__run_saved *saved);
+
+/* A window of steps is whole; both are borrowed from the first call on. */
+void tess__prometheus_pace(struct tess__prometheus *prometheus, const struct tess__slow *slow,
+                           const char *const *host);
 
 /* Serve clients; write the file where its numbers have changed, once a second at most. What fails
  * is a warning: it costs the training nothing. */

@@ -18,6 +18,7 @@
 #include "run/prometheus.h"
 #include "run/record.h"
 #include "run/run_folder.h"
+#include "run/slow.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
 #include "run/trace_file.h"
@@ -33,6 +34,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define TRAIN_PACE_S 10.0 /* between two lines of the pace of ranks, where nothing changes */
 
 /* A process that is stopped is not waited for longer where its run can be started again. */
 #define TRAIN_STOPPED_S 2.0
@@ -47,6 +51,11 @@ struct train {
     struct tess_metrics *metrics;   /* NULL without a run folder */
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     struct tess__prometheus *prometheus; /* NULL without --prometheus */
+    struct tess__slow *slow;             /* NULL: a single rank */
+    const char *host[TESS_WORLD_RANKS_MAX];
+    char own_host[TESS__PEER_HOST_BYTES];
+    int64_t pace_step; /* of its latest line, which was written then */
+    double pace_s;
     enum tess__watch_choice watch;
     bool watches;   /* devices, into metrics */
     double watch_s; /* when they are due */
@@ -147,6 +156,34 @@ static enum tess_status train_show_saved(struct train *train, const struct tess_
     return TESS_OK;
 }
 
+static enum tess_status train_write_pace(struct train *train)
+{
+    if (!train->slow || tess__slow_step(train->slow) == train->pace_step)
+        return TESS_OK;
+    train->pace_step = tess__slow_step(train->slow);
+    train->pace_s = tess_clock_s();
+    return tess_metrics_write(
+        train->metrics, tess__slow_record(train->slow, &train->run.config->mesh, train->host));
+}
+
+/* Who holds the others up is said once, when it begins and when it ends. */
+static enum tess_status train_take_pace(struct train *train, const struct tess__message *message)
+{
+    const char *text;
+    bool changed = false;
+    if (!train->slow || !tess__slow_take(train->slow, message))
+        return TESS_OK;
+    while ((text = tess__slow_next(train->slow))) {
+        tess__progress_clear(&train->progress);
+        tess_log(TESS_LOG_WARN, "%s", text);
+        changed = true;
+    }
+    tess__prometheus_pace(train->prometheus, train->slow, train->host);
+    if (!changed && tess_clock_s() < train->pace_s + TRAIN_PACE_S)
+        return TESS_OK;
+    return train_write_pace(train);
+}
+
 static enum tess_status train_message(void *context, const struct tess__message *message)
 {
     struct train *train = context;
@@ -184,6 +221,10 @@ static enum tess_status train_message(void *context, const struct tess__message 
         break;
     case TESS__RUN_SAVED:
         status = train_show_saved(train, &content.saved);
+        break;
+    case TESS__RUN_PACE:
+    case TESS__RUN_LINKS:
+        status = train_take_pace(train, message);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -331,6 +372,22 @@ static void train_print_end(const struct tess__run *run, bool saved)
     tess__memory_table_print(run, true);
 }
 
+/* Before ranks run, when it is known where. */
+static enum tess_status train_open_slow(struct train *train)
+{
+    const struct tess__run *run = &train->run;
+    if (run->rank_count == 1)
+        return TESS_OK;
+    if (gethostname(train->own_host, sizeof(train->own_host) - 1) != 0)
+        snprintf(train->own_host, sizeof(train->own_host), "this one");
+    for (int32_t r = 0; r < run->rank_count; r++)
+        train->host[r] = run->peers ? run->peers->host[r] : train->own_host;
+    train->slow = tess__slow_open(&run->config->mesh, train->host);
+    if (!train->slow)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the pace of %d ranks", run->rank_count);
+    return TESS_OK;
+}
+
 static enum tess_status train_launch(struct train *train)
 {
     struct tess__launch launch = tess__run_launch(&train->run);
@@ -349,6 +406,7 @@ static enum tess_status train_launch(struct train *train)
         launch.tick = train_tick;
         launch.tick_s = train->prometheus ? TESS__PROMETHEUS_PERIOD_S : TESS__WATCH_PERIOD_S;
     }
+    TESS_TRY(train_open_slow(train));
     tess__progress_open(&train->progress, &train->run);
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
@@ -358,6 +416,7 @@ static enum tess_status train_launch(struct train *train)
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
+    TESS_KEEP(status, train_write_pace(train));
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
         TESS_KEEP(status, tess_metrics_write(train->metrics,
@@ -482,6 +541,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
                                 "steps that --fp8 history keeps; --fp8 now has none");
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
+    train.run.keep_pace = true;
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
     train.run.step_done = options->history != NULL ? &options->history->step : NULL;
@@ -499,6 +559,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     TESS_KEEP(status, tess_metrics_close(train.metrics));
     TESS_KEEP(status, tess_tensorboard_close(train.board));
     tess__prometheus_close(train.prometheus);
+    tess__slow_close(train.slow);
     tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);

@@ -6,6 +6,7 @@
 #include "comm/net/net.h"
 
 #include "comm/net/net_group.h"
+#include "comm/net/transport_tcp.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -323,4 +324,10 @@ enum tess_status tess_comm_net_native(struct tess_comm *comm)
         TESS_FAIL(TESS_ERR_USAGE, "collectives of %s's own keep no canonical order",
                   group->rank->transport->ops->name);
     return tess__net_native_open(group);
+}
+
+bool tess_comm_net_link(const struct tess_comm *comm, int32_t peer, struct tess__link *link_out)
+{
+    return comm->ops == &net_ops &&
+           tess__tcp_link(((const struct net_group *)comm)->rank->transport, peer, link_out);
 }

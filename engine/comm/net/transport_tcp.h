@@ -14,6 +14,7 @@
 #ifndef TESSERA_COMM_NET_TRANSPORT_TCP_H
 #define TESSERA_COMM_NET_TRANSPORT_TCP_H
 
+#include "comm/net/net.h"
 #include "comm/net/net_path.h"
 #include "tessera/device.h"
 #include "tessera/transport.h"
@@ -132,5 +133,9 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
+
+/* transport_tcp_link.c: what has gone to a peer. False where the transport is another one, or the
+ * kernel does not count it. */
+bool tess__tcp_link(const struct tess_transport *transport, int32_t peer, struct tess__link *link);
 
 #endif

@@ -1,0 +1,28 @@
+/*
+ * What the kernel has counted of a connection: bytes that were acknowledged, and the time in which
+ * any were under way. linux/tcp.h has fields that the C library's header lacks and cannot be
+ * included beside it, so this file is by itself.
+ */
+#include "comm/net/transport_tcp.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+bool tess__tcp_link(const struct tess_transport *transport, int32_t peer, struct tess__link *link)
+{
+    if (transport->ops->close != tess__tcp_close || peer == transport->rank)
+        return false;
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof(info);
+    const int fd = ((const struct tcp *)transport)->peer[peer].fd[TCP_DATA];
+    /* Kernels before 4.10 know less of it. */
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
+        bytes < offsetof(struct tcp_info, tcpi_sndbuf_limited))
+        return false;
+    link->sent_bytes = info.tcpi_bytes_acked;
+    /* While the receiver has no room left it is the receiver that is slow. */
+    link->busy_s = 1e-6 * (double)(info.tcpi_busy_time - info.tcpi_rwnd_limited);
+    return true;
+}

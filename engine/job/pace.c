@@ -1,0 +1,162 @@
+/* The times of a rank's last steps (pace.h). */
+#include "job/pace.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int pace_compare(const void *a, const void *b)
+{
+    const float left = *(const float *)a, right = *(const float *)b;
+    return (left > right) - (left < right);
+}
+
+float tess__pace_median(float *value, int32_t count)
+{
+    qsort(value, (size_t)count, sizeof(*value), pace_compare);
+    return (value[count / 2] + value[(count - 1) / 2]) / 2;
+}
+
+/* Of proc(5): "time on a processor, time of waiting for one, slices", in ns. */
+static double pace_delay_s(const struct tess__pace *pace)
+{
+    char text[96];
+    unsigned long long delay_ns = 0;
+    const ssize_t bytes =
+        pace->delay_fd >= 0 ? pread(pace->delay_fd, text, sizeof(text) - 1, 0) : 0;
+    if (bytes <= 0)
+        return 0;
+    text[bytes] = '\0';
+    return sscanf(text, "%*u %llu", &delay_ns) == 1 ? 1e-9 * (double)delay_ns : 0;
+}
+
+/* Ranks whose work differs by plan are not compared: other stages, and a rank that has the samples
+ * or the loss of all. */
+static int32_t pace_kind(const struct tess_plan *plan)
+{
+    return plan->mesh.at[TESS_AXIS_STAGE] * 4 + plan->holds_input * 2 + plan->holds_loss;
+}
+
+void tess__pace_open(struct tess__pace *pace, const struct tess__run *run,
+                     const struct tess__rank *rank, const struct tess_comm *comm,
+                     const struct tess_plan *plan)
+{
+    *pace = (struct tess__pace){.rank = rank,
+                                .comm = comm,
+                                .on = run->keep_pace && rank->rank_count > 1,
+                                .delay_fd = -1,
+                                .now = {.kind = pace_kind(plan), .window = -1}};
+    if (pace->on)
+        pace->delay_fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+}
+
+void tess__pace_close(struct tess__pace *pace)
+{
+    if (pace->on && pace->delay_fd >= 0)
+        close(pace->delay_fd);
+    pace->on = false;
+}
+
+static void pace_begin(struct tess__pace *pace, const double *wait_s, const uint64_t *sent_bytes)
+{
+    pace->began = true;
+    pace->used = 0;
+    pace->now.window++;
+    pace->delay_s = pace_delay_s(pace);
+    memcpy(pace->wait_s, wait_s, sizeof(pace->wait_s));
+    memcpy(pace->sent_bytes, sent_bytes, sizeof(pace->sent_bytes));
+    for (int32_t r = 0; r < pace->rank->rank_count; r++)
+        if (!tess_comm_net_link(pace->comm, r, &pace->link[r]))
+            pace->link[r].busy_s = NAN;
+}
+
+static enum tess_status pace_send_links(const struct tess__pace *pace)
+{
+    struct tess__run_links links = {.window = pace->now.window};
+    for (int32_t r = 0; r < pace->rank->rank_count; r++) {
+        struct tess__link link;
+        if (isnan(pace->link[r].busy_s) || !tess_comm_net_link(pace->comm, r, &link) ||
+            link.sent_bytes == pace->link[r].sent_bytes)
+            continue;
+        links.link[links.count].peer = r;
+        links.link[links.count].bytes =
+            (float)(link.sent_bytes - pace->link[r].sent_bytes) / TESS__PACE_STEPS;
+        links.link[links.count++].busy_s =
+            (float)(link.busy_s - pace->link[r].busy_s) / TESS__PACE_STEPS;
+        if (links.count < TESS__PACE_LINKS)
+            continue;
+        TESS_TRY(tess__rank_send(pace->rank, TESS__RUN_LINKS, &links, sizeof(links)));
+        links.count = 0;
+    }
+    if (links.count == 0)
+        return TESS_OK;
+    return tess__rank_send(pace->rank, TESS__RUN_LINKS, &links, sizeof(links));
+}
+
+static float pace_mean(const float *value)
+{
+    double sum = 0;
+    for (int i = 0; i < TESS__PACE_STEPS; i++)
+        sum += value[i];
+    return (float)(sum / TESS__PACE_STEPS);
+}
+
+static enum tess_status pace_send(struct tess__pace *pace, int64_t step, const double *wait_s,
+                                  const uint64_t *sent_bytes)
+{
+    struct tess__run_pace *now = &pace->now;
+    float own_s[TESS__PACE_STEPS];
+    now->step = step;
+    memcpy(own_s, now->own_s, sizeof(own_s));
+    now->median_s = tess__pace_median(own_s, TESS__PACE_STEPS);
+    now->mean_s = pace_mean(pace->total_s);
+    now->step_s = tess__pace_median(pace->total_s, TESS__PACE_STEPS);
+    for (int p = 0; p < TESS__PACE_PARTS; p++) {
+        now->part_mean_s[p] = pace_mean(pace->part_s[p]);
+        now->part_s[p] = tess__pace_median(pace->part_s[p], TESS__PACE_STEPS);
+    }
+    now->delay_s = (float)(pace_delay_s(pace) - pace->delay_s) / TESS__PACE_STEPS;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        now->wait_s[axis] = (float)(wait_s[axis] - pace->wait_s[axis]) / TESS__PACE_STEPS;
+        now->sent_bytes[axis] =
+            (float)(sent_bytes[axis] - pace->sent_bytes[axis]) / TESS__PACE_STEPS;
+    }
+    TESS_TRY(pace_send_links(pace));
+    return tess__rank_send(pace->rank, TESS__RUN_PACE, now, sizeof(*now));
+}
+
+enum tess_status tess__pace_step(struct tess__pace *pace, int64_t counted, int64_t step,
+                                 double total_s, const struct tess_times *times,
+                                 const double wait_s[TESS_AXIS_COUNT],
+                                 const uint64_t sent_bytes[TESS_AXIS_COUNT])
+{
+    if (!pace->on || counted < 0)
+        return TESS_OK;
+    const double worked_s = tess_clock_thread_s();
+    if (pace->began) {
+        const double own_s = fmax(0, total_s - times->comm_s);
+        const double compute_s = times->forward_s + times->backward_s;
+        const int32_t at = pace->used++;
+        pace->now.own_s[at] = (float)own_s;
+        pace->now.work_s[at] = (float)(worked_s - pace->worked_s);
+        pace->total_s[at] = (float)total_s;
+        pace->part_s[TESS__PACE_DATA][at] = (float)times->data_s;
+        pace->part_s[TESS__PACE_COMPUTE][at] = (float)compute_s;
+        pace->part_s[TESS__PACE_OPTIM][at] = (float)times->optim_s;
+        pace->part_s[TESS__PACE_OTHER][at] =
+            (float)(own_s - times->data_s - compute_s - times->optim_s);
+    }
+    pace->worked_s = worked_s;
+    if (counted % TESS__PACE_STEPS != 0)
+        return TESS_OK;
+    if (pace->began && pace->used == TESS__PACE_STEPS)
+        TESS_TRY(pace_send(pace, step, wait_s, sent_bytes));
+    pace_begin(pace, wait_s, sent_bytes);
+    return TESS_OK;
+}
