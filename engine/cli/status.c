@@ -35,6 +35,17 @@ static const char status_usage[] =
     "  tessera status out --calls 5\n"
     "  tessera status out --json\n";
 
+static enum tess_status status_write(const struct tess__status *run, int32_t calls)
+{
+    json_t *object = tess__status_json(run, calls);
+    if (object == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the status as JSON");
+    json_dumpf(object, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(object);
+    return TESS_OK;
+}
+
 static enum tess_status status_run(const struct tess__call *words)
 {
     const struct status_options *options = words->values;
@@ -45,7 +56,7 @@ static enum tess_status status_run(const struct tess__call *words)
     if (run.rank_count > 0) {
         tess__status_find(&run);
         if (options->json)
-            TESS_KEEP(status, tess__status_write(&run, (int32_t)options->calls));
+            TESS_KEEP(status, status_write(&run, (int32_t)options->calls));
         else
             tess__status_print(&run, (int32_t)options->calls, stdout);
     }

@@ -8,6 +8,7 @@
 
 #include "comm/flight_file.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 #define TESS__STATUS_OWNER_BYTES 256
@@ -71,8 +72,8 @@ void tess__status_find(struct tess__status *status);
 
 /* As a table and sentences, with the last `calls` calls of each rank. */
 void tess__status_print(const struct tess__status *status, int32_t calls, FILE *stream);
-/* As JSON to stdout. TESS_ERR_MEMORY. */
-enum tess_status tess__status_write(const struct tess__status *status, int32_t calls);
+/* A new reference; NULL without memory. */
+json_t *tess__status_json(const struct tess__status *status, int32_t calls);
 
 /*
  * The report of a run that has failed: print it to stderr, and add it to RUN/failures.txt under a

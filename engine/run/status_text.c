@@ -384,7 +384,7 @@ static json_t *status_json_rank(const struct tess__status *status, int32_t r, in
     return object;
 }
 
-static json_t *status_json(const struct tess__status *status, int32_t calls)
+json_t *tess__status_json(const struct tess__status *status, int32_t calls)
 {
     char late[4 * STATUS_TEXT];
     json_t *ranks = json_array(), *differs = json_array();
@@ -403,17 +403,6 @@ static json_t *status_json(const struct tess__status *status, int32_t calls)
         "live", (int)status->live, "owner", status->owner, "time_s", status->now_s, "late",
         status->late >= 0 ? json_integer(status->late) : json_null(), "waiting",
         status_json_ranks(status->waiting), "differs", differs, "summary", late, "ranks", ranks);
-}
-
-enum tess_status tess__status_write(const struct tess__status *status, int32_t calls)
-{
-    json_t *object = status_json(status, calls);
-    if (object == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the status as JSON");
-    json_dumpf(object, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(object);
-    return TESS_OK;
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
