@@ -30,6 +30,7 @@ struct tess__status_rank {
     bool whole[TESS_FLIGHT_CALLS];        /* was not being written when it was read */
     const struct tess_flight_call *waits; /* call that it waits for; NULL: it does not wait */
     uint64_t waits_for;                   /* ranks, a bit each, that are late for that call */
+    bool calls_missing;                   /* they have not made it */
 };
 
 /* A call of one group that is not the same on all of its ranks. */

@@ -55,10 +55,11 @@ static const struct tess_flight_call *find_waits(const struct tess__status *stat
     return &rank->file->call[i];
 }
 
-/* The ranks that are late for the call that rank r waits for. */
-static uint64_t find_late(const struct tess__status *status, int32_t r)
+/* The ranks that are late for the call that rank r waits for: those that have not made it, else
+ * those that have and do something else, else the one that the communicator has noted. */
+static uint64_t find_late(struct tess__status *status, int32_t r)
 {
-    const struct tess__status_rank *rank = &status->rank[r];
+    struct tess__status_rank *rank = &status->rank[r];
     const struct tess_flight_call *call = rank->waits;
     const uint32_t id =
         call->group < TESS_FLIGHT_GROUPS ? rank->file->now.group[call->group].id : 0;
@@ -76,20 +77,28 @@ static uint64_t find_late(const struct tess__status *status, int32_t r)
         if (theirs != NULL && theirs->end_s <= 0 && status->rank[s].waits == NULL)
             unfinished |= find_bit(s);
     }
-    const int32_t hint = rank->file->now.board.waits_for;
-    if (missing == 0 && unfinished == 0 && hint >= 0 && hint < status->rank_count && hint != r)
-        return find_bit(hint);
-    return missing != 0 ? missing : unfinished;
+    rank->calls_missing = missing != 0;
+    if (missing != 0 || unfinished != 0)
+        return missing != 0 ? missing : unfinished;
+    const int32_t noted = rank->file->now.board.waits_for;
+    return noted >= 0 && noted < status->rank_count && noted != r ? find_bit(noted) : 0;
+}
+
+/* A rank that is gone or stopped waits for nobody, whatever it waited for before. */
+static uint64_t find_waited_for(const struct tess__status *status, int32_t r)
+{
+    const enum tess__status_life life = status->rank[r].life;
+    return life == TESS__LIFE_DEAD || life == TESS__LIFE_STOPPED ? 0 : status->rank[r].waits_for;
 }
 
 /* All ranks that r waits for, over others too. */
 static uint64_t find_reach(const struct tess__status *status, int32_t r)
 {
-    uint64_t reach = status->rank[r].waits_for, before = 0;
+    uint64_t reach = find_waited_for(status, r), before = 0;
     while (reach != before) {
         before = reach;
         for (int32_t s = 0; s < status->rank_count; s++)
-            reach |= before & find_bit(s) ? status->rank[s].waits_for : 0;
+            reach |= before & find_bit(s) ? find_waited_for(status, s) : 0;
     }
     return reach;
 }
@@ -115,11 +124,11 @@ static void find_last(struct tess__status *status)
 {
     uint64_t by[TESS_WORLD_RANKS_MAX] = {0};
     for (int32_t r = 0; r < status->rank_count; r++) {
-        const uint64_t reach = status->rank[r].waits_for != 0 ? find_reach(status, r) : 0;
+        const uint64_t reach = find_reach(status, r);
         if (reach & find_bit(r))
             status->in_turns |= find_bit(r);
         for (int32_t s = 0; s < status->rank_count; s++)
-            if (reach & find_bit(s) && status->rank[s].waits_for == 0)
+            if (reach & find_bit(s) && find_waited_for(status, s) == 0)
                 by[s] |= find_bit(r);
     }
     int best = -1;

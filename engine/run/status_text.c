@@ -217,8 +217,11 @@ static void status_late(const struct tess__status *status, char *text, size_t by
 {
     char who[STATUS_TEXT], doing[STATUS_TEXT] = "", last[STATUS_TEXT], after[2 * STATUS_TEXT] = "";
     if (status->in_turns != 0) {
-        snprintf(text, bytes, "%s wait for each other: they make their calls in different orders",
-                 status_ranks(status->in_turns, who));
+        bool orders = true;
+        for (int32_t r = 0; r < status->rank_count; r++)
+            orders = orders && (!(status->in_turns >> r & 1) || status->rank[r].calls_missing);
+        snprintf(text, bytes, "%s wait for each other%s", status_ranks(status->in_turns, who),
+                 orders ? ": they make their calls in different orders" : "");
         return;
     }
     if (status->late < 0) {

@@ -305,11 +305,11 @@ static void report_of(enum moment at, const char *one, const char *two)
 static void case_report(void **state)
 {
     (void)state;
-    report_of(AT_FORWARD, "all others: ranks 0, 2 wait for rank 1 (",
+    report_of(AT_FORWARD, " for rank 1 (",
               "which is dead, in forward of unit 1 (fc2), step 3; its latest call is ");
-    report_of(AT_BATCH, "all others: ranks 0, 2 wait for rank 1 (",
+    report_of(AT_BATCH, " for rank 1 (",
               "which is dead, loading a batch, step 3; its latest call is ");
-    report_of(AT_MISTAKE, "(data) is the first that is not the same on all ranks:\n  rank 0",
+    report_of(AT_MISTAKE, "(data) is the first that is not the same on all ranks:\n  rank",
               "of 12 B (data) at test_death.c:");
 }
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -185,7 +186,32 @@ static void case_in_turns(void **state)
     assert_int_equal(read_run(), TESS_OK);
     assert_int_equal(status.late, -1);
     assert_int_equal(status.in_turns, 0x3);
-    expect("ranks 0, 1 wait for each other");
+    expect("ranks 0, 1 wait for each other: they make their calls in different orders");
+    close_run();
+}
+
+/* All have made the call, and the communicator has noted who waits for whom. One that has been
+ * killed waits for nobody. */
+static void case_noted(void **state)
+{
+    (void)state;
+    open_run();
+    for (int32_t r = 0; r < RANKS; r++) {
+        call_of(&all[r], TESS_COLLECTIVE_ALL_REDUCE, 5, -1);
+        tess_world_board(world, r)->waits_for = (r + 1) % RANKS;
+    }
+    assert_int_equal(read_run(), TESS_OK);
+    assert_int_equal(status.late, -1);
+    assert_int_equal(status.in_turns, 0xf);
+    expect("ranks 0-3 wait for each other\n");
+    tess__status_close(&status);
+    tess_world_board(world, 2)->pid = INT32_MAX;
+    assert_int_equal(read_run(), TESS_OK);
+    assert_int_equal(status.late, 2);
+    assert_int_equal(status.waiting, 0xb);
+    expect("all others: ranks 0, 1, 3 wait for rank 2 (");
+    expect("which is dead, in forward of unit 1 (fc2), step 7; its latest call is all_reduce 1 of "
+           "20 B (all ranks) at test_flight.c:1, which has not ended");
     close_run();
 }
 
@@ -403,6 +429,7 @@ static void case_no_record(void **state)
 static int set_up(void **state)
 {
     (void)state;
+    (void)prctl(PR_SET_NAME, "tessera rank"); /* its process is that of all ranks */
     return mkdtemp(run) == NULL;
 }
 
@@ -418,10 +445,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_last_calls), cmocka_unit_test(case_chain),
-        cmocka_unit_test(case_in_turns),   cmocka_unit_test(case_differs),
-        cmocka_unit_test(case_fewer),      cmocka_unit_test(case_bad),
-        cmocka_unit_test(case_torn),       cmocka_unit_test(case_random),
-        cmocka_unit_test(case_no_record),
+        cmocka_unit_test(case_in_turns),   cmocka_unit_test(case_noted),
+        cmocka_unit_test(case_differs),    cmocka_unit_test(case_fewer),
+        cmocka_unit_test(case_bad),        cmocka_unit_test(case_torn),
+        cmocka_unit_test(case_random),     cmocka_unit_test(case_no_record),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
