@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "comm/call.h"
 #include "comm/debug.h"
+#include "comm/flight.h"
 #include "comm/marks.h"
 #include "tessera/check.h"
 
@@ -182,7 +183,7 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t ticket, doubl
         status = tess__marks_waited(comm->marks, mark);
     else if (!comm->quiet)
         tess__comm_waited(comm, tess__comm_root(comm)->phase, tess_clock_s() - start);
-    if (watched)
+    if (watched && status == TESS_OK)
         observer->waiting(observer->context, comm, ticket, false);
     return status;
 }
@@ -407,6 +408,7 @@ enum tess_status(tess_comm_split)(struct tess_comm *comm, int32_t color, int32_t
     (*child_out)->access_context = comm->access_context;
     (*child_out)->observer = comm->observer;
     (*child_out)->root = tess__comm_root(comm);
+    tess__flight_split(comm, *child_out, color);
     (*child_out)->marks = comm->marks;
     (*child_out)->queue = comm->queue;
     if (comm->queue != NULL)

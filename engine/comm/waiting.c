@@ -122,7 +122,7 @@ enum tess_status tess__wait_for(const struct tess__waiting *group, bool (*ready)
         atomic_store_explicit(&board->collective, (int32_t)call->collective, memory_order_relaxed);
     }
     const enum tess_status status = waiting_loop(&waiting, board);
-    if (board != NULL) {
+    if (board != NULL && status == TESS_OK) { /* else it shows where the rank has failed */
         atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
         atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
     }

@@ -136,10 +136,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     struct tess_world *world = (struct tess_world *)memory;
     memcpy(world, &layout, offsetof(struct tess_world, abort_state));
     for (int32_t r = 0; r < rank_count; r++) {
-        struct tess_board *board = &world->rank[r].board;
-        atomic_store_explicit(&board->unit, -1, memory_order_relaxed);
-        atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
-        atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
+        tess__world_move_board(world, r, &world->rank[r].own_board);
     }
     *world_out = world;
     return TESS_OK;
@@ -190,7 +187,15 @@ bool tess__world_reaches(const struct tess_world *world, const void *memory, siz
 
 struct tess_board *tess_world_board(struct tess_world *world, int32_t rank)
 {
-    return &world->rank[rank].board;
+    return world->rank[rank].board;
+}
+
+void tess__world_move_board(struct tess_world *world, int32_t rank, struct tess_board *board)
+{
+    atomic_store_explicit(&board->unit, -1, memory_order_relaxed);
+    atomic_store_explicit(&board->collective, -1, memory_order_relaxed);
+    atomic_store_explicit(&board->waits_for, -1, memory_order_relaxed);
+    world->rank[rank].board = board;
 }
 
 static const char *const world_doing_text[] = {
@@ -266,7 +271,7 @@ void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size
     for (size_t used = 0; rank >= 0;) {
         char doing[160];
         const int32_t next =
-            atomic_load_explicit(&world->rank[rank].board.waits_for, memory_order_relaxed);
+            atomic_load_explicit(&world->rank[rank].board->waits_for, memory_order_relaxed);
         named |= UINT64_C(1) << rank;
         if (next < 0 || named >> next & 1)
             return;

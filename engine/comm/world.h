@@ -59,6 +59,9 @@ struct tess_board {
 };
 
 struct tess_board *tess_world_board(struct tess_world *world, int32_t rank);
+/* From here on the rank's board is there: memory that all processes of the world map at this
+ * address, until the world is closed. Before the ranks start. */
+void tess__world_move_board(struct tess_world *world, int32_t rank, struct tess_board *board);
 
 /* "in backward of unit 2, step 17, waiting in all_reduce 35"; unit_name may be NULL. */
 void tess_board_describe(const struct tess_board *board, const char *const *unit_name,

@@ -5,6 +5,7 @@
 #include "core/state.h"
 
 #include "base/arena.h"
+#include "comm/flight.h"
 #include "config/precision.h"
 #include "core/save.h"
 #include "kernel_open.h"
@@ -93,6 +94,8 @@ static enum tess_status open_groups(struct tess_engine *engine)
         else
             TESS_TRY(tess_comm_split(engine->comm, tess_mesh_rank(&first, first.at), mesh->at[axis],
                                      &engine->axis_comm[axis]));
+        if (mesh->count[axis] > 1)
+            tess_flight_axis(engine->axis_comm[axis], (enum tess_axis)axis);
     }
     engine->strategy.kernel = engine->tensor_strategy.kernel = engine->kernel;
     engine->strategy.comm = engine->axis_comm[TESS_AXIS_DATA];

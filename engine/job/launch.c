@@ -93,6 +93,8 @@ static void launch_end(struct launcher *launcher, enum tess_status status, const
         return;
     launcher->kill_s = tess_clock_s() + END_LIMIT_S;
     tess_world_abort(launcher->world, -1, reason);
+    if (launcher->launch->failed != NULL)
+        launcher->launch->failed(launcher->launch->context, status, reason);
     if (launcher->launch->peers == NULL)
         return;
     struct tess__ended why = {.status = (int32_t)status};
@@ -281,6 +283,8 @@ static void launch_read_signals(struct launcher *launcher)
     while (read(launcher->fd[FD_SIGNAL], &info, sizeof(info)) == (ssize_t)sizeof(info))
         if (info.ssi_signo == SIGUSR1)
             tess_world_request(launcher->world, TESS_WORLD_SAVE);
+        else if (info.ssi_signo == SIGUSR2)
+            launcher->launch->report(launcher->launch->context);
         else if (info.ssi_signo != SIGCHLD)
             launch_interrupt(launcher);
 }
@@ -545,13 +549,24 @@ static enum tess_status launch_open(struct launcher *launcher)
     sigaddset(&mask, SIGCHLD);
     if (launcher->launch->saves)
         sigaddset(&mask, SIGUSR1);
+    if (launcher->launch->report != NULL)
+        sigaddset(&mask, SIGUSR2);
     sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s", strerror(errno));
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
-    return tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world);
+    TESS_TRY(
+        tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world));
+    tess_flight_boards(launcher->launch->flight, launcher->world);
+    return TESS_OK;
+}
+
+/* In a rank: its launcher reports of all of them. */
+static void launch_pass_on(int number)
+{
+    kill(getppid(), number);
 }
 
 /* In the child. Ctrl-C is the launcher's to handle; a launcher that is killed takes its ranks
@@ -562,6 +577,8 @@ static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t p
     if (getppid() != parent)
         _exit(1);
     signal(SIGINT, SIG_IGN);
+    if (launcher->launch->report != NULL)
+        signal(SIGUSR2, launch_pass_on);
     sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);
     dup2(launcher->fd[FD_LINE_WRITE], STDERR_FILENO);
     for (int i = 0; i < FD_MESSAGE_WRITE; i++)

@@ -6,7 +6,7 @@
 #ifndef TESSERA_JOB_LAUNCH_H
 #define TESSERA_JOB_LAUNCH_H
 
-#include "comm/world.h"
+#include "comm/flight.h"
 
 #define TESS__MESSAGE_BYTES 320
 
@@ -49,6 +49,7 @@ struct tess__launch {
     /* Of each place on this host: its GPU's bus id, NULL or "" without; for the cores next to it.
      * Borrowed. */
     const char *bus[TESS_WORLD_RANKS_MAX];
+    struct tess_flight *flight;   /* of the ranks that are started here; NULL: none */
     const char *const *unit_name; /* for reports; may be NULL */
     int32_t unit_count;
     void *context;
@@ -66,6 +67,12 @@ struct tess__launch {
     double tick_s;
     int32_t *lost; /* counts processes that were killed or stopped by others; NULL: not counted */
     double stopped_s; /* a process that is stopped (SIGSTOP) for that long is lost; 0: never */
+    /* In the launcher, once, when the run is to end before its ranks are done: the reason that they
+     * are sent. May be NULL. */
+    void (*failed)(void *context, enum tess_status status, const char *why);
+    /* In the launcher, on SIGUSR2, which it or one of its ranks has got: print what the ranks do.
+     * NULL: the signal is not watched. */
+    void (*report)(void *context);
     /* In the launcher, before a line is written to stderr: clear what is on it. May be NULL. */
     void (*before_line)(void *context);
 };

@@ -147,6 +147,7 @@ static void rank_run(struct rank_start *start)
     } else {
         atomic_store_explicit(&board->doing, TESS_DOING_ENDED, memory_order_relaxed);
     }
+    tess_flight_end(launch->flight, rank->rank, start->status);
     ended.status = start->status;
     TESS_KEEP(start->status, tess__rank_send(rank, TESS__MESSAGE_ENDED, &ended, sizeof(ended)));
 }

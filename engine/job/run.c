@@ -201,6 +201,7 @@ struct tess__launch tess__run_launch(const struct tess__run *run)
     struct tess__launch launch = {
         .rank_count = run->rank_count,
         .peers = run->peers,
+        .flight = run->flight,
         .mode = plan->rank_mode,
         .bind = run->config->run.bind,
         .saves = run->config->saves,

@@ -129,15 +129,16 @@ struct tess__run {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
     int32_t rank_count;
-    bool evaluate;             /* default: as configured */
-    bool live;                 /* send steps often enough for a bar */
-    int64_t log_every;         /* 0: ten times an epoch */
-    int64_t *step_done;        /* in memory that is shared with the ranks: rank 0 notes there which
-                                  step it has done; NULL: nowhere */
-    bool keep_pace;            /* send how long steps took (pace.h) */
-    bool keep_digests;         /* send the digests of --hash-every; else replicas are compared */
-    struct tess_trace *trace;  /* borrowed; NULL: no time lines */
-    struct tess__peers *peers; /* borrowed; NULL: all ranks are started from here */
+    bool evaluate;              /* default: as configured */
+    bool live;                  /* send steps often enough for a bar */
+    int64_t log_every;          /* 0: ten times an epoch */
+    int64_t *step_done;         /* in memory that is shared with the ranks: rank 0 notes there which
+                                   step it has done; NULL: nowhere */
+    bool keep_pace;             /* send how long steps took (pace.h) */
+    bool keep_digests;          /* send the digests of --hash-every; else replicas are compared */
+    struct tess_trace *trace;   /* borrowed; NULL: no time lines */
+    struct tess_flight *flight; /* borrowed; NULL: calls are not recorded */
+    struct tess__peers *peers;  /* borrowed; NULL: all ranks are started from here */
     struct tess__placement *placed; /* which process or device each rank has, and why */
     int64_t warm_steps;             /* not part of the final speed; cut to half of the run */
     bool crowded;                   /* more ranks' threads than cores: ranks take turns */

@@ -426,6 +426,7 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
     tess_trace_start(loop.lane);
     TESS_TRY(tess__run_open_comm(run, rank, &comm));
     comm->observer = tess_trace_observer(loop.lane);
+    tess_flight_watch(run->flight, comm);
     TESS_TRY_GOTO(status, close_comm,
                   tess_engine_open(run->config, run->dataset, comm, rank->world, &loop.engine));
     tess_engine_trace(loop.engine, loop.lane);

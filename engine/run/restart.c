@@ -2,6 +2,7 @@
 #include "run/restart.h"
 
 #include "base/clock.h"
+#include "run/status.h"
 #include "state/checkpoint.h"
 #include "tessera/check.h"
 
@@ -19,7 +20,7 @@
 
 #define RESTART_DRAIN_S 10.0
 
-static const int restart_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
+static const int restart_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
 /* The step of the run's newest complete checkpoint; -1: there is none. */
 static int64_t restart_newest(const char *run)
@@ -58,7 +59,7 @@ static int restart_wait(pid_t pid, bool *ends)
         siginfo_t info;
         const int number = sigwaitinfo(&wanted, &info);
         if (number > 0 && number != SIGCHLD) {
-            *ends = *ends || number != SIGUSR1;
+            *ends = *ends || (number != SIGUSR1 && number != SIGUSR2);
             if (info.si_code != SI_KERNEL)
                 kill(pid, number);
         }
@@ -76,6 +77,16 @@ static void restart_drain(void)
     while ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 && tess_clock_s() < limit_s)
         if (pid == 0)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* A launcher that was killed has not reported what its ranks did. */
+static void restart_report(const char *run, pid_t pid, int number)
+{
+    char why[128];
+    snprintf(why, sizeof(why), "the launcher (pid %d) was killed by signal %d (%s)", (int)pid,
+             number, strsignal(number));
+    tess_log(TESS_LOG_WARN, "%s", why);
+    tess__status_report_failure(run, why);
 }
 
 /* Is the end one after which another attempt may succeed? */
@@ -143,8 +154,7 @@ static int restart_loop(const struct tess__restart *restart, struct tess__histor
         const bool may = !ends && history->restarts < restart->restarts &&
                          restart_may_help(wait_status, history);
         if (WIFSIGNALED(wait_status))
-            tess_log(TESS_LOG_WARN, "the launcher (pid %d) was killed by signal %d (%s)", (int)pid,
-                     WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+            restart_report(restart->run, pid, WTERMSIG(wait_status));
         if (!may || !restart_has_ranks(restart, history))
             return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
                                             : WEXITSTATUS(wait_status);

@@ -14,9 +14,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#define FOLDER_PATH TESS_CHECKPOINT_PATH
+#define FOLDER_PATH  TESS_CHECKPOINT_PATH
+#define FOLDER_TRIES 3
 
 static enum tess_status folder_join(const char *folder, const char *name, char path[FOLDER_PATH])
 {
@@ -24,6 +26,27 @@ static enum tess_status folder_join(const char *folder, const char *name, char p
     if (length < 0 || length >= FOLDER_PATH)
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
     return TESS_OK;
+}
+
+/* Take the lock. Whoever asks for its owner has it for a moment (tess__run_folder_owner), so it is
+ * tried more than once. */
+static bool folder_take(int fd)
+{
+    for (int i = 0; i < FOLDER_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return true;
+        if (errno != EWOULDBLOCK)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    errno = EWOULDBLOCK;
+    return false;
+}
+
+static void folder_read_owner(int fd, char *owner, size_t bytes)
+{
+    owner[tess_file_read(fd, owner, bytes - 1, 0)] = '\0';
+    owner[strcspn(owner, "\n")] = '\0';
 }
 
 /* The file has its owner's process and host, for the message of whoever comes second. */
@@ -34,11 +57,10 @@ static enum tess_status folder_lock(const char *folder, int *lock_out)
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot lock the run folder: %s: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!folder_take(fd)) {
         const int error = errno;
-        (void)tess_file_read(fd, owner, sizeof(owner) - 1, 0);
+        folder_read_owner(fd, owner, sizeof(owner));
         close(fd);
-        owner[strcspn(owner, "\n")] = '\0';
         if (error != EWOULDBLOCK)
             TESS_FAIL(TESS_ERR_IO, "cannot lock the run folder: %s: %s", path, strerror(error));
         TESS_FAIL(TESS_ERR_USAGE,
@@ -142,4 +164,24 @@ void tess__run_folder_close(int lock)
 {
     if (lock >= 0)
         close(lock);
+}
+
+enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
+                                        bool *live_out)
+{
+    char path[FOLDER_PATH];
+    struct stat about;
+    owner[0] = '\0';
+    *live_out = false;
+    if (stat(folder, &about) != 0 || !S_ISDIR(about.st_mode))
+        TESS_FAIL(TESS_ERR_NOT_FOUND, "%s is not the folder of a run", folder);
+    TESS_TRY(folder_join(folder, "lock", path));
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0)
+        return TESS_OK;
+    *live_out = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode))
+        folder_read_owner(fd, owner, bytes);
+    close(fd);
+    return TESS_OK;
 }

@@ -5,6 +5,7 @@
 #include "tessera/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum tess__folder_use {
     TESS__FOLDER_NEW,       /* refused where a run is in the folder */
@@ -21,5 +22,10 @@ enum tess__folder_use {
 enum tess_status tess__run_folder_open(const char *folder, enum tess__folder_use use,
                                        int *lock_out);
 void tess__run_folder_close(int lock); /* -1 is allowed */
+
+/* Who had the lock last, "process 17 on host", "" where nobody did; *live_out: who still has it.
+ * TESS_ERR_NOT_FOUND: there is no such folder. */
+enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
+                                        bool *live_out);
 
 #endif

@@ -19,6 +19,7 @@
 #include "run/record.h"
 #include "run/run_folder.h"
 #include "run/slow.h"
+#include "run/status.h"
 #include "run/tensorboard.h"
 #include "run/times.h"
 #include "run/trace_file.h"
@@ -60,6 +61,8 @@ struct train {
     bool watches;   /* devices, into metrics */
     double watch_s; /* when they are due */
     struct tess__watcher watcher;
+    struct tess_flight *flight;    /* NULL without a run folder, or where it has no record */
+    char failed[512];              /* why the ranks were ended; "": they were not, or by the user */
     struct tess__history *history; /* NULL: the training is not started again */
 };
 
@@ -279,6 +282,44 @@ static void train_before_line(void *context)
     tess__progress_clear(&train->progress);
 }
 
+static void train_failed(void *context, enum tess_status status, const char *why)
+{
+    struct train *train = context;
+    if (status != TESS_ERR_INTERRUPTED && status != TESS_ERR_USAGE)
+        snprintf(train->failed, sizeof(train->failed), "%s", why);
+}
+
+/* SIGUSR2: what do the ranks do? */
+static void train_report(void *context)
+{
+    struct train *train = context;
+    struct tess__status status;
+    if (train->flight == NULL) {
+        tess_log(TESS_LOG_INFO, "a report of what the ranks do needs a run folder: --run DIR");
+        return;
+    }
+    tess__progress_clear(&train->progress);
+    fflush(stdout);
+    if (tess__status_read(train->run.config->run.run, &status) == TESS_OK) {
+        tess__status_find(&status);
+        tess__status_print(&status, 0, stderr);
+    }
+    tess__status_close(&status);
+}
+
+/* The record of the ranks that are started here. */
+static void train_open_flight(struct train *train)
+{
+    const struct tess__run *run = &train->run;
+    struct tess_flight_about about = {.rank_count = run->rank_count,
+                                      .first = run->peers ? run->peers->env.rank : 0};
+    about.end = run->peers ? about.first + 1 : run->rank_count;
+    about.unit_name = tess_engine_unit_names(run->planned, &about.unit_count);
+    if (run->config->run.run[0])
+        train->flight = tess_flight_open(run->config->run.run, &about);
+    train->run.flight = train->flight;
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 static void train_print_start(const struct tess__run *run)
@@ -394,6 +435,8 @@ static enum tess_status train_launch(struct train *train)
     launch.context = train;
     launch.message = train_message;
     launch.started = train_started;
+    launch.failed = train_failed;
+    launch.report = train_report;
     launch.before_line = train_before_line;
     if (train->history != NULL) {
         launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
@@ -417,6 +460,8 @@ static enum tess_status train_launch(struct train *train)
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
     TESS_KEEP(status, train_write_pace(train));
+    if (train->failed[0] && train->flight)
+        tess__status_report_failure(train->run.config->run.run, train->failed);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         train_print_end(&train->run, status == TESS_OK);
         TESS_KEEP(status, tess_metrics_write(train->metrics,
@@ -429,6 +474,7 @@ static enum tess_status train_launch(struct train *train)
 static enum tess_status train_launch_traced(struct train *train,
                                             const struct tess__train_options *options)
 {
+    train_open_flight(train);
     if (!options->trace[0])
         return train_launch(train);
     TESS_TRY(tess_file_check(options->trace, TESS_FILE_TEXT, "--trace"));
@@ -456,10 +502,12 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
     TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
+    train_open_flight(train);
     if (options->placed->rank == 0)
         return train_launch(train);
     struct tess__launch launch = tess__run_launch(&train->run);
-    launch.context = &train->run;
+    launch.context = train; /* which begins with the run */
+    launch.report = train_report;
     return tess__launch_run(&launch);
 }
 
@@ -560,6 +608,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     TESS_KEEP(status, tess_tensorboard_close(train.board));
     tess__prometheus_close(train.prometheus);
     tess__slow_close(train.slow);
+    tess_flight_close(train.flight);
     tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);
     tess__watch_close(&train.watcher);

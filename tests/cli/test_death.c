@@ -279,6 +279,40 @@ static void case_mistake_under_debug(void **state)
         fail_msg("not what each rank does in:\n%s", spawn.err);
 }
 
+/* The report of a run that fails: which rank the others wait for and where that is, and the call
+ * that is not the same on all ranks, although nothing compares them. */
+static void report_of(enum moment at, const char *one, const char *two)
+{
+    static struct spawn spawn;
+    char folder[] = "/tmp/tessera_death_XXXXXX";
+    char *argv[] = {"tessera",      "train", "--data",   "synthetic", "--synthetic-rows", "256",
+                    "--mlp.hidden", "8",     "--kernel", "ref",       "--strategy",       "fragile",
+                    "--ranks",      "3",     "--steps",  "10",        "--batch-size",     "48",
+                    "--run",        folder,  NULL};
+
+    assert_non_null(mkdtemp(folder));
+    moment = at;
+    base_name = "ddp";
+    victim = 1;
+    spawn_start(&spawn, argv, fragile_main);
+    assert_int_equal(spawn_end(&spawn, 20), 1);
+    if (spawn_count(spawn.err, "---- ") != 1 || strstr(spawn.err, one) == NULL ||
+        strstr(spawn.err, two) == NULL)
+        fail_msg("not '%s' and '%s' in:\n%s", one, two, spawn.err);
+    assert_int_equal(spawn_remove(folder), 0);
+}
+
+static void case_report(void **state)
+{
+    (void)state;
+    report_of(AT_FORWARD, " for rank 1 (",
+              "which is dead, in forward of unit 1 (fc2), step 3; its latest call is ");
+    report_of(AT_BATCH, " for rank 1 (",
+              "which is dead, loading a batch, step 3; its latest call is ");
+    report_of(AT_MISTAKE, "(data) is the first that is not the same on all ranks:\n  rank",
+              "of 12 B (data) at test_death.c:");
+}
+
 /* At an arbitrary moment: whatever it was doing, rank and signal are named. */
 static void case_at_any_time(void **state)
 {
@@ -436,6 +470,7 @@ int main(void)
         cmocka_unit_test(case_at_any_time),
         cmocka_unit_test(case_process_of_threads),
         cmocka_unit_test(case_mistake_under_debug),
+        cmocka_unit_test(case_report),
         cmocka_unit_test(case_no_room_for_shared_memory),
         cmocka_unit_test(case_launchers),
     };

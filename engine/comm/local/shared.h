@@ -73,7 +73,7 @@ enum world_sleep { WORLD_AWAKE, WORLD_SLEEPS, WORLD_SLEEPS_FOR_ROOM };
 
 /* One rank's place in the world. */
 struct world_rank {
-    struct tess_board board;
+    struct tess_board own_board, *board;            /* board: own_board or elsewhere */
     _Alignas(LOCAL_LINE) _Atomic uint32_t bell;     /* futex: changes when the rank should look */
     _Alignas(LOCAL_LINE) _Atomic uint32_t sleeping; /* enum world_sleep */
 };

@@ -104,7 +104,7 @@ struct tess_comm_observer {
                    uint64_t ticket);
     /* Seen to be complete, in a poll or a wait. Calls may complete in another order. */
     void (*completed)(void *context, const struct tess_comm *comm, uint64_t ticket);
-    /* The rank begins (true) and ends to wait for a call. */
+    /* The rank begins (true) and ends to wait for a call. A wait that fails does not end. */
     void (*waiting)(void *context, const struct tess_comm *comm, uint64_t ticket, bool on);
 };
 
