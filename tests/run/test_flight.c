@@ -330,6 +330,12 @@ static void case_bad(void **state)
     bad.now.ended = -1;
     write_bad(sizeof(bad));
     expect_bad("what the rank does now cannot be");
+    bad.now.since_s = -1;
+    write_bad(sizeof(bad));
+    expect_bad("what the rank does now cannot be");
+    bad.call[3].begin_s = 1e300;
+    write_bad(sizeof(bad));
+    expect_bad("call 3 cannot be");
     bad.call[3].collective = 200;
     write_bad(sizeof(bad));
     expect_bad("call 3 cannot be");
