@@ -413,7 +413,7 @@ json_t *tess__status_json(const struct tess__status *status, int32_t calls)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-static void status_report(const struct tess__status *status, const char *why, FILE *stream)
+static void status_head(const struct tess__status *status, const char *why, FILE *stream)
 {
     char time[64] = "";
     struct tm local;
@@ -421,7 +421,6 @@ static void status_report(const struct tess__status *status, const char *why, FI
     if (localtime_r(&now, &local) != NULL)
         (void)strftime(time, sizeof(time), "%Y-%m-%d %H:%M:%S", &local);
     fprintf(stream, "---- %s: %s\n", time, why);
-    tess__status_print(status, 0, stream);
 }
 
 static void status_keep(const struct tess__status *status, const char *why)
@@ -433,7 +432,8 @@ static void status_keep(const struct tess__status *status, const char *why)
     FILE *stream = open_memstream(&text, &bytes);
     if (stream == NULL)
         return;
-    status_report(status, why, stream);
+    status_head(status, why, stream);
+    tess__status_print(status, 0, stream);
     fputc('\n', stream);
     fclose(stream);
     const int length = snprintf(log.path, sizeof(log.path), "%s/failures.txt", status->run);
@@ -453,7 +453,8 @@ void tess__status_report_failure(const char *run, const char *why)
         status.ending = true;
         tess__status_find(&status);
         fflush(stdout);
-        status_report(&status, why, stderr);
+        fprintf(stderr, "---- what the ranks did (%s/failures.txt):\n", run);
+        tess__status_print(&status, 0, stderr);
         status_keep(&status, why);
     }
     tess__status_close(&status);
