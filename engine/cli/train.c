@@ -68,6 +68,7 @@ static const char train_usage[] =
     "\n"
     "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"
     "hash of the parameters, loss, accuracy, speed and memory. Ctrl-C ends all ranks.\n"
+    "tessera status DIR prints what each rank does; so does SIGUSR2, in mid-run.\n"
     "--resume continues a run that was stopped, on any number of ranks; --restarts does so by\n"
     "itself, after a rank was lost, with --min-ranks on those that are left.\n"
     "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";

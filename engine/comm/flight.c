@@ -276,11 +276,11 @@ static int flight_map(const char *path, struct tess_flight_file **file_out)
 static int flight_make(struct flight_lane *lane, const char *run, int32_t rank,
                        const struct tess_flight_about *about)
 {
-    char path[4096], temporary[4096 + 32];
+    char path[4096], temporary[4096 + 8];
     if (!tess_flight_path(run, rank, path, sizeof(path)))
         return ENAMETOOLONG;
-    snprintf(temporary, sizeof(temporary), "%s.%d.tmp", path, (int)getpid());
-    (void)unlink(temporary);
+    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+    (void)unlink(temporary); /* of a launcher that was killed here */
     int error = flight_map(temporary, &lane->file);
     if (error == 0) {
         flight_fill_head(&lane->file->head, rank, about);

@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STATUS_PATH 4096
+#define STATUS_PATH       4096
+#define STATUS_TIME_MAX_S 1e11
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -33,6 +34,12 @@ static bool status_clean(char *text, size_t bytes)
     return true;
 }
 
+/* Seconds that a clock could show. */
+static bool status_time_is_good(double time_s)
+{
+    return time_s >= 0 && time_s < STATUS_TIME_MAX_S;
+}
+
 static enum tess_status status_check_head(const char *path, int32_t rank,
                                           struct tess_flight_head *head)
 {
@@ -45,7 +52,8 @@ static enum tess_status status_check_head(const char *path, int32_t rank,
                   path, head->version, TESS_FLIGHT_VERSION);
     bool good = head->rank == rank && head->rank_count > rank &&
                 head->rank_count <= TESS_WORLD_RANKS_MAX && head->unit_count >= 0 &&
-                head->unit_count <= TESS_FLIGHT_UNITS && isfinite(head->clock_offset_s) &&
+                head->unit_count <= TESS_FLIGHT_UNITS &&
+                fabs(head->clock_offset_s) < STATUS_TIME_MAX_S &&
                 status_clean(head->host, sizeof(head->host));
     for (int32_t u = 0; good && u < head->unit_count; u++)
         good = status_clean(head->unit_name[u], TESS_FLIGHT_NAME);
@@ -66,7 +74,8 @@ static enum tess_status status_check_now(const char *path, const struct tess_fli
     for (int32_t g = 0; g < TESS_FLIGHT_GROUPS; g++)
         if (!status_group_is_good(&now->group[g]))
             TESS_FAIL(TESS_ERR_DATA, "%s is damaged: group %d cannot be", path, (int)g);
-    if (now->ended < 0 || !isfinite(now->since_s) || now->board.waits_for >= TESS_WORLD_RANKS_MAX)
+    if (now->ended < 0 || !status_time_is_good(now->since_s) ||
+        now->board.waits_for >= TESS_WORLD_RANKS_MAX)
         TESS_FAIL(TESS_ERR_DATA, "%s is damaged: what the rank does now cannot be", path);
     return TESS_OK;
 }
@@ -74,8 +83,8 @@ static enum tess_status status_check_now(const char *path, const struct tess_fli
 static bool status_call_is_good(struct tess_flight_call *call)
 {
     return call->collective < TESS_COLLECTIVE_COUNT && call->dtype < TESS_DTYPE_COUNT &&
-           call->group <= TESS_FLIGHT_GROUPS && isfinite(call->begin_s) && isfinite(call->end_s) &&
-           status_clean(call->site, sizeof(call->site));
+           call->group <= TESS_FLIGHT_GROUPS && status_time_is_good(call->begin_s) &&
+           status_time_is_good(call->end_s) && status_clean(call->site, sizeof(call->site));
 }
 
 /* Calls that are whole, and were when the sequence numbers were read `again`. */

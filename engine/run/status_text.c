@@ -290,14 +290,17 @@ static void status_print_calls(const struct tess__status *status, int32_t r, int
         const uint64_t i = (n - 1) % TESS_FLIGHT_CALLS;
         const struct tess_flight_call *call = &rank->file->call[i];
         char text[STATUS_TEXT], begin[TESS__TEXT_BYTES], took[TESS__TEXT_BYTES] = "not ended";
+        char unit[24] = "";
         if (!rank->whole[i] || call->sequence != 2 * n)
             continue;
         if (call->end_s > 0)
             snprintf(took, sizeof(took), "%.3f ms", 1e3 * (call->end_s - call->begin_s));
         status_call_text(status, r, call, text);
-        fprintf(stream, "  %s  %12s  step %" PRId64 ", unit %d: %s\n",
-                status_clock(status_real_s(rank, call->begin_s), begin), took, call->step,
-                (int)call->unit, text);
+        if (call->unit >= 0)
+            snprintf(unit, sizeof(unit), ", unit %d", (int)call->unit);
+        fprintf(stream, "  %s  %12s  step %" PRId64 "%s: %s\n",
+                status_clock(status_real_s(rank, call->begin_s), begin), took, call->step, unit,
+                text);
     }
 }
 
@@ -373,7 +376,7 @@ static json_t *status_json_rank(const struct tess__status *status, int32_t r, in
     json_object_set_new(object, "unit", json_integer(board->unit));
     json_object_set_new(object, "passed_s", json_real(1e-6 * (double)board->passed_us));
     json_object_set_new(object, "exposed_s",
-                        json_real(1e-6 * (double)(board->passed_us - board->busy_us)));
+                        json_real(1e-6 * ((double)board->passed_us - (double)board->busy_us)));
     json_object_set_new(object, "waits_in",
                         rank->waits != NULL ? status_json_call(status, r, rank->waits)
                                             : json_null());
@@ -410,7 +413,7 @@ json_t *tess__status_json(const struct tess__status *status, int32_t calls)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-static void status_report(const struct tess__status *status, const char *why, FILE *stream)
+static void status_head(const struct tess__status *status, const char *why, FILE *stream)
 {
     char time[64] = "";
     struct tm local;
@@ -418,7 +421,6 @@ static void status_report(const struct tess__status *status, const char *why, FI
     if (localtime_r(&now, &local) != NULL)
         (void)strftime(time, sizeof(time), "%Y-%m-%d %H:%M:%S", &local);
     fprintf(stream, "---- %s: %s\n", time, why);
-    tess__status_print(status, 0, stream);
 }
 
 static void status_keep(const struct tess__status *status, const char *why)
@@ -430,7 +432,8 @@ static void status_keep(const struct tess__status *status, const char *why)
     FILE *stream = open_memstream(&text, &bytes);
     if (stream == NULL)
         return;
-    status_report(status, why, stream);
+    status_head(status, why, stream);
+    tess__status_print(status, 0, stream);
     fputc('\n', stream);
     fclose(stream);
     const int length = snprintf(log.path, sizeof(log.path), "%s/failures.txt", status->run);
@@ -450,7 +453,8 @@ void tess__status_report_failure(const char *run, const char *why)
         status.ending = true;
         tess__status_find(&status);
         fflush(stdout);
-        status_report(&status, why, stderr);
+        fprintf(stderr, "---- what the ranks did (%s/failures.txt):\n", run);
+        tess__status_print(&status, 0, stderr);
         status_keep(&status, why);
     }
     tess__status_close(&status);

@@ -330,6 +330,12 @@ static void case_bad(void **state)
     bad.now.ended = -1;
     write_bad(sizeof(bad));
     expect_bad("what the rank does now cannot be");
+    bad.now.since_s = -1;
+    write_bad(sizeof(bad));
+    expect_bad("what the rank does now cannot be");
+    bad.call[3].begin_s = 1e300;
+    write_bad(sizeof(bad));
+    expect_bad("call 3 cannot be");
     bad.call[3].collective = 200;
     write_bad(sizeof(bad));
     expect_bad("call 3 cannot be");
@@ -378,7 +384,7 @@ static void case_random(void **state)
     int refused = 0, read = 0;
     (void)state;
     make_good();
-    for (int round = 0; round < 1000 / TESTS_DIVISOR; round++) {
+    for (int round = 0; round < 400 / TESTS_DIVISOR; round++) {
         bad = good;
         for (int i = 0; i < 1 + round % 4; i++) {
             draw = draw * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -400,7 +406,7 @@ static void case_random(void **state)
         json_decref(object);
         tess__status_close(&status);
     }
-    assert_true(refused > 50 / TESTS_DIVISOR && read > 50 / TESTS_DIVISOR);
+    assert_true(refused > 20 / TESTS_DIVISOR && read > 20 / TESTS_DIVISOR);
 }
 
 static void case_no_record(void **state)
