@@ -39,3 +39,31 @@ uint64_t tess_hash_f32(const float *x, size_t count, uint64_t first)
     }
     return sum;
 }
+
+/* Reversible in the lane and in the word. */
+static inline uint64_t hash_step(uint64_t lane, uint64_t word)
+{
+    lane = (lane ^ word) * HASH_GAMMA;
+    return lane ^ lane >> 32;
+}
+
+uint64_t tess_hash_run(const void *bytes, size_t count, uint64_t before)
+{
+    const unsigned char *byte = bytes;
+    uint64_t lane[4] = {before, 1, 2, 3}, sum = count;
+    for (; count >= sizeof(lane); count -= sizeof(lane), byte += sizeof(lane)) {
+        uint64_t word[4];
+        memcpy(word, byte, sizeof(word));
+        for (int l = 0; l < 4; l++)
+            lane[l] = hash_step(lane[l], word[l]);
+    }
+    for (size_t now; count > 0; count -= now, byte += now) {
+        uint64_t word = 0;
+        now = count < sizeof(word) ? count : sizeof(word);
+        memcpy(&word, byte, now);
+        lane[0] = hash_step(lane[0], word);
+    }
+    for (int l = 0; l < 4; l++)
+        sum = tess_hash_mix(sum + HASH_GAMMA) + tess_hash_mix(lane[l]);
+    return sum;
+}

@@ -17,4 +17,9 @@ uint64_t tess_hash_bytes(const void *bytes, size_t count);
  */
 uint64_t tess_hash_f32(const float *x, size_t count, uint64_t first);
 
+/* Fast, and it depends on the order: whether an array, or the next piece of one after `before`
+ * (first 0), has the same bits as another that was cut alike. A change of one 8-byte word alone is
+ * always seen. */
+uint64_t tess_hash_run(const void *bytes, size_t count, uint64_t before);
+
 #endif

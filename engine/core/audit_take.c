@@ -60,14 +60,14 @@ static enum tess_status audit_hash(struct tess_engine *engine, const float *x, i
     *hash = 0;
     if (kernel->queue == NULL) {
         kernel->ops->access(kernel, true);
-        *hash = tess_hash_f32(x, (size_t)count, 0);
+        *hash = tess_hash_run(x, (size_t)count * sizeof(*x), 0);
         kernel->ops->access(kernel, false);
         return TESS_OK;
     }
     for (int64_t at = 0, now; at < count; at += now) {
         now = count - at < AUDIT_AHEAD ? count - at : AUDIT_AHEAD;
         TESS_TRY(tess_read(kernel, (size_t)now * sizeof(*x), x + at, engine->audit.ahead));
-        *hash += tess_hash_f32(engine->audit.ahead, (size_t)now, (uint64_t)at);
+        *hash = tess_hash_run(engine->audit.ahead, (size_t)now * sizeof(*x), *hash);
     }
     return TESS_OK;
 }

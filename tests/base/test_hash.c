@@ -83,6 +83,37 @@ static void case_changes_are_seen(void **state)
     assert_int_not_equal(tess_hash_f32(&zero, 1, 0), tess_hash_f32(&minus, 1, 0));
 }
 
+/* Every bit of every word, pairs of signs, pieces in order, lengths; and 0 in front or behind. */
+static void case_runs(void **state)
+{
+    (void)state;
+    float x[COUNT], zero[COUNT] = {0};
+    unsigned char *byte = (unsigned char *)x;
+    fill(x);
+    for (size_t bytes = 0; bytes < 80; bytes++) {
+        const uint64_t whole = tess_hash_run(x, bytes, 3);
+        assert_int_not_equal(whole, tess_hash_run(x, bytes, 4));
+        assert_int_not_equal(whole, tess_hash_run(x, bytes + 1, 3));
+        assert_int_not_equal(tess_hash_run(zero, bytes, 0), tess_hash_run(zero, bytes + 1, 0));
+        for (size_t bit = 0; bit < 8 * bytes; bit++) {
+            byte[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            assert_int_not_equal(whole, tess_hash_run(x, bytes, 3));
+            byte[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        }
+    }
+    const uint64_t whole = tess_hash_run(x, sizeof(x), 0);
+    for (size_t i = 0; i < COUNT; i++)
+        for (size_t j = i + 1; j < COUNT; j += 7) {
+            x[i] = -x[i];
+            x[j] = -x[j];
+            if (x[i] != 0 || x[j] != 0)
+                assert_int_not_equal(whole, tess_hash_run(x, sizeof(x), 0));
+            x[i] = -x[i];
+            x[j] = -x[j];
+        }
+    assert_int_equal(whole, tess_hash_run(x, sizeof(x), 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -90,6 +121,7 @@ int main(void)
         cmocka_unit_test(case_bytes_are_fnv1a),
         cmocka_unit_test(case_parts_add_up),
         cmocka_unit_test(case_changes_are_seen),
+        cmocka_unit_test(case_runs),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
