@@ -80,7 +80,7 @@ static enum tess_status pace_send_links(const struct tess__pace *pace)
 {
     struct tess__run_links links = {.window = pace->now.window};
     for (int32_t r = 0; r < pace->rank->rank_count; r++) {
-        struct tess__link link;
+        struct tess_transport_link link;
         if (isnan(pace->link[r].busy_s) || !tess_comm_net_link(pace->comm, r, &link) ||
             link.sent_bytes == pace->link[r].sent_bytes)
             continue;

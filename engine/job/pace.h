@@ -65,7 +65,7 @@ struct tess__pace {
     double delay_s, wait_s[TESS_AXIS_COUNT];
     double worked_s; /* by its main thread, when the latest step ended */
     uint64_t sent_bytes[TESS_AXIS_COUNT];
-    struct tess__link link[TESS_WORLD_RANKS_MAX];
+    struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
 };
 
 /* In the rank's thread; the arguments are borrowed. */

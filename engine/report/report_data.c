@@ -85,8 +85,10 @@ void *tess__report_add(struct tess__report *report, void *items, size_t *count, 
 
 void tess__report_close(struct tess__report *report)
 {
-    for (size_t i = 0; i < report->run_count; i++)
+    for (size_t i = 0; i < report->run_count; i++) {
         json_decref(report->run[i].options);
+        json_decref(report->run[i].pace);
+    }
     while (report->block) {
         struct tess__report_block *next = report->block->next;
         free(report->block);
@@ -274,6 +276,7 @@ void tess__report_memory(const struct tess__place *place, const json_t *array,
 void tess__report_clear_run(struct tess__report_run *run)
 {
     json_decref(run->options);
+    json_decref(run->pace);
     *run = (struct tess__report_run){
         .path = run->path,
         .order = run->order,

@@ -128,6 +128,7 @@ struct tess__report_run {
     double tokens;            /* of a sample; 0, NaN: samples are images */
     const char *mesh;         /* "2 x 2 x 2": ranks of the data, tensor and stage axis */
     json_t *options;          /* object, or NULL; a reference */
+    json_t *pace;             /* of the latest window of steps, an object, or NULL; a reference */
     struct tess__rows device; /* samples of all devices, by time */
     struct tess__rows step, epoch, times; /* times: sums over all epochs, one row per rank */
     struct tess__report_memory *memory;

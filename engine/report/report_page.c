@@ -30,6 +30,11 @@ static const struct page_section {
      tess__report_devices, true},
     {"speed", "Speed", "How fast the runs were, and what they spent the time on.",
      tess__report_speeds, true},
+    {"pace", "Slow ranks and links",
+     "Each rank and link against the median of its like, in the latest 20 steps that were "
+     "recorded. "
+     "A score of 1 is as the others: above it a rank is slower, below it a link.",
+     tess__report_pace, false},
     {"timeline", "Time line", "What every rank does during one step.", tess__report_timelines,
      true},
     {"scaling", "Scaling", "The gain of more ranks, measured and predicted.", tess__report_scalings,

@@ -94,6 +94,16 @@ static void read_times(const struct tess__place *place, const json_t *times,
     }
 }
 
+static void read_pace(const struct tess__place *place, json_t *pace, struct tess__report_run *run)
+{
+    if (!json_is_object(pace)) {
+        tess__report_note(place, "\"pace\" is not an object: left out");
+        return;
+    }
+    json_decref(run->pace);
+    run->pace = json_incref(pace);
+}
+
 static void read_step(const struct tess__place *place, const json_t *line,
                       struct tess__report_run *run)
 {
@@ -134,6 +144,8 @@ static bool read_object(const struct tess__place *place, json_t *line, struct te
         read_final(place, part, run);
     else if ((part = json_object_get(line, "times")))
         read_times(place, part, run);
+    else if ((part = json_object_get(line, "pace")))
+        read_pace(place, part, run);
     else if ((part = json_object_get(line, "validation")))
         read_validation(place, part, run);
     else if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))

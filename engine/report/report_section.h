@@ -16,6 +16,8 @@ void tess__report_devices(struct tess__report *report, struct tess__html *html);
 void tess__report_memories(struct tess__report *report, struct tess__html *html);
 /* Throughput, efficiency and where the time goes. */
 void tess__report_speeds(struct tess__report *report, struct tess__html *html);
+/* The latest pace of ranks and links of every run. */
+void tess__report_pace(struct tess__report *report, struct tess__html *html);
 /* What scaling --json and tune batch --json measured. */
 void tess__report_scalings(struct tess__report *report, struct tess__html *html);
 void tess__report_tunes(struct tess__report *report, struct tess__html *html);

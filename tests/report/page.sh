@@ -47,6 +47,8 @@ for text in 'metrics.jsonl:41</code> the file ends within this line' 'cut short<
     'Step 2, the one of median length among 3 recorded: 10.0 ms' \
     'Rank 0: before its backward pass ends, 1 of 1 all_gather and 2 of 3 all_reduce calls have begun and 1 is complete; 4.5 of 5.5 ms of communication go on behind computation, and it waits 1.0 ms. Rank 1: no communication.' \
     '>all_reduce 1.0 MiB</text>' \
+    '<th scope="row">1</th><td class="text">h1</td><td class="text">compute</td><td>1.500</td><td>16.50</td>' \
+    '<th scope="row">1 to 0</th><td class="text">data</td><td class="text">slow</td><td>0.2500</td><td>25</td>' \
     'Amdahl&#39;s law fits best with p = 0.9300' '&lt;slow&gt;' 'What differs between the runs'; do
     grep -qF -e "$text" page.html || complain "not in the page: $text"
 done

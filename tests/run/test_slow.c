@@ -146,7 +146,7 @@ static void test_finds_work_below_noise(void **state)
                 pace.own_s[i] = pace.work_s[i] + (float)(STEP_S * (rand() % 2));
             }
             pace.part_s[TESS__PACE_COMPUTE] = pace.work_s[0];
-            pace.delay_s = (float)STEP_S * r;
+            pace.delay_s = (float)(STEP_S * r);
             give(&c, r, &pace);
         }
         if (w == 0)

@@ -6,7 +6,6 @@
 #include "comm/net/net.h"
 
 #include "comm/net/net_group.h"
-#include "comm/net/transport_tcp.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -326,8 +325,11 @@ enum tess_status tess_comm_net_native(struct tess_comm *comm)
     return tess__net_native_open(group);
 }
 
-bool tess_comm_net_link(const struct tess_comm *comm, int32_t peer, struct tess__link *link_out)
+bool tess_comm_net_link(const struct tess_comm *comm, int32_t peer,
+                        struct tess_transport_link *link_out)
 {
-    return comm->ops == &net_ops &&
-           tess__tcp_link(((const struct net_group *)comm)->rank->transport, peer, link_out);
+    if (comm->ops != &net_ops || peer == comm->rank)
+        return false;
+    struct tess_transport *transport = ((const struct net_group *)comm)->rank->transport;
+    return transport->ops->link != NULL && transport->ops->link(transport, peer, link_out);
 }

@@ -39,14 +39,9 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
  */
 enum tess_status tess_comm_net_native(struct tess_comm *comm);
 
-/* What this rank has sent to another one since the beginning. */
-struct tess__link {
-    uint64_t sent_bytes; /* that have arrived */
-    double busy_s;       /* in which bytes were under way that the receiver had room for; the kernel
-                            counts in ticks of some ms */
-};
-/* To rank `peer` of the job: `comm` is what was opened, not split off. False where nobody counts
- * it: over shared memory, MPI and NCCL. Not collective. */
-bool tess_comm_net_link(const struct tess_comm *comm, int32_t peer, struct tess__link *link_out);
+/* What has gone to rank `peer` of the job: `comm` is what was opened, not split off. False where
+ * nobody counts it: over shared memory, MPI and NCCL. Not collective. */
+bool tess_comm_net_link(const struct tess_comm *comm, int32_t peer,
+                        struct tess_transport_link *link_out);
 
 #endif

@@ -209,7 +209,8 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .test = tcp_test,
                                                   .wait = tcp_wait,
                                                   .abort = tcp_abort,
-                                                  .close = tess__tcp_close};
+                                                  .close = tess__tcp_close,
+                                                  .link = tess__tcp_link};
 
 static void tcp_clear(struct tcp *tcp)
 {

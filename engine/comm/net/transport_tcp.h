@@ -14,7 +14,6 @@
 #ifndef TESSERA_COMM_NET_TRANSPORT_TCP_H
 #define TESSERA_COMM_NET_TRANSPORT_TCP_H
 
-#include "comm/net/net.h"
 #include "comm/net/net_path.h"
 #include "tessera/device.h"
 #include "tessera/transport.h"
@@ -134,8 +133,8 @@ enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
 
-/* transport_tcp_link.c: what has gone to a peer. False where the transport is another one, or the
- * kernel does not count it. */
-bool tess__tcp_link(const struct tess_transport *transport, int32_t peer, struct tess__link *link);
+/* transport_tcp_link.c: tess_transport_ops.link. */
+bool tess__tcp_link(struct tess_transport *transport, int32_t peer,
+                    struct tess_transport_link *link_out);
 
 #endif

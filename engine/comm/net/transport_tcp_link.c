@@ -10,10 +10,9 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-bool tess__tcp_link(const struct tess_transport *transport, int32_t peer, struct tess__link *link)
+bool tess__tcp_link(struct tess_transport *transport, int32_t peer,
+                    struct tess_transport_link *link_out)
 {
-    if (transport->ops->close != tess__tcp_close || peer == transport->rank)
-        return false;
     struct tcp_info info = {0};
     socklen_t bytes = sizeof(info);
     const int fd = ((const struct tcp *)transport)->peer[peer].fd[TCP_DATA];
@@ -21,8 +20,8 @@ bool tess__tcp_link(const struct tess_transport *transport, int32_t peer, struct
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
         bytes < offsetof(struct tcp_info, tcpi_sndbuf_limited))
         return false;
-    link->sent_bytes = info.tcpi_bytes_acked;
+    link_out->sent_bytes = info.tcpi_bytes_acked;
     /* While the receiver has no room left it is the receiver that is slow. */
-    link->busy_s = 1e-6 * (double)(info.tcpi_busy_time - info.tcpi_rwnd_limited);
+    link_out->busy_s = 1e-6 * (double)(info.tcpi_busy_time - info.tcpi_rwnd_limited);
     return true;
 }

@@ -19,6 +19,13 @@ TESS_BEGIN_DECLS
 struct tess_transport;
 struct tess_transport_native; /* engine/comm/net/transport_native.h */
 
+/* What a rank has sent to a peer since the beginning. */
+struct tess_transport_link {
+    uint64_t sent_bytes; /* that have arrived */
+    double busy_s;       /* in which bytes were under way that the receiver had room for; may be
+                            counted in ticks of some ms */
+};
+
 struct tess_transport_ops {
     const char *name; /* "tcp", "mpi" */
     /* Begin; `data` and the number *request_out are the transport's until the request is seen to be
@@ -39,6 +46,9 @@ struct tess_transport_ops {
     void (*close)(struct tess_transport *transport);
     /* OPTIONAL (NULL): the library's own collectives, for --comm.mpi.native. */
     const struct tess_transport_native *native;
+    /* OPTIONAL (NULL: nobody counts it): false where it is not known. Never blocks. */
+    bool (*link)(struct tess_transport *transport, int32_t peer,
+                 struct tess_transport_link *link_out);
 };
 
 /* The public head; transports embed it first. */

@@ -1,0 +1,94 @@
+/*
+ * Slow ranks and links: the latest window of steps of every run that recorded any, each rank and
+ * link against its like.
+ */
+#include "report/report_section.h"
+
+#include <math.h>
+
+/* Links beyond that are left out: those of a large job are its lines of metrics. */
+#define PACE_ROWS_MAX 128
+
+static double pace_number(const json_t *object, const char *key)
+{
+    const double value = json_number_value(json_object_get(object, key));
+    const bool known = json_is_number(json_object_get(object, key)) && value >= 0 && value < 1e100;
+    return known ? value : NAN;
+}
+
+static void pace_cell(struct tess__html *html, double value)
+{
+    char text[TESS__REAL_BYTES];
+    tess__html_print(html, "<td>%s</td>", tess__real(value, text));
+}
+
+static void pace_text(struct tess__html *html, const json_t *object, const char *key)
+{
+    tess__html_put_short(html, "<td class=\"text\">",
+                         json_string_value(json_object_get(object, key)), 40, "</td>");
+}
+
+static void pace_rank(struct tess__html *html, const json_t *rank)
+{
+    static const char *const key[] = {"own_s",     "late_s",  "step_s",  "data_s",
+                                      "compute_s", "optim_s", "other_s", "processor_s"};
+    char text[TESS__REAL_BYTES];
+    tess__html_print(html, "<tr><th scope=\"row\">%s</th>",
+                     tess__real_fixed(pace_number(rank, "rank"), 0, text));
+    pace_text(html, rank, "host");
+    pace_text(html, rank, "late_in");
+    pace_cell(html, pace_number(rank, "score"));
+    for (size_t i = 0; i < sizeof(key) / sizeof(key[0]); i++)
+        pace_cell(html, 1e3 * pace_number(rank, key[i]));
+    tess__html_add(html, "</tr>\n");
+}
+
+static void pace_link(struct tess__html *html, const json_t *link)
+{
+    char from[TESS__REAL_BYTES], to[TESS__REAL_BYTES];
+    tess__html_print(html, "<tr><th scope=\"row\">%s to %s</th>",
+                     tess__real_fixed(pace_number(link, "from"), 0, from),
+                     tess__real_fixed(pace_number(link, "to"), 0, to));
+    pace_text(html, link, "axis");
+    tess__html_print(html, "<td class=\"text\">%s</td>",
+                     isnan(pace_number(link, "since")) ? "" : "slow");
+    pace_cell(html, pace_number(link, "score"));
+    pace_cell(html, 1e-6 * pace_number(link, "bytes_per_s"));
+    pace_cell(html, 1e3 * pace_number(link, "late_s"));
+    tess__html_add(html, "</tr>\n");
+}
+
+static void pace_table(struct tess__html *html, const json_t *rows, const char *const *head,
+                       int heads, void (*row)(struct tess__html *html, const json_t *object))
+{
+    if (json_array_size(rows) == 0)
+        return;
+    tess__html_put(html,
+                   "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"pace by ",
+                   head[0], "\">");
+    tess__figure_heads(html, head, heads, 3, heads);
+    for (size_t i = 0; i < json_array_size(rows) && i < PACE_ROWS_MAX; i++)
+        row(html, json_array_get(rows, i));
+    tess__html_add(html, "</tbody></table></div>\n");
+}
+
+void tess__report_pace(struct tess__report *report, struct tess__html *html)
+{
+    static const char *const rank[] = {
+        "rank",      "host",      "late in",      "score",          "own [ms]",   "late [ms]",
+        "step [ms]", "data [ms]", "compute [ms]", "optimizer [ms]", "other [ms]", "processor [ms]"};
+    static const char *const link[] = {"link", "axis", "", "score", "MB/s", "late [ms]"};
+    char text[TESS__REAL_BYTES];
+    for (size_t i = 0; i < report->run_count; i++) {
+        const json_t *pace = report->run[i].pace;
+        if (!pace)
+            continue;
+        tess__html_put(html, "<h3>", report->run[i].name, "</h3>\n");
+        tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",
+                         tess__real_fixed(pace_number(pace, "step"), 0, text));
+        pace_table(html, json_object_get(pace, "ranks"), rank, sizeof(rank) / sizeof(rank[0]),
+                   pace_rank);
+        pace_table(html, json_object_get(pace, "links"), link, sizeof(link) / sizeof(link[0]),
+                   pace_link);
+    }
+}
