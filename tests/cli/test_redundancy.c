@@ -19,7 +19,7 @@
 
 #define MODEL                                                                                      \
     "train --data synthetic --synthetic-rows 3200 --batch-size 32 --evaluate off --model cnn "     \
-    "--cnn.channels 4,6 --cnn.fc 20 --optimizer adamw --grid 8 --steps 300 "
+    "--cnn.channels 4,6 --cnn.fc 20 --optimizer adamw --grid 8 --steps 60 --bind off "
 
 static char folder[] = "/tmp/tessera_redundancy_XXXXXX";
 static struct spawn spawn;
@@ -85,7 +85,7 @@ static void case_copies(void **state)
         for (int kills = 0; kills < 2; kills++) {
             launcher = killed_wait_launcher(&spawn, launcher, of[i].ranks, rank);
             assert_true(find_copies(path));
-            step = wait_copy(path, step + 20);
+            step = wait_copy(path, step + 8);
             kill(rank[kills], SIGKILL);
         }
         assert_int_equal(spawn_end(&spawn, 120), 0);
