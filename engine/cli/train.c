@@ -2,6 +2,7 @@
 #include "run/train.h"
 #include "config/config_save.h"
 #include "job/launch_env.h"
+#include "run/copies.h"
 #include "run/restart.h"
 #include "run/shrink.h"
 #include "state/checkpoint.h"
@@ -156,7 +157,8 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
 
 /* How often the training may be started again, on how many ranks, and where its checkpoints are. */
 static enum tess_status train_read_restarts(struct tess__args *args, struct tess__restart *restart,
-                                            char run[TESS_CHECKPOINT_PATH])
+                                            char run[TESS_CHECKPOINT_PATH],
+                                            char copies[TESS__COPIES_PATH])
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
@@ -177,15 +179,21 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
                                            "--restarts N");
     if (status == TESS_OK && restart->restarts > 0 && restart->least > 0)
         status = tess__shrink_fix(args, config);
+    if (status == TESS_OK && restart->restarts > 0 && config->save.copy_steps > 0)
+        status = tess__copies_make(args, config, copies);
+    else if (status == TESS_OK && config->save.copy_steps > 0 && !options.explain)
+        status = tess_fail(TESS_ERR_USAGE, "--redundancy is for runs that are started again: give "
+                                           "--restarts N");
     tess_config_close(config);
     return status;
 }
 
 static int train_command(struct tess__call *call)
 {
-    char run[TESS_CHECKPOINT_PATH];
-    struct tess__restart restart = {.run = run, .attempt = train_attempt, .context = &call->args};
-    const enum tess_status status = train_read_restarts(&call->args, &restart, run);
+    char run[TESS_CHECKPOINT_PATH], copies[TESS__COPIES_PATH] = "";
+    struct tess__restart restart = {
+        .run = run, .copies = copies, .attempt = train_attempt, .context = &call->args};
+    const enum tess_status status = train_read_restarts(&call->args, &restart, run, copies);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
     if (restart.restarts > 0)

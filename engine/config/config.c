@@ -138,6 +138,7 @@ static enum tess_status config_find_checkpoint(struct tess_config *config, int a
         !value.on)
         return TESS_OK;
     TESS_TRY(tess__resume_find(tess_options_peek(config->options, "run", argc, argv, path),
+                               tess_options_peek(config->options, "redundancy", argc, argv, path),
                                config->checkpoint));
     snprintf(config->resume_options, sizeof(config->resume_options), "%s/options.yaml",
              config->checkpoint);

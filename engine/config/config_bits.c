@@ -51,6 +51,7 @@ static const struct {
     {"overwrite", TESS_BITS_FREE},
     {"restarts", TESS_BITS_FREE},
     {"min-ranks", TESS_BITS_FREE},
+    {"redundancy", TESS_BITS_FREE},
     {"save-weights", TESS_BITS_FREE},
     {"save-every", TESS_BITS_FREE},
     {"save-memory", TESS_BITS_FREE},

@@ -6,6 +6,7 @@
 
 #include "base/options_set.h"
 #include "config/config_bits.h"
+#include "config/config_save.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -71,23 +72,41 @@ char *tess_config_bits(const struct tess_config *config)
 
 /* ---- continuing ------------------------------------------------------------------------------ */
 
-enum tess_status tess__resume_find(const char *run, char folder[TESS_CHECKPOINT_PATH])
+/* The newest checkpoint of the copies in memory, if it is newer; -1: there is none. */
+static int64_t resume_newest_copy(const char *copies, int64_t newest)
 {
-    int64_t *step;
+    int64_t *step, found = -1;
     int32_t count;
+    if (copies[0] == '\0' || tess_checkpoint_list(copies, &step, &count) != TESS_OK)
+        return -1;
+    if (count > 0 && step[count - 1] > newest)
+        found = step[count - 1];
+    free(step);
+    return found;
+}
+
+enum tess_status tess__resume_find(const char *run, const char *redundancy,
+                                   char folder[TESS_CHECKPOINT_PATH])
+{
+    int64_t *step, every;
+    int32_t count;
+    const char *copies = "";
     if (run == NULL || run[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE, "--resume continues the run of a folder: give it with --run DIR");
+    if (redundancy != NULL)
+        TESS_TRY(tess__config_copies(redundancy, &every, &copies));
     TESS_TRY(tess_checkpoint_list(run, &step, &count));
-    if (count == 0) {
+    const int64_t copy = resume_newest_copy(copies, count > 0 ? step[count - 1] : -1);
+    if (count == 0 && copy < 0) {
         free(step);
         TESS_FAIL(TESS_ERR_NOT_FOUND,
                   "%s has no complete checkpoint to continue from: leave --resume out to begin "
                   "(with --overwrite where the folder has a run)",
                   run);
     }
-    const int64_t newest = step[count - 1];
+    const int64_t newest = copy >= 0 ? copy : step[count - 1];
     free(step);
-    TESS_TRY(tess_checkpoint_path(run, newest, false, folder));
+    TESS_TRY(tess_checkpoint_path(copy >= 0 ? copies : run, newest, false, folder));
     return tess_checkpoint_check_options(folder);
 }
 

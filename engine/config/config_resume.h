@@ -9,8 +9,10 @@
  * What is left out decides where and how fast the same numbers are computed. */
 char *tess_config_bits(const struct tess_config *config);
 
-/* The newest checkpoint of a run's folder. TESS_ERR_NOT_FOUND: there is none. */
-enum tess_status tess__resume_find(const char *run, char folder[TESS_CHECKPOINT_PATH]);
+/* The newest checkpoint of a run's folder, or of the copies in memory that --redundancy names
+ * (NULL: not given). TESS_ERR_NOT_FOUND: there is none. */
+enum tess_status tess__resume_find(const char *run, const char *redundancy,
+                                   char folder[TESS_CHECKPOINT_PATH]);
 
 /* Load the checkpoint's options as a configuration file that any other is stronger than. as_it_was:
  * none of strategy, ranks and mesh was given, and they are the checkpoint's too; else only its

@@ -66,6 +66,29 @@ static enum tess_status save_check_fp8(struct tess_config *config)
     return TESS_OK;
 }
 
+enum tess_status tess__config_copies(const char *text, int64_t *steps_out, const char **folder_out)
+{
+    static const char kind[] = "memory";
+    char *end = NULL;
+    *steps_out = 0;
+    *folder_out = "";
+    if (strcmp(text, "off") == 0)
+        return TESS_OK;
+    if (strncmp(text, kind, strlen(kind)) == 0) {
+        const char *rest = text + strlen(kind);
+        const bool given = rest[0] == ':' && rest[1] >= '0' && rest[1] <= '9';
+        *steps_out = given ? strtoll(rest + 1, &end, 10) : 1;
+        rest = given ? end : rest;
+        *folder_out = given && rest[0] == ':' ? rest + 1 : "";
+        if (*steps_out >= 1 && *steps_out <= 1000000000 && (rest[0] == '\0' || **folder_out == '/'))
+            return TESS_OK;
+    }
+    TESS_FAIL(TESS_ERR_USAGE,
+              "--redundancy %s: expected off, memory (a copy after every step) or memory:K (after "
+              "every K steps)",
+              text);
+}
+
 enum tess_status tess__config_save(struct tess_config *config)
 {
     const struct tess_run_options *run = &config->run;
@@ -73,6 +96,7 @@ enum tess_status tess__config_save(struct tess_config *config)
     TESS_TRY(save_parse_every(run->save_every, &save->every_steps, &save->every_s));
     TESS_TRY(save_parse_size("save-bandwidth", run->save_bandwidth, 0, &save->bytes_per_s));
     TESS_TRY(save_check_fp8(config));
+    TESS_TRY(tess__config_copies(run->redundancy, &save->copy_steps, &save->copies));
     save->memory_bytes = HUGE_VAL;
     if (strcmp(run->save_memory, "all") == 0)
         return TESS_OK;

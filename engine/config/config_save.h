@@ -8,6 +8,9 @@
  */
 enum tess_status tess__config_save(struct tess_config *config);
 
+/* "off", "memory", "memory:K", "memory:K:FOLDER": *folder_out is a part of the text, or "". */
+enum tess_status tess__config_copies(const char *text, int64_t *steps_out, const char **folder_out);
+
 /* Does this configuration ask for checkpoints? */
 bool tess_config_saves(const struct tess_config *config);
 

@@ -85,6 +85,9 @@ const struct tess_option tess_run_option_table[] = {
      "needs, or a size (2GiB), and a step waits until the rest is written; 0: until all is"},
     {"save-bandwidth", TESS_OPTION_STRING, CONFIG_FIELD(save_bandwidth), "0", 0, 0, NULL,
      "bytes that a rank writes in a second at most, as a size (200MiB); 0: no limit"},
+    {"redundancy", TESS_OPTION_STRING, CONFIG_FIELD(redundancy), "off", 0, 0, NULL,
+     "memory: with --restarts, copy all of the state to memory of this host after every step, from "
+     "which the ranks are started again; memory:K: after every K steps"},
     {"save-required", TESS_OPTION_BOOL, CONFIG_FIELD(save_required), "off", 0, 0, NULL,
      "a checkpoint that cannot be written ends the run; off: a warning, and training goes on"},
     {"resume", TESS_OPTION_BOOL, CONFIG_FIELD(resume), "off", 0, 0, NULL,

@@ -238,9 +238,14 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
     TESS_TRY(reserve_operations(engine));
     TESS_TRY(tess__batches_reserve(engine));
     TESS_TRY(tess__audit_reserve(engine));
-    return tess_memory_reserve_beside(engine->memory, TESS_MEMORY_STAGING,
-                                      engine->config->saves ? tess_saver_bytes(engine) : 0,
-                                      "checkpoint", &block->staging);
+    TESS_TRY(tess_memory_reserve_beside(engine->memory, TESS_MEMORY_STAGING,
+                                        engine->config->saves ? tess_saver_bytes(engine) : 0,
+                                        "checkpoint", &block->staging));
+    /* Files in memory, which the kernel allocates as they are written. */
+    struct tess_block copies;
+    return tess_memory_reserve_beside(engine->memory, TESS_MEMORY_REDUNDANCY,
+                                      engine->config->saves ? tess_saver_copies(engine) : 0,
+                                      "copies", &copies);
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */

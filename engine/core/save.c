@@ -30,6 +30,7 @@ struct tess_saver {
     int64_t from, to; /* this rank's share of the elements that it counts, in order of pieces */
     float *stage;     /* [stage_count] of the elements [1 + arrays, to - from]: engine->staging */
     float *room;      /* [SAVER_BLOCK], behind it */
+    double memory_bytes;             /* of the stage at most; 0: a step writes all itself */
     int64_t stage_count, staged;     /* elements before this one were written by the step */
     struct tess_values *values;      /* while it copies */
     double begin_s;                  /* of the save under way */
@@ -83,10 +84,10 @@ static int64_t saver_elements(const struct tess_engine *engine)
 }
 
 /* Of these at a time: as many as the memory holds beside the room, a block at least. */
-static int64_t saver_stage_count(const struct tess_engine *engine)
+static int64_t saver_stage_count(const struct tess_engine *engine, double memory_bytes)
 {
     const int64_t all = saver_elements(engine);
-    const double most = engine->config->save.memory_bytes / sizeof(float) - SAVER_BLOCK;
+    const double most = memory_bytes / sizeof(float) - SAVER_BLOCK;
     if (most >= (double)all)
         return all;
     return most > SAVER_BLOCK ? (int64_t)most : all < SAVER_BLOCK ? all : SAVER_BLOCK;
@@ -94,7 +95,18 @@ static int64_t saver_stage_count(const struct tess_engine *engine)
 
 uint64_t tess_saver_bytes(const struct tess_engine *engine)
 {
-    return (uint64_t)(saver_stage_count(engine) + SAVER_BLOCK) * sizeof(float);
+    const struct tess_save_plan *save = &engine->config->save;
+    int64_t count = saver_stage_count(engine, save->memory_bytes) + SAVER_BLOCK;
+    if (save->copy_steps > 0) /* behind it */
+        count += saver_stage_count(engine, 0) + SAVER_BLOCK;
+    return (uint64_t)count * sizeof(float);
+}
+
+uint64_t tess_saver_copies(const struct tess_engine *engine)
+{
+    return engine->config->save.copy_steps > 0
+               ? 2 * (uint64_t)saver_elements(engine) * sizeof(float)
+               : 0;
 }
 
 /* Elements [first, end) of a piece, of its values (array -1) or of an array of the optimizer, and
@@ -365,7 +377,7 @@ static int saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
 static enum tess_status saver_stage(struct tess_saver *saver)
 {
     const int64_t all = saver_elements(saver->engine);
-    const int64_t aside = saver->engine->config->save.memory_bytes > 0 ? saver->stage_count : 0;
+    const int64_t aside = saver->memory_bytes > 0 ? saver->stage_count : 0;
     saver->cost.bytes = 0;
     saver->error = 0;
     saver->staged = 0;
@@ -411,8 +423,11 @@ enum tess_status tess_saver_begin(struct tess_saver *saver, bool *begun, char wh
     TESS_TRY(saver_stage(saver));
     saver->cost.copy_s = tess_clock_s() - saver->begin_s;
     saver->busy = true;
-    saver->written = false;
-    saver_set(saver, SAVER_WRITING);
+    saver->written = saver->setup.copies;
+    if (saver->setup.copies)
+        saver_close_files(saver);
+    else
+        saver_set(saver, SAVER_WRITING);
     return TESS_OK;
 }
 
@@ -514,10 +529,15 @@ static enum tess_status saver_start(struct tess_saver *saver)
     TESS_TRY(tess_store_plan(&engine->model, arrays, TESS_CHECKPOINT_FILE_MOST, &saver->store));
     const size_t tensors = (size_t)(1 + arrays) * (size_t)saver->store.param_count;
     saver_share(engine, &saver->from, &saver->to);
-    saver->stage_count = saver_stage_count(engine);
+    const double memory_bytes = engine->config->save.memory_bytes;
+    saver->memory_bytes = saver->setup.copies ? 0 : memory_bytes;
+    saver->stage_count = saver_stage_count(engine, saver->memory_bytes);
     saver->stage = engine->staging;
+    if (saver->setup.copies)
+        saver->stage += saver_stage_count(engine, memory_bytes) + SAVER_BLOCK;
     saver->room = saver->stage + saver->stage_count;
-    memset(saver->stage, 0, engine->block.staging.bytes); /* pages exist before the first save */
+    /* Pages exist before the first save. */
+    memset(saver->stage, 0, (size_t)(saver->stage_count + SAVER_BLOCK) * sizeof(*saver->stage));
     saver->check = calloc(tensors + 1, sizeof(*saver->check));
     saver->fd = calloc((size_t)saver->store.file_count, sizeof(*saver->fd));
     const size_t params = (size_t)saver->store.param_count + 1;
@@ -533,6 +553,8 @@ static enum tess_status saver_start(struct tess_saver *saver)
     }
     if (!room)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to save the state: --save-every off needs none");
+    if (saver->setup.copies)
+        return TESS_OK;
     const int error = pthread_create(&saver->thread, NULL, saver_main, saver);
     if (error != 0)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot start the thread that saves: %s", strerror(error));

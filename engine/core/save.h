@@ -18,6 +18,7 @@ struct tess_saver_setup {
     const char *run;    /* folder of the run; borrowed */
     int64_t keep;       /* newest checkpoints that stay; 0: all */
     double bytes_per_s; /* of this rank's writing; 0: no limit */
+    bool copies;        /* `run` is in memory, for --redundancy: begin writes all of it itself */
 };
 
 /*
@@ -27,6 +28,10 @@ struct tess_saver_setup {
  * piece, or, where that is 0, all of it. Pure.
  */
 uint64_t tess_saver_bytes(const struct tess_engine *engine);
+
+/* Bytes of this rank's share in the files of --redundancy: of the copy that is complete, and the
+ * one that is being written. 0 without. Pure. */
+uint64_t tess_saver_copies(const struct tess_engine *engine);
 
 /* Files' layout, and the thread, which sleeps; engine->config->saves. TESS_ERR_MEMORY. Not
  * collective. */

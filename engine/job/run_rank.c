@@ -124,14 +124,14 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
     loop->first_step = tess_engine_step_done(loop->engine);
     loop->step_count = tess_engine_step_count(loop->engine);
     const int64_t left = loop->step_count - loop->first_step;
-    if (left <= 0)
+    if (left < 0 || (left == 0 && run->step_done == NULL)) /* else its end was lost */
         TESS_FAIL(TESS_ERR_USAGE,
                   "nothing to do: %s has all %lld steps; a larger --steps or --epochs continues",
                   run->config->checkpoint, (long long)loop->step_count);
     loop->steps_per_epoch = tess_engine_steps_per_epoch(loop->engine);
     loop->log_every = run->log_every > 0 ? run->log_every : (loop->steps_per_epoch + 9) / 10;
     loop->warm_steps = loop->first_step + (run->warm_steps < left / 2 ? run->warm_steps : left / 2);
-    loop->final.val_loss = loop->final.val_accuracy = NAN;
+    loop->final.loss = loop->final.val_loss = loop->final.val_accuracy = NAN;
     if (run->config->run.hash_every > 0) {
         int32_t params = tess_engine_param_count(loop->engine);
 
@@ -307,6 +307,9 @@ static enum tess_status loop_run(struct loop *loop)
         if (loop->saving.stop)
             return tess__saving_end(&loop->saving, number);
     }
+    double seconds;
+    if (loop->first_step == loop->step_count && loop->run->evaluate)
+        TESS_TRY(loop_evaluate(loop, loop->step_count, &seconds));
     tess_trace_stop(loop->lane);
     return TESS_OK;
 }
@@ -343,7 +346,7 @@ static enum tess_status loop_send_chunks(const struct loop *loop)
 
 static enum tess_status loop_send_end(struct loop *loop)
 {
-    const double steps = (double)(loop->step_count - loop->first_step);
+    const double steps = fmax(1, (double)(loop->step_count - loop->first_step));
     const double warm = loop->warm.steps > 0 ? (double)loop->warm.steps : 1;
     const struct tess_module *module = loop->run->config->device.module;
     struct rusage usage = {.ru_maxrss = 0};

@@ -58,14 +58,16 @@ enum tess_status tess__saving_open(struct tess__saving *saving, const struct tes
     TESS_TRY(tess_saver_open(engine, &setup, &saving->saver));
     saving->step_s = tess_clock_s();
     saving->due_s = saving->step_s + saving->plan->every_s;
-    return TESS_OK;
+    const struct tess_saver_setup copies = {.run = saving->plan->copies, .keep = 1, .copies = true};
+    return copies.run[0] != '\0' ? tess_saver_open(engine, &copies, &saving->copies) : TESS_OK;
 }
 
 void tess__saving_close(struct tess__saving *saving)
 {
     tess_saver_close(saving->saver);
+    tess_saver_close(saving->copies);
     tess_checkpoint_state_fini(&saving->about);
-    saving->saver = NULL;
+    saving->saver = saving->copies = NULL;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -140,11 +142,32 @@ static enum tess_status saving_exchange(struct tess__saving *saving, int64_t num
     return TESS_OK;
 }
 
+/* A copy of the state in memory, complete when this returns. After one that fails there are no
+ * more: training goes on without. */
+static enum tess_status saving_copy(struct tess__saving *saving, int64_t number)
+{
+    char why[TESS_SAVER_WHY];
+    bool saved = false;
+    TESS_TRY(tess_saver_begin(saving->copies, &saved, why));
+    if (saved && tess_saver_busy(saving->copies))
+        TESS_TRY(tess_saver_end(saving->copies, &saving->about, &saved, why));
+    if (saved)
+        return TESS_OK;
+    if (saving->rank->rank == 0)
+        tess_log(TESS_LOG_WARN, "step %lld is not copied, and no later one (--redundancy): %s",
+                 (long long)number, why);
+    tess_saver_close(saving->copies);
+    saving->copies = NULL;
+    return TESS_OK;
+}
+
 enum tess_status tess__saving_after_step(struct tess__saving *saving, int64_t number)
 {
     int32_t word[SAVING_WORDS] = {0};
     if (saving->saver == NULL)
         return TESS_OK;
+    if (saving->copies != NULL && number % saving->plan->copy_steps == 0)
+        TESS_TRY(saving_copy(saving, number));
     const bool due = saving->plan->every_steps > 0 && number % saving->plan->every_steps == 0;
     if (number >= saving->next_exchange) {
         TESS_TRY(saving_exchange(saving, number, word));

@@ -15,7 +15,8 @@ struct tess__run_saved {
 };
 
 struct tess__saving {
-    struct tess_saver *saver; /* NULL: nothing is saved */
+    struct tess_saver *saver;  /* NULL: nothing is saved */
+    struct tess_saver *copies; /* of --redundancy; NULL: none */
     const struct tess__run *run;
     const struct tess__rank *rank;
     struct tess_engine *engine;

@@ -13,7 +13,7 @@
 /* More curves than this in one picture are a tangle. */
 #define TESS__PLOT_CURVES_MAX 16
 #define TESS__PLOT_BARS_MAX   40
-#define TESS__PLOT_KINDS_MAX  10
+#define TESS__PLOT_KINDS_MAX  11
 #define TESS__PLOT_TICKS_MAX  32
 
 enum tess__axis_kind { TESS__AXIS_LINEAR, TESS__AXIS_ZERO, TESS__AXIS_LOG10, TESS__AXIS_LOG2 };

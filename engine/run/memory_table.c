@@ -38,7 +38,8 @@ struct tess__device_memory tess__device_memory_of(const struct tess__run *run, i
         const struct tess__run_rank *rank = &run->rank[r];
         if (run->config->device.of_rank[r] != device)
             continue;
-        sum.arena += rank->allocated.total - rank->allocated.bytes[TESS_MEMORY_STAGING];
+        sum.arena += rank->allocated.total - rank->allocated.bytes[TESS_MEMORY_STAGING] -
+                     rank->allocated.bytes[TESS_MEMORY_REDUNDANCY];
         /* Of the whole device, reported by each of its ranks: the greatest value counts. */
         sum.context = table_most(sum.context, rank->device_usage.context);
         sum.workspace = table_most(sum.workspace, rank->device_usage.workspace);

@@ -2,6 +2,7 @@
 #include "run/restart.h"
 
 #include "base/clock.h"
+#include "run/copies.h"
 #include "run/status.h"
 #include "state/checkpoint.h"
 #include "tessera/check.h"
@@ -22,14 +23,19 @@
 
 static const int restart_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
-/* The step of the run's newest complete checkpoint; -1: there is none. */
-static int64_t restart_newest(const char *run)
+/* The step of the run's newest complete checkpoint or copy; -1: there is none. */
+static int64_t restart_newest(const struct tess__restart *restart)
 {
-    int64_t *step = NULL, newest = -1;
-    int32_t count = 0;
-    if (tess_checkpoint_list(run, &step, &count) == TESS_OK && count > 0)
-        newest = step[count - 1];
-    free(step);
+    const char *const folder[] = {restart->run, restart->copies};
+    int64_t newest = -1;
+    for (int i = 0; i < 2; i++) {
+        int64_t *step = NULL;
+        int32_t count = 0;
+        if (folder[i][0] != '\0' && tess_checkpoint_list(folder[i], &step, &count) == TESS_OK &&
+            count > 0 && step[count - 1] > newest)
+            newest = step[count - 1];
+        free(step);
+    }
     return newest;
 }
 
@@ -41,7 +47,10 @@ static int restart_child(const struct tess__restart *restart, enum tess__attempt
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != supervisor)
         return tess_status_exit_code(TESS_ERR_INTERRUPTED);
-    return restart->attempt(restart->context, begin, history);
+    const int code = restart->attempt(restart->context, begin, history);
+    if (getppid() != supervisor) /* which would have done it */
+        tess__copies_remove(restart->copies);
+    return code;
 }
 
 /*
@@ -121,7 +130,7 @@ static bool restart_has_ranks(const struct tess__restart *restart,
 static enum tess__attempt restart_next(const struct tess__restart *restart,
                                        struct tess__history *history)
 {
-    const int64_t newest = restart_newest(restart->run), from = newest > 0 ? newest : 0;
+    const int64_t newest = restart_newest(restart), from = newest > 0 ? newest : 0;
     const int64_t lost = history->step > from ? history->step - from : 0;
     history->restarts++;
     history->lost_steps += lost;
@@ -179,5 +188,6 @@ int tess__restart_run(const struct tess__restart *restart)
     const int code = restart_loop(restart, history, &mask);
     sigprocmask(SIG_SETMASK, &mask, NULL);
     munmap(history, sizeof(*history));
+    tess__copies_remove(restart->copies);
     return code;
 }

@@ -28,10 +28,11 @@ struct tess__history {
 enum tess__attempt { TESS__ATTEMPT_FIRST, TESS__ATTEMPT_RESUME, TESS__ATTEMPT_OVERWRITE };
 
 struct tess__restart {
-    const char *run;  /* folder of the run */
-    int64_t restarts; /* at most */
-    int32_t ranks;    /* of the first attempt */
-    int32_t least;    /* go on with the ranks that are left, while there are so many; 0: with all */
+    const char *run;    /* folder of the run */
+    const char *copies; /* folder of --redundancy: removed at the end; "": none */
+    int64_t restarts;   /* at most */
+    int32_t ranks;      /* of the first attempt */
+    int32_t least; /* go on with the ranks that are left, while there are so many; 0: with all */
     /* Trains in a process of its own; returns the exit status and sets history->status. */
     int (*attempt)(void *context, enum tess__attempt begin, struct tess__history *history);
     void *context;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Words of a command line live as long as the process. */
+/* Words of a command line live as long as the process, but those that were tried only. */
 static enum tess_status __attribute__((format(printf, 2, 3)))
 shrink_add(struct tess__args *args, const char *format, ...)
 {
@@ -94,6 +94,8 @@ static bool shrink_fits(const struct shrink *shrink)
         tess__run_close(run);
     }
     tess_config_close(config);
+    for (int i = shrink->args->count; i < args.count; i++)
+        free(args.word[i]);
     tess__log_redirect(before);
     free(run);
     return status == TESS_OK;

@@ -10,6 +10,7 @@
 #include "job/run.h"
 #include "job/saving.h"
 #include "run/bubble.h"
+#include "run/copies.h"
 #include "run/explain.h"
 #include "run/memory_table.h"
 #include "run/metrics.h"
@@ -598,6 +599,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         goto close_run;
     }
     TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
+    TESS_TRY_GOTO(status, close_run, tess__copies_check(&train.run));
     if (!options->placed || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed)

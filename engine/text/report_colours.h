@@ -1,6 +1,6 @@
 /*
  * The colours of reports and pictures, as CSS variables with a light and a dark value: grounds,
- * ink, lines, states, and series s0 .. s9, which follow Okabe and Ito, darkened or lightened until
+ * ink, lines, states, and series s0 .. s10, which follow Okabe and Ito, darkened or lightened until
  * each stands out from its card by 3:1 at least.
  */
 #ifndef TESSERA_TEXT_REPORT_COLOURS_H
@@ -13,7 +13,7 @@
     "--ok:#5fd6a2;--okb:#12301f;--bad:#ff9a90;--badb:#3b1715;--cut:#f3c766;" \
     "--cutb:#33270c;\n" \
     "--s0:#4aa8e8;--s1:#ff8a47;--s2:#2fc89b;--s3:#e893cb;--s4:#f0b63f;--s5:#9bd6ff;" \
-    "--s6:#aab2bf;--s7:#b294f5;--s8:#6d7686;--s9:#d8cdb8;\n" \
+    "--s6:#aab2bf;--s7:#b294f5;--s8:#6d7686;--s9:#d8cdb8;--s10:#e0777d;\n" \
     "--shadow:none\n"
 
 #define TESS__COLOURS_LIGHT \
@@ -22,7 +22,7 @@
     "--ok:#0a6b46;--okb:#def3e9;--bad:#a8221b;--badb:#fce6e3;--cut:#7a5200;" \
     "--cutb:#fdf0d2;\n" \
     "--s0:#0072b2;--s1:#c45500;--s2:#00805c;--s3:#b14a91;--s4:#966800;--s5:#2c8fc9;" \
-    "--s6:#4a515c;--s7:#7b52c9;--s8:#8a93a0;--s9:#4d4639;\n" \
+    "--s6:#4a515c;--s7:#7b52c9;--s8:#8a93a0;--s9:#4d4639;--s10:#8c2f39;\n" \
     "--shadow:0 1px 2px rgb(16 24 40/.05),0 6px 20px rgb(16 24 40/.05)\n"
 /* clang-format on */
 

@@ -25,7 +25,7 @@
 
 #define MODEL                                                                                      \
     "train --data synthetic --synthetic-rows 640 --batch-size 32 --model cnn --cnn.channels 4,6 "  \
-    "--cnn.fc 20 --grid 8 --steps 60 --timeout 10 "
+    "--cnn.fc 20 --grid 8 --steps 60 --timeout 10 --bind off "
 #define LIMIT_S 60 /* of a trial on a busy machine */
 
 static const char *const layout[] = {

@@ -91,9 +91,9 @@ static void case_explain(void **state)
 
 /* ---- what it writes -------------------------------------------------------------------------- */
 
-static const char *const kind_name[] = {"parameter",  "master",   "gradient", "optimizer",
-                                        "activation", "gathered", "bucket",   "workspace",
-                                        "input",      "staging"};
+static const char *const kind_name[] = {"parameter",  "master",   "gradient",  "optimizer",
+                                        "activation", "gathered", "bucket",    "workspace",
+                                        "input",      "staging",  "redundancy"};
 
 /* "memory" of train and compare: every kind of every rank, allocated as predicted. */
 static void check_memory(const json_t *memory, size_t ranks)

@@ -25,6 +25,7 @@ TESS_BEGIN_DECLS
  *   workspace    kernels' scratch and packed weights
  *   input        batches and labels
  *   staging      state on its way to a checkpoint: memory of the host, beside the arena
+ *   redundancy   copies of the state that outlive the ranks: likewise
  */
 #define TESS_MEMORY_LIST(X)                                                                        \
     X(TESS_MEMORY_PARAMETER, "parameter")                                                          \
@@ -36,7 +37,8 @@ TESS_BEGIN_DECLS
     X(TESS_MEMORY_BUCKET, "bucket")                                                                \
     X(TESS_MEMORY_WORKSPACE, "workspace")                                                          \
     X(TESS_MEMORY_INPUT, "input")                                                                  \
-    X(TESS_MEMORY_STAGING, "staging")
+    X(TESS_MEMORY_STAGING, "staging")                                                              \
+    X(TESS_MEMORY_REDUNDANCY, "redundancy")
 
 enum tess_memory_kind {
 #define TESS_MEMORY_ENUM(name, text) name,
@@ -75,7 +77,7 @@ void *tess_memory_get(const struct tess_memory *memory, struct tess_block block)
 /* Bytes reserved for one kind, alignment padding included. */
 uint64_t tess_memory_bytes(const struct tess_memory *memory, enum tess_memory_kind kind);
 
-/* Bytes of the whole arena: the sum over all kinds but staging. */
+/* Bytes of the whole arena: the sum over all kinds but staging and redundancy. */
 uint64_t tess_memory_total(const struct tess_memory *memory);
 
 TESS_END_DECLS
