@@ -173,8 +173,10 @@ static void compare_print_summary(const struct tess__comparison *comparison, con
 
 /* ---- memory by kind -------------------------------------------------------------------------- */
 
-static const char *const compare_kind[TESS_MEMORY_KIND_COUNT] = {
-    "param", "master", "grad", "optim", "activ", "gather", "bucket", "work", "input", "stage"};
+static const char *const compare_kind[] = {"param",  "master", "grad",  "optim", "activ", "gather",
+                                           "bucket", "work",   "input", "stage", "copies"};
+_Static_assert(sizeof(compare_kind) / sizeof(*compare_kind) == TESS_MEMORY_KIND_COUNT,
+               "each kind of memory has a column");
 
 static int compare_kind_width(int kind)
 {

@@ -25,7 +25,7 @@
 #include <cmocka.h>
 
 #define TRAIN                                                                                      \
-    "tessera train --model sick --sick.hidden 12 --data synthetic --synthetic-rows 512 "            \
+    "tessera train --model sick --sick.hidden 12 --data synthetic --synthetic-rows 512 "           \
     "--batch-size 16 --evaluate off --steps 30 --strategy fsdp --ranks 4 --save-every 4 "
 #define FLIP_STEP 17 /* from 0 */
 #define FLIP_ROW  8  /* of rank 2's micro-batch */
