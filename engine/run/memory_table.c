@@ -91,9 +91,18 @@ static void table_print_devices(const struct tess__run *run)
     printf("used is of all programs on the device; unaccounted = used - the four before it\n");
 }
 
+/* What is kept for checkpoints and copies comes last, and has a column where there are some. */
+static int table_kinds(const struct tess__run *run)
+{
+    if (!run->config->saves)
+        return TESS_MEMORY_STAGING;
+    return run->config->save.copy_steps > 0 ? TESS_MEMORY_KIND_COUNT : TESS_MEMORY_REDUNDANCY;
+}
+
 void tess__memory_table_print(const struct tess__run *run, bool measured)
 {
     char mapped[TESS__TEXT_BYTES];
+    const int kinds = table_kinds(run);
     double divisor = 1;
     uint64_t most = 0;
     for (int32_t r = 0; r < run->rank_count; r++)
@@ -102,13 +111,13 @@ void tess__memory_table_print(const struct tess__run *run, bool measured)
 
     printf("\nmemory per rank, %s%s\n", unit, measured ? "" : ", as planned");
     printf("%4s", "rank");
-    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+    for (int k = 0; k < kinds; k++)
         printf(" %10s", tess_memory_kind_name((enum tess_memory_kind)k));
     printf(" %10s%s\n", "total", measured ? "   peak RSS" : "");
     for (int32_t r = 0; r < run->rank_count; r++) {
         const struct tess_job_memory *usage = table_usage(run, r, measured);
         printf("%4d", r);
-        for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+        for (int k = 0; k < kinds; k++)
             printf(" %10.2f", (double)usage->bytes[k] / divisor);
         printf(" %10.2f", (double)usage->total / divisor);
         if (measured)

@@ -173,9 +173,11 @@ static void compare_print_summary(const struct tess__comparison *comparison, con
 
 /* ---- memory by kind -------------------------------------------------------------------------- */
 
-static const char *const compare_kind[] = {"param",  "master", "grad",  "optim", "activ", "gather",
-                                           "bucket", "work",   "input", "stage", "copies"};
-_Static_assert(sizeof(compare_kind) / sizeof(*compare_kind) == TESS_MEMORY_KIND_COUNT,
+/* A comparison saves nothing, so the kinds from staging on are empty. */
+#define COMPARE_KINDS TESS_MEMORY_STAGING
+static const char *const compare_kind[] = {"param",  "master", "grad", "optim", "activ",
+                                           "gather", "bucket", "work", "input"};
+_Static_assert(sizeof(compare_kind) / sizeof(*compare_kind) == COMPARE_KINDS,
                "each kind of memory has a column");
 
 static int compare_kind_width(int kind)
@@ -212,7 +214,7 @@ static void compare_print_row(const struct tess__comparison *comparison, int i, 
         snprintf(ranks, sizeof(ranks), "%d-%d", first, last);
     printf("%-*s %5s", comparison->name_width, first == 0 ? comparison->run[i].variant->name : "",
            ranks);
-    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+    for (int k = 0; k < COMPARE_KINDS; k++)
         printf(" %*s", compare_kind_width(k),
                compare_figure((double)rank->allocated.bytes[k] / divisor, text));
     printf(" %5s", compare_figure((double)rank->allocated.total / divisor, text));
@@ -232,7 +234,7 @@ static void compare_print_kinds(const struct tess__comparison *comparison, const
            "formula, %s\n",
            unit);
     printf("%-*s %5s", comparison->name_width, "run", "rank");
-    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+    for (int k = 0; k < COMPARE_KINDS; k++)
         printf(" %*s", compare_kind_width(k), compare_kind[k]);
     printf(" %5s %5s %5s %5s %s\n", "total", "RSS", "sent", "calc", "hash");
     for (int i = 0; i < comparison->count; i++) {
