@@ -36,8 +36,10 @@ goes_on()
 {
     local output
     until_line 60 "$3" "$log"
-    for _ in $(seq 100); do
-        ! scontrol update "JobId=$job" StartTime=now >/dev/null 2>&1 || break
+    # While the job still ends, this has no effect on when it starts again.
+    for _ in $(seq 300); do
+        scontrol update "JobId=$job" StartTime=now >/dev/null 2>&1 || true
+        ! grep -qE '^continues after step' "$log" || break
         sleep 0.2
     done
     until_line 120 '^hash of all parameters' "$log"
