@@ -69,6 +69,14 @@ void tess__status_close(struct tess__status *status);
  * less than a second do not count. status_find.c. */
 void tess__status_find(struct tess__status *status);
 
+/* ---- status_pace.c --------------------------------------------------------------------------- */
+
+/* How fast the ranks are: the latest pace of RUN/metrics.jsonl (docs/metrics.md). A new reference;
+ * NULL: there is none. */
+json_t *tess__status_pace(const char *run);
+/* As a table, and the links that are slow. `pace` may be NULL, and of any form. */
+void tess__status_print_pace(const json_t *pace, FILE *stream);
+
 /* ---- status_text.c --------------------------------------------------------------------------- */
 
 /* As a table and sentences, with the last `calls` calls of each rank. */

@@ -316,6 +316,9 @@ void tess__status_print(const struct tess__status *status, int32_t calls, FILE *
     status_late(status, late, sizeof(late));
     fprintf(stream, "\n%s\n", late);
     status_print_differs(status, stream);
+    json_t *pace = tess__status_pace(status->run);
+    tess__status_print_pace(pace, stream);
+    json_decref(pace);
     for (int32_t r = 0; calls > 0 && r < status->rank_count; r++)
         status_print_calls(status, r, calls, stream);
 }
@@ -404,11 +407,12 @@ json_t *tess__status_json(const struct tess__status *status, int32_t calls)
         json_array_append_new(differs, call);
     }
     status_late(status, late, sizeof(late));
-    return json_pack(
-        "{s:o, s:b, s:s, s:f, s:o, s:o, s:o, s:s, s:o}", "run", run != NULL ? run : json_null(),
-        "live", (int)status->live, "owner", status->owner, "time_s", status->now_s, "late",
-        status->late >= 0 ? json_integer(status->late) : json_null(), "waiting",
-        status_json_ranks(status->waiting), "differs", differs, "summary", late, "ranks", ranks);
+    return json_pack("{s:o, s:b, s:s, s:f, s:o, s:o, s:o, s:s, s:o, s:o*}", "run",
+                     run != NULL ? run : json_null(), "live", (int)status->live, "owner",
+                     status->owner, "time_s", status->now_s, "late",
+                     status->late >= 0 ? json_integer(status->late) : json_null(), "waiting",
+                     status_json_ranks(status->waiting), "differs", differs, "summary", late,
+                     "ranks", ranks, "pace", tess__status_pace(status->run));
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */

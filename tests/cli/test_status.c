@@ -118,10 +118,11 @@ static void case_stopped_and_killed(void **state)
 static void case_finished(void **state)
 {
     (void)state;
-    assert_int_equal(spawn_words(&status, MODEL "--steps 20 --run done"), 0);
+    assert_int_equal(spawn_words(&status, MODEL "--steps 60 --run done"), 0);
     assert_int_equal(access("done/failures.txt", F_OK), -1);
     assert_int_equal(spawn_words(&status, "status done"), 0);
-    assert_int_equal(spawn_count(status.out, "  ended  20 "), 3);
+    assert_int_equal(spawn_count(status.out, "  ended  60 "), 3);
+    expect(status.out, "pace of steps ");
     expect(status.out, "no rank waited for another");
     assert_null(strstr(status.out, "is the first that is not the same"));
     assert_int_equal(spawn_words(&status, "status done --json --calls 256"), 0);
@@ -131,9 +132,10 @@ static void case_finished(void **state)
     object = object != NULL ? object : json_loads(status.out, 0, NULL);
     assert_non_null(object);
     assert_true(json_is_false(json_object_get(object, "live")));
+    assert_int_equal(json_array_size(json_object_get(json_object_get(object, "pace"), "ranks")), 3);
     const json_t *rank = json_array_get(json_object_get(object, "ranks"), 2);
     assert_string_equal(json_string_value(json_object_get(rank, "state")), "ended");
-    assert_int_equal(json_integer_value(json_object_get(rank, "step")), 20);
+    assert_int_equal(json_integer_value(json_object_get(rank, "step")), 60);
     const json_t *calls = json_object_get(rank, "calls");
     assert_true(json_array_size(calls) >= 5);
     const json_t *call = json_array_get(calls, json_array_size(calls) - 1);
