@@ -10,18 +10,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Words of a command line live as long as the process, but those that were tried only. */
+/* Words that argument lists borrow: those of a run, then those of the layout that is tried. */
+#define SHRINK_WORDS 16
+static char shrink_word[SHRINK_WORDS][96];
+static int shrink_word_count;
+
 static enum tess_status __attribute__((format(printf, 2, 3)))
 shrink_add(struct tess__args *args, const char *format, ...)
 {
-    char *word = NULL;
     va_list list;
     va_start(list, format);
-    const int length = vasprintf(&word, format, list);
+    const int length =
+        shrink_word_count < SHRINK_WORDS
+            ? vsnprintf(shrink_word[shrink_word_count], sizeof(shrink_word[0]), format, list)
+            : -1;
     va_end(list);
-    if (length < 0)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for an option of the layout");
-    return tess__args_add(args, word);
+    if (length < 0 || length >= (int)sizeof(shrink_word[0]))
+        TESS_FAIL(TESS_ERR_INTERNAL, "no room for an option of the layout");
+    return tess__args_add(args, shrink_word[shrink_word_count++]);
 }
 
 enum tess_status tess__shrink_fix(struct tess__args *args, const struct tess_config *config)
@@ -80,6 +86,7 @@ static bool shrink_fits(const struct shrink *shrink)
 {
     static const struct tess__log_sink silence = {shrink_drop_line, NULL};
     struct tess__args args = *shrink->args;
+    const int words = shrink_word_count;
     struct tess_config *config = NULL;
     struct tess__run *run = calloc(1, sizeof(*run));
     const struct tess__log_sink *before = tess__log_redirect(&silence);
@@ -94,8 +101,7 @@ static bool shrink_fits(const struct shrink *shrink)
         tess__run_close(run);
     }
     tess_config_close(config);
-    for (int i = shrink->args->count; i < args.count; i++)
-        free(args.word[i]);
+    shrink_word_count = words;
     tess__log_redirect(before);
     free(run);
     return status == TESS_OK;
