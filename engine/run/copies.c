@@ -66,7 +66,7 @@ static void copies_remove_old(void)
 enum tess_status tess__copies_make(struct tess__args *args, const struct tess_config *config,
                                    char folder[TESS__COPIES_PATH])
 {
-    char *word;
+    static char word[TESS__COPIES_PATH + 48]; /* `args` borrows it; a process makes one folder */
     if (config->save.copies[0] != '\0')
         TESS_FAIL(TESS_ERR_USAGE,
                   "--redundancy %s: the folder is chosen by the run; write memory:%lld",
@@ -79,9 +79,8 @@ enum tess_status tess__copies_make(struct tess__args *args, const struct tess_co
                   COPIES_MEMORY, strerror(errno));
     }
     (void)copies_lock(folder); /* until the process ends */
-    if (asprintf(&word, "--redundancy=memory:%lld:%s", (long long)config->save.copy_steps, folder) <
-        0)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the name of %s", folder);
+    snprintf(word, sizeof(word), "--redundancy=memory:%lld:%s", (long long)config->save.copy_steps,
+             folder);
     return tess__args_add(args, word);
 }
 
