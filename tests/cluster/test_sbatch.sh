@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./slurm.sh
 tessera=${1:?usage: test_sbatch.sh TESSERA CONFIGS} configs=${2:?}
 
-options=("$configs/labs/fashion_mlp.yaml" --mlp.hidden 64,64 --strategy ddp --steps 3000 --evaluate off
+options=("$configs/labs/fashion_mlp.yaml" --mlp.hidden 64,64 --strategy ddp --steps 1000 --evaluate off
     --schedule constant --log-every 50)
 
 # until_line SECONDS REGEX FILE
