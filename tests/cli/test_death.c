@@ -47,11 +47,16 @@ static int victim = 1; /* rank of the mesh */
 static const struct tess_strategy_ops *base;
 static int64_t step_now;    /* from 1 */
 static _Atomic int *pid_of; /* [ranks], shared by all processes of the test */
+static bool awaited;        /* the victim dies when the others wait for it */
 
 static bool fragile_now(const struct tess_strategy *strategy, enum moment at)
 {
-    return moment == at && strategy->training && step_now == STEP &&
-           strategy->plan->mesh.rank == victim;
+    if (moment != at || !strategy->training || step_now != STEP ||
+        strategy->plan->mesh.rank != victim)
+        return false;
+    if (awaited)
+        usleep(500000);
+    return true;
 }
 
 static enum tess_status fragile_open(struct tess_strategy *strategy)
@@ -294,7 +299,9 @@ static void report_of(enum moment at, const char *one, const char *two)
     moment = at;
     base_name = "ddp";
     victim = 1;
+    awaited = true;
     spawn_start(&spawn, argv, fragile_main);
+    awaited = false;
     assert_int_equal(spawn_end(&spawn, 20), 1);
     if (spawn_count(spawn.err, "---- ") != 1 || strstr(spawn.err, one) == NULL ||
         strstr(spawn.err, two) == NULL)
