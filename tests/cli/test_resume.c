@@ -37,8 +37,8 @@
 #define LONG_STEPS 150
 #define LONG       CNN "--synthetic-rows 9600 --steps 150 "
 #else
-#define LONG_STEPS 600
-#define LONG       CNN "--synthetic-rows 9600 --steps 600 "
+#define LONG_STEPS 300
+#define LONG       CNN "--synthetic-rows 9600 --steps 300 "
 #endif
 
 static char folder[] = "/tmp/tessera_resume_XXXXXX";

@@ -94,7 +94,7 @@ static void case_bf16_128(void **state)
 static void case_f16_64(void **state)
 {
     (void)state;
-    run_shapes(TESS_F16, 64, 8, 2);
+    run_shapes(TESS_F16, 64, 8, 4);
 }
 
 static void case_f16_128(void **state)
@@ -107,7 +107,7 @@ static void case_f16_128(void **state)
 static void case_plain(void **state)
 {
     (void)state;
-    run_shapes(TESS_F32, 64, 3, 1);
+    run_shapes(TESS_F32, 64, 3, 2);
     run_shapes(TESS_F32, 8, 1, 3);
     run_shapes(TESS_BF16, 32, 8, 2);
     run_shapes(TESS_F16, 80, 0, 3);
