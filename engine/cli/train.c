@@ -3,6 +3,7 @@
 #include "config/config_save.h"
 #include "job/launch_env.h"
 #include "run/copies.h"
+#include "run/hosts.h"
 #include "run/restart.h"
 #include "run/shrink.h"
 #include "state/checkpoint.h"
@@ -40,6 +41,16 @@ static const struct tess_option train_option_table[] = {
      TESS_CONFIG_RANKS_MAX, NULL,
      "with --restarts: after a process was lost go on with as many ranks as are left, down to this "
      "number, in the largest layout that has the same bits; 0: start as many as before"},
+    {"hosts", TESS_OPTION_INT, offsetof(struct tess__train_options, hosts), "1", 1,
+     TESS_WORLD_RANKS_MAX, NULL,
+     "hosts of the run, each with an equal part of --ranks: start the same command on each of "
+     "them, "
+     "with --meet"},
+    {"meet", TESS_OPTION_STRING, offsetof(struct tess__train_options, meet), "", 0, 0, NULL,
+     "HOST:PORT where several hosts meet: the host that leads, and a free port of it"},
+    {"elastic", TESS_OPTION_BOOL, offsetof(struct tess__train_options, elastic), "off", 0, 0, NULL,
+     "with --hosts and --restarts: a host may leave (Ctrl-C there) and come back, with the same "
+     "command, while the run goes on"},
     {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
      NULL,
      "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
@@ -72,6 +83,7 @@ static const char train_usage[] =
     "tessera status DIR prints what each rank does; so does SIGUSR2, in mid-run.\n"
     "--resume continues a run that was stopped, on any number of ranks; --restarts does so by\n"
     "itself, after a rank was lost, with --min-ranks on those that are left.\n"
+    "On several hosts start the same command on each, with --hosts N --meet HOST:PORT.\n"
     "--trace FILE writes time lines, also when the run is interrupted or a rank fails.\n";
 
 /* Another layout where ranks were lost: *config is the one of all ranks before, and NULL after a
@@ -90,6 +102,28 @@ static enum tess_status train_shrink(struct tess__args *args, const struct tess_
     tess_config_close(*config);
     *config = NULL;
     return status != TESS_OK ? status : tess_config_open(args->count, args->word, table, 1, config);
+}
+
+/* The layout of so many ranks, for a run on several hosts; see tess__restart. */
+static int train_choose(void *context, int32_t left, struct tess__history *history)
+{
+    struct tess__args args = *(const struct tess__args *)context;
+    struct tess__train_options options;
+    struct tess_config_table table = {"", train_option_table, &options};
+    struct tess_config *config = NULL;
+    struct tess_dataset *dataset = NULL;
+    enum tess_status status = tess_config_open(args.count, args.word, &table, 1, &config);
+    if (status == TESS_OK)
+        status = tess__run_open_data(config, &dataset);
+    if (status == TESS_OK)
+        status =
+            tess__shrink_choose(&args, &table, config, dataset, left, (int32_t)options.min_ranks);
+    for (int i = 0; i < TESS__LAYOUT_WORDS && status == TESS_OK; i++)
+        snprintf(history->layout[i], TESS__LAYOUT_BYTES, "%s",
+                 args.word[args.count - TESS__LAYOUT_WORDS + i]);
+    tess_dataset_close(dataset);
+    tess_config_close(config);
+    return tess_status_exit_code(status);
 }
 
 /* A training in this process. */
@@ -128,6 +162,9 @@ static int train_attempt(void *context, enum tess__attempt begin, struct tess__h
     if (begin != TESS__ATTEMPT_FIRST)
         TESS_KEEP(status, tess__args_add(&args, begin == TESS__ATTEMPT_RESUME ? "--resume"
                                                                               : "--overwrite"));
+    for (int i = 0; i < TESS__LAYOUT_WORDS; i++)
+        if (history->layout[i][0] != '\0')
+            TESS_KEEP(status, tess__args_add(&args, history->layout[i]));
     if (status == TESS_OK)
         status = train_once(&args, history);
     history->status = (int32_t)status;
@@ -155,8 +192,44 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
     return TESS_OK;
 }
 
-/* How often the training may be started again, on how many ranks, and where its checkpoints are. */
-static enum tess_status train_read_restarts(struct tess__args *args, struct tess__restart *restart,
+/* What several hosts need. */
+static enum tess_status train_check_hosts(const struct tess_config *config,
+                                          const struct tess__train_options *options,
+                                          const struct tess_started *place,
+                                          struct tess__hosts *hosts)
+{
+    const int32_t ranks = config->mesh.rank_count;
+    if (options->meet[0] == '\0' && options->hosts > 1)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--hosts %lld needs --meet HOST:PORT, where they meet: the name of the host that "
+                  "leads, and a free port of it",
+                  (long long)options->hosts);
+    if (options->elastic && (options->meet[0] == '\0' || options->restarts == 0))
+        TESS_FAIL(TESS_ERR_USAGE, "--elastic is for runs on several hosts that are started again: "
+                                  "give --hosts, --meet and --restarts");
+    if (options->meet[0] == '\0')
+        return TESS_OK;
+    if (place->starter)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--meet is for hosts that start their ranks themselves, and %s "
+                  "has started these",
+                  place->starter);
+    if (ranks % options->hosts != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "%d ranks are no equal parts on %lld hosts", ranks,
+                  (long long)options->hosts);
+    if (config->save.copy_steps > 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--redundancy memory is for ranks of one host: with --meet, leave "
+                  "it out");
+    hosts->count = (int32_t)options->hosts;
+    hosts->elastic = options->elastic;
+    hosts->timeout_s = config->run.timeout;
+    return tess__hosts_read_meet(options->meet, hosts);
+}
+
+/* How often the training may be started again, on how many ranks, where its checkpoints are, and
+ * which hosts take part. */
+static enum tess_status train_read_restarts(struct tess__args *args, struct tess__hosts *hosts,
                                             char run[TESS_CHECKPOINT_PATH],
                                             char copies[TESS__COPIES_PATH])
 {
@@ -165,6 +238,7 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     struct tess_boot_env env;
     struct tess_started place = {0};
     struct tess_config *config = NULL;
+    struct tess__restart *restart = &hosts->restart;
     TESS_TRY(tess__peers_find(&env, &place));
     TESS_TRY(tess_config_open_placed(args->count, args->word, &table, 1,
                                      place.starter ? &place : NULL, &config));
@@ -172,6 +246,8 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     restart->ranks = config->mesh.rank_count;
     restart->least = (int32_t)options.min_ranks;
     enum tess_status status = tess_config_check_unsaved(config);
+    if (status == TESS_OK && !options.explain)
+        status = train_check_hosts(config, &options, &place, hosts);
     if (status == TESS_OK && restart->restarts > 0)
         status = train_check_restarts(config, &options, &place, run);
     else if (status == TESS_OK && options.min_ranks > 0 && !options.explain)
@@ -190,14 +266,19 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
 
 static int train_command(struct tess__call *call)
 {
-    char run[TESS_CHECKPOINT_PATH], copies[TESS__COPIES_PATH] = "";
-    struct tess__restart restart = {
-        .run = run, .copies = copies, .attempt = train_attempt, .context = &call->args};
-    const enum tess_status status = train_read_restarts(&call->args, &restart, run, copies);
+    char run[TESS_CHECKPOINT_PATH] = "", copies[TESS__COPIES_PATH] = "";
+    struct tess__hosts hosts = {.restart = {.run = run,
+                                            .copies = copies,
+                                            .attempt = train_attempt,
+                                            .choose = train_choose,
+                                            .context = &call->args}};
+    const enum tess_status status = train_read_restarts(&call->args, &hosts, run, copies);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
-    if (restart.restarts > 0)
-        return tess__restart_run(&restart);
+    if (hosts.count > 0)
+        return tess__hosts_run(&hosts);
+    if (hosts.restart.restarts > 0)
+        return tess__restart_run(&hosts.restart);
     return tess_status_exit_code(train_once(&call->args, NULL));
 }
 

@@ -1,11 +1,10 @@
 /* Launchers of one rank each, connected to that of rank 0; see launch_env.h. */
 #include "job/launch_env.h"
 
+#include "comm/boot/boot_socket.h"
 #include "tessera/check.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,19 +42,6 @@ static enum tess_status peers_meet(struct tess__peers *peers)
     return peers->boot->gather(peers->boot->context, host, sizeof(host), peers->host);
 }
 
-/* A host without power or link sends nothing: its kernel is probed every second, and given up in
- * half of the time limit, before ranks that wait for each other report each other. Where that
- * cannot be set, they do. */
-static void peers_keep_alive(int fd, double timeout_s)
-{
-    const int one = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
-
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
-}
-
 enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
                                   struct tess__peers **peers_out)
 {
@@ -73,7 +59,7 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
     }
     for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
         if ((peers->peer[r].fd = tess_boot_socket(peers->boot, r)) >= 0)
-            peers_keep_alive(peers->peer[r].fd, timeout_s);
+            tess__boot_keep_alive(peers->peer[r].fd, timeout_s);
     *peers_out = peers;
     return TESS_OK;
 }

@@ -23,6 +23,7 @@ void tess__progress_open(struct tess__progress *progress, const struct tess__run
     *progress = (struct tess__progress){
         .words = tess__words_of(run->dataset), .run = run, .columns = COLUMNS_DEFAULT, .loss = NAN};
     progress->step_count = tess_engine_step_count(run->planned);
+    progress->step_first = tess_engine_step_done(run->planned);
     progress->steps_per_epoch = tess_engine_steps_per_epoch(run->planned);
     progress->terminal = isatty(STDOUT_FILENO) == 1;
     if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
@@ -85,8 +86,8 @@ static void progress_figures(struct tess__progress *progress, const struct tess_
                              const char *rate, FILE *out)
 {
     char speed[TESS__TEXT_BYTES], eta[TESS__TEXT_BYTES];
-    const double left =
-        (double)(progress->step_count - step->result.step) / (double)step->result.step;
+    const double done = (double)(step->result.step - progress->step_first);
+    const double left = (double)(progress->step_count - step->result.step) / fmax(1, done);
     const double mfu = tess__mfu_at(progress->run, step->samples_per_s).mfu;
     fprintf(out, "loss %.4f", progress->loss);
     if (step->result.loss_scale != 1 || step->result.skipped_count > 0)

@@ -11,6 +11,7 @@ struct tess__progress {
     bool drawn; /* a bar is on the current line */
     int32_t columns;
     int64_t step_count, steps_per_epoch;
+    int64_t step_first;          /* steps that were done before this process began */
     double loss;                 /* the latest known one */
     const struct tess__run *run; /* borrowed; for the share of its devices' peak */
     /* The boards of the ranks, and their values when a step was shown last. */

@@ -77,9 +77,7 @@ static int restart_wait(pid_t pid, bool *ends)
     }
 }
 
-/* Ranks whose launcher was killed are children of the supervisor until they are gone, with their
- * memory and the lock of the run's folder. */
-static void restart_drain(void)
+void tess__restart_drain(void)
 {
     const double limit_s = tess_clock_s() + RESTART_DRAIN_S;
     pid_t pid;
@@ -98,12 +96,9 @@ static void restart_report(const char *run, pid_t pid, int number)
     tess__status_report_failure(run, why);
 }
 
-/* Is the end one after which another attempt may succeed? */
-static bool restart_may_help(int wait_status, const struct tess__history *history)
+bool tess__restart_may_help(int32_t status)
 {
-    if (WIFSIGNALED(wait_status)) /* the launcher itself */
-        return true;
-    switch ((enum tess_status)history->status) {
+    switch ((enum tess_status)status) {
     case TESS_ERR_COMM:
     case TESS_ERR_TIMEOUT:
     case TESS_ERR_ABORTED:
@@ -126,20 +121,20 @@ static bool restart_has_ranks(const struct tess__restart *restart,
     return false;
 }
 
-/* Account for the attempt that failed, and choose how the next one begins. */
-static enum tess__attempt restart_next(const struct tess__restart *restart,
-                                       struct tess__history *history)
+enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
+                                      struct tess__history *history)
 {
     const int64_t newest = restart_newest(restart), from = newest > 0 ? newest : 0;
     const int64_t lost = history->step > from ? history->step - from : 0;
-    history->restarts++;
+    char what[64] = "continues";
+    history->restarts += counts;
     history->lost_steps += lost;
     history->status = TESS_OK;
     history->step = from;
-    tess_log(TESS_LOG_WARN,
-             "restart %" PRId64 " of %" PRId64 ": continues after step %" PRId64 "%s%" PRId64
-             " step%s to do again",
-             history->restarts, restart->restarts, from,
+    if (counts)
+        snprintf(what, sizeof(what), "restart %" PRId64 " of %" PRId64 ": continues",
+                 history->restarts, restart->restarts);
+    tess_log(TESS_LOG_WARN, "%s after step %" PRId64 "%s%" PRId64 " step%s to do again", what, from,
              newest < 0 ? ", as there is no checkpoint; " : "; ", lost, lost == 1 ? "" : "s");
     return newest < 0 ? TESS__ATTEMPT_OVERWRITE : TESS__ATTEMPT_RESUME;
 }
@@ -159,15 +154,16 @@ static int restart_loop(const struct tess__restart *restart, struct tess__histor
         if (pid == 0)
             exit(restart_child(restart, begin, history, mask, own));
         const int wait_status = restart_wait(pid, &ends);
-        restart_drain();
+        tess__restart_drain();
         const bool may = !ends && history->restarts < restart->restarts &&
-                         restart_may_help(wait_status, history);
+                         (WIFSIGNALED(wait_status) /* the launcher itself */ ||
+                          tess__restart_may_help(history->status));
         if (WIFSIGNALED(wait_status))
             restart_report(restart->run, pid, WTERMSIG(wait_status));
         if (!may || !restart_has_ranks(restart, history))
             return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
                                             : WEXITSTATUS(wait_status);
-        begin = restart_next(restart, history);
+        begin = tess__restart_next(restart, true, history);
     }
 }
 

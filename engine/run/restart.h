@@ -14,6 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The words of a layout: --ranks, --mesh, --accumulate. */
+#define TESS__LAYOUT_WORDS 3
+#define TESS__LAYOUT_BYTES 96
+
 /* What became of the attempts so far; in memory that supervisor and attempt share. */
 struct tess__history {
     int64_t restarts;
@@ -22,6 +26,7 @@ struct tess__history {
     int32_t status;     /* enum tess_status of an attempt that has ended by itself */
     int32_t ranks;      /* of the first attempt */
     int32_t lost_ranks; /* processes that were killed or stopped, in all attempts */
+    char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES]; /* options that the next one has; "" */
 };
 
 /* How an attempt begins. */
@@ -35,6 +40,9 @@ struct tess__restart {
     int32_t least; /* go on with the ranks that are left, while there are so many; 0: with all */
     /* Trains in a process of its own; returns the exit status and sets history->status. */
     int (*attempt)(void *context, enum tess__attempt begin, struct tess__history *history);
+    /* The layout of so many ranks, `least` or more, into history->layout; it returns an exit
+     * status. In a process of its own, for runs on several hosts. */
+    int (*choose)(void *context, int32_t left, struct tess__history *history);
     void *context;
 };
 
@@ -45,5 +53,17 @@ struct tess__restart {
  * killed. The caller has no other threads.
  */
 int tess__restart_run(const struct tess__restart *restart);
+
+/* ---- for hosts.c ----------------------------------------------------------------------------- */
+
+/* Is it the status of an attempt after which another one may succeed? */
+bool tess__restart_may_help(int32_t status);
+/* Account for an attempt that failed, as a restart where `counts`, and choose how the next one
+ * begins. */
+enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
+                                      struct tess__history *history);
+/* Ranks whose launcher was killed are children of the supervisor until they are gone, with their
+ * memory and the lock of the run's folder: wait for that. */
+void tess__restart_drain(void);
 
 #endif

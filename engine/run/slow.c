@@ -25,6 +25,7 @@ struct slow_state {
 
 struct slow_link {
     int64_t kind;        /* links of one kind should be as fast */
+    bool here;           /* within a host: how fast it is depends on when both get a processor */
     float bytes, busy_s; /* of the window that comes; a step's mean */
     int64_t window;      /* of these; -1: none */
     struct tess__slow_link seen;
@@ -295,8 +296,8 @@ static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *sp
     seen->busy_s = link->busy_s;
     seen->late_s = usual > 0 ? fmax(0, link->busy_s - link->bytes / usual) : 0;
     slow_learn(link->first, &link->first_count, &link->usual, rate);
-    const bool bad =
-        seen->score <= SLOW_LINK && seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
+    const bool bad = !link->here && seen->score <= SLOW_LINK &&
+                     seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
     if (!slow_note(slow, &link->state, bad, TESS__PACE_STEPS * step_s))
         return;
     seen->slow = bad;
@@ -330,8 +331,8 @@ struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *con
             struct slow_link *link = &slow->link[from][to];
             int32_t distance;
             const int axis = slow_axis(mesh, from, to, &distance);
-            const bool here = strcmp(host[from], host[to]) == 0;
-            link->kind = ((int64_t)distance * (TESS_AXIS_COUNT + 1) + axis) * 2 + here;
+            link->here = strcmp(host[from], host[to]) == 0;
+            link->kind = ((int64_t)distance * (TESS_AXIS_COUNT + 1) + axis) * 2 + link->here;
             link->window = -1;
             link->seen = (struct tess__slow_link){.from = from, .to = to, .axis = axis};
         }

@@ -7,7 +7,8 @@
  *            of its time since the run's first windows with the median change of the others
  *     link   bytes per second, while any were under way, with the median of the other links of its
  *            kind (axis, distance along it, within a host or not), or with its own first windows,
- *            whichever is faster
+ *            whichever is faster. Within a host this is shown and not judged: what varies there is
+ *            when both ranks have a processor
  *
  * The same is done with the time in which a rank's main thread was on a processor: on a machine
  * that has other work to do it shows what the own time, with its random waits for a processor,

@@ -430,6 +430,15 @@ static enum tess_status train_open_slow(struct train *train)
     return TESS_OK;
 }
 
+/* Where a process that is lost is not the end of the training. */
+static void train_supervise(const struct train *train, struct tess__launch *launch)
+{
+    if (train->history == NULL)
+        return;
+    launch->stopped_s = fmin(TRAIN_STOPPED_S, launch->stopped_s);
+    launch->lost = &train->history->lost_ranks;
+}
+
 static enum tess_status train_launch(struct train *train)
 {
     struct tess__launch launch = tess__run_launch(&train->run);
@@ -439,10 +448,7 @@ static enum tess_status train_launch(struct train *train)
     launch.failed = train_failed;
     launch.report = train_report;
     launch.before_line = train_before_line;
-    if (train->history != NULL) {
-        launch.stopped_s = fmin(TRAIN_STOPPED_S, launch.stopped_s);
-        launch.lost = &train->history->lost_ranks;
-    }
+    train_supervise(train, &launch);
     train->watches =
         train->metrics && (train->watch == TESS__WATCH_ON ||
                            (train->watch == TESS__WATCH_AUTO && train->run.config->device.module));
@@ -509,6 +515,7 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
     struct tess__launch launch = tess__run_launch(&train->run);
     launch.context = train; /* which begins with the run */
     launch.report = train_report;
+    train_supervise(train, &launch);
     return tess__launch_run(&launch);
 }
 

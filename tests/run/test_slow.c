@@ -26,12 +26,17 @@ struct case_ {
     char text[1024]; /* of the latest window: its sentences, each with a newline */
 };
 
-static struct case_ case_open(int32_t data, int32_t stages)
+static struct case_ case_open_on(const char *const *hosts, int32_t data, int32_t stages)
 {
     const struct tess_mesh mesh = {.rank_count = data * stages, .count = {data, 1, stages}};
-    struct case_ c = {.slow = tess__slow_open(&mesh, host), .ranks = data * stages};
+    struct case_ c = {.slow = tess__slow_open(&mesh, hosts), .ranks = data * stages};
     assert_non_null(c.slow);
     return c;
+}
+
+static struct case_ case_open(int32_t data, int32_t stages)
+{
+    return case_open_on(host, data, stages);
 }
 
 /* A rank's window: every step the same, all of it forward and backward. */
@@ -322,24 +327,27 @@ static void test_names_link(void **state)
     tess__slow_close(c.slow);
 }
 
-/* Two links are all there are, and both become slow: their own first windows show it. */
+/* Two links are all there are, and both become slow: their own first windows show it, but not
+ * within a host. */
 static void test_links_by_their_change(void **state)
 {
-    struct case_ c = case_open(2, 1);
     (void)state;
-    for (int i = 0; i < 7; i++) {
-        const double busy_s = i < 5 ? 0.01 : 0.05;
-        give_link(&c, 0, 1, 1e6, busy_s);
-        give_link(&c, 1, 0, 1e6, busy_s);
-        window(&c, STEP_S, -1, NULL);
-        if (i != 5)
-            assert_string_equal(c.text, "");
-        else
-            assert_text(&c, "the link from rank 1 (host h0) to rank 0 (host h0) on axis data is "
-                            "slow since step 101: 20 MB/s, where 100 MB/s are usual");
+    for (int apart = 0; apart < 2; apart++) {
+        struct case_ c = case_open_on(host + apart, 2, 1);
+        for (int i = 0; i < 7; i++) {
+            const double busy_s = i < 5 ? 0.01 : 0.05;
+            give_link(&c, 0, 1, 1e6, busy_s);
+            give_link(&c, 1, 0, 1e6, busy_s);
+            window(&c, STEP_S, -1, NULL);
+            if (i != 5 || !apart)
+                assert_string_equal(c.text, "");
+            else
+                assert_text(&c, "the link from rank 1 (host h1) to rank 0 (host h0) on axis data "
+                                "is slow since step 101: 20 MB/s, where 100 MB/s are usual");
+        }
+        assert_int_equal(tess__slow_count(c.slow), 2 * apart);
+        tess__slow_close(c.slow);
     }
-    assert_int_equal(tess__slow_count(c.slow), 2);
-    tess__slow_close(c.slow);
 }
 
 /* What a damaged message may hold. */

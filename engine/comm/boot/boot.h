@@ -12,6 +12,10 @@
 #define TESS_BOOT_BLOB_MAX      ((size_t)1 << 20) /* bytes of one rank in one gather */
 #define TESS_BOOT_ADDRESS_BYTES 256
 
+/* The variable by which a supervisor of `train --hosts` marks the ranks that it starts, beside
+ * those of torchrun; another value in each attempt. */
+#define TESS_BOOT_MEETING "TESS_MEETING"
+
 /* A rank's place in its job, by the environment. */
 struct tess_boot_env {
     const char *starter; /* whose variables these are: "torchrun", "mpirun", "Slurm"; a literal */
@@ -31,6 +35,7 @@ struct tess_boot_env {
 /*
  * Read the place of this process from its environment; the first of these that is there:
  *
+ *   tessera    those of torchrun, and TESS_BOOT_MEETING
  *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; TORCHELASTIC_RUN_ID
  *   mpirun     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}, or
  *              PMI_{RANK,SIZE} and MPI_{LOCALRANKID,LOCALNRANKS}

@@ -23,6 +23,8 @@ struct env_names {
 };
 
 static const struct env_names env_starter[] = {
+    {"tessera --hosts", "RANK", "WORLD_SIZE", NULL, "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     TESS_BOOT_MEETING, TESS_BOOT_MEETING, NULL},
     {"torchrun", "RANK", "WORLD_SIZE", NULL, "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL,
      "TORCHELASTIC_RUN_ID", NULL},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -180,6 +180,15 @@ static void socket_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 }
 
+void tess__boot_keep_alive(int fd, double timeout_s)
+{
+    const int one = 1, times = timeout_s > 4 ? (int)(timeout_s / 2) : 2;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
+}
+
 int tess__boot_accept(const struct boot_listener *listener)
 {
     for (int i = 0; i < listener->count; i++) {

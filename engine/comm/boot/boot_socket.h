@@ -48,6 +48,11 @@ bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char 
 /* Would a receive find something now, be it the end? */
 bool tess__boot_ready(int fd);
 
+/* A host without power or link sends nothing: its kernel is probed every second, and given up in
+ * half of the time limit, before ranks that wait for each other report each other. Where that
+ * cannot be set, they do. */
+void tess__boot_keep_alive(int fd, double timeout_s);
+
 /* This side's and the other side's address of a connection, numeric; "?" if not known. */
 void tess__boot_own_text(int fd, char text[BOOT_TEXT_BYTES]);
 void tess__boot_peer_text(int fd, char text[BOOT_TEXT_BYTES]);

@@ -1,0 +1,424 @@
+/* The leader: takes hosts in, starts attempts on all of them, and decides what follows an end. */
+#include "run/hosts.h"
+
+#include "base/clock.h"
+#include "run/hosts_room.h"
+#include "tessera/check.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct host {
+    int fd; /* -1: the leader's own host */
+    int32_t slots;
+    bool runs;   /* it has processes of the attempt */
+    bool is_new; /* it has come since the attempt began */
+    bool gone, leaves;
+    struct hosts_news news;
+    char name[HOSTS_NAME];
+};
+
+struct leader {
+    const struct tess__hosts *hosts;
+    struct hosts_crew *crew;
+    struct boot_door door;
+    struct host host[TESS_WORLD_RANKS_MAX]; /* the leader's own is the first */
+    int32_t count;
+    bool begun;               /* the first attempt has */
+    struct hosts_order order; /* of the attempt; first and count are each host's */
+    bool stops;               /* the attempt was asked to save and end, to go on in another way */
+};
+
+/* ---- hosts ----------------------------------------------------------------------------------- */
+
+enum tess_status tess__hosts_read_meet(const char *text, struct tess__hosts *hosts)
+{
+    const char *colon = strrchr(text, ':');
+    char *end = NULL;
+    const long port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
+    const size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    if (length == 0 || length >= sizeof(hosts->address) || !isdigit((unsigned char)colon[1]) ||
+        *end != '\0' || port < 1 || port > 65535)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--meet is '%.80s': it must be HOST:PORT, the host that leads and a free port of "
+                  "it, the same on all hosts",
+                  text);
+    snprintf(hosts->address, sizeof(hosts->address), "%.*s", (int)length, text);
+    hosts->port = (int32_t)port;
+    return TESS_OK;
+}
+
+/* Does the name mean this host? Then one of its addresses can be bound here. */
+static bool hosts_is_here(const char *address)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    bool here = false;
+    if (getaddrinfo(address, NULL, &hints, &found) != 0)
+        return false;
+    for (struct addrinfo *at = found; at != NULL && !here; at = at->ai_next) {
+        const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        here = fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(found);
+    return here;
+}
+
+static int32_t leader_slots(const struct leader *leader)
+{
+    int32_t slots = 0;
+    for (int32_t h = 0; h < leader->count; h++)
+        slots += leader->host[h].slots;
+    return slots;
+}
+
+/* Nothing comes from it any more. */
+static void leader_lose(struct leader *leader, struct host *host)
+{
+    tess_log(TESS_LOG_WARN, "host %s has gone", host->name);
+    host->gone = true;
+    host->runs = false;
+    tess__crew_unwatch(leader->crew, host->fd);
+}
+
+static void leader_send(struct leader *leader, struct host *host, const struct hosts_order *order)
+{
+    const double limit_s = tess_clock_s() + HOSTS_SEND_S;
+    if (!host->gone && !tess__boot_send(host->fd, order, sizeof(*order), limit_s, NULL, 0))
+        leader_lose(leader, host);
+}
+
+static void leader_send_all(struct leader *leader, enum hosts_order_kind kind, int code)
+{
+    const struct hosts_order order = {.kind = kind, .code = code};
+    for (int32_t h = 1; h < leader->count; h++)
+        leader_send(leader, &leader->host[h], &order);
+}
+
+static void leader_drop(struct leader *leader, int32_t h)
+{
+    struct host *host = &leader->host[h];
+    const struct hosts_order quit = {.kind = HOSTS_QUIT,
+                                     .code = tess_status_exit_code(TESS_ERR_INTERRUPTED)};
+    leader_send(leader, host, &quit);
+    tess__crew_unwatch(leader->crew, host->fd);
+    close(host->fd);
+    leader->count--;
+    memmove(host, host + 1, (size_t)(leader->count - h) * sizeof(*host));
+}
+
+/* A greeting has come; see boot_door.h. */
+static bool leader_greet(void *context, int fd, const unsigned char bytes[BOOT_HELLO_BYTES])
+{
+    struct leader *leader = context;
+    struct hosts_hello hello;
+    _Static_assert(sizeof(hello) == BOOT_HELLO_BYTES, "the greeting that is read");
+    memcpy(&hello, bytes, sizeof(hello));
+    if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0 || hello.slots < 1 ||
+        hello.slots > TESS_WORLD_RANKS_MAX || leader->count == TESS_WORLD_RANKS_MAX)
+        return false;
+    struct host *host = &leader->host[leader->count];
+    *host = (struct host){.fd = fd, .slots = hello.slots, .is_new = true};
+    for (int i = 0; i < HOSTS_NAME - 1 && hello.name[i] != '\0'; i++)
+        host->name[i] = isgraph((unsigned char)hello.name[i]) ? hello.name[i] : '?';
+    if (leader->begun && !leader->hosts->elastic) {
+        const struct hosts_order refuse = {.kind = HOSTS_REFUSE};
+        tess_log(TESS_LOG_WARN, "host %s may not join: that needs --elastic", host->name);
+        (void)tess__boot_send(fd, &refuse, sizeof(refuse), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
+        close(fd);
+        return true;
+    }
+    leader->count++;
+    tess__boot_keep_alive(fd, leader->hosts->timeout_s);
+    tess__crew_watch(leader->crew, fd);
+    tess_log(TESS_LOG_INFO, "host %s has joined: %d host%s, room for %d ranks", host->name,
+             leader->count, leader->count == 1 ? "" : "s", leader_slots(leader));
+    return true;
+}
+
+static void leader_look_at_door(struct leader *leader)
+{
+    bool calls = leader->door.pending_count > 0;
+    for (int i = 0; i < leader->door.listener.count; i++)
+        calls = calls || tess__crew_is_ready(leader->crew, leader->door.listener.fd[i]);
+    if (calls)
+        tess__boot_door_look(&leader->door);
+}
+
+static void leader_take_news(struct leader *leader, struct host *host)
+{
+    struct hosts_news news;
+    if (host->gone || !tess__crew_is_ready(leader->crew, host->fd))
+        return;
+    if (!tess__boot_receive(host->fd, &news, sizeof(news), tess_clock_s() + HOSTS_SEND_S, NULL,
+                            0)) {
+        leader_lose(leader, host);
+    } else if (news.kind == HOSTS_LEAVES) {
+        tess_log(TESS_LOG_INFO, "host %s leaves", host->name);
+        host->leaves = true;
+    } else {
+        host->news = news;
+        host->runs = false;
+    }
+}
+
+/* Signals, greetings and news, once something came. False: the leader is to end. */
+static bool leader_look(struct leader *leader, int limit_ms)
+{
+    const struct hosts_wish wish = tess__crew_wait(leader->crew, limit_ms);
+    if (wish.ended) {
+        leader->host[0].news = leader->crew->news;
+        leader->host[0].runs = false;
+    }
+    if (wish.again) {
+        tess__crew_kill(leader->crew, SIGKILL);
+        leader_send_all(leader, HOSTS_KILL, 0);
+    }
+    for (int32_t h = 1; h < leader->count; h++)
+        leader_take_news(leader, &leader->host[h]);
+    leader_look_at_door(leader);
+    return !leader->crew->ends;
+}
+
+static void leader_drop_gone(struct leader *leader)
+{
+    for (int32_t h = leader->count - 1; h > 0; h--)
+        if (leader->host[h].gone || leader->host[h].leaves)
+            leader_drop(leader, h);
+}
+
+/* ---- an attempt ------------------------------------------------------------------------------ */
+
+/* The layout of so many ranks is looked for in a process of its own, which may use devices. */
+static bool leader_choose(struct leader *leader, int32_t left)
+{
+    const struct tess__restart *restart = &leader->hosts->restart;
+    struct tess__history *history = &leader->crew->history[0];
+    int wait_status;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0)
+        exit(restart->choose(restart->context, left, history));
+    return pid > 0 && waitpid(pid, &wait_status, 0) == pid && WIFEXITED(wait_status) &&
+           WEXITSTATUS(wait_status) == 0 &&
+           sscanf(history->layout[0], "--ranks=%d", &leader->order.ranks) == 1;
+}
+
+static bool leader_find_layout(struct leader *leader)
+{
+    const struct tess__restart *restart = &leader->hosts->restart;
+    const int32_t left = leader_slots(leader);
+    struct tess__history *history = &leader->crew->history[0];
+    memset(history->layout, 0, sizeof(history->layout));
+    leader->order.ranks = restart->ranks;
+    if (left < restart->ranks &&
+        (restart->least == 0 || left < restart->least || !leader_choose(leader, left)))
+        return false;
+    memcpy(leader->order.layout, history->layout, sizeof(history->layout));
+    return true;
+}
+
+/* TESS_ERR_COMM: there is no port. */
+static enum tess_status leader_start(struct leader *leader)
+{
+    struct boot_listener listener;
+    int32_t first = 0;
+    const int error = tess__boot_try_listen(leader->hosts->address, 0, &listener);
+    if (error != 0)
+        TESS_FAIL(TESS_ERR_COMM, "no free port for the ranks: %s", strerror(error));
+    leader->order.kind = HOSTS_START;
+    leader->order.port = tess__boot_port(&listener);
+    tess__boot_unlisten(&listener);
+    leader->begun = true;
+    leader->stops = false;
+    for (int32_t h = 0; h < leader->count; h++) {
+        struct host *host = &leader->host[h];
+        const int32_t rest = leader->order.ranks - first;
+        leader->order.first = first;
+        leader->order.count = host->slots < rest ? host->slots : rest;
+        first += leader->order.count;
+        host->news = (struct hosts_news){.done = true, .may_help = true};
+        host->is_new = false;
+        host->runs = leader->order.count > 0;
+        if (h > 0 && host->runs)
+            leader_send(leader, host, &leader->order);
+        else if (h == 0 && !tess__crew_start(leader->crew, &leader->order))
+            leader->host[0].runs = false;
+    }
+    leader->order.attempt++;
+    return TESS_OK;
+}
+
+static bool leader_runs(const struct leader *leader)
+{
+    for (int32_t h = 0; h < leader->count; h++)
+        if (leader->host[h].runs)
+            return true;
+    return false;
+}
+
+/* Where a host leaves, or one has come while there was room for more ranks, the attempt saves and
+ * ends: a request at one rank is one at all. */
+static void leader_may_stop(struct leader *leader)
+{
+    const int32_t most = leader->hosts->restart.ranks;
+    const int32_t ranks = leader->order.ranks;
+    bool stops = false;
+    for (int32_t h = 1; h < leader->count; h++)
+        stops = stops || (leader->host[h].leaves && leader->host[h].runs) ||
+                (leader->host[h].is_new && ranks < most && leader_slots(leader) > ranks);
+    if (!stops || leader->stops || leader->crew->ends || leader->crew->alive == 0)
+        return;
+    leader->stops = true;
+    tess__crew_kill(leader->crew, SIGTERM);
+}
+
+static void leader_watch(struct leader *leader)
+{
+    while (leader_runs(leader)) {
+        (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
+        leader_may_stop(leader);
+    }
+}
+
+/* ---- what follows ---------------------------------------------------------------------------- */
+
+/* The attempts of all hosts as one: *code_out is of one that failed. */
+static void leader_sum(const struct leader *leader, struct hosts_news *sum_out)
+{
+    *sum_out = (struct hosts_news){.done = !leader->stops, .may_help = true};
+    for (int32_t h = 0; h < leader->count; h++) {
+        const struct host *host = &leader->host[h];
+        sum_out->done = sum_out->done && host->news.done && !host->gone;
+        sum_out->may_help = sum_out->may_help && host->news.may_help;
+        if (sum_out->code == 0 || (host->news.code != 0 && !host->news.may_help))
+            sum_out->code = host->news.code != 0 ? host->news.code : sum_out->code;
+    }
+    if (!sum_out->done && sum_out->code == 0)
+        sum_out->code = tess_status_exit_code(TESS_ERR_COMM);
+}
+
+/* With the hosts that are left, or come. False: there is no next attempt. */
+static bool leader_find_hosts(struct leader *leader)
+{
+    const struct tess__restart *restart = &leader->hosts->restart;
+    const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
+    while (!leader_find_layout(leader)) {
+        const int32_t slots = leader_slots(leader);
+        if (!leader->hosts->elastic || tess_clock_s() > limit_s) {
+            tess_log(TESS_LOG_WARN, "no restart: there is room for %d ranks of %d%s", slots,
+                     restart->ranks,
+                     leader->hosts->elastic ? ""
+                     : restart->least > 0
+                         ? ""
+                         : "; --min-ranks M goes on with fewer, --elastic waits for hosts");
+            return false;
+        }
+        tess_log(TESS_LOG_INFO, "waits for hosts to join: there is room for %d ranks of %d", slots,
+                 restart->ranks);
+        while (leader_slots(leader) <= slots && tess_clock_s() < limit_s) {
+            if (!leader_look(leader, 100))
+                return false;
+            leader_drop_gone(leader);
+        }
+    }
+    return true;
+}
+
+/* After an attempt: true, another one follows; else *code_out is the exit status. */
+static bool leader_next(struct leader *leader, int *code_out)
+{
+    const struct tess__restart *restart = &leader->hosts->restart;
+    struct tess__history *history = &leader->crew->history[0];
+    struct hosts_news sum;
+    bool leaves = false;
+    leader_sum(leader, &sum);
+    for (int32_t h = 1; h < leader->count; h++)
+        leaves = leaves || leader->host[h].leaves;
+    *code_out = sum.code;
+    if (sum.done || leader->crew->ends)
+        return false;
+    if (leaves && !leader->hosts->elastic) {
+        *code_out = tess_status_exit_code(TESS_ERR_INTERRUPTED);
+        return false;
+    }
+    if (!leader->stops && (!sum.may_help || history->restarts >= restart->restarts))
+        return false;
+    for (int32_t h = 0; h < leader->count && restart->least > 0; h++)
+        leader->host[h].slots -= leader->host[h].news.lost;
+    leader_drop_gone(leader);
+    leader->order.begin = tess__restart_next(restart, !leader->stops, history);
+    return leader_find_hosts(leader);
+}
+
+static int leader_run(struct leader *leader)
+{
+    int code = tess_status_exit_code(TESS_ERR_INTERRUPTED);
+    if (leader->hosts->count > 1)
+        tess_log(TESS_LOG_INFO, "waits at %s:%d for %d more host%s", leader->hosts->address,
+                 leader->hosts->port, leader->hosts->count - 1,
+                 leader->hosts->count == 2 ? "" : "s");
+    const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
+    while (leader->count < leader->hosts->count) {
+        if (!leader_look(leader, 100))
+            return code;
+        leader_drop_gone(leader);
+        if (tess_clock_s() > limit_s)
+            return tess_status_exit_code(
+                tess_fail(TESS_ERR_TIMEOUT, "%d of %d hosts have joined within %g s", leader->count,
+                          leader->hosts->count, HOSTS_JOIN_S));
+    }
+    if (!leader_find_layout(leader))
+        return tess_status_exit_code(tess_fail(TESS_ERR_INTERNAL, "no room for the ranks"));
+    do {
+        const enum tess_status status = leader_start(leader);
+        if (status != TESS_OK)
+            return tess_status_exit_code(status);
+        leader_watch(leader);
+    } while (leader_next(leader, &code));
+    return code;
+}
+
+int tess__hosts_run(const struct tess__hosts *hosts)
+{
+    static struct leader leader;
+    static struct hosts_crew crew;
+    struct hosts_hello hello = {.slots = hosts->restart.ranks / hosts->count};
+    int code, error = EADDRNOTAVAIL;
+    memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
+    if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
+        snprintf(hello.name, sizeof(hello.name), "?");
+    leader = (struct leader){.hosts = hosts, .crew = &crew, .count = 1};
+    leader.door = (struct boot_door){.greet = leader_greet, .context = &leader};
+    leader.host[0] = (struct host){.fd = -1, .slots = hello.slots};
+    memcpy(leader.host[0].name, hello.name, sizeof(hello.name));
+    if (tess__crew_open(&crew, hosts) != TESS_OK) {
+        tess__crew_close(&crew);
+        return tess_status_exit_code(TESS_ERR_IO);
+    }
+    if (hosts_is_here(hosts->address))
+        error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
+    for (int i = 0; i < leader.door.listener.count; i++)
+        tess__crew_watch(&crew, leader.door.listener.fd[i]);
+    if (error == 0) {
+        code = leader_run(&leader);
+        leader_send_all(&leader, HOSTS_QUIT, code);
+        tess__boot_door_close(&leader.door);
+    } else if (error == EADDRINUSE || error == EADDRNOTAVAIL) {
+        code = tess__hosts_member(hosts, &crew, &hello);
+    } else {
+        code = tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
+                                               hosts->address, hosts->port, strerror(error)));
+    }
+    tess__crew_close(&crew);
+    return code;
+}

@@ -1,0 +1,139 @@
+/* A host that is not the leader's: joins, and does what the leader sends. */
+#include "base/clock.h"
+#include "run/hosts_room.h"
+#include "tessera/check.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define MEMBER_TRY_MS 200
+
+/* Connected and greeted; -1: the time is up, or this host is to end. */
+static int member_join(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                       const struct hosts_hello *hello)
+{
+    const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
+    char why[BOOT_WHY_BYTES] = "";
+    tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
+             hosts->port, hello->slots);
+    while (!crew->ends && tess_clock_s() < limit_s) {
+        const int fd = tess__boot_connect(hosts->address, hosts->port, limit_s, why, sizeof(why));
+        if (fd >= 0 && tess__boot_send(fd, hello, sizeof(*hello), limit_s, why, sizeof(why))) {
+            tess__boot_keep_alive(fd, hosts->timeout_s);
+            tess__crew_watch(crew, fd);
+            return fd;
+        }
+        if (fd >= 0)
+            close(fd);
+        (void)tess__crew_wait(crew, MEMBER_TRY_MS);
+    }
+    if (!crew->ends)
+        tess_fail(TESS_ERR_TIMEOUT, "no training to join at %s:%d within %g s: %s", hosts->address,
+                  hosts->port, HOSTS_JOIN_S, why);
+    return -1;
+}
+
+/* A few words to the leader; where it has gone the next read finds that. */
+static void member_send(int fd, const struct hosts_news *news)
+{
+    (void)tess__boot_send(fd, news, sizeof(*news), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
+}
+
+static bool member_order_is_sound(const struct hosts_order *order, const struct hosts_hello *hello)
+{
+    for (int i = 0; i < TESS__LAYOUT_WORDS; i++)
+        if (memchr(order->layout[i], '\0', TESS__LAYOUT_BYTES) == NULL)
+            return false;
+    return order->ranks >= 1 && order->ranks <= TESS_WORLD_RANKS_MAX && order->count >= 0 &&
+           order->count <= hello->slots && order->first >= 0 &&
+           order->first <= order->ranks - order->count && order->port > 0 && order->port < 65536;
+}
+
+/* True: the leader goes on with this host; else *code_out is the exit status. */
+static bool member_take(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                        const struct hosts_order *order, const struct hosts_hello *hello, int fd,
+                        int *code_out)
+{
+    switch (order->kind) {
+    case HOSTS_START:
+        if (!member_order_is_sound(order, hello))
+            break;
+        if (!tess__crew_start(crew, order))
+            member_send(fd, &crew->news);
+        return true;
+    case HOSTS_KILL:
+        tess__crew_kill(crew, SIGKILL);
+        return true;
+    case HOSTS_QUIT:
+        *code_out = order->code & 255;
+        return false;
+    case HOSTS_REFUSE:
+        *code_out = tess_status_exit_code(
+            tess_fail(TESS_ERR_USAGE,
+                      "the training at %s:%d has begun without this host, and it takes no host "
+                      "while it runs: start it with --elastic",
+                      hosts->address, hosts->port));
+        return false;
+    }
+    *code_out = tess_status_exit_code(
+        tess_fail(TESS_ERR_COMM, "what came from %s:%d is not from a leader of this version",
+                  hosts->address, hosts->port));
+    return false;
+}
+
+/* Until the leader ends the training, or has gone: then *gone_out. */
+static int member_serve(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                        const struct hosts_hello *hello, int fd, bool *gone_out)
+{
+    struct hosts_order order;
+    int code = 0;
+    for (;;) {
+        const struct hosts_wish wish = tess__crew_wait(crew, -1);
+        if (wish.ended)
+            member_send(fd, &crew->news);
+        if (wish.ends)
+            member_send(fd, &(struct hosts_news){.kind = HOSTS_LEAVES});
+        if (wish.again)
+            tess__crew_kill(crew, SIGKILL);
+        if (!tess__crew_is_ready(crew, fd))
+            continue;
+        *gone_out =
+            !tess__boot_receive(fd, &order, sizeof(order), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
+        if (*gone_out || !member_take(hosts, crew, &order, hello, fd, &code))
+            return code;
+    }
+}
+
+/* Processes that still run have no leader to report to. */
+static void member_end_crew(struct hosts_crew *crew)
+{
+    tess__crew_kill(crew, SIGTERM);
+    while (crew->alive > 0)
+        if (tess__crew_wait(crew, -1).again)
+            tess__crew_kill(crew, SIGKILL);
+}
+
+int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                       const struct hosts_hello *hello)
+{
+    for (;;) {
+        bool gone = false;
+        const int fd = member_join(hosts, crew, hello);
+        if (fd < 0)
+            return tess_status_exit_code(crew->ends ? TESS_ERR_INTERRUPTED : TESS_ERR_TIMEOUT);
+        const int code = member_serve(hosts, crew, hello, fd, &gone);
+        tess__crew_unwatch(crew, fd);
+        close(fd);
+        member_end_crew(crew);
+        if (!gone)
+            return code;
+        if (crew->ends)
+            return tess_status_exit_code(TESS_ERR_INTERRUPTED);
+        if (!hosts->elastic)
+            return tess_status_exit_code(tess_fail(
+                TESS_ERR_COMM,
+                "the supervisor at %s:%d has gone: start the training there again with --resume",
+                hosts->address, hosts->port));
+        tess_log(TESS_LOG_WARN, "the supervisor at %s:%d has gone", hosts->address, hosts->port);
+    }
+}

@@ -1,0 +1,259 @@
+/*
+ * --hosts as users see it: the same command on several hosts, here processes of one machine. Ranks
+ * are killed, hosts vanish, leave and come back, and the run ends with the hash of the run that
+ * nothing happened to. Runs the built program.
+ */
+#include "base/clock.h"
+#include "killed.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HOSTS 3
+#define MODEL                                                                                      \
+    "train --data synthetic --synthetic-rows 3200 --batch-size 32 --evaluate off --model cnn "     \
+    "--cnn.channels 4,6 --cnn.fc 20 --timeout 20 "
+
+static char folder[] = "/tmp/tessera_hosts_XXXXXX";
+static struct spawn host[HOSTS];
+static int port;
+
+static int free_port(void)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(name);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, length), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
+    close(fd);
+    return ntohs(name.sin_port);
+}
+
+/* The first one that begins leads. */
+static void begin(int h, int hosts, const char *words)
+{
+    char text[1024];
+    snprintf(text, sizeof(text), MODEL "--hosts %d --meet 127.0.0.1:%d %s", hosts, port, words);
+    killed_start(&host[h], text);
+}
+
+static void begin_all(int hosts, const char *words)
+{
+    port = free_port();
+    for (int h = 0; h < hosts; h++)
+        begin(h, hosts, words);
+}
+
+static void whole_hash(const char *words, char hash[17])
+{
+    char text[1024];
+    snprintf(text, sizeof(text), MODEL "%s", words);
+    assert_int_equal(spawn_words(&host[0], text), 0);
+    killed_final_hash(&host[0], hash);
+}
+
+/* All end well, and one of them has printed this hash. */
+static void end_all(int hosts, const char *hash)
+{
+    int leader = -1;
+    for (int h = 0; h < hosts; h++) {
+        const int code = spawn_end(&host[h], 120);
+        if (code != 0)
+            fail_msg("host %d ended with %d:\n%s%s", h, code, host[h].out, host[h].err);
+        assert_true(spawn_gone(&host[h], 5));
+        if (strstr(host[h].out, "hash of all parameters") != NULL)
+            leader = h;
+    }
+    assert_true(leader >= 0);
+    char own[17];
+    killed_final_hash(&host[leader], own);
+    assert_string_equal(own, hash);
+}
+
+static bool is_leader(int h)
+{
+    return strstr(host[h].err, "waits at 127.0.0.1") != NULL;
+}
+
+/* The leader of two hosts, whichever was first. */
+static int leader_of_two(void)
+{
+    const double begin_s = tess_clock_s();
+    while (!is_leader(0) && !is_leader(1) && tess_clock_s() - begin_s < 60)
+        for (int h = 0; h < 2; h++)
+            (void)spawn_until(&host[h], "\n\n\n", 0.02);
+    if (!is_leader(0) && !is_leader(1))
+        fail_msg("no leader:\n%s%s", host[0].err, host[1].err);
+    return is_leader(0) ? 0 : 1;
+}
+
+/* A rank of this host: its launcher is the supervisor's child. */
+static pid_t rank_of(int h)
+{
+    const double begin_s = tess_clock_s();
+    pid_t launcher, rank;
+    while (tess_clock_s() - begin_s < 60) {
+        if (spawn_children(&host[h], &launcher, 1) == 1 &&
+            spawn_children_of(launcher, &rank, 1) == 1)
+            return rank;
+        killed_nap();
+    }
+    fail_msg("host %d has no rank", h);
+    return -1;
+}
+
+static void case_two_hosts(void **state)
+{
+    char hash[17];
+    (void)state;
+    whole_hash("--steps 40 --strategy fsdp+tp --ranks 4", hash);
+    begin_all(2, "--steps 40 --strategy fsdp+tp --ranks 4");
+    end_all(2, hash);
+}
+
+#define LONG "--steps 300 --strategy fsdp --ranks 4 --grid 4 "
+
+static void case_rank_killed(void **state)
+{
+    char hash[17];
+    (void)state;
+    whole_hash(LONG, hash);
+    begin_all(2, LONG "--run killed --save-every 20 --keep 0 --restarts 3");
+    killed_wait_saved("killed", 40);
+    kill(rank_of(1), SIGKILL);
+    end_all(2, hash);
+    assert_int_equal(killed_final_number("killed", "restarts"), 1);
+    assert_int_equal(killed_final_number("killed", "ranks"), 4);
+}
+
+/* A host that loses its power: nothing is left of it. The others go on, with another host that was
+ * there in vain, or on fewer ranks. */
+static void case_host_lost(void **state)
+{
+    char hash[17];
+    (void)state;
+    whole_hash(LONG, hash);
+    begin_all(2, LONG "--run lost --save-every 20 --keep 0 --restarts 3 --min-ranks 2");
+    const int leader = leader_of_two();
+    killed_wait_saved("lost", 40);
+    begin(2, 2, LONG "--run lost --save-every 20 --keep 0 --restarts 3 --min-ranks 2");
+    assert_int_equal(spawn_end(&host[2], 60), 2);
+    assert_non_null(strstr(host[2].err, "start it with --elastic"));
+    kill(-host[1 - leader].pid, SIGKILL);
+    assert_int_equal(spawn_end(&host[1 - leader], 60), 128 + SIGKILL);
+    if (leader == 1)
+        host[0] = host[1];
+    end_all(1, hash);
+    assert_int_equal(killed_final_number("lost", "restarts"), 1);
+    assert_int_equal(killed_final_number("lost", "ranks"), 2);
+}
+
+/* A host leaves, another one is lost, both come back. */
+static void case_elastic(void **state)
+{
+    static const char words[] = LONG "--run elastic --save-every 20 --keep 0 --restarts 3 "
+                                     "--min-ranks 2 --elastic";
+    char hash[17];
+    (void)state;
+    whole_hash(LONG, hash);
+    begin_all(2, words);
+    const int leader = leader_of_two(), member = 1 - leader;
+    killed_wait_saved("elastic", 40);
+    kill(host[member].pid, SIGTERM);
+    assert_int_equal(spawn_end(&host[member], 60), 130);
+    assert_true(spawn_gone(&host[member], 5));
+    killed_wait_saved("elastic", 80);
+    begin(member, 2, words);
+    killed_wait_saved("elastic", 160);
+    kill(-host[member].pid, SIGKILL);
+    assert_int_equal(spawn_end(&host[member], 60), 128 + SIGKILL);
+    killed_wait_saved("elastic", 200);
+    begin(member, 2, words);
+    end_all(2, hash);
+    assert_int_equal(killed_final_number("elastic", "restarts"), 1);
+    assert_int_equal(killed_final_number("elastic", "ranks"), 4);
+}
+
+/* Ctrl-C at the leader saves and ends all hosts; a leader that is killed takes the members along.
+ */
+static void case_ends(void **state)
+{
+    char hash[17];
+    (void)state;
+    whole_hash(LONG, hash);
+    begin_all(2, LONG "--run ends --save-every 20 --keep 0");
+    int leader = leader_of_two();
+    killed_wait_saved("ends", 20);
+    kill(host[leader].pid, SIGINT);
+    for (int h = 0; h < 2; h++) {
+        assert_int_equal(spawn_end(&host[h], 60), 130);
+        assert_true(spawn_gone(&host[h], 5));
+    }
+    begin_all(2, "--run ends --resume --strategy fsdp --ranks 4 --save-every 20 --keep 0");
+    leader = leader_of_two();
+    killed_wait_saved("ends", 120);
+    kill(host[leader].pid, SIGKILL);
+    assert_int_equal(spawn_end(&host[leader], 60), 128 + SIGKILL);
+    assert_int_equal(spawn_end(&host[1 - leader], 60), 1);
+    assert_non_null(strstr(host[1 - leader].err, "has gone: start the training there again"));
+    assert_true(spawn_gone(&host[0], 5) && spawn_gone(&host[1], 5));
+    begin_all(2, "--run ends --resume --strategy fsdp --ranks 2");
+    end_all(2, hash);
+}
+
+static void refused(const char *words, const char *why)
+{
+    char text[1024];
+    snprintf(text, sizeof(text), MODEL "%s", words);
+    assert_int_equal(spawn_words(&host[0], text), 2);
+    if (strstr(host[0].err, why) == NULL)
+        fail_msg("not '%s' in:\n%s", why, host[0].err);
+}
+
+static void case_refused(void **state)
+{
+    (void)state;
+    refused("--hosts 2 --ranks 4 --strategy ddp", "--hosts 2 needs --meet HOST:PORT");
+    refused("--hosts 4 --ranks 2 --strategy ddp --meet localhost:2000",
+            "2 ranks are no equal parts");
+    refused("--ranks 2 --strategy ddp --elastic", "--elastic is for runs on several hosts");
+    refused("--hosts 2 --ranks 2 --strategy ddp --meet localhost", "must be HOST:PORT");
+    refused("--hosts 2 --ranks 2 --strategy ddp --meet :1", "must be HOST:PORT");
+    refused("--hosts 2 --ranks 2 --strategy ddp --meet a:65536", "must be HOST:PORT");
+    refused("--hosts 2 --ranks 2 --strategy ddp --meet a:12x", "must be HOST:PORT");
+    refused("--hosts 2 --ranks 2 --strategy ddp --meet a:12 --run r --restarts 1 "
+            "--redundancy memory",
+            "leave it out");
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("/") != 0 ? -1 : spawn_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_two_hosts), cmocka_unit_test(case_rank_killed),
+        cmocka_unit_test(case_host_lost), cmocka_unit_test(case_elastic),
+        cmocka_unit_test(case_ends),      cmocka_unit_test(case_refused),
+    };
+    return cmocka_run_group_tests_name("hosts", tests, set_up, tear_down);
+}
