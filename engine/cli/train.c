@@ -146,8 +146,10 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
     if (status == TESS_OK)
         status = train_shrink(args, &table, history, dataset, &config);
     options.history = history;
-    if (status == TESS_OK)
+    if (status == TESS_OK) {
+        config->save.mirrored = options.meet[0] != '\0';
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
+    }
     tess_dataset_close(dataset);
     tess_config_close(config);
     return status;
@@ -217,10 +219,6 @@ static enum tess_status train_check_hosts(const struct tess_config *config,
     if (ranks % options->hosts != 0)
         TESS_FAIL(TESS_ERR_USAGE, "%d ranks are no equal parts on %lld hosts", ranks,
                   (long long)options->hosts);
-    if (config->save.copy_steps > 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--redundancy memory is for ranks of one host: with --meet, leave "
-                  "it out");
     hosts->count = (int32_t)options->hosts;
     hosts->elastic = options->elastic;
     hosts->timeout_s = config->run.timeout;
@@ -256,7 +254,7 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     if (status == TESS_OK && restart->restarts > 0 && restart->least > 0)
         status = tess__shrink_fix(args, config);
     if (status == TESS_OK && restart->restarts > 0 && config->save.copy_steps > 0)
-        status = tess__copies_make(args, config, copies);
+        status = tess__copies_make(copies);
     else if (status == TESS_OK && config->save.copy_steps > 0 && !options.explain)
         status = tess_fail(TESS_ERR_USAGE, "--redundancy is for runs that are started again: give "
                                            "--restarts N");

@@ -31,8 +31,7 @@ struct tess_run_options {
     bool overwrite;             /* begin anew in a folder that has a run */
     const char *save_memory;    /* all, 0, or a size */
     const char *save_bandwidth; /* a size per second, of a rank; 0: no limit */
-    const char *redundancy;     /* off, memory or memory:STEPS; with :FOLDER behind it where the
-                                   process that outlives the ranks has made one */
+    const char *redundancy;     /* off, memory or memory:STEPS */
     bool save_required;         /* a save that fails ends the run */
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
@@ -108,6 +107,7 @@ struct tess_save_plan {
     double bytes_per_s;  /* of a rank; 0: no limit */
     int64_t copy_steps;  /* steps between copies in memory (--redundancy); 0: none */
     const char *copies;  /* folder in memory that has them; "": none yet */
+    bool mirrored;       /* another host has them too; the caller's to set, before planning */
 };
 
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };

@@ -76,11 +76,12 @@ enum tess_status tess__config_copies(const char *text, int64_t *steps_out, const
         return TESS_OK;
     if (strncmp(text, kind, strlen(kind)) == 0) {
         const char *rest = text + strlen(kind);
+        const char *folder = getenv(TESS_CONFIG_COPIES);
         const bool given = rest[0] == ':' && rest[1] >= '0' && rest[1] <= '9';
         *steps_out = given ? strtoll(rest + 1, &end, 10) : 1;
         rest = given ? end : rest;
-        *folder_out = given && rest[0] == ':' ? rest + 1 : "";
-        if (*steps_out >= 1 && *steps_out <= 1000000000 && (rest[0] == '\0' || **folder_out == '/'))
+        *folder_out = folder != NULL ? folder : "";
+        if (*steps_out >= 1 && *steps_out <= 1000000000 && rest[0] == '\0')
             return TESS_OK;
     }
     TESS_FAIL(TESS_ERR_USAGE,

@@ -8,7 +8,11 @@
  */
 enum tess_status tess__config_save(struct tess_config *config);
 
-/* "off", "memory", "memory:K", "memory:K:FOLDER": *folder_out is a part of the text, or "". */
+/* The variable that names the folder of --redundancy to the ranks, of the process that outlives
+ * them. No option: each host has a folder of its own, and the ranks compare their options. */
+#define TESS_CONFIG_COPIES "TESS_COPIES"
+
+/* "off", "memory", "memory:K". *folder_out: of the variable, or "". TESS_ERR_USAGE. */
 enum tess_status tess__config_copies(const char *text, int64_t *steps_out, const char **folder_out);
 
 /* Does this configuration ask for checkpoints? */

@@ -86,7 +86,7 @@ const struct tess_option tess_run_option_table[] = {
     {"save-bandwidth", TESS_OPTION_STRING, CONFIG_FIELD(save_bandwidth), "0", 0, 0, NULL,
      "bytes that a rank writes in a second at most, as a size (200MiB); 0: no limit"},
     {"redundancy", TESS_OPTION_STRING, CONFIG_FIELD(redundancy), "off", 0, 0, NULL,
-     "memory: with --restarts, copy all of the state to memory of this host after every step, from "
+     "memory: with --restarts, copy all of the state to memory of the hosts after every step, from "
      "which the ranks are started again; memory:K: after every K steps"},
     {"save-required", TESS_OPTION_BOOL, CONFIG_FIELD(save_required), "off", 0, 0, NULL,
      "a checkpoint that cannot be written ends the run; off: a warning, and training goes on"},
@@ -124,7 +124,8 @@ const struct tess_option tess_run_option_table[] = {
     {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
      "seconds a collective may wait for another rank"},
     {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
-     "steps between lines of the log and of metrics.jsonl; 0: ten an epoch"},
+     "steps between lines of the log and of metrics.jsonl; 0: ten lines an epoch, a thousand of "
+     "metrics.jsonl a run"},
     {"evaluate", TESS_OPTION_BOOL, CONFIG_FIELD(evaluate), "on", 0, 0, NULL,
      "measure loss and accuracy, of text perplexity, on data kept for it, after every epoch and at "
      "the end"},

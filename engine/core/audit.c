@@ -11,6 +11,10 @@
  * All ranks compute again at the same time, since parameters may have to be gathered from all.
  * Steps, micro-batches and distances are drawn from the seed, so nobody has to announce them. One
  * rank alone computes its own micro-batch again, which shows faults that pass and no others.
+ *
+ * The stages of a pipeline compute it together, and what one of them computes wrongly is in all
+ * that the others compute from it. So what they send each other is hashed too, and the rank whose
+ * difference was computed first is the one.
  */
 #include "core/state.h"
 
@@ -27,11 +31,6 @@ enum tess_status tess__audit_plan(struct tess_engine *engine)
     const struct tess_config *config = engine->config;
     if (!(config->run.audit > 0))
         return TESS_OK;
-    if (engine->plan.mesh.count[TESS_AXIS_STAGE] > 1)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--audit: a rank of a pipeline computes a part of the units and cannot compute a "
-                  "micro-batch again by itself: leave it out, or leave '%s' out of --strategy",
-                  config->axis[TESS_AXIS_STAGE]->name);
     if (config->cuda.graph)
         TESS_FAIL(TESS_ERR_USAGE, "--audit: steps that --cuda.graph plays again are all the same, "
                                   "and audited ones are not: give one of the two");
@@ -57,32 +56,28 @@ void tess__audit_begin(struct tess_engine *engine)
     audit->micro = (int32_t)(word[1] % (uint32_t)engine->plan.accumulate);
     audit->distance = others > 0 ? (int32_t)(1 + word[2] % others) : 0;
     memset(audit->digest, 0,
-           (size_t)(TESS_AUDIT_PASSES * engine->model.param_count) * sizeof(*audit->digest));
+           (size_t)(TESS_AUDIT_PASSES * audit->entry_count) * sizeof(*audit->digest));
 }
 
 /* ---- computing again ------------------------------------------------------------------------- */
 
-/* Forward and backward of the micro-batch of the rank at the audit's distance; no gradient leaves
- * its hash behind only. */
+/* Forward and backward of the micro-batch of the rank at the audit's distance, of which only hashes
+ * stay. */
 static enum tess_status audit_compute(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     const struct tess_audit *audit = &engine->audit;
-    struct tess_flight *flight = tess__stages_flight(engine, 0, 0);
     const int32_t whose = (plan->rank + audit->distance) % plan->rank_count;
     const uint64_t row_first =
         (uint64_t)(tess_layout_first_leaf(plan, whose, audit->micro) * engine->sizes.leaf_rows);
     engine->strategy.micro = audit->micro;
-    TESS_TRY(tess__engine_batch(engine, TESS_BATCH_AUDIT, &flight->input, &flight->label));
-    TESS_TRY(tess__engine_forward(engine, 0, 0, row_first));
-    TESS_TRY(tess__engine_loss(engine, 0, true));
-    return tess__engine_backward(engine, 0, 0, row_first, NULL, NULL);
+    return tess__engine_pipe_again(engine, row_first);
 }
 
 /* Everybody's hashes, to everybody. */
 static enum tess_status audit_exchange(struct tess_engine *engine)
 {
-    const size_t count = (size_t)(TESS_AUDIT_PASSES * engine->model.param_count);
+    const size_t count = (size_t)(TESS_AUDIT_PASSES * engine->audit.entry_count);
     return tess_comm_all_gather(engine->comm, engine->audit.digest, engine->audit.all, count,
                                 TESS_I64, NULL);
 }
@@ -92,7 +87,7 @@ static enum tess_status audit_exchange(struct tess_engine *engine)
 static const uint64_t *audit_row(const struct tess_engine *engine, int32_t rank, int32_t pass)
 {
     return engine->audit.all +
-           ((ptrdiff_t)rank * TESS_AUDIT_PASSES + pass) * engine->model.param_count;
+           ((ptrdiff_t)rank * TESS_AUDIT_PASSES + pass) * engine->audit.entry_count;
 }
 
 /* The rank of the mesh that has computed the micro-batch of `rank` again, from `distance`. */
@@ -104,30 +99,85 @@ static int32_t audit_by(const struct tess_engine *engine, int32_t rank, int32_t 
     return tess_mesh_rank(&at, at.at);
 }
 
-/* The first parameter in which two computations of a micro-batch differ; -1: none. */
+/* When an entry is computed: outputs from the first unit to the last; then back from the last unit
+ * to the first its parameters' gradients and that by its input. */
+static int32_t audit_when(const struct tess_engine *engine, int32_t entry)
+{
+    const struct tess_declare *model = &engine->model;
+    const int32_t units = model->unit_count, message = entry - model->param_count;
+    if (message < 0)
+        return units + 2 * (units - 1 - model->param[entry].unit);
+    return message < units ? message : units + 2 * (2 * units - 1 - message) + 1;
+}
+
+/* The entry that is computed first of those in which two computations of a micro-batch differ; -1:
+ * none. */
 static int32_t audit_differ(const struct tess_engine *engine, const uint64_t *one,
                             const uint64_t *other)
 {
-    for (int32_t p = 0; p < engine->model.param_count; p++)
-        if (one[p] != other[p])
-            return p;
-    return -1;
+    int32_t first = -1;
+    for (int32_t e = 0; e < engine->audit.entry_count; e++)
+        if (one[e] != other[e] && (first < 0 || audit_when(engine, e) < audit_when(engine, first)))
+            first = e;
+    return first;
 }
 
-/* Ranks whose micro-batches came out otherwise; *first_out: the first of them, -1: none. */
+/* Micro-batches that came out otherwise; *first_out: the rank in whose part the difference arose,
+ * -1: none. */
 static int32_t audit_count(const struct tess_engine *engine, int32_t distance, int32_t *first_out)
 {
-    int32_t count = 0;
+    struct tess_mesh at = engine->plan.mesh;
+    int32_t count = 0, earliest = INT32_MAX;
+    const int32_t ranks = at.count[TESS_AXIS_DATA], parts = at.rank_count / ranks;
     *first_out = -1;
-    for (int32_t r = 0; r < engine->plan.mesh.rank_count; r++) {
-        const int32_t by = audit_by(engine, r, distance);
-        if (audit_differ(engine, audit_row(engine, r, TESS_AUDIT_FIRST),
-                         audit_row(engine, by, TESS_AUDIT_AGAIN)) < 0)
-            continue;
-        *first_out = *first_out < 0 ? r : *first_out;
-        count++;
+    for (int32_t data = 0; data < ranks; data++) {
+        bool differs = false;
+        for (int32_t part = 0; part < parts; part++) {
+            at.at[TESS_AXIS_DATA] = data;
+            at.at[TESS_AXIS_TENSOR] = part % at.count[TESS_AXIS_TENSOR];
+            at.at[TESS_AXIS_STAGE] = part / at.count[TESS_AXIS_TENSOR];
+            const int32_t r = tess_mesh_rank(&at, at.at), by = audit_by(engine, r, distance);
+            const int32_t entry = audit_differ(engine, audit_row(engine, r, TESS_AUDIT_FIRST),
+                                               audit_row(engine, by, TESS_AUDIT_AGAIN));
+            const int32_t when = entry >= 0 ? audit_when(engine, entry) : INT32_MAX;
+            *first_out = when < earliest ? r : *first_out;
+            earliest = when < earliest ? when : earliest;
+            differs = differs || entry >= 0;
+        }
+        count += differs;
     }
     return count;
+}
+
+/* Does the micro-batch of another rank, with which `rank` adds parts of layers, differ from the
+ * same `entry` on? Then the sum has spread the difference, which may have arisen in any of them. */
+static bool audit_spread(const struct tess_engine *engine, int32_t rank, int32_t distance,
+                         int32_t entry)
+{
+    struct tess_mesh at = tess_mesh_at(&engine->plan.mesh, rank);
+    bool spread = false;
+    for (int32_t part = 0; part < at.count[TESS_AXIS_TENSOR]; part++) {
+        at.at[TESS_AXIS_TENSOR] = part;
+        const int32_t r = tess_mesh_rank(&at, at.at), by = audit_by(engine, r, distance);
+        const int32_t other = audit_differ(engine, audit_row(engine, r, TESS_AUDIT_FIRST),
+                                           audit_row(engine, by, TESS_AUDIT_AGAIN));
+        spread = spread || (r != rank && other >= 0 &&
+                            audit_when(engine, other) == audit_when(engine, entry));
+    }
+    return spread;
+}
+
+/* "gradient of 'conv2.weight'" */
+static void audit_describe(const struct tess_engine *engine, int32_t entry, char *text, size_t room)
+{
+    const struct tess_declare *model = &engine->model;
+    const int32_t units = model->unit_count, message = entry - model->param_count;
+    if (message < 0)
+        snprintf(text, room, "gradient of '%s'", model->param[entry].name);
+    else
+        snprintf(text, room, "%s of unit '%s'",
+                 message < units ? "output" : "gradient by the input",
+                 model->unit[message % units].name);
 }
 
 /* "rank 2 (kernel cpu on host n4)" of every rank. */
@@ -160,31 +210,32 @@ static enum tess_status audit_judge(struct tess_engine *engine, int32_t first, i
     const uint64_t *one = audit_row(engine, first, TESS_AUDIT_FIRST);
     const uint64_t *two = audit_row(engine, again, TESS_AUDIT_AGAIN);
     const uint64_t *three = audit_row(engine, third, TESS_AUDIT_THIRD);
-    const int32_t p = audit_differ(engine, one, two);
     const bool first_alone = audit_differ(engine, two, three) < 0;
     const bool again_alone = audit_differ(engine, one, three) < 0;
     const bool others = third != first; /* the third computation is another rank's */
     const long long step = (long long)engine->progress.step + 1;
-    const char *tensor = engine->model.param[p].name;
-    char more[64] = "";
+    const int32_t entry = audit_differ(engine, one, two);
+    char tensor[TESS_NAME_MAX + 32], more[128] = "";
+    audit_describe(engine, entry, tensor, sizeof(tensor));
     if (count > 1)
         snprintf(more, sizeof(more), " (%d micro-batches differ)", count);
+    if (audit_spread(engine, first, before, entry))
+        snprintf(more + strlen(more), sizeof(more) - strlen(more),
+                 "; another rank of its tensor axis may be the one: they add what they compute");
     if (others && (first_alone || again_alone))
         TESS_FAIL(TESS_ERR_DEVICE,
-                  "audit of step %lld: %s computes other bits of the gradient of '%s' than %s and "
-                  "%s do from the same rows: its memory or processor is faulty; nothing was "
-                  "updated%s",
+                  "audit of step %lld: %s computes other bits of the %s than %s and %s do from the "
+                  "same rows: its memory or processor is faulty; nothing was updated%s",
                   step, name[first_alone ? first : again].text, tensor,
                   name[first_alone ? again : first].text, name[third].text, more);
     if (first_alone || (again == first && again_alone))
         TESS_FAIL(TESS_ERR_DEVICE,
-                  "audit of step %lld: %s has computed the gradient of '%s' again from the same "
-                  "rows, with other bits: its memory or processor fails at times; nothing was "
-                  "updated%s",
+                  "audit of step %lld: %s has computed the %s again from the same rows, with other "
+                  "bits: its memory or processor fails at times; nothing was updated%s",
                   step, name[first].text, tensor, more);
     TESS_FAIL(TESS_ERR_DEVICE,
-              "audit of step %lld: %s and %s compute different bits of the gradient of '%s' from "
-              "the same rows, and %s: one of them is faulty; nothing was updated%s",
+              "audit of step %lld: %s and %s compute different bits of the %s from the same rows, "
+              "and %s: one of them is faulty; nothing was updated%s",
               step, name[first].text, name[again].text, tensor,
               again_alone ? "the first one the same again, so two ranks cannot tell which"
                           : "a third computation agrees with neither",

@@ -1,6 +1,7 @@
 /*
  * A step of the schedule: for every action load, forward, loss or backward, and the messages to and
- * from other stages; and evaluation, mean loss and accuracy over the test split.
+ * from other stages; one micro-batch through all stages by itself, for audits; and evaluation, mean
+ * loss and accuracy over the test split.
  */
 #include "core/state.h"
 
@@ -159,12 +160,13 @@ enum tess_status tess__engine_pipe_step(struct tess_engine *engine)
     return tess__stages_end(engine);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------
- * The test split is cut into leaves like a batch; every leaf is computed by one rank and its sum
- * goes to its own place, so that the result has the same bits on every layout.
+/* ---- one micro-batch by itself ---------------------------------------------------------------
+ * In slot 0, with no other one under way.
  */
 
-static enum tess_status pipe_evaluate(struct tess_engine *engine)
+/* Forward through all stages, and the loss. */
+static enum tess_status pipe_forward_alone(struct tess_engine *engine, enum tess_batch kind,
+                                           uint64_t row_first)
 {
     struct tess_schedule *schedule = &engine->schedule;
     for (int32_t c = 0; c < schedule->chunk_count; c++) {
@@ -172,23 +174,44 @@ static enum tess_status pipe_evaluate(struct tess_engine *engine)
         struct tess_flight *flight = tess__stages_flight(engine, c, 0);
         TESS_TRY(tess_event_wait(&flight->sent));
         if (chunk->first || chunk->last)
-            TESS_TRY(pipe_load(engine, TESS_BATCH_TEST, chunk, 0, flight));
+            TESS_TRY(pipe_load(engine, kind, chunk, 0, flight));
         if (!chunk->first) {
-            void *input = tess__stages_input(engine, c, 0);
-            flight->input = input;
             tess__engine_doing(engine, TESS_DOING_INPUT, chunk->unit_first);
-            TESS_TRY(tess_comm_recv(engine->stages.forward, input,
-                                    (size_t)tess__stages_input_count(engine, c), engine->plan.dtype,
-                                    chunk->before, NULL));
+            TESS_TRY(tess__stages_receive_input(engine, c, &flight->input));
         }
-        TESS_TRY(tess__engine_forward(engine, c, 0, 0));
+        TESS_TRY(tess__engine_forward(engine, c, 0, row_first));
         if (chunk->last)
-            TESS_TRY(tess__engine_loss(engine, 0, false));
+            TESS_TRY(tess__engine_loss(engine, 0, kind != TESS_BATCH_TEST));
         else
             TESS_TRY(tess__stages_send_output(engine, c, 0));
     }
     return TESS_OK;
 }
+
+enum tess_status tess__engine_pipe_again(struct tess_engine *engine, uint64_t row_first)
+{
+    const struct tess_schedule *schedule = &engine->schedule;
+    TESS_TRY(pipe_forward_alone(engine, TESS_BATCH_AUDIT, row_first));
+    for (int32_t c = schedule->chunk_count - 1; c >= 0; c--) {
+        const struct tess_chunk *chunk = &schedule->chunk[c];
+        void *grad_in = NULL, *grad_out = NULL;
+        if (!chunk->last) {
+            tess__engine_doing(engine, TESS_DOING_GRADIENT, chunk->unit_end - 1);
+            TESS_TRY(tess__stages_receive_grad(engine, c, &grad_in));
+        }
+        if (!chunk->first)
+            TESS_TRY(tess__stages_take_grad(engine, &grad_out));
+        TESS_TRY(tess__engine_backward(engine, c, 0, row_first, grad_in, grad_out));
+        if (!chunk->first)
+            TESS_TRY(tess__stages_send_grad(engine, c, grad_out));
+    }
+    return tess__stages_end(engine);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------
+ * The test split is cut into leaves like a batch; every leaf is computed by one rank and its sum
+ * goes to its own place, so that the result has the same bits on every layout.
+ */
 
 /* Of the ranks that have the same losses, the first on the tensor axis counts them. */
 static void pipe_sum_test(struct tess_engine *engine, int64_t pass)
@@ -220,7 +243,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     engine->progress.step_rows =
         engine->sizes.batch_size; /* scales a gradient that is not computed */
     for (int64_t pass = 0; pass < engine->sizes.test_passes; pass++) {
-        TESS_TRY(pipe_evaluate(engine));
+        TESS_TRY(pipe_forward_alone(engine, TESS_BATCH_TEST, 0));
         pipe_sum_test(engine, pass);
     }
     tess__engine_doing(engine, TESS_DOING_EVALUATING, -1);

@@ -161,12 +161,33 @@ enum tess_status tess__stages_post_grads(struct tess_engine *engine, int32_t upt
     return TESS_OK;
 }
 
+enum tess_status tess__stages_receive_input(struct tess_engine *engine, int32_t chunk,
+                                            const void **input_out)
+{
+    void *input = tess__stages_input(engine, chunk, 0);
+    *input_out = input;
+    return tess_comm_recv(engine->stages.forward, input,
+                          (size_t)tess__stages_input_count(engine, chunk), engine->plan.dtype,
+                          engine->schedule.chunk[chunk].before, NULL);
+}
+
+enum tess_status tess__stages_receive_grad(struct tess_engine *engine, int32_t chunk,
+                                           void **grad_out)
+{
+    *grad_out = tess_memory_get(engine->memory, engine->stages.grad[0]);
+    return tess_comm_recv(engine->stages.backward, *grad_out,
+                          (size_t)stages_output_count(engine, chunk), engine->plan.dtype,
+                          engine->schedule.chunk[chunk].after, NULL);
+}
+
 enum tess_status tess__stages_send_output(struct tess_engine *engine, int32_t chunk, int32_t slot)
 {
     const struct tess_chunk *from = &engine->schedule.chunk[chunk];
-    return tess_comm_send(engine->stages.forward,
-                          tess__engine_output(engine, slot, from->unit_end - 1),
-                          (size_t)stages_output_count(engine, chunk), engine->plan.dtype,
+    const int32_t unit = from->unit_end - 1;
+    const int64_t count = stages_output_count(engine, chunk);
+    const void *output = tess__engine_output(engine, slot, unit);
+    TESS_TRY(tess__audit_take_message(engine, TESS_AUDIT_OUTPUT, unit, output, count));
+    return tess_comm_send(engine->stages.forward, output, (size_t)count, engine->plan.dtype,
                           from->after, &tess__stages_flight(engine, chunk, slot)->sent);
 }
 
@@ -186,8 +207,11 @@ enum tess_status tess__stages_take_grad(struct tess_engine *engine, void **grad_
 
 enum tess_status tess__stages_send_grad(struct tess_engine *engine, int32_t chunk, const void *grad)
 {
-    return tess_comm_send(engine->stages.backward, grad,
-                          (size_t)tess__stages_input_count(engine, chunk), engine->plan.dtype,
-                          engine->schedule.chunk[chunk].before,
+    const struct tess_chunk *from = &engine->schedule.chunk[chunk];
+    const int64_t count = tess__stages_input_count(engine, chunk);
+    TESS_TRY(
+        tess__audit_take_message(engine, TESS_AUDIT_INPUT_GRAD, from->unit_first, grad, count));
+    return tess_comm_send(engine->stages.backward, grad, (size_t)count, engine->plan.dtype,
+                          from->before,
                           &engine->stages.grad_event[2 + engine->stages.grad_sent++ % 2]);
 }

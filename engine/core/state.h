@@ -156,14 +156,19 @@ struct tess_unused {
 /* Computations of a micro-batch; see audit.c. */
 enum tess_audit_pass { TESS_AUDIT_FIRST, TESS_AUDIT_AGAIN, TESS_AUDIT_THIRD, TESS_AUDIT_PASSES };
 
+/* What a stage of a pipeline sends to another one. */
+enum tess_audit_message { TESS_AUDIT_OUTPUT, TESS_AUDIT_INPUT_GRAD, TESS_AUDIT_MESSAGES };
+
 struct tess_audit {
     bool due; /* in the current step */
     enum tess_audit_pass pass;
     int32_t micro, distance; /* which micro-batch, of the rank so many places on */
     int64_t steps;           /* audited so far */
-    uint64_t *digest;        /* [passes, params of the model] of this rank's gradients; 0: none */
-    uint64_t *all;           /* [ranks of the mesh, passes, params] */
-    float *ahead;            /* host, where kernels have a queue: gradients are read to here */
+    int32_t entry_count;     /* of the gradients of the model's parameters; in a pipeline also
+                                [messages, units of the model] */
+    uint64_t *digest;        /* [passes, entries] of this rank; 0: it computes or sends none */
+    uint64_t *all;           /* [ranks of the mesh, passes, entries] */
+    char *ahead;             /* host, where kernels have a queue: what is hashed is read to here */
     struct tess_block grad, input, label;
     struct tess_loader *loader;
     void *pinned; /* far memory: rows, then labels */
@@ -183,8 +188,10 @@ struct tess_engine {
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     struct tess_arena arena;
-    void *staging;               /* block.staging, of the host; NULL: nothing is saved */
-    void *owned[TESS_OWNED_MAX]; /* host memory by tess__engine_room */
+    void *staging;                  /* block.staging, of the host, pinned; NULL: nothing is saved */
+    const struct tess_fence *saved; /* of the saver's: the state has been copied to there; NULL: it
+                                       is when the call returns, or nothing is saved */
+    void *owned[TESS_OWNED_MAX];    /* host memory by tess__engine_room */
     int32_t owned_count;
     bool no_room; /* one of them could not be had */
 
@@ -290,6 +297,9 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
 /* pipeline.c: all micro-batches of a step, forward and backward, in the order of the schedule.
  * Collective. */
 enum tess_status tess__engine_pipe_step(struct tess_engine *engine);
+/* After it, for an audit: one micro-batch, forward and backward through all stages. `row_first`:
+ * its row 0 in the global batch. Collective. */
+enum tess_status tess__engine_pipe_again(struct tess_engine *engine, uint64_t row_first);
 
 /* batches.c. open follows after the memory is there; close accepts what was not opened. */
 enum tess_status tess__batches_reserve(struct tess_engine *engine);
@@ -335,6 +345,12 @@ enum tess_status tess__stages_send_output(struct tess_engine *engine, int32_t ch
 
 /* The gradient that arrives next, before and after waiting for it. */
 enum tess_status tess__stages_wait_grad(struct tess_engine *engine, void **grad_out);
+/* Outside the schedule, with no other message under way: the input of a chunk for micro-batch 0;
+ * the gradient by its output. Waits. */
+enum tess_status tess__stages_receive_input(struct tess_engine *engine, int32_t chunk,
+                                            const void **input_out);
+enum tess_status tess__stages_receive_grad(struct tess_engine *engine, int32_t chunk,
+                                           void **grad_out);
 /* A buffer for the gradient of a chunk's input, when what it held has been sent; and sending it. */
 enum tess_status tess__stages_take_grad(struct tess_engine *engine, void **grad_out);
 enum tess_status tess__stages_send_grad(struct tess_engine *engine, int32_t chunk,
@@ -410,11 +426,15 @@ enum tess_status tess__values_get(struct tess_values *values, const struct tess_
 void tess__values_close(struct tess_values *values);
 
 /* audit_take.c. reserve, open: its memory. bind: a unit's gradients go to memory of the audit.
- * take: the hashes of the gradients that a unit's backward has written, where they are audited. */
+ * take: the hashes of the gradients that a unit's backward has written, where they are audited;
+ * take_message: of `count` elements that the unit's stage is about to send. */
 enum tess_status tess__audit_reserve(struct tess_engine *engine);
 enum tess_status tess__audit_open(struct tess_engine *engine);
 void tess__audit_bind(struct tess_engine *engine, int32_t unit);
 enum tess_status tess__audit_take(struct tess_engine *engine, int32_t unit);
+enum tess_status tess__audit_take_message(struct tess_engine *engine,
+                                          enum tess_audit_message message, int32_t unit,
+                                          const void *x, int64_t count);
 
 /* audit.c. plan: TESS_ERR_USAGE where a step cannot be audited. begin: of a step. step: after its
  * passes, before the update; TESS_ERR_DEVICE on all ranks names the one whose bits differ.

@@ -130,6 +130,8 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
     }
     if (engine->unused.skip != NULL) /* known only now */
         tess_optim_prepare(&engine->optim, engine->progress.rate);
+    if (engine->saved != NULL) /* the update overwrites what is being copied for a checkpoint */
+        TESS_TRY(engine->kernel->queue->ops->follow(engine->kernel->queue, engine->saved));
     TESS_TRY(tess_optim_step(&engine->optim));
     engine->progress.weight_token++;
     /* Due after a skipped step too: strategies release what they hold for one step. */

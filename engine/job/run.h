@@ -17,11 +17,12 @@
 /* What a rank has allocated, or would. */
 struct tess_job_memory tess__run_memory(const struct tess_memory *memory);
 
-/* Rank 0: after a step. `logged` ones have a loss and are the same steps on every run. */
+/* Rank 0: after a step. Those of a record have a loss; some of them are lines of the log as well.
+ * Both are the same steps in every run of as many. */
 struct tess__run_step {
-    bool logged;
+    bool recorded, logged;
     struct tess_step_result result;
-    double samples_per_s; /* since the latest logged step */
+    double samples_per_s; /* since the latest line of the log */
     double comm_share;    /* of that time, waiting for other ranks */
     double elapsed_s;     /* since the first step began */
     /* Seconds that rank 0 has waited for others since then: in each part of a step, and in calls
@@ -131,7 +132,8 @@ struct tess__run {
     int32_t rank_count;
     bool evaluate;              /* default: as configured */
     bool live;                  /* send steps often enough for a bar */
-    int64_t log_every;          /* 0: ten times an epoch */
+    int64_t log_every;          /* 0: ten times an epoch; records are chosen apart */
+    bool records;               /* steps are kept: more of them than lines of the log */
     int64_t *step_done;         /* in memory that is shared with the ranks: rank 0 notes there which
                                    step it has done; NULL: nowhere */
     bool keep_pace;             /* send how long steps took (pace.h) */

@@ -24,6 +24,7 @@
 
 /* A bar moves ten times a second. */
 #define LIVE_PERIOD_S 0.1
+#define LOOP_RECORDS  1000 /* of steps in a run, without --log-every */
 
 struct tess_job_memory tess__run_memory(const struct tess_memory *memory)
 {
@@ -56,7 +57,7 @@ struct loop {
     struct tess__saving saving;
     struct tess__pace pace;
     int64_t first_step; /* steps done before this process began */
-    int64_t step_count, steps_per_epoch, log_every, warm_steps;
+    int64_t step_count, steps_per_epoch, log_every, record_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
     struct tess_times all;
     double begin_s, live_s, cumulative_s;
@@ -130,6 +131,9 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
                   run->config->checkpoint, (long long)loop->step_count);
     loop->steps_per_epoch = tess_engine_steps_per_epoch(loop->engine);
     loop->log_every = run->log_every > 0 ? run->log_every : (loop->steps_per_epoch + 9) / 10;
+    loop->record_every = run->log_every > 0 || !run->records
+                             ? loop->log_every
+                             : (loop->step_count + LOOP_RECORDS - 1) / LOOP_RECORDS;
     loop->warm_steps = loop->first_step + (run->warm_steps < left / 2 ? run->warm_steps : left / 2);
     loop->final.loss = loop->final.val_loss = loop->final.val_accuracy = NAN;
     if (run->config->run.hash_every > 0) {
@@ -145,12 +149,13 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
     return TESS_OK;
 }
 
-/* Rank 0: report a step when it is logged, or when the bar is due. */
+/* Rank 0: report a step when it is recorded, or when the bar is due. */
 static enum tess_status loop_send_step(struct loop *loop, const struct tess_step_result *result,
-                                       bool logged)
+                                       bool recorded, bool logged)
 {
     double now_s = tess_clock_s();
     struct tess__run_step step = {
+        .recorded = recorded,
         .logged = logged,
         .result = *result,
         .samples_per_s = stretch_rate(&loop->since_log),
@@ -165,7 +170,7 @@ static enum tess_status loop_send_step(struct loop *loop, const struct tess_step
 
     if (result->step == loop->first_step + 1)
         loop->final.first_step_s = now_s - loop->run->start_s;
-    if (!logged && !(loop->run->live && now_s - loop->live_s >= LIVE_PERIOD_S))
+    if (!recorded && !(loop->run->live && now_s - loop->live_s >= LIVE_PERIOD_S))
         return TESS_OK;
     loop->live_s = now_s;
     if (logged)
@@ -177,6 +182,7 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
 {
     const bool last = number == loop->step_count || number % loop->steps_per_epoch == 0;
     const bool logged = last || number == loop->first_step + 1 || number % loop->log_every == 0;
+    const bool recorded = logged || number % loop->record_every == 0;
     const struct traffic before = traffic_so_far(loop->engine);
     struct tess_step_result result;
 
@@ -186,7 +192,7 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
             loop->engine, loop->run->crowded && loop->run->config->mesh.count[TESS_AXIS_STAGE] > 1);
     }
     tess_trace_begin(loop->lane, TESS_TRACE_STEP, number);
-    TESS_TRY(tess_engine_step(loop->engine, logged, &result));
+    TESS_TRY(tess_engine_step(loop->engine, recorded, &result));
     tess_trace_end(loop->lane);
     /* From the end of the step before: what is done between steps is part of the speed. */
     const double now_s = tess_clock_s(), time_s = now_s - loop->mark_s;
@@ -201,7 +207,7 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     stretch_add(&loop->epoch, time_s, &result);
     if (number > loop->warm_steps)
         stretch_add(&loop->warm, time_s, &result);
-    if (logged) {
+    if (recorded) {
         loop->final.loss = result.loss;
         loop->final.loss_scale = result.loss_scale;
         loop->final.loss_zero_share = result.loss_zero_share;
@@ -210,7 +216,7 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     loop->cumulative_s += time_s;
     TESS_TRY(tess__pace_step(&loop->pace, number - loop->warm_steps, number, time_s, &result.times,
                              loop->axis_wait_s, loop->sum.axis_sent));
-    return loop->rank->rank == 0 ? loop_send_step(loop, &result, logged) : TESS_OK;
+    return loop->rank->rank == 0 ? loop_send_step(loop, &result, recorded, logged) : TESS_OK;
 }
 
 static enum tess_status loop_evaluate(struct loop *loop, int64_t number, double *seconds_out)

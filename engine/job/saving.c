@@ -42,6 +42,32 @@ static enum tess_status saving_describe(struct tess__saving *saving)
     return TESS_OK;
 }
 
+static bool saving_push(void *context, int64_t step, char *why, size_t why_bytes)
+{
+    struct tess__saving *saving = context;
+    char text[BOOT_WHY_BYTES + BOOT_TEXT_BYTES];
+    if (tess__mirror_push(&saving->partner, saving->plan->copies, step, text, sizeof(text)))
+        return true;
+    snprintf(why, why_bytes, "the other host does not take it (%s)", text);
+    return false;
+}
+
+static enum tess_status saving_open_copies(struct tess__saving *saving)
+{
+    const struct tess_config *config = saving->run->config;
+    const struct tess_started *started = &config->started;
+    struct tess_saver_setup setup = {
+        .run = saving->plan->copies, .keep = 1, .copies = true, .context = saving};
+    setup.maker = (started->starter != NULL ? started->local_rank : saving->rank->rank) == 0;
+    if (setup.run[0] == '\0')
+        return TESS_OK;
+    if (setup.maker && saving->plan->mirrored)
+        tess__mirror_from_environment(config->run.timeout / 2, &saving->partner);
+    if (saving->partner.port > 0)
+        setup.push = saving_push;
+    return tess_saver_open(saving->engine, &setup, &saving->copies);
+}
+
 enum tess_status tess__saving_open(struct tess__saving *saving, const struct tess__run *run,
                                    const struct tess__rank *rank, struct tess_engine *engine)
 {
@@ -51,23 +77,33 @@ enum tess_status tess__saving_open(struct tess__saving *saving, const struct tes
     saving->exchange_step = saving->next_exchange = saving->saved_step;
     if (!run->config->saves)
         return TESS_OK;
-    const struct tess_saver_setup setup = {
-        .run = options->run, .keep = options->keep, .bytes_per_s = run->config->save.bytes_per_s};
+    const struct tess_saver_setup setup = {.run = options->run,
+                                           .keep = options->keep,
+                                           .bytes_per_s = run->config->save.bytes_per_s,
+                                           .maker = rank->rank == 0};
     saving->plan = &run->config->save;
     TESS_TRY(saving_describe(saving));
     TESS_TRY(tess_saver_open(engine, &setup, &saving->saver));
     saving->step_s = tess_clock_s();
     saving->due_s = saving->step_s + saving->plan->every_s;
-    const struct tess_saver_setup copies = {.run = saving->plan->copies, .keep = 1, .copies = true};
-    return copies.run[0] != '\0' ? tess_saver_open(engine, &copies, &saving->copies) : TESS_OK;
+    return saving_open_copies(saving);
+}
+
+/* What is being pushed now is of no use: the run is over, or has failed here. */
+static void saving_close_copies(struct tess__saving *saving)
+{
+    tess__mirror_cut(&saving->partner);
+    tess_saver_close(saving->copies);
+    saving->copies = NULL;
+    tess__mirror_close(&saving->partner);
 }
 
 void tess__saving_close(struct tess__saving *saving)
 {
     tess_saver_close(saving->saver);
-    tess_saver_close(saving->copies);
+    saving_close_copies(saving);
     tess_checkpoint_state_fini(&saving->about);
-    saving->saver = saving->copies = NULL;
+    saving->saver = NULL;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -142,8 +178,8 @@ static enum tess_status saving_exchange(struct tess__saving *saving, int64_t num
     return TESS_OK;
 }
 
-/* A copy of the state in memory, complete when this returns. After one that fails there are no
- * more: training goes on without. */
+/* A copy of the state in memory, complete when this returns; then it is pushed. After one that
+ * fails there are no more: training goes on without, and the copies before stay. */
 static enum tess_status saving_copy(struct tess__saving *saving, int64_t number)
 {
     char why[TESS_SAVER_WHY];
@@ -153,11 +189,10 @@ static enum tess_status saving_copy(struct tess__saving *saving, int64_t number)
         TESS_TRY(tess_saver_end(saving->copies, &saving->about, &saved, why));
     if (saved)
         return TESS_OK;
-    if (saving->rank->rank == 0)
+    if (saving->rank->rank == 0 || why[0] != '\0')
         tess_log(TESS_LOG_WARN, "step %lld is not copied, and no later one (--redundancy): %s",
-                 (long long)number, why);
-    tess_saver_close(saving->copies);
-    saving->copies = NULL;
+                 (long long)number, why[0] != '\0' ? why : "another host reports why");
+    saving_close_copies(saving);
     return TESS_OK;
 }
 

@@ -3,6 +3,7 @@
 #define TESSERA_JOB_SAVING_H
 
 #include "core/save.h"
+#include "job/mirror.h"
 #include "job/run.h"
 
 /* Rank 0: a checkpoint is there, or is not. */
@@ -15,8 +16,9 @@ struct tess__run_saved {
 };
 
 struct tess__saving {
-    struct tess_saver *saver;  /* NULL: nothing is saved */
-    struct tess_saver *copies; /* of --redundancy; NULL: none */
+    struct tess_saver *saver;    /* NULL: nothing is saved */
+    struct tess_saver *copies;   /* of --redundancy; NULL: none */
+    struct tess__mirror partner; /* to which a maker of copies pushes them; port 0: none */
     const struct tess__run *run;
     const struct tess__rank *rank;
     struct tess_engine *engine;

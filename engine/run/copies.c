@@ -1,6 +1,8 @@
 /* The folder: made, locked, removed. */
 #include "run/copies.h"
 
+#include "config/config_save.h"
+#include "state/checkpoint.h"
 #include "tessera/check.h"
 
 #include <dirent.h>
@@ -15,8 +17,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define COPIES_MEMORY "/dev/shm"
-#define COPIES_PREFIX "tessera-copies-"
+#define COPIES_MEMORY  "/dev/shm"
+#define COPIES_PREFIX  "tessera-copies-"
+#define COPIES_REPLICA "/replica"
 
 static int copies_remove_one(const char *path, const struct stat *about, int kind,
                              struct FTW *place)
@@ -63,14 +66,8 @@ static void copies_remove_old(void)
         free(entry);
 }
 
-enum tess_status tess__copies_make(struct tess__args *args, const struct tess_config *config,
-                                   char folder[TESS__COPIES_PATH])
+enum tess_status tess__copies_make(char folder[TESS__COPIES_PATH])
 {
-    static char word[TESS__COPIES_PATH + 48]; /* `args` borrows it; a process makes one folder */
-    if (config->save.copies[0] != '\0')
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--redundancy %s: the folder is chosen by the run; write memory:%lld",
-                  config->run.redundancy, (long long)config->save.copy_steps);
     copies_remove_old();
     snprintf(folder, TESS__COPIES_PATH, COPIES_MEMORY "/" COPIES_PREFIX "XXXXXX");
     if (mkdtemp(folder) == NULL) {
@@ -79,21 +76,57 @@ enum tess_status tess__copies_make(struct tess__args *args, const struct tess_co
                   COPIES_MEMORY, strerror(errno));
     }
     (void)copies_lock(folder); /* until the process ends */
-    snprintf(word, sizeof(word), "--redundancy=memory:%lld:%s", (long long)config->save.copy_steps,
-             folder);
-    return tess__args_add(args, word);
+    if (setenv(TESS_CONFIG_COPIES, folder, 1) != 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the place of copies");
+    return TESS_OK;
 }
 
-enum tess_status tess__copies_check(const struct tess__run *run)
+void tess__copies_replica(const char *folder, char replica[TESS__COPIES_PATH])
+{
+    snprintf(replica, TESS__COPIES_PATH, "%.*s" COPIES_REPLICA,
+             TESS__COPIES_PATH - (int)sizeof(COPIES_REPLICA), folder);
+}
+
+void tess__copies_keep(const char *folder, int64_t step)
+{
+    char replica[TESS__COPIES_PATH];
+    int64_t *there = NULL;
+    int32_t count = 0;
+    tess__copies_replica(folder, replica);
+    tess__copies_remove(replica);
+    if (tess_checkpoint_list(folder, &there, &count) != TESS_OK)
+        return;
+    for (int32_t i = 0; i < count; i++)
+        if (there[i] != step)
+            (void)tess_checkpoint_remove(folder, there[i]);
+    free(there);
+}
+
+/* Bytes of this host's folder at most. */
+static double copies_need(const struct tess__run *run, int32_t local_count)
+{
+    double all = 0, most = 0;
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        const double bytes = (double)run->predicted[r].bytes[TESS_MEMORY_REDUNDANCY];
+        all += bytes;
+        most = bytes > most ? bytes : most;
+    }
+    if (local_count == 0)
+        return all;
+    /* A rank has a quarter of its bytes in one copy. After a restart the whole state is there too,
+     * until the first copies are complete. */
+    const double host = most * local_count, restart = all / 4 + host / 2;
+    return host > restart ? host : restart;
+}
+
+enum tess_status tess__copies_check(const struct tess__run *run, int32_t local_count)
 {
     const char *folder = run->config->save.copies;
     const double gib = 1024.0 * 1024 * 1024;
     struct statvfs about;
-    double need = 0;
     if (folder[0] == '\0' || statvfs(folder, &about) != 0)
         return TESS_OK;
-    for (int32_t r = 0; r < run->rank_count; r++)
-        need += (double)run->predicted[r].bytes[TESS_MEMORY_REDUNDANCY];
+    const double need = copies_need(run, local_count);
     const double have = (double)about.f_bavail * (double)about.f_frsize;
     if (need <= have)
         return TESS_OK;

@@ -2,6 +2,7 @@
 #include "run/hosts.h"
 
 #include "base/clock.h"
+#include "run/copies.h"
 #include "run/hosts_room.h"
 #include "tessera/check.h"
 
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +23,9 @@ struct host {
     bool runs;   /* it has processes of the attempt */
     bool is_new; /* it has come since the attempt began */
     bool gone, leaves;
+    int32_t first, share; /* its processes of the next attempt, or of this one */
     struct hosts_news news;
+    struct hosts_held held; /* with --redundancy */
     char name[HOSTS_NAME];
 };
 
@@ -34,6 +38,8 @@ struct leader {
     bool begun;               /* the first attempt has */
     struct hosts_order order; /* of the attempt; first and count are each host's */
     bool stops;               /* the attempt was asked to save and end, to go on in another way */
+    int32_t parts;            /* hosts of the attempt */
+    int64_t whole;            /* the copies that it began with, whole on each of them; -1: none */
 };
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
@@ -128,6 +134,11 @@ static bool leader_greet(void *context, int fd, const unsigned char bytes[BOOT_H
         return false;
     struct host *host = &leader->host[leader->count];
     *host = (struct host){.fd = fd, .slots = hello.slots, .is_new = true};
+    host->news = (struct hosts_news){.done = true, .may_help = true}; /* nothing has failed there */
+    host->held = (struct hosts_held){.part = -1, .port = hello.mirror};
+    tess__boot_peer_text(fd, host->held.address);
+    if (leader->host[0].held.address[0] == '\0') /* as others see it */
+        tess__boot_own_text(fd, leader->host[0].held.address);
     for (int i = 0; i < HOSTS_NAME - 1 && hello.name[i] != '\0'; i++)
         host->name[i] = isgraph((unsigned char)hello.name[i]) ? hello.name[i] : '?';
     if (leader->begun && !leader->hosts->elastic) {
@@ -167,6 +178,7 @@ static void leader_take_news(struct leader *leader, struct host *host)
         host->leaves = true;
     } else {
         host->news = news;
+        host->held.copies = news.copies;
         host->runs = false;
     }
 }
@@ -177,6 +189,7 @@ static bool leader_look(struct leader *leader, int limit_ms)
     const struct hosts_wish wish = tess__crew_wait(leader->crew, limit_ms);
     if (wish.ended) {
         leader->host[0].news = leader->crew->news;
+        leader->host[0].held.copies = leader->crew->news.copies;
         leader->host[0].runs = false;
     }
     if (wish.again) {
@@ -196,6 +209,14 @@ static void leader_drop_gone(struct leader *leader)
             leader_drop(leader, h);
 }
 
+static bool leader_lacks_any(const struct leader *leader)
+{
+    for (int32_t h = 0; h < leader->count; h++)
+        if (leader->host[h].gone || leader->host[h].leaves)
+            return true;
+    return false;
+}
+
 /* ---- an attempt ------------------------------------------------------------------------------ */
 
 /* The layout of so many ranks is looked for in a process of its own, which may use devices. */
@@ -213,6 +234,20 @@ static bool leader_choose(struct leader *leader, int32_t left)
            sscanf(history->layout[0], "--ranks=%d", &leader->order.ranks) == 1;
 }
 
+/* Which hosts take part in the next attempt, with how many processes? */
+static void leader_deal(struct leader *leader)
+{
+    int32_t first = 0;
+    for (int32_t h = 0; h < leader->count; h++) {
+        struct host *host = &leader->host[h];
+        const int32_t rest = leader->order.ranks - first;
+        host->first = first;
+        host->share = host->slots < rest ? host->slots : rest;
+        host->is_new = false;
+        first += host->share;
+    }
+}
+
 static bool leader_find_layout(struct leader *leader)
 {
     const struct tess__restart *restart = &leader->hosts->restart;
@@ -224,14 +259,41 @@ static bool leader_find_layout(struct leader *leader)
         (restart->least == 0 || left < restart->least || !leader_choose(leader, left)))
         return false;
     memcpy(leader->order.layout, history->layout, sizeof(history->layout));
+    leader_deal(leader);
     return true;
+}
+
+/* The next host of the attempt in a ring keeps this one's copies; none: it is the only one. */
+static void leader_set_partner(struct leader *leader, int32_t h)
+{
+    struct hosts_order *order = &leader->order;
+    const struct host *host = &leader->host[h];
+    order->partner_port = 0;
+    for (int32_t i = 1; i < leader->count && order->partner_port == 0; i++) {
+        const struct host *next = &leader->host[(h + i) % leader->count];
+        if (next->held.part != (host->held.part + 1) % leader->parts)
+            continue;
+        order->partner_port = next->held.port;
+        memcpy(order->partner, next->held.address, sizeof(order->partner));
+    }
+}
+
+static void leader_number_parts(struct leader *leader)
+{
+    leader->parts = 0;
+    leader->whole = leader->order.step;
+    for (int32_t h = 0; h < leader->count; h++) {
+        struct hosts_held *held = &leader->host[h].held;
+        held->part = leader->host[h].share > 0 ? leader->parts++ : -1;
+        for (int i = 0; i < HOSTS_COPIES; i++) /* until it reports */
+            held->copies.own[i] = held->copies.replica[i] = -1;
+    }
 }
 
 /* TESS_ERR_COMM: there is no port. */
 static enum tess_status leader_start(struct leader *leader)
 {
     struct boot_listener listener;
-    int32_t first = 0;
     const int error = tess__boot_try_listen(leader->hosts->address, 0, &listener);
     if (error != 0)
         TESS_FAIL(TESS_ERR_COMM, "no free port for the ranks: %s", strerror(error));
@@ -240,15 +302,14 @@ static enum tess_status leader_start(struct leader *leader)
     tess__boot_unlisten(&listener);
     leader->begun = true;
     leader->stops = false;
+    leader_number_parts(leader);
     for (int32_t h = 0; h < leader->count; h++) {
         struct host *host = &leader->host[h];
-        const int32_t rest = leader->order.ranks - first;
-        leader->order.first = first;
-        leader->order.count = host->slots < rest ? host->slots : rest;
-        first += leader->order.count;
+        leader->order.first = host->first;
+        leader->order.count = host->share;
         host->news = (struct hosts_news){.done = true, .may_help = true};
-        host->is_new = false;
-        host->runs = leader->order.count > 0;
+        host->runs = host->share > 0;
+        leader_set_partner(leader, h);
         if (h > 0 && host->runs)
             leader_send(leader, host, &leader->order);
         else if (h == 0 && !tess__crew_start(leader->crew, &leader->order))
@@ -288,6 +349,81 @@ static void leader_watch(struct leader *leader)
         (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
         leader_may_stop(leader);
     }
+}
+
+/* ---- the state from copies (--redundancy) ---------------------------------------------------- */
+
+static int64_t leader_choose_step(const struct leader *leader, struct hosts_source *source,
+                                  int32_t *source_count)
+{
+    const struct hosts_held *held[TESS_WORLD_RANKS_MAX];
+    if (leader->crew->mirror.pid <= 0 || leader->parts == 0)
+        return -1;
+    for (int32_t h = 0; h < leader->count; h++)
+        held[h] = &leader->host[h].held;
+    return tess__gather_choose(held, leader->count, leader->parts, leader->whole,
+                               tess__restart_saved(&leader->hosts->restart), source, source_count);
+}
+
+static void leader_send_gather(struct leader *leader, struct host *host,
+                               const struct hosts_order *order, const struct hosts_source *source)
+{
+    const double limit_s = tess_clock_s() + HOSTS_SEND_S;
+    leader_send(leader, host, order);
+    if (!host->gone &&
+        !tess__boot_send(host->fd, source, (size_t)order->source_count * sizeof(*source), limit_s,
+                         NULL, 0))
+        leader_lose(leader, host);
+}
+
+static void leader_start_gather(struct leader *leader, const struct hosts_source *source,
+                                int32_t source_count)
+{
+    struct hosts_order order = leader->order;
+    order.kind = HOSTS_GATHER;
+    order.source_count = source_count;
+    for (int32_t h = 0; h < leader->count; h++) {
+        struct host *host = &leader->host[h];
+        order.skip = -1;
+        for (int32_t s = 0; s < source_count; s++)
+            if (tess__gather_is_own(&host->held, &source[s]) ||
+                (source_count == 1 && leader->whole == order.step && host->held.part >= 0))
+                order.skip = s;
+        host->news = (struct hosts_news){.done = true};
+        host->runs = host->share > 0 && (source_count > 1 || order.skip < 0);
+        if (host->runs && h > 0)
+            leader_send_gather(leader, host, &order, source);
+        else if (host->runs && !tess__crew_gather(leader->crew, &order, source))
+            leader->host[0].runs = host->news.done = false;
+    }
+}
+
+/*
+ * The newest state that the hosts of the next attempt have together, on each of them: order.step;
+ * -1: there is none that is newer than the newest checkpoint, from which they go on then. False: a
+ * host has gone meanwhile, or this one is to end.
+ */
+static bool leader_gather(struct leader *leader)
+{
+    struct hosts_source source[TESS_WORLD_RANKS_MAX];
+    int32_t source_count = 0;
+    bool done = true;
+    leader->order.step = leader_choose_step(leader, source, &source_count);
+    if (leader->order.step < 0)
+        return true;
+    leader_start_gather(leader, source, source_count);
+    while (leader_runs(leader) && (!leader->crew->ends || leader->crew->alive > 0))
+        (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
+    if (leader->crew->ends || leader_lacks_any(leader))
+        return false;
+    for (int32_t h = 0; h < leader->count; h++)
+        done = done && leader->host[h].news.done;
+    if (!done) {
+        tess_log(TESS_LOG_WARN, "the copies after step %lld cannot be gathered",
+                 (long long)leader->order.step);
+        leader->order.step = -1;
+    }
+    return true;
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
@@ -355,9 +491,15 @@ static bool leader_next(struct leader *leader, int *code_out)
         return false;
     for (int32_t h = 0; h < leader->count && restart->least > 0; h++)
         leader->host[h].slots -= leader->host[h].news.lost;
-    leader_drop_gone(leader);
+    do {
+        leader_drop_gone(leader);
+        if (leader->crew->ends || !leader_find_hosts(leader))
+            return false;
+    } while (!leader_gather(leader));
+    if (leader->crew->mirror.pid > 0)
+        tess__copies_keep(restart->copies, leader->order.step);
     leader->order.begin = tess__restart_next(restart, !leader->stops, history);
-    return leader_find_hosts(leader);
+    return true;
 }
 
 static int leader_run(struct leader *leader)
@@ -398,13 +540,18 @@ int tess__hosts_run(const struct tess__hosts *hosts)
     if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
         snprintf(hello.name, sizeof(hello.name), "?");
     leader = (struct leader){.hosts = hosts, .crew = &crew, .count = 1};
+    leader.order.step = -1;
     leader.door = (struct boot_door){.greet = leader_greet, .context = &leader};
     leader.host[0] = (struct host){.fd = -1, .slots = hello.slots};
     memcpy(leader.host[0].name, hello.name, sizeof(hello.name));
-    if (tess__crew_open(&crew, hosts) != TESS_OK) {
+    enum tess_status status = tess__crew_open(&crew, hosts);
+    if (status == TESS_OK && getrandom(leader.order.key, sizeof(leader.order.key), 0) < 0)
+        status = tess_fail(TESS_ERR_IO, "no random numbers for a key: %s", strerror(errno));
+    if (status != TESS_OK) {
         tess__crew_close(&crew);
-        return tess_status_exit_code(TESS_ERR_IO);
+        return tess_status_exit_code(status);
     }
+    hello.mirror = leader.host[0].held.port = crew.mirror.port;
     if (hosts_is_here(hosts->address))
         error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
     for (int i = 0; i < leader.door.listener.count; i++)

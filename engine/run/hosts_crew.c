@@ -1,4 +1,5 @@
 /* The processes of one host: started, signalled, reaped. Each is the launcher of one rank. */
+#include "run/copies.h"
 #include "run/hosts_room.h"
 #include "tessera/check.h"
 
@@ -18,6 +19,9 @@ enum tess_status tess__crew_open(struct hosts_crew *crew, const struct tess__hos
 {
     sigset_t blocked;
     *crew = (struct hosts_crew){.hosts = hosts};
+    if (hosts->restart.copies[0] != '\0') /* before signals are blocked, which it has too */
+        TESS_TRY(tess__hosts_mirror_open(&crew->mirror, hosts->restart.copies, hosts->address,
+                                         hosts->timeout_s));
     crew->history = mmap(NULL, TESS_WORLD_RANKS_MAX * sizeof(*crew->history),
                          PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (crew->history == MAP_FAILED)
@@ -36,8 +40,11 @@ enum tess_status tess__crew_open(struct hosts_crew *crew, const struct tess__hos
 
 void tess__crew_close(struct hosts_crew *crew)
 {
-    if (crew->watched > 0)
-        close(crew->watch[0].fd);
+    tess__hosts_mirror_close(&crew->mirror);
+    tess__copies_remove(crew->hosts->restart.copies);
+    if (crew->watched == 0)
+        return;
+    close(crew->watch[0].fd);
     sigprocmask(SIG_SETMASK, &crew->mask, NULL);
     munmap(crew->history, TESS_WORLD_RANKS_MAX * sizeof(*crew->history));
 }
@@ -47,6 +54,19 @@ static bool crew_set(const char *name, const char *text, int32_t number)
     char digits[16];
     snprintf(digits, sizeof(digits), "%d", number);
     return setenv(name, text != NULL ? text : digits, 1) == 0;
+}
+
+/* The first process of a host finds the mirror that takes the host's copies. */
+static bool crew_set_mirror(const struct hosts_order *order, int32_t k)
+{
+    struct tess__mirror partner = {.port = order->partner_port, .attempt = order->attempt};
+    char text[TESS__MIRROR_TEXT];
+    if (k > 0 || order->partner_port == 0)
+        return unsetenv(TESS_BOOT_MIRROR) == 0;
+    memcpy(partner.address, order->partner, sizeof(partner.address));
+    memcpy(partner.key, order->key, sizeof(partner.key));
+    tess__mirror_text(&partner, text);
+    return crew_set(TESS_BOOT_MIRROR, text, 0);
 }
 
 /* The child's life: it ends when the supervisor does, after a checkpoint. */
@@ -66,9 +86,13 @@ static _Noreturn void crew_child(const struct hosts_crew *crew, const struct hos
     if (!crew_set("RANK", NULL, order->first + k) || !crew_set("WORLD_SIZE", NULL, order->ranks) ||
         !crew_set("LOCAL_RANK", NULL, k) || !crew_set("LOCAL_WORLD_SIZE", NULL, order->count) ||
         !crew_set("MASTER_ADDR", crew->hosts->address, 0) ||
-        !crew_set("MASTER_PORT", NULL, order->port) || !crew_set(TESS_BOOT_MEETING, meeting, 0))
+        !crew_set("MASTER_PORT", NULL, order->port) || !crew_set(TESS_BOOT_MEETING, meeting, 0) ||
+        !crew_set_mirror(order, k))
         exit(tess_status_exit_code(tess_fail(TESS_ERR_MEMORY, "no memory for a rank's place")));
-    exit(restart->attempt(restart->context, order->begin, &crew->history[k]));
+    const int code = restart->attempt(restart->context, order->begin, &crew->history[k]);
+    if (getppid() != supervisor) /* which would have done it */
+        tess__copies_remove(restart->copies);
+    exit(code);
 }
 
 void tess__crew_kill(const struct hosts_crew *crew, int number)
@@ -78,12 +102,21 @@ void tess__crew_kill(const struct hosts_crew *crew, int number)
             kill(crew->pid[k], number);
 }
 
-bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
+static void crew_clear(struct hosts_crew *crew)
 {
-    const pid_t own = getpid();
     crew->news = (struct hosts_news){.kind = HOSTS_ENDED, .done = true, .may_help = true};
     crew->count = crew->alive = 0;
     fflush(NULL); /* or the children write it again */
+}
+
+bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
+{
+    const pid_t own = getpid();
+    crew_clear(crew);
+    if (crew->mirror.pid > 0) {
+        tess__hosts_mirror_admit(&crew->mirror, order->key, order->attempt);
+        tess__copies_keep(crew->hosts->restart.copies, order->step);
+    }
     for (int32_t k = 0; k < order->count; k++) {
         struct tess__history *history = &crew->history[k];
         if (k > 0)
@@ -105,6 +138,34 @@ bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
         crew->pid[k] = pid;
         crew->count = ++crew->alive;
     }
+    return crew->alive > 0;
+}
+
+static void crew_end_gather(int number)
+{
+    (void)number;
+    _exit(tess_status_exit_code(TESS_ERR_INTERRUPTED));
+}
+
+bool tess__crew_gather(struct hosts_crew *crew, const struct hosts_order *order,
+                       const struct hosts_source *source)
+{
+    const pid_t own = getpid();
+    crew_clear(crew);
+    crew->pid[0] = fork();
+    if (crew->pid[0] == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGINT, crew_end_gather);
+        signal(SIGTERM, crew_end_gather);
+        sigprocmask(SIG_SETMASK, &crew->mask, NULL);
+        for (int32_t i = 0; i < crew->watched; i++)
+            close(crew->watch[i].fd);
+        _exit(getppid() != own ? 1
+                               : tess__gather_run(crew->hosts->restart.copies, order, source,
+                                                  crew->hosts->timeout_s));
+    }
+    crew->count = crew->alive = crew->pid[0] > 0;
+    crew->news.done = crew->alive > 0;
     return crew->alive > 0;
 }
 
@@ -141,6 +202,8 @@ static bool crew_reap(struct hosts_crew *crew)
     if (before == 0 || crew->alive > 0)
         return false;
     tess__restart_drain();
+    if (crew->mirror.pid > 0)
+        tess__gather_list(crew->hosts->restart.copies, &crew->news.copies);
     return true;
 }
 

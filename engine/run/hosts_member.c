@@ -1,23 +1,36 @@
 /* A host that is not the leader's: joins, and does what the leader sends. */
 #include "base/clock.h"
 #include "run/hosts_room.h"
+#include "run/metrics.h"
 #include "tessera/check.h"
 
 #include <string.h>
 #include <unistd.h>
 
 #define MEMBER_TRY_MS 200
+/* For one connection: over a link that is cut the kernel waits ever longer between two tries. */
+#define MEMBER_TRY_S 2.0
 
-/* Connected and greeted; -1: the time is up, or this host is to end. */
+/* Has a training that this host took part in ended since the leader has gone? */
+static bool member_has_missed_end(const struct tess__hosts *hosts, const struct hosts_crew *crew)
+{
+    return crew->count > 0 && tess_metrics_has_end(hosts->restart.run);
+}
+
+/* Connected and greeted; -1: the time is up, this host is to end, or the training has ended. */
 static int member_join(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                       const struct hosts_hello *hello)
+                       const struct hosts_hello *hello, bool *ended_out)
 {
     const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
     char why[BOOT_WHY_BYTES] = "";
     tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
              hosts->port, hello->slots);
     while (!crew->ends && tess_clock_s() < limit_s) {
-        const int fd = tess__boot_connect(hosts->address, hosts->port, limit_s, why, sizeof(why));
+        *ended_out = member_has_missed_end(hosts, crew);
+        if (*ended_out)
+            return -1;
+        const int fd = tess__boot_connect(hosts->address, hosts->port,
+                                          tess_clock_s() + MEMBER_TRY_S, why, sizeof(why));
         if (fd >= 0 && tess__boot_send(fd, hello, sizeof(*hello), limit_s, why, sizeof(why))) {
             tess__boot_keep_alive(fd, hosts->timeout_s);
             tess__crew_watch(crew, fd);
@@ -44,9 +57,30 @@ static bool member_order_is_sound(const struct hosts_order *order, const struct 
     for (int i = 0; i < TESS__LAYOUT_WORDS; i++)
         if (memchr(order->layout[i], '\0', TESS__LAYOUT_BYTES) == NULL)
             return false;
+    if (memchr(order->partner, '\0', sizeof(order->partner)) == NULL || order->partner_port < 0 ||
+        order->partner_port > 65535)
+        return false;
     return order->ranks >= 1 && order->ranks <= TESS_WORLD_RANKS_MAX && order->count >= 0 &&
            order->count <= hello->slots && order->first >= 0 &&
            order->first <= order->ranks - order->count && order->port > 0 && order->port < 65536;
+}
+
+/* False: what came is no order to gather. */
+static bool member_gather(struct hosts_crew *crew, const struct hosts_order *order, int fd)
+{
+    struct hosts_source source[TESS_WORLD_RANKS_MAX];
+    const int32_t count = order->source_count;
+    if (crew->mirror.pid <= 0 || order->step < 0 || count < 1 || count > TESS_WORLD_RANKS_MAX ||
+        !tess__boot_receive(fd, source, (size_t)count * sizeof(*source),
+                            tess_clock_s() + HOSTS_SEND_S, NULL, 0))
+        return false;
+    for (int32_t s = 0; s < count; s++)
+        if (memchr(source[s].address, '\0', sizeof(source[s].address)) == NULL ||
+            source[s].port < 1 || source[s].port > 65535)
+            return false;
+    if (!tess__crew_gather(crew, order, source))
+        member_send(fd, &crew->news);
+    return true;
 }
 
 /* True: the leader goes on with this host; else *code_out is the exit status. */
@@ -60,6 +94,10 @@ static bool member_take(const struct tess__hosts *hosts, struct hosts_crew *crew
             break;
         if (!tess__crew_start(crew, order))
             member_send(fd, &crew->news);
+        return true;
+    case HOSTS_GATHER:
+        if (!member_gather(crew, order, fd))
+            break;
         return true;
     case HOSTS_KILL:
         tess__crew_kill(crew, SIGKILL);
@@ -117,8 +155,13 @@ int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
                        const struct hosts_hello *hello)
 {
     for (;;) {
-        bool gone = false;
-        const int fd = member_join(hosts, crew, hello);
+        bool gone = false, ended = false;
+        const int fd = member_join(hosts, crew, hello, &ended);
+        if (ended) {
+            tess_log(TESS_LOG_INFO, "the training has ended without this host: %s has its results",
+                     hosts->restart.run);
+            return tess_status_exit_code(TESS_OK);
+        }
         if (fd < 0)
             return tess_status_exit_code(crew->ends ? TESS_ERR_INTERRUPTED : TESS_ERR_TIMEOUT);
         const int code = member_serve(hosts, crew, hello, fd, &gone);

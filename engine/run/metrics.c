@@ -9,10 +9,13 @@
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define METRICS_END 16384L /* the last line is shorter */
 
 struct tess_metrics {
     struct tess_file_log log; /* its status is also that of lines that could not be made */
@@ -81,6 +84,28 @@ enum tess_status tess_metrics_open(const char *folder, int64_t resume_step,
     else
         *metrics_out = metrics;
     return status;
+}
+
+bool tess_metrics_has_end(const char *folder)
+{
+    char path[PATH_MAX], text[METRICS_END + 1];
+    const char *why;
+    if (snprintf(path, sizeof(path), "%s/metrics.jsonl", folder) >= (int)sizeof(path))
+        return false;
+    FILE *file = tess_file_open_input(path, &why);
+    if (!file)
+        return false;
+    (void)fseek(file, -METRICS_END, SEEK_END); /* a shorter file: from its beginning */
+    size_t count = fread(text, 1, METRICS_END, file);
+    fclose(file);
+    if (count == 0 || text[count - 1] != '\n')
+        return false;
+    text[count - 1] = '\0';
+    const char *before = strrchr(text, '\n');
+    json_t *line = json_loads(before ? before + 1 : text, 0, NULL);
+    const bool has_end = json_object_get(line, "final") != NULL;
+    json_decref(line);
+    return has_end;
 }
 
 bool tess_metrics_is_empty(const struct tess_metrics *metrics)

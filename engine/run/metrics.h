@@ -14,6 +14,9 @@ struct tess_metrics;
 enum tess_status tess_metrics_open(const char *folder, int64_t resume_step,
                                    struct tess_metrics **metrics_out);
 
+/* Is the last line of the folder's metrics.jsonl that of a run's end? */
+bool tess_metrics_has_end(const char *folder);
+
 /* Has the file no line yet? */
 bool tess_metrics_is_empty(const struct tess_metrics *metrics);
 

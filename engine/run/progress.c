@@ -132,7 +132,7 @@ static void progress_draw(struct tess__progress *progress, const struct tess__ru
 
 void tess__progress_step(struct tess__progress *progress, const struct tess__run_step *step)
 {
-    if (step->logged)
+    if (step->recorded)
         progress->loss = step->result.loss;
     if (progress->terminal) {
         progress_draw(progress, step);

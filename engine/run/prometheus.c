@@ -115,7 +115,7 @@ static void prometheus_step(const struct tess__prometheus *prometheus, FILE *out
     const struct tess__run_step *step = &prometheus->step;
     const struct tess_step_result *result = &step->result;
     const struct tess__words words = tess__words_of(prometheus->run->dataset);
-    prometheus_gauge(out, "step", "Latest logged step, from 1.", (double)result->step);
+    prometheus_gauge(out, "step", "Latest recorded step, from 1.", (double)result->step);
     if (result->step == 0)
         return;
     prometheus_gauge(out, "epoch", "Its epoch, from 0.", (double)result->epoch);
@@ -126,10 +126,10 @@ static void prometheus_step(const struct tess__prometheus *prometheus, FILE *out
     prometheus_gauge(out, "loss_scale", "Factor on its loss.", result->loss_scale);
     prometheus_value(out, "skipped_steps_total", "counter",
                      "Steps whose gradients were not finite.", (double)result->skipped_count);
-    prometheus_gauge(out, "samples_per_second", "Since the logged step before.",
+    prometheus_gauge(out, "samples_per_second", "Since the latest line of the log.",
                      step->samples_per_s);
     if (words.tokens)
-        prometheus_gauge(out, "tokens_per_second", "Since the logged step before.",
+        prometheus_gauge(out, "tokens_per_second", "Since the latest line of the log.",
                          words.rate_of_row * step->samples_per_s);
     prometheus_gauge(out, "mfu", "Share of the devices' peak that the model uses.",
                      tess__mfu_at(prometheus->run, step->samples_per_s).mfu);

@@ -22,7 +22,7 @@ void tess__prometheus_close(struct tess__prometheus *prometheus);
 /* "http://127.0.0.1:9400/metrics", or the file's name. */
 const char *tess__prometheus_place(const struct tess__prometheus *prometheus);
 
-/* What rank 0 has reported; steps that are logged. */
+/* What rank 0 has reported; steps that are recorded. */
 void tess__prometheus_step(struct tess__prometheus *prometheus, const struct tess__run_step *step);
 void tess__prometheus_epoch(struct tess__prometheus *prometheus,
                             const struct tess__run_epoch *epoch);

@@ -23,20 +23,27 @@
 
 static const int restart_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
-/* The step of the run's newest complete checkpoint or copy; -1: there is none. */
+static int64_t restart_newest_in(const char *folder)
+{
+    int64_t *step = NULL, newest = -1;
+    int32_t count = 0;
+    if (folder[0] != '\0' && tess_checkpoint_list(folder, &step, &count) == TESS_OK && count > 0)
+        newest = step[count - 1];
+    free(step);
+    return newest;
+}
+
+int64_t tess__restart_saved(const struct tess__restart *restart)
+{
+    return restart_newest_in(restart->run);
+}
+
+/* The same of checkpoints and copies. */
 static int64_t restart_newest(const struct tess__restart *restart)
 {
-    const char *const folder[] = {restart->run, restart->copies};
-    int64_t newest = -1;
-    for (int i = 0; i < 2; i++) {
-        int64_t *step = NULL;
-        int32_t count = 0;
-        if (folder[i][0] != '\0' && tess_checkpoint_list(folder[i], &step, &count) == TESS_OK &&
-            count > 0 && step[count - 1] > newest)
-            newest = step[count - 1];
-        free(step);
-    }
-    return newest;
+    const int64_t saved = tess__restart_saved(restart);
+    const int64_t copy = restart_newest_in(restart->copies);
+    return copy > saved ? copy : saved;
 }
 
 /* The child's life: it ends when the supervisor does, after a checkpoint. */
@@ -81,7 +88,7 @@ void tess__restart_drain(void)
 {
     const double limit_s = tess_clock_s() + RESTART_DRAIN_S;
     pid_t pid;
-    while ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 && tess_clock_s() < limit_s)
+    while ((pid = waitpid(0, NULL, WNOHANG)) >= 0 && tess_clock_s() < limit_s)
         if (pid == 0)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }

@@ -62,8 +62,11 @@ bool tess__restart_may_help(int32_t status);
  * begins. */
 enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
                                       struct tess__history *history);
+/* The step of the newest complete checkpoint on the disk; -1: there is none. */
+int64_t tess__restart_saved(const struct tess__restart *restart);
 /* Ranks whose launcher was killed are children of the supervisor until they are gone, with their
- * memory and the lock of the run's folder: wait for that. */
+ * memory and the lock of the run's folder: wait for that. They are in its process group, where no
+ * other child is. */
 void tess__restart_drain(void);
 
 #endif

@@ -81,10 +81,11 @@ static void folder_sign(int lock)
                                 "may be full");
 }
 
-/* Files that were not finished: of processes that are gone, since the lock is ours. */
+/* What was not finished: of processes that are gone, since the lock is ours. */
 static void folder_clear(const char *folder)
 {
     DIR *open = opendir(folder);
+    (void)tess_checkpoint_clear(folder); /* what is left is the next save's to remove */
     if (open == NULL)
         return;
     for (const struct dirent *entry; (entry = readdir(open)) != NULL;)

@@ -203,7 +203,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
     switch ((enum tess__run_kind)message->kind) {
     case TESS__RUN_STEP:
         tess__progress_step(&train->progress, &content.step);
-        if (content.step.logged)
+        if (content.step.recorded)
             status = train_show_step(train, &content.step);
         break;
     case TESS__RUN_EPOCH:
@@ -598,6 +598,8 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     train.run.keep_pace = true;
+    train.run.records = config->run.run[0] != '\0' || options->tensorboard[0] != '\0' ||
+                        options->prometheus[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
     train.run.step_done = options->history != NULL ? &options->history->step : NULL;
@@ -606,7 +608,9 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         goto close_run;
     }
     TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
-    TESS_TRY_GOTO(status, close_run, tess__copies_check(&train.run));
+    TESS_TRY_GOTO(
+        status, close_run,
+        tess__copies_check(&train.run, options->placed != NULL ? options->placed->local_count : 0));
     if (!options->placed || options->placed->rank == 0)
         status = train_open_files(&train, config, options);
     if (status == TESS_OK && options->placed)

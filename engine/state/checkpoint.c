@@ -155,8 +155,7 @@ enum tess_status tess_checkpoint_remove(const char *run, int64_t step)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* What runs that were killed have left. */
-static enum tess_status checkpoint_clear(const char *run)
+enum tess_status tess_checkpoint_clear(const char *run)
 {
     int64_t *step;
     int32_t count;
@@ -175,30 +174,24 @@ static enum tess_status checkpoint_make_file(const char *folder, const struct te
     int error = fd < 0 ? errno : tess_file_write_at(fd, file->header, file->header_bytes, 0);
     if (error == 0)
         error = tess_file_resize(fd, file->bytes);
-    if (fd >= 0)
-        error = tess_file_close(fd, error);
+    /* The ranks that write it flush it: a step waits for this here. */
+    if (fd >= 0 && close(fd) != 0 && error == 0)
+        error = errno;
     if (error != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot write %s: %s", path, strerror(error));
     return TESS_OK;
-}
-
-static enum tess_status checkpoint_fill(const char *folder, const struct tess_store *store)
-{
-    char path[TESS_CHECKPOINT_PATH];
-    for (int32_t f = 0; f < store->file_count; f++)
-        TESS_TRY(checkpoint_make_file(folder, &store->file[f]));
-    TESS_TRY(tess__checkpoint_join(folder, TESS__CHECKPOINT_INDEX, path));
-    return tess_file_write(path, store->index, strlen(store->index));
 }
 
 enum tess_status tess_checkpoint_begin(const char *run, int64_t step,
                                        const struct tess_store *store)
 {
     char path[TESS_CHECKPOINT_PATH];
-    TESS_TRY(checkpoint_clear(run));
+    TESS_TRY(tess_checkpoint_clear(run));
     TESS_TRY(tess_checkpoint_path(run, step, true, path));
     TESS_TRY(tess_file_make_folders(path, "the checkpoint"));
-    const enum tess_status status = checkpoint_fill(path, store);
+    enum tess_status status = TESS_OK;
+    for (int32_t f = 0; f < store->file_count && status == TESS_OK; f++)
+        status = checkpoint_make_file(path, &store->file[f]);
     if (status != TESS_OK)
         (void)checkpoint_delete(path);
     return status;
@@ -257,9 +250,12 @@ enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *s
                                      const struct tess_declare *model)
 {
     char part[TESS_CHECKPOINT_PATH], path[TESS_CHECKPOINT_PATH], parent[TESS_CHECKPOINT_PATH];
+    char index[TESS_CHECKPOINT_PATH];
     TESS_TRY(tess_checkpoint_path(run, state->step, true, part));
     TESS_TRY(tess_checkpoint_path(run, state->step, false, path));
     TESS_TRY(tess__checkpoint_join(run, CHECKPOINT_FOLDER, parent));
+    TESS_TRY(tess__checkpoint_join(part, TESS__CHECKPOINT_INDEX, index));
+    TESS_TRY(tess_file_write(index, store->index, strlen(store->index)));
     TESS_TRY(tess__checkpoint_write_state(part, store, state, model));
     int error = tess_file_sync_folder(part);
     if (error == 0 && rename(part, path) != 0)

@@ -66,8 +66,8 @@ enum tess_status tess_checkpoint_open_files(const char *run, int64_t step,
                                             const struct tess_store *store, int *fd);
 
 /*
- * The writer, last, when every rank has written and flushed its elements: state.json, then the
- * folder gets its name.
+ * The writer, last, when every rank has written and flushed its elements: the index and state.json,
+ * then the folder gets its name.
  * TESS_ERR_IO: older checkpoints are there; this one may be, where only flushing its name failed.
  */
 enum tess_status tess_checkpoint_end(const char *run, const struct tess_store *store,
@@ -80,6 +80,9 @@ enum tess_status tess_checkpoint_prune(const char *run, int64_t keep);
 
 /* The writer, instead of end: removes what was begun. */
 void tess_checkpoint_drop(const char *run, int64_t step);
+
+/* Remove what runs that were killed have left half written, or half removed. TESS_ERR_IO. */
+enum tess_status tess_checkpoint_clear(const char *run);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 

@@ -190,6 +190,8 @@ static enum tess_status fence_wait(const struct tess_fence *fence)
     const struct cuda_fence *own = fence_of(fence);
     if (!own->recorded)
         return TESS_OK;
+    if (tess__cuda_selected() < 0) /* no rank's thread: CUDA would make a context on device 0 */
+        CUDA_TRY(cudaSetDevice(own->owner->device));
     if (fence_is_pending(own))
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "kernel cuda: cannot wait for work that is being recorded as a graph");

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -54,6 +55,47 @@ void killed_wait_saved(const char *run, long step)
     while (!killed_is_saved(run, step) && tess_clock_s() - begin_s < 60)
         killed_nap();
     assert_true(killed_is_saved(run, step));
+}
+
+void killed_find_copies(const struct spawn *spawn, char path[300])
+{
+    const double begin_s = tess_clock_s();
+    while (tess_clock_s() - begin_s < 60) {
+        for (int fd = 3; fd < 32; fd++) {
+            char link[64];
+            snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)spawn->pid, fd);
+            const ssize_t length = readlink(link, path, 299);
+            path[length > 0 ? length : 0] = '\0';
+            if (strncmp(path, "/dev/shm/tessera-copies-", 24) == 0)
+                return;
+        }
+        killed_nap();
+    }
+    fail_msg("process %d has no folder of copies", (int)spawn->pid);
+}
+
+int killed_wait_copy(const struct spawn *spawn, int former, char path[300])
+{
+    for (int i = 0; i < 30000; i++) {
+        char checkpoints[320];
+        int step = -1, length = 0;
+        killed_find_copies(spawn, path); /* again: at its start a run removes those of lost ones */
+        snprintf(checkpoints, sizeof(checkpoints), "%s/checkpoints", path);
+        DIR *open = opendir(checkpoints);
+        for (const struct dirent *entry; open != NULL && (entry = readdir(open)) != NULL;) {
+            int found = -1;
+            if (sscanf(entry->d_name, "step-%d%n", &found, &length) == 1 &&
+                entry->d_name[length] == '\0' && found > step)
+                step = found;
+        }
+        if (open != NULL)
+            closedir(open);
+        if (step > former)
+            return step;
+        killed_nap();
+    }
+    fail_msg("no copy after step %d in %s", former, path);
+    return -1;
 }
 
 void killed_start(struct spawn *spawn, const char *words)

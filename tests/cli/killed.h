@@ -20,6 +20,12 @@ pid_t killed_wait_launcher(struct spawn *spawn, pid_t former, int ranks, pid_t *
 bool killed_is_saved(const char *run, long step);
 void killed_wait_saved(const char *run, long step);
 
+/* The folder of copies in memory that a run, or a host of one, has made: its supervisor has a lock
+ * on it. Waits for it; fails the test after a minute. */
+void killed_find_copies(const struct spawn *spawn, char path[300]);
+/* Wait until that folder has a copy of a step after `former`; returns its step. */
+int killed_wait_copy(const struct spawn *spawn, int former, char path[300]);
+
 /* The hash that a run has printed. */
 void killed_final_hash(const struct spawn *spawn, char hash[17]);
 

@@ -28,7 +28,7 @@
     "tessera train --model sick --sick.hidden 12 --data synthetic --synthetic-rows 512 "           \
     "--batch-size 16 --evaluate off --steps 30 --strategy fsdp --ranks 4 --save-every 4 "
 #define FLIP_STEP 17 /* from 0 */
-#define FLIP_ROW  8  /* of rank 2's micro-batch */
+#define FLIP_ROW  8  /* of the micro-batch of rank 2; with two data ranks, of rank 1 */
 
 static char folder[] = "/tmp/tessera_audit_XXXXXX";
 static struct spawn spawn;
@@ -36,7 +36,7 @@ static atomic_int *flips; /* still to come; shared by all processes */
 static struct tess_model_ops sick;
 static const struct tess_model_ops *mlp;
 
-/* Rank 2 computes these rows first, a moment before another rank does for the audit. */
+/* It computes these rows first, a moment before another rank does for the audit. */
 static enum tess_status sick_backward(void *state, const struct tess_pass *pass)
 {
     const enum tess_status status = mlp->backward(state, pass);
@@ -108,6 +108,13 @@ static void case_restarts(void **state)
     assert_non_null(strstr(spawn.err, "audit of step 18: rank 2 (kernel "));
     assert_non_null(strstr(spawn.err, "gradient of 'fc1.weight'"));
     assert_int_equal(spawn_count(spawn.err, "error: "), 1);
+
+    /* The audit's first gather waits for the rank's own computation. */
+    assert_int_equal(train(1, "--run stages --audit 1 --strategy fsdp+pp --mesh data=2,stage=2 "
+                              "--fsdp.reshard-after-forward on --accumulate 1"),
+                     1);
+    assert_non_null(strstr(spawn.err, "audit of step 18: rank 1 (kernel "));
+    assert_non_null(strstr(spawn.err, "gradient of 'fc1.weight'"));
 
     assert_int_equal(train(1, "--run continues --audit 1 --restarts 2"), 0);
     assert_non_null(strstr(spawn.err, "restart 1 of 2: continues after step "));

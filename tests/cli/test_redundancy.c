@@ -4,8 +4,6 @@
  */
 #include "killed.h"
 
-#include <dirent.h>
-#include <fnmatch.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,45 +21,6 @@
 
 static char folder[] = "/tmp/tessera_redundancy_XXXXXX";
 static struct spawn spawn;
-
-/* The folder of copies, which one run at a time has; false: there is none. */
-static bool find_copies(char path[300])
-{
-    bool found = false;
-    DIR *open = opendir("/dev/shm");
-    assert_non_null(open);
-    for (const struct dirent *entry; (entry = readdir(open)) != NULL;)
-        if (fnmatch("tessera-copies-*", entry->d_name, 0) == 0) {
-            snprintf(path, 300, "/dev/shm/%s", entry->d_name);
-            found = true;
-        }
-    closedir(open);
-    return found;
-}
-
-/* Wait for a copy of a step after `former`; returns its step. */
-static int wait_copy(const char *path, int former)
-{
-    for (int i = 0; i < 30000; i++) {
-        char checkpoints[320];
-        int step = -1, length = 0;
-        snprintf(checkpoints, sizeof(checkpoints), "%s/checkpoints", path);
-        DIR *open = opendir(checkpoints);
-        for (const struct dirent *entry; open != NULL && (entry = readdir(open)) != NULL;) {
-            int found = -1;
-            if (sscanf(entry->d_name, "step-%d%n", &found, &length) == 1 &&
-                entry->d_name[length] == '\0' && found > step)
-                step = found;
-        }
-        if (open != NULL)
-            closedir(open);
-        if (step > former)
-            return step;
-        killed_nap();
-    }
-    fail_msg("no copy after step %d in %s", former, path);
-    return -1;
-}
 
 static void case_copies(void **state)
 {
@@ -84,8 +43,7 @@ static void case_copies(void **state)
         killed_start(&spawn, words);
         for (int kills = 0; kills < 2; kills++) {
             launcher = killed_wait_launcher(&spawn, launcher, of[i].ranks, rank);
-            assert_true(find_copies(path));
-            step = wait_copy(path, step + 8);
+            step = killed_wait_copy(&spawn, step + 8, path);
             kill(rank[kills], SIGKILL);
         }
         assert_int_equal(spawn_end(&spawn, 120), 0);
@@ -95,20 +53,20 @@ static void case_copies(void **state)
         assert_int_equal(killed_final_number(run, "restarts"), 2);
         assert_true(killed_final_number(run, "resumed_from") >= step);
         assert_true(killed_final_number(run, "lost_steps") <= 2 * of[i].every);
-        assert_false(find_copies(path));
+        assert_int_not_equal(access(path, F_OK), 0);
     }
 }
 
 /* A folder whose processes were all killed is removed by the next run. */
 static void case_leftover(void **state)
 {
-    char path[300], other[300];
+    char path[300];
     pid_t rank[2];
     (void)state;
     killed_start(&spawn, MODEL "--steps 100000 --strategy ddp --ranks 2 --run left --save-every 1h "
                                "--restarts 3 --redundancy memory");
     const pid_t launcher = killed_wait_launcher(&spawn, 0, 2, rank);
-    assert_true(find_copies(path));
+    killed_find_copies(&spawn, path);
     kill(spawn.pid, SIGSTOP);
     kill(launcher, SIGKILL); /* and with it the ranks */
     kill(spawn.pid, SIGKILL);
@@ -118,7 +76,37 @@ static void case_leftover(void **state)
     assert_int_equal(spawn_words(&spawn, MODEL "--steps 5 --strategy ddp --ranks 2 --run next "
                                                "--save-every 1h --restarts 1 --redundancy memory"),
                      0);
-    assert_false(find_copies(other));
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+/* Column `redundancy` of rank 0 in the plan. */
+static double planned(const char *words)
+{
+    char text[1024], name[32] = "";
+    double number = -1;
+    int column = 0;
+    snprintf(text, sizeof(text),
+             MODEL "--cnn.fc 2000 --strategy fsdp --ranks 4 --run planned --restarts 1 "
+                   "--redundancy memory --explain %s",
+             words);
+    assert_int_equal(spawn_words(&spawn, text), 0);
+    const char *at = strstr(spawn.out, "\nrank ");
+    assert_non_null(at);
+    for (int next; strcmp(name, "redundancy") != 0; at += next, column++)
+        assert_int_equal(sscanf(at, "%31s%n", name, &next), 1);
+    at = strchr(at, '\n');
+    for (int next; column > 0; at += next, column--)
+        assert_int_equal(sscanf(at, "%lf%n", &number, &next), 1);
+    return number;
+}
+
+/* A host keeps as much for another one. */
+static void case_planned(void **state)
+{
+    (void)state;
+    const double one = planned(""), two = planned("--hosts 2 --meet localhost:2000");
+    assert_true(one > 1);
+    assert_true(two > 2 * one - 0.02 && two < 2 * one + 0.02);
 }
 
 static void case_refused(void **state)
@@ -130,7 +118,7 @@ static void case_refused(void **state)
     assert_non_null(strstr(spawn.err, "expected off, memory"));
     assert_int_equal(
         spawn_words(&spawn, MODEL "--run none --restarts 1 --redundancy memory:1:/tmp"), 2);
-    assert_non_null(strstr(spawn.err, "the folder is chosen by the run"));
+    assert_non_null(strstr(spawn.err, "expected off, memory"));
 }
 
 static int set_up(void **state)
@@ -150,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_copies),
         cmocka_unit_test(case_leftover),
+        cmocka_unit_test(case_planned),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests_name("redundancy", tests, set_up, tear_down);

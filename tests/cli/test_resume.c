@@ -127,6 +127,36 @@ static void case_state(void **state)
         expect_same(CNN, options[i], layout + i % 2, 1);
 }
 
+/* A device, on which the state is copied beside the next step, after every one. */
+static void case_device(void **state)
+{
+    static const char *const options[] = {
+        "--optimizer adamw --precision bf16",
+        "--optimizer novograd --learning-rate 0.01 --precision bf16 --master-weights off "
+        "--rounding stochastic",
+    };
+    char whole[17], hash[17];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        assert_int_equal(
+            run(CNN "%s --kernel ref --steps 9 --strategy single --ranks 1", options[i]), 0);
+        final_hash(whole);
+        assert_int_equal(spawn_remove("device"), 0);
+        assert_int_equal(run(CNN "%s --kernel guard_queue --steps 5 --save-every 1 --run device "
+                                 "--strategy ddp --ranks 2",
+                             options[i]),
+                         0);
+        assert_int_equal(run("train --run device --resume --kernel guard_queue --steps 9 "
+                             "--save-every 1 --strategy fsdp --ranks 2"),
+                         0);
+        assert_non_null(strstr(spawn.out, "continues after step 5"));
+        final_hash(hash);
+        assert_string_equal(hash, whole);
+        assert_int_equal(run("checkpoint verify device"), 0);
+    }
+}
+
 /* The newest complete checkpoint's step, -1: none. */
 static long newest(const char *name)
 {
@@ -357,6 +387,7 @@ int main(void)
         cmocka_unit_test(case_state),        cmocka_unit_test(case_killed),
         cmocka_unit_test(case_signals),      cmocka_unit_test(case_contradictions),
         cmocka_unit_test(case_damage),       cmocka_unit_test(case_fp8),
+        cmocka_unit_test(case_device),
     };
     return cmocka_run_group_tests_name("resume", tests, set_up, tear_down);
 }

@@ -149,6 +149,11 @@ static void case_second(void **state)
     assert_int_equal(access("again/weights.safetensors.4711.tmp", F_OK), -1);
     assert_int_equal(access("again/notes.tmp", F_OK), 0);
     assert_int_equal(access("again/checkpoints/step-00000004", F_OK), 0);
+    /* A run that saves nothing itself removes what another one did not finish. */
+    assert_int_equal(mkdir("again/checkpoints/step-00000006.part", 0777), 0);
+    write_file("again/checkpoints/step-00000006.part/state.json", "{");
+    assert_int_equal(run("train --steps 9 --run again --resume --save-every off"), 0);
+    assert_int_equal(access("again/checkpoints/step-00000006.part", F_OK), -1);
 
     assert_int_equal(run(TRAIN "--steps 3 --run again --overwrite --save-weights off"), 0);
     assert_int_equal(access("again/checkpoints/step-00000004", F_OK), -1);

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # test_hosts.sh TESSERA CONFIGS: `train --hosts` on hosts of their own: a link that is cut and mended while ranks train.
 # The others go on without that host, and with it when it is back; the bits are those of a run to which nothing happened.
+# A host that is back after the end of the run ends as well.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
 tessera=${1:?usage: test_hosts.sh TESSERA CONFIGS} configs=${2:?}
 
-options=(train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 64,64 --strategy fsdp --steps 4000 --evaluate off
+options=(train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 64,64 --strategy fsdp --evaluate off
     --schedule constant --log-every 50 --ranks 4)
 
 # until_line SECONDS REGEX FILE
@@ -19,14 +20,32 @@ until_line()
     done
 }
 
+# begin_hosts RUN STEPS: on both, in the background
+begin_hosts()
+{
+    local host
+    rm -f "$LAB_DIR"/r0h?.log
+    hosts=()
+    for host in r0h0 r0h1; do
+        ./lab.sh run $host "$tessera" "${options[@]}" --hosts 2 --meet r0h0:29400 --run "$LAB_DIR/$1" --steps "$2" \
+            --save-every 50 --restarts 5 --min-ranks 2 --elastic --timeout 5 >"$LAB_DIR/$host.log" 2>&1 &
+        hosts+=($!)
+    done
+}
+
+end_hosts()
+{
+    local host
+    for host in "${hosts[@]}"; do
+        wait "$host" || check_tell wrong "a host ended with status $?"
+    done
+}
+
 if [ "${3:-}" = inside ]; then
-    "$tessera" "${options[@]}" --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
+    "$tessera" "${options[@]}" --steps 4000 --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
         { cat "$LAB_DIR/whole.log"; exit 1; }
     log=$LAB_DIR/r0h0.log
-    for host in r0h0 r0h1; do
-        ./lab.sh run $host "$tessera" "${options[@]}" --hosts 2 --meet r0h0:29400 --run "$LAB_DIR/run" --save-every 50 \
-            --restarts 5 --min-ranks 2 --elastic --timeout 5 >"$LAB_DIR/$host.log" 2>&1 &
-    done
+    begin_hosts run 4000
     until_line 60 '^step 100/' "$log"
     begun=$(date +%s.%N)
     ./lab.sh cut r0h1
@@ -34,15 +53,22 @@ if [ "${3:-}" = inside ]; then
     check_between "a link is cut: the others go on after, s" \
         "$(awk "BEGIN {printf \"%.2f\", $(date +%s.%N) - $begun}")" 0 15
     ./lab.sh heal r0h1
-    for _ in $(jobs -p); do
-        wait -n || check_tell wrong "a host ended with status $?"
-    done
+    end_hosts
     output=$(cat "$log")
     check_contains "the host that is cut off is named" "$output" 'r0h1'
     check_contains "the host has come back" "$(sed '1,/ranks are left/d' "$log")" 'host r0h1 has joined: 2 hosts'
     check_equal "restarts" "$(check_final run restarts)" 1
     check_equal "ranks at the end" "$(check_final run ranks)" 4
     check_equal "hash" "$(check_final run hash)" "$(check_final whole hash)"
+    check_equal "processes left" "$(check_running)" 0
+    [ "$check_failures" -eq 0 ] || { echo "$output"; cat "$LAB_DIR/r0h1.log"; }
+    begin_hosts missed 1000
+    until_line 60 '^step 100/' "$log"
+    ./lab.sh cut r0h1
+    until_line 60 'hash of all parameters' "$log"
+    ./lab.sh heal r0h1
+    end_hosts
+    check_contains "the end that a host has missed" "$(cat "$LAB_DIR/r0h1.log")" 'ended without this host'
     check_equal "processes left" "$(check_running)" 0
     [ "$check_failures" -eq 0 ] || { echo "$output"; cat "$LAB_DIR/r0h1.log"; }
     check_end

@@ -1,7 +1,8 @@
 /*
- * Audits: a bit that one rank flips in a gradient is found in the step in which that happens, in
- * its own computation, in the one for the audit or in both, and the rank is named; runs without a
- * fault raise no alarm and end with the bits of a run without audits, under every layout.
+ * Audits: a bit that one rank flips in a gradient, or in what a stage sends to another one, is
+ * found in the step in which that happens, in its own computation, in the one for the audit or in
+ * both, and the rank and the tensor are named; runs without a fault raise no alarm and end with the
+ * bits of a run without audits, under every layout.
  */
 #include "base/rng.h"
 #include "config/config.h"
@@ -34,8 +35,11 @@ enum kind { IN_STEP, IN_AUDIT, ALWAYS, KINDS };
 
 struct fault {
     enum kind kind;
+    bool message;       /* in what a unit or a stage passes on, else in a parameter's gradient */
+    bool spread;        /* ranks that add parts of layers compute with it before it is found */
     int32_t rank, step; /* step from 0 */
-    uint32_t draw[4];   /* which parameter, element and bit */
+    uint32_t draw[4];   /* which tensor, element and bit */
+    char tensor[96];    /* by the rank, when it has flipped the bit */
     struct tess_config *config;
     struct tess_dataset *dataset;
     struct answer {
@@ -46,7 +50,7 @@ struct fault {
 };
 
 /* Of this rank. */
-static _Thread_local const struct fault *faulty;
+static _Thread_local struct fault *faulty;
 static _Thread_local struct tess_engine *engine;
 static const struct tess_model_ops *healthy;
 
@@ -60,21 +64,63 @@ static bool fault_is_due(const struct tess_pass *pass)
     return faulty->kind == ALWAYS || first == (faulty->kind == IN_STEP);
 }
 
-/* Flip a bit of a parameter's gradient, behind the back of everybody. */
-static enum tess_status fault_backward(void *state, const struct tess_pass *pass)
+/* Flip a bit of one of `count` elements, behind the back of everybody. */
+static enum tess_status fault_flip(const struct tess_pass *pass, void *x, int64_t count,
+                                   size_t bytes, uint32_t bit)
+{
+    char *at = (char *)x + faulty->draw[1] % (uint64_t)count * bytes + bit / 8;
+    uint8_t bits;
+    enum tess_status moved = tess_read(pass->kernel, sizeof(bits), at, &bits);
+    bits ^= (uint8_t)(1u << bit % 8);
+    return moved == TESS_OK ? tess_write(pass->kernel, sizeof(bits), &bits, at) : moved;
+}
+
+static enum tess_status fault_gradient(const struct tess_pass *pass)
 {
     const struct tess_plan *plan = &engine->plan;
     const struct tess_plan_param *param =
         &plan->param[faulty->draw[0] % (uint32_t)plan->param_count];
-    const enum tess_status status = healthy->backward(state, pass);
-    if (status != TESS_OK || engine->declare.unit[param->unit].index != pass->unit ||
+    if (faulty->message || engine->declare.unit[param->unit].index != pass->unit ||
         !fault_is_due(pass))
-        return status;
-    float *at = pass->grad[param->index] + faulty->draw[1] % (uint64_t)param->count;
-    uint32_t bits;
-    enum tess_status moved = tess_read(pass->kernel, sizeof(bits), at, &bits);
-    bits ^= 1u << faulty->draw[2] % 32;
-    return moved == TESS_OK ? tess_write(pass->kernel, sizeof(bits), &bits, at) : moved;
+        return TESS_OK;
+    snprintf(faulty->tensor, sizeof(faulty->tensor), "gradient of '%s'", param->name);
+    return fault_flip(pass, pass->grad[param->index], param->count, 4, faulty->draw[2] % 32);
+}
+
+/* A low bit, so that numbers stay finite: else the step ends before its audit. */
+static enum tess_status fault_message(const struct tess_pass *pass, enum tess_phase phase)
+{
+    const int32_t number = (int32_t)(faulty->draw[0] % (uint32_t)engine->schedule.chunk_count);
+    const struct tess_chunk *chunk = &engine->schedule.chunk[number];
+    const bool output =
+        chunk->first || faulty->spread || (!chunk->last && faulty->draw[3] % 2 == 0);
+    const int32_t unit = output && !faulty->spread ? chunk->unit_end - 1 : chunk->unit_first;
+    const size_t bytes = engine->sizes.dtype_bytes;
+    const uint32_t bit = faulty->draw[2] % (faulty->spread ? 23 : 7);
+    if (!faulty->message || output != (phase == TESS_PHASE_FORWARD) ||
+        engine->declare.unit[unit].index != pass->unit || !fault_is_due(pass))
+        return TESS_OK;
+    snprintf(faulty->tensor, sizeof(faulty->tensor), "%s of unit '%s'",
+             output ? "output" : "gradient by the input", engine->declare.unit[unit].name);
+    return output ? fault_flip(pass, pass->output,
+                               engine->declare.unit[unit].output_count * engine->sizes.rows, bytes,
+                               bit)
+                  : fault_flip(pass, pass->input_grad, tess__stages_input_count(engine, number),
+                               bytes, bit);
+}
+
+static enum tess_status fault_forward(void *state, const struct tess_pass *pass)
+{
+    const enum tess_status status = healthy->forward(state, pass);
+    return status == TESS_OK ? fault_message(pass, TESS_PHASE_FORWARD) : status;
+}
+
+static enum tess_status fault_backward(void *state, const struct tess_pass *pass)
+{
+    enum tess_status status = healthy->backward(state, pass);
+    if (status == TESS_OK)
+        status = fault_gradient(pass);
+    return status == TESS_OK ? fault_message(pass, TESS_PHASE_BACKWARD) : status;
 }
 
 static int fault_body(struct tess_comm *comm, struct tess_world *world, void *arg)
@@ -115,7 +161,7 @@ static void open_config(const struct layout *layout, struct tess_config **config
 static void check_found(const struct layout *layout, const struct fault *fault)
 {
     char named[32], phrase[64];
-    snprintf(named, sizeof(named), "rank %d (", (int)fault->rank);
+    snprintf(named, sizeof(named), "rank %d (", (int)(fault->rank - fault->spread));
     snprintf(phrase, sizeof(phrase), "audit of step %d: ", (int)fault->step + 1);
     for (int32_t r = 0; r < layout->ranks; r++) {
         const struct answer *answer = &fault->answer[r];
@@ -124,12 +170,15 @@ static void check_found(const struct layout *layout, const struct fault *fault)
             answer->status == TESS_ERR_DEVICE && answer->step == fault->step && text != NULL;
         /* Of two ranks one that fails always, or in the audit, is named together with the other. */
         const bool alone = layout->data_ranks != 2 || fault->kind == IN_STEP;
-        if (!found || strstr(answer->text, "of host ") == NULL ||
+        if (!found || strstr(answer->text, "of host ") == NULL || fault->tensor[0] == '\0' ||
+            (strstr(text, "another rank of its tensor axis") != NULL) != fault->spread ||
+            (strstr(text, fault->tensor) == NULL) != fault->spread ||
             (alone ? strncmp(text + strlen(phrase), named, strlen(named)) != 0
                    : strstr(text, named) == NULL))
-            fail_msg("%s %s, kind %d, rank %d, step %d: rank %d: status %d after %d steps: %s",
+            fail_msg("%s %s, kind %d, rank %d, step %d, %s: rank %d: status %d after %d steps: %s",
                      layout->strategy, layout->options, fault->kind, (int)fault->rank,
-                     (int)fault->step, (int)r, answer->status, (int)answer->step, answer->text);
+                     (int)fault->step, fault->tensor, (int)r, answer->status, (int)answer->step,
+                     answer->text);
     }
 }
 
@@ -143,6 +192,7 @@ static void inject(const struct layout *layout, const struct fault *planned)
     open_config(layout, &fault->config);
     healthy = fault->config->model;
     sick = *healthy;
+    sick.forward = fault_forward;
     sick.backward = fault_backward;
     fault->config->model = &sick;
     if (sick.tokens)
@@ -166,7 +216,26 @@ static void inject(const struct layout *layout, const struct fault *planned)
     munmap(fault, sizeof(*fault));
 }
 
-/* Random ranks, steps, parameters, elements and bits. */
+/* Random ranks, steps, tensors, elements and bits. */
+static void check_faults(const struct layout *layout, int layouts, bool message)
+{
+    const struct tess_rng_key key = tess_rng_key(7, TESS_RNG_TEST, message ? 2 : 1);
+    for (uint32_t i = 0; i < (uint32_t)layouts * KINDS; i++) {
+        const struct layout *one = &layout[i / KINDS];
+        uint32_t word[4];
+        struct fault fault = {.kind = (enum kind)(i % KINDS), .message = message};
+        if (one->data_ranks == 1 && fault.kind == ALWAYS)
+            continue; /* a rank that is alone has nothing to compare its own bits with */
+        tess_rng_block(key, i, 0, word);
+        tess_rng_block(key, i, 1, fault.draw);
+        fault.rank = (int32_t)(word[0] % (uint32_t)one->ranks);
+        fault.step = (int32_t)(word[1] % 4);
+        inject(one, &fault);
+    }
+}
+
+#define LAYOUTS(array) ((int)(sizeof(array) / sizeof(*(array))))
+
 static void case_found(void **state)
 {
     static const struct layout layout[] = {
@@ -182,19 +251,45 @@ static void case_found(void **state)
         {"fsdp+tp", GPT, 6, 3},
         {"ddp+tp", MLP "--tensor.canonical 4", 6, 3},
     };
-    const struct tess_rng_key key = tess_rng_key(7, TESS_RNG_TEST, 1);
     (void)state;
-    for (uint32_t i = 0; i < sizeof(layout) / sizeof(*layout) * KINDS; i++) {
-        const struct layout *one = &layout[i / KINDS];
-        uint32_t word[4];
-        struct fault fault = {.kind = (enum kind)(i % KINDS)};
-        if (one->data_ranks == 1 && fault.kind == ALWAYS)
-            continue; /* a rank that is alone has nothing to compare its own bits with */
-        tess_rng_block(key, i, 0, word);
-        tess_rng_block(key, i, 1, fault.draw);
-        fault.rank = (int32_t)(word[0] % (uint32_t)one->ranks);
-        fault.step = (int32_t)(word[1] % 4);
-        inject(one, &fault);
+    check_faults(layout, LAYOUTS(layout), false);
+}
+
+/* What one stage computes wrongly spreads to all of them; it alone is named. */
+static void case_found_stages(void **state)
+{
+    static const struct layout layout[] = {
+        {"pp", MLP "--accumulate 4", 3, 1},
+        {"pp", GPT "--accumulate 4 --pp.schedule interleaved", 2, 1},
+        {"ddp+pp", CNN "--accumulate 2 --mesh data=3,stage=2 --pp.schedule gpipe", 6, 3},
+        {"fsdp+pp", GPT "--accumulate 2 --mesh data=4,stage=2 --pp.schedule interleaved", 8, 4},
+        {"zero2+pp", GPT "--accumulate 4 --mesh data=2,stage=3 --precision bf16", 6, 2},
+        {"ddp+pp", MLP "--accumulate 4 --mesh data=4,stage=2", 8, 4},
+        {"hsdp+pp", MLP "--accumulate 2 --mesh data=4,stage=2 --kernel guard_queue", 8, 4},
+        {"fsdp+tp+pp", GPT "--accumulate 2 --mesh data=2,tensor=2,stage=2", 8, 2},
+    };
+    (void)state;
+    check_faults(layout, LAYOUTS(layout), false);
+    check_faults(layout, LAYOUTS(layout), true);
+}
+
+/* A wrong activation of the second rank of a tensor axis, within a stage: both have it in their
+ * sums, and the message says so. */
+static void case_spread(void **state)
+{
+    static const struct layout layout[] = {
+        {"fsdp+tp", MLP, 6, 3},
+        {"ddp+tp+pp", GPT "--mesh data=2,tensor=2,stage=2", 8, 2},
+    };
+    (void)state;
+    for (int i = 0; i < LAYOUTS(layout); i++) {
+        const struct fault fault = {.kind = IN_STEP,
+                                    .message = true,
+                                    .spread = true,
+                                    .rank = i == 0 ? 3 : 7,
+                                    .step = 1,
+                                    .draw = {0, 5, 22, 0}};
+        inject(&layout[i], &fault);
     }
 }
 
@@ -250,21 +345,36 @@ static void case_kinds(void **state)
     check_quiet("tp", CNN, "cpu", 2);
 }
 
+/* Schedules, several chunks, tied parameters on two stages, stages without parameters to gather,
+ * fewer micro-batches than stages. */
+static void case_stages(void **state)
+{
+    (void)state;
+    check_quiet("pp", MLP "--accumulate 4 --pp.schedule gpipe", "cpu", 3);
+    check_quiet("pp", GPT "--accumulate 4 --pp.schedule interleaved", "guard", 2);
+    check_quiet("pp", GPT, "cpu", 4);
+    check_quiet("ddp+pp", GPT "--accumulate 4 --mesh data=3,stage=2", "cpu", 6);
+    check_quiet("ddp+pp", CNN "--accumulate 2 --mesh data=2,stage=2", "guard_queue", 4);
+    check_quiet("zero1+pp",
+                GPT "--accumulate 2 --mesh data=2,stage=2 --pp.schedule gpipe --recompute full "
+                    "--precision bf16",
+                "cpu", 4);
+    check_quiet("zero2+pp", CNN "--accumulate 2 --mesh data=2,stage=3", "cpu", 6);
+    check_quiet("fsdp+pp",
+                GPT "--accumulate 4 --mesh data=2,stage=2 --pp.schedule interleaved "
+                    "--fsdp.reshard-after-forward=on",
+                "guard", 4);
+    check_quiet("hsdp+pp", MLP "--accumulate 2 --mesh data=4,stage=2", "guard_queue", 8);
+    check_quiet("tp+pp", GPT "--accumulate 2 --mesh tensor=2,stage=2 --tensor.sequence-parallel on",
+                "cpu", 4);
+    check_quiet("fsdp+tp+pp",
+                GPT "--accumulate 2 --mesh data=2,tensor=2,stage=2 --pp.schedule interleaved",
+                "cpu", 8);
+}
+
 static void case_refused(void **state)
 {
-    static const char *const wrong[][2] = {{"fsdp+pp", "leave 'pp' out of --strategy"},
-                                           {"pp", "leave 'pp' out of --strategy"}};
     (void)state;
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        const struct run run = {.options = MLP "--audit 0.5",
-                                .strategy = wrong[i][0],
-                                .kernel = "cpu",
-                                .rank_count = i == 0 ? 4 : 2,
-                                .steps = 1};
-        assert_int_equal(run_plan(&run), TESS_ERR_USAGE);
-        if (strstr(tess_log_last_error(), wrong[i][1]) == NULL)
-            fail_msg("%s", tess_log_last_error());
-    }
     const struct run history = {.options = GPT "--audit 1 --precision bf16 --fp8 history",
                                 .strategy = "ddp",
                                 .kernel = "ref",
@@ -277,9 +387,9 @@ static void case_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_found),
-        cmocka_unit_test(case_layouts),
-        cmocka_unit_test(case_kinds),
+        cmocka_unit_test(case_found),   cmocka_unit_test(case_found_stages),
+        cmocka_unit_test(case_layouts), cmocka_unit_test(case_kinds),
+        cmocka_unit_test(case_stages),  cmocka_unit_test(case_spread),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests_name("audit", tests, NULL, NULL);

@@ -15,6 +15,8 @@
 /* The variable by which a supervisor of `train --hosts` marks the ranks that it starts, beside
  * those of torchrun; another value in each attempt. */
 #define TESS_BOOT_MEETING "TESS_MEETING"
+/* The variable by which one of them finds the host that keeps its copies (job/mirror.h). */
+#define TESS_BOOT_MIRROR "TESS_MIRROR"
 
 /* A rank's place in its job, by the environment. */
 struct tess_boot_env {

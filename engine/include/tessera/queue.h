@@ -4,7 +4,7 @@
  * A queue runs what it was given in order, later than the call that gave it. A fence is a point of
  * a queue's work. Between queues, of any ranks of a process, only fences make an order. A backend
  * whose operations are done when they return has no queues; another gives every rank a queue for
- * its kernels (tess_kernel.queue), and communicators open more of them beside it:
+ * its kernels (tess_kernel.queue), and communicators and checkpoints open more of them beside it:
  *
  *     kernels     | forward 0 | forward 1 | forward 2 |
  *     gathers     | gather 1 . | gather 2 . |               a dot: a fence that the kernels follow
@@ -49,7 +49,7 @@ struct tess_queue_ops {
     enum tess_status (*follow)(struct tess_queue *queue, const struct tess_fence *fence);
     /* Has the work before the fence been done? Errors of that work are returned here. */
     enum tess_status (*reached)(const struct tess_fence *fence, bool *reached_out);
-    /* Block the host until it has. */
+    /* Block the host until it has. Any thread. */
     enum tess_status (*wait)(const struct tess_fence *fence);
     /* Seconds on the device between two fences that have been reached. */
     enum tess_status (*elapsed)(const struct tess_fence *from, const struct tess_fence *to,

@@ -8,6 +8,7 @@
 #include "tessera/log.h"
 #include "tessera/registry.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -216,6 +217,45 @@ static void case_fences(void **state)
     queue_ops->fence_close(copied);
     queue_ops->fence_close(never);
     queue_ops->close(side);
+    assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
+}
+
+/* Wait for a fence: NULL after an error. */
+static void *wait_there(void *fence)
+{
+    return queue_ops->wait(fence) == TESS_OK ? fence : NULL;
+}
+
+/* To pinned memory beside the kernels, and a thread without a device waits for it: as checkpoints
+ * are copied. */
+static void case_copies_beside(void **state)
+{
+    (void)state;
+    struct tess_queue *side = NULL;
+    struct tess_fence *copied = new_fence();
+    char *source = take(64 * MIB);
+    void *host = NULL, *waited = NULL;
+    pthread_t thread;
+    assert_int_equal(queue_ops->open(kernel, &side), TESS_OK);
+    assert_int_equal(kernel->ops->pin(kernel, 64 * MIB, &host), TESS_OK);
+    for (int value = 1; value < 20; value++) {
+        tess_fill(kernel, 64 * MIB, value, source);
+        assert_int_equal(queue_ops->record(kernel->queue, copied), TESS_OK);
+        assert_int_equal(queue_ops->follow(side, copied), TESS_OK);
+        assert_int_equal(queue_ops->copy(side, 64 * MIB, source, host), TESS_OK);
+        assert_int_equal(queue_ops->record(side, copied), TESS_OK);
+        assert_int_equal(queue_ops->follow(kernel->queue, copied), TESS_OK);
+        tess_fill(kernel, 64 * MIB, 0, source); /* only after it was copied */
+        assert_int_equal(pthread_create(&thread, NULL, wait_there, copied), 0);
+        assert_int_equal(pthread_join(thread, &waited), 0);
+        assert_ptr_equal(waited, copied);
+        for (size_t i = 0; i < 64 * MIB; i += 4093)
+            assert_int_equal(((const unsigned char *)host)[i], value);
+    }
+    queue_ops->close(side);
+    queue_ops->fence_close(copied);
+    kernel->ops->unpin(kernel, host);
+    give(source);
     assert_int_equal(kernel->ops->failed(kernel), TESS_OK);
 }
 
@@ -437,9 +477,9 @@ int main(void)
     static const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_alloc),         cmocka_unit_test(case_copies),
         cmocka_unit_test(case_copies_pinned), cmocka_unit_test(case_usage),
-        cmocka_unit_test(case_fences),        cmocka_unit_test(case_reduce),
-        cmocka_unit_test(case_graph),         cmocka_unit_test(case_graph_faults),
-        cmocka_unit_test(case_ranks),
+        cmocka_unit_test(case_fences),        cmocka_unit_test(case_copies_beside),
+        cmocka_unit_test(case_reduce),        cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_graph_faults),  cmocka_unit_test(case_ranks),
     };
     char why[512] = "";
     cuda = tess_module_find("cuda", why, sizeof(why));
