@@ -20,6 +20,7 @@
 #define COPIES_MEMORY  "/dev/shm"
 #define COPIES_PREFIX  "tessera-copies-"
 #define COPIES_REPLICA "/replica"
+#define COPIES_TRIES   1000
 
 static int copies_remove_one(const char *path, const struct stat *about, int kind,
                              struct FTW *place)
@@ -66,19 +67,36 @@ static void copies_remove_old(void)
         free(entry);
 }
 
+/* Another run that begins at this moment can find the new folder before it is locked, and removes
+ * it: is it there still, and locked by this process until its end? */
+static bool copies_is_held(const char *folder)
+{
+    struct stat locked, there;
+    const int fd = copies_lock(folder);
+    const bool held = fd >= 0 && fstat(fd, &locked) == 0 && stat(folder, &there) == 0 &&
+                      locked.st_ino == there.st_ino;
+    if (fd >= 0 && !held)
+        close(fd);
+    return held;
+}
+
 enum tess_status tess__copies_make(char folder[TESS__COPIES_PATH])
 {
     copies_remove_old();
-    snprintf(folder, TESS__COPIES_PATH, COPIES_MEMORY "/" COPIES_PREFIX "XXXXXX");
-    if (mkdtemp(folder) == NULL) {
-        folder[0] = '\0';
-        TESS_FAIL(TESS_ERR_IO, "--redundancy needs a folder in %s, which cannot be made: %s",
-                  COPIES_MEMORY, strerror(errno));
+    for (int tries = 0; tries < COPIES_TRIES; tries++) {
+        snprintf(folder, TESS__COPIES_PATH, COPIES_MEMORY "/" COPIES_PREFIX "XXXXXX");
+        if (mkdtemp(folder) == NULL)
+            break;
+        if (copies_is_held(folder)) {
+            if (setenv(TESS_CONFIG_COPIES, folder, 1) != 0)
+                TESS_FAIL(TESS_ERR_MEMORY, "no memory for the place of copies");
+            return TESS_OK;
+        }
+        (void)rmdir(folder);
     }
-    (void)copies_lock(folder); /* until the process ends */
-    if (setenv(TESS_CONFIG_COPIES, folder, 1) != 0)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the place of copies");
-    return TESS_OK;
+    folder[0] = '\0';
+    TESS_FAIL(TESS_ERR_IO, "--redundancy needs a folder in %s, which cannot be made: %s",
+              COPIES_MEMORY, strerror(errno));
 }
 
 void tess__copies_replica(const char *folder, char replica[TESS__COPIES_PATH])
