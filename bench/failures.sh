@@ -195,11 +195,12 @@ END
     when killed ' step 4/' 1 >/dev/null
     at=$EPOCHREALTIME
     kill -KILL "$(rank_of)"
-    step=$(when killed 'restart 1 of' 1)
+    step=$(when killed 'was killed by signal' 1)
     next=$(when killed ' rank 1 of 2' 2)
     wait $pid
     next=$(step_after killed "$next")
-    say "GPT-2 124M, SIGKILL, s: noticed after; next step done after" "$(calc "$step - $at")  $(calc "$next - $at")"
+    say "GPT-2 124M, SIGKILL, s: noticed after; next step begins after" \
+        "$(calc "$step - $at")  $(calc "$next - $at - $(steps killed 6)")"
     say "GPT-2 124M, s of a step there" "$(calc "$(steps killed 6)")"
 }
 

@@ -43,15 +43,17 @@ static enum tess_status kernel_copy_default(struct tess_kernel *kernel, size_t b
     return TESS_OK;
 }
 
+/* Zeros, of which pages are made when they are touched; 64-byte aligned. Before them is where they
+ * were allocated. */
 static enum tess_status kernel_pin_default(struct tess_kernel *kernel, size_t bytes,
                                            void **memory_out)
 {
-    const size_t whole = tess_round_up(bytes, 64);
-    void *memory = aligned_alloc(64, whole > 0 ? whole : 64);
-    if (memory == NULL)
+    char *const whole = calloc(1, bytes + sizeof(whole) + 64);
+    if (whole == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "kernel %s: cannot allocate %zu bytes of host memory",
                   kernel->ops->name, bytes);
-    memset(memory, 0, whole);
+    char *const memory = (char *)tess_round_up((uintptr_t)(whole + sizeof(whole)), 64);
+    memcpy(memory - sizeof(whole), &whole, sizeof(whole));
     *memory_out = memory;
     return TESS_OK;
 }
@@ -59,7 +61,11 @@ static enum tess_status kernel_pin_default(struct tess_kernel *kernel, size_t by
 static void kernel_unpin_default(struct tess_kernel *kernel, void *memory)
 {
     (void)kernel;
-    free(memory);
+    char *whole;
+    if (memory == NULL)
+        return;
+    memcpy(&whole, (char *)memory - sizeof(whole), sizeof(whole));
+    free(whole);
 }
 
 static enum tess_status kernel_choose_default(struct tess_kernel *kernel,

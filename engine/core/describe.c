@@ -162,7 +162,7 @@ static void describe_row(const struct describe_sink *sink, const char *name, con
     describe_line(sink, "  %-18s %-7s %-11s %s", name, stored, multiplied, accumulated);
 }
 
-/* A backend without f16 products widens the factors, which loses nothing: see f32_math. */
+/* A backend without products of the type widens the factors, which loses nothing: see f32_math. */
 static const char *describe_product(enum tess_dtype dtype, bool wide)
 {
     return wide ? "f32" : dtype == TESS_F16 ? "f16 or f32" : tess_dtype_name(dtype);

@@ -18,14 +18,6 @@ static bool cpu_supports(const struct tess_op_desc *desc, char *why, size_t why_
 {
     if (!tess_op_check(desc, why, why_bytes))
         return false;
-    bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
-    bool in_bf16 = desc->dtype == TESS_BF16 && !desc->f32_math;
-    if (product && in_bf16 && !tess__cpu_bf16_available()) {
-        snprintf(why, why_bytes,
-                 "products in bf16 need a processor with AVX-512: use f32, multiply in f32 "
-                 "(--f32-ops) or take --kernel ref");
-        return false;
-    }
     if (desc->fp8 != TESS_FP8_OFF) {
         snprintf(
             why, why_bytes,
@@ -70,9 +62,8 @@ static const struct cpu_product *cpu_product(const struct tess_op_desc *desc)
 {
     if (desc->kind != TESS_OP_LINEAR && desc->kind != TESS_OP_CONV2D)
         return NULL;
-    if (desc->dtype == TESS_F16 || (desc->dtype == TESS_BF16 && desc->f32_math))
-        return &tess__cpu_wide;
-    return &tess__cpu_product;
+    const bool bf16 = desc->dtype == TESS_BF16 && !desc->f32_math && tess__cpu_bf16_available();
+    return desc->dtype == TESS_F32 || bf16 ? &tess__cpu_product : &tess__cpu_wide;
 }
 
 static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,

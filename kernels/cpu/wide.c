@@ -1,9 +1,10 @@
 /*
  * Products of 16-bit elements in f32: f16, for which there are no instructions here, and bf16 where
- * an operation is to keep f32's accuracy. The operands are widened into scratch, the backend's own
- * f32 operation multiplies them, and the result is rounded once; so the bits, and what is promised
- * of rows and leaves, are those of the f32 operation. Weights are widened at every call: they
- * change every step, and a copy that is kept would be twice the size of what 16 bits save.
+ * the processor has none or an operation is to keep f32's accuracy. The operands are widened into
+ * scratch, the backend's own f32 operation multiplies them, and the result is rounded once; so the
+ * bits, and what is promised of rows and leaves, are those of the f32 operation. Weights are
+ * widened at every call: they change every step, and a copy that is kept would be twice the size of
+ * what 16 bits save.
  */
 #include "cpu/prim.h"
 

@@ -43,7 +43,10 @@ static void case_parts_add_up(void **state)
     (void)state;
     float x[COUNT];
     fill(x);
-    uint64_t whole = tess_hash_f32(x, COUNT, 5);
+    uint64_t whole = tess_hash_f32(x, COUNT, 5), single = 0;
+    for (size_t i = 0; i < COUNT; i++)
+        single += tess_hash_f32(x + i, 1, 5 + i);
+    assert_int_equal(single, whole);
     assert_int_equal(tess_hash_f32(x, 0, 5), 0);
     for (size_t cut = 0; cut <= COUNT; cut += 37) {
         uint64_t parts = tess_hash_f32(x, cut, 5) + tess_hash_f32(x + cut, COUNT - cut, 5 + cut);

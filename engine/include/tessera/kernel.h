@@ -84,7 +84,7 @@ struct tess_op_desc {
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
     bool input_grad;   /* LINEAR, CONV2D: backward_data will be called */
     bool f32_math;     /* dtype bf16, f16: multiply in f32, storage stays in dtype. A backend
-                          without f16 products always does so for f16 */
+                          without products of the dtype always does so */
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
     bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
