@@ -64,15 +64,55 @@ static enum tess_status prim_attr(bool relu, dnnl_primitive_attr_t *attr_out)
     return TESS_OK;
 }
 
+/* oneDNN 2.6 on processors with AVX2 alone: this computes wrong values for convolutions of 1 x 1
+ * with a stride where the channels of the result are no multiple of 8. */
+#define PRIM_WRONG_STRIDED "jit_1x1:avx2"
+
+/* The first implementation that there is, but for the wrong one where the operation has a stride.
+ */
+static dnnl_status_t prim_choose(dnnl_engine_t engine, const_dnnl_op_desc_t desc,
+                                 const_dnnl_primitive_attr_t attr, bool strided,
+                                 const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *desc_out)
+{
+    dnnl_primitive_desc_iterator_t next;
+    dnnl_status_t status = dnnl_primitive_desc_iterator_create(&next, desc, attr, engine, hint);
+    if (status != dnnl_success)
+        return status;
+    for (;;) {
+        const char *name = "";
+        dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(next);
+        if (found == NULL)
+            status = dnnl_out_of_memory;
+        else
+            (void)dnnl_primitive_desc_query(found, dnnl_query_impl_info_str, 0, &name);
+        *desc_out = found;
+        if (found == NULL || !strided || strcmp(name, PRIM_WRONG_STRIDED) != 0)
+            break;
+        dnnl_primitive_desc_destroy(found);
+        status = dnnl_primitive_desc_iterator_next(next);
+        if (status != dnnl_success)
+            break;
+    }
+    dnnl_primitive_desc_iterator_destroy(next);
+    return status;
+}
+
+static enum tess_status prim_desc(dnnl_engine_t engine, const_dnnl_op_desc_t desc, bool relu,
+                                  bool strided, const_dnnl_primitive_desc_t hint, const char *what,
+                                  dnnl_primitive_desc_t *desc_out)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    TESS_TRY(prim_attr(relu, &attr));
+    dnnl_status_t status = prim_choose(engine, desc, attr, strided, hint, desc_out);
+    dnnl_primitive_attr_destroy(attr);
+    return tess__cpu_check(status, what);
+}
+
 enum tess_status tess__cpu_prim_desc(dnnl_engine_t engine, const_dnnl_op_desc_t desc, bool relu,
                                      const_dnnl_primitive_desc_t hint, const char *what,
                                      dnnl_primitive_desc_t *desc_out)
 {
-    dnnl_primitive_attr_t attr = NULL;
-    TESS_TRY(prim_attr(relu, &attr));
-    dnnl_status_t status = dnnl_primitive_desc_create(desc_out, desc, attr, engine, hint);
-    dnnl_primitive_attr_destroy(attr);
-    return tess__cpu_check(status, what);
+    return prim_desc(engine, desc, relu, false, hint, what, desc_out);
 }
 
 size_t tess__cpu_desc_bytes(const_dnnl_primitive_desc_t desc, int arg)
@@ -223,8 +263,8 @@ static enum tess_status prim_conv_forward(dnnl_engine_t engine, const struct tes
                                            &conv->x, &conv->w, bias ? &conv->bias : NULL, &conv->y,
                                            conv->strides, conv->padding, conv->padding),
         "convolution description"));
-    return tess__cpu_prim_desc(engine, &forward, bias && desc->relu, NULL, "convolution forward",
-                               desc_out);
+    return prim_desc(engine, &forward, bias && desc->relu, desc->stride > 1, NULL,
+                     "convolution forward", desc_out);
 }
 
 enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
@@ -251,8 +291,8 @@ enum tess_status tess__cpu_conv_desc(dnnl_engine_t engine, const struct tess_op_
                                                           conv.strides, conv.padding, conv.padding);
     enum tess_status status = tess__cpu_check(described, "convolution description");
     if (status == TESS_OK)
-        status =
-            tess__cpu_prim_desc(engine, &backward, false, hint, "convolution backward", desc_out);
+        status = prim_desc(engine, &backward, false, desc->stride > 1, hint, "convolution backward",
+                           desc_out);
     dnnl_primitive_desc_destroy(hint);
     return status;
 }
