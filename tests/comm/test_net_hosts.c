@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 32, LAID = 16, SCATTERED = 8 }; /* most ranks: of calls, in a row, in any order */
+enum { RANKS = NET_RANKS_MAX, ROWS = 16, SCATTERED = 8 }; /* most ranks: in any row, any order */
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
@@ -102,28 +102,43 @@ static struct hosts_seen hosts_look(int32_t n, const int32_t *host)
     return seen;
 }
 
-/* Ranks in a row: exactly where each host is a block, one sum of each lane leaves each host but the
- * owner's; and no host gets more than 1.25 times what it would in a ring, with 2^k hosts none. */
+/* Hosts of one size that are blocks: one sum of each lane leaves each host but the owner's, and no
+ * host gets more than 1.25 times what it would in a ring; none does where there are 2^k of them. */
+static void hosts_check_ring(int32_t n, const int32_t *host)
+{
+    const struct hosts_seen seen = hosts_look(n, host);
+    const int32_t ring = n - seen.size[0]; /* lanes that a host gives away */
+    for (int32_t h = 1; h < seen.hosts; h++)
+        if (seen.size[h] != seen.size[0])
+            return;
+    if (!seen.blocks || seen.size[0] == 1)
+        return;
+    const bool even = (seen.hosts & (seen.hosts - 1)) == 0;
+    if (even ? seen.most != ring : seen.most * 4 > ring * 5)
+        fail_msg("%d hosts of %d: %d lanes one way, in a ring %d", (int)seen.hosts,
+                 (int)seen.size[0], (int)seen.most, (int)ring);
+}
+
+/* Ranks in a row, cut into hosts everywhere; more of them, cut into hosts of one size. */
 static void case_rows(void **state)
 {
+    int32_t host[RANKS] = {0};
     (void)state;
-    for (int32_t n = 2; n <= LAID; n++) {
+    for (int32_t n = 2; n <= ROWS; n++) {
         hosts_count_lanes(n);
         for (uint32_t cuts = 0; cuts < 1u << (n - 1); cuts++) {
-            int32_t host[RANKS] = {0};
             for (int32_t r = 1; r < n; r++)
                 host[r] = host[r - 1] + (int32_t)(cuts >> (r - 1) & 1);
-            const struct hosts_seen seen = hosts_look(n, host);
-            const int32_t ring = n - seen.size[0]; /* lanes that a host gives away */
-            bool equal = true;
-            for (int32_t h = 1; h < seen.hosts; h++)
-                equal = equal && seen.size[h] == seen.size[0];
-            if (!seen.blocks || !equal || seen.size[0] == 1)
-                continue;
-            const bool even = (seen.hosts & (seen.hosts - 1)) == 0;
-            if (even ? seen.most != ring : seen.most * 4 > ring * 5)
-                fail_msg("%d hosts of %d: %d lanes one way, in a ring %d", (int)seen.hosts,
-                         (int)seen.size[0], (int)seen.most, (int)ring);
+            hosts_check_ring(n, host);
+        }
+    }
+    for (int32_t n = ROWS + 2; n <= RANKS; n += 2) {
+        hosts_count_lanes(n);
+        for (int32_t places = 2; places <= n; places++) {
+            for (int32_t r = 0; r < n; r++)
+                host[r] = r / places;
+            if (n % places == 0)
+                hosts_check_ring(n, host);
         }
     }
 }
