@@ -174,6 +174,7 @@ struct hosts_job {
     int32_t rank, n;
     struct tess_comm_call call;
     enum tess_status status;
+    uint64_t sent_bytes;
     int32_t lines; /* of the log */
     char line[400];
 };
@@ -214,6 +215,7 @@ static void *hosts_thread(void *context)
                                      600, &comm);
     if (job->status == TESS_OK) {
         job->status = hosts_call(comm, &job->call, source, target);
+        job->sent_bytes = comm->stats.sent_bytes;
         tess_comm_close(comm);
     }
     (void)tess__log_redirect(NULL);
@@ -271,6 +273,19 @@ static struct hosts_bytes hosts_sum(int32_t hosts, int32_t places, enum tess_col
                          .collective = collective, .order = order, .dtype = dtype, .count = count});
 }
 
+/* What a plan predicts for a rank, (N - 1) / N of the array each way: each rank sends it where
+ * there are 2^k, and all of them together elsewhere. Of the latest call. */
+static void hosts_check_formula(int32_t n, uint64_t formula)
+{
+    uint64_t all = 0;
+    for (int32_t r = 0; r < n; r++) {
+        all += hosts_jobs[r].sent_bytes;
+        if ((n & (n - 1)) == 0)
+            assert_int_equal(hosts_jobs[r].sent_bytes, formula);
+    }
+    assert_int_equal(all, formula * (uint64_t)n);
+}
+
 /* Of a call of the size S in two levels: the bytes of a ring over hosts, to the byte, where hosts
  * are 2^k in number, and up to 1.25 times as many one way; the flat way sends `places` times as
  * many. */
@@ -283,6 +298,7 @@ static void hosts_compare(int32_t hosts, int32_t places, enum tess_collective co
     const size_t count = whole ? share * n : share;
     const struct hosts_bytes levels =
         hosts_sum(hosts, places, collective, TESS_ORDER_CANONICAL, TESS_F32, count);
+    hosts_check_formula((int32_t)n, (whole ? 2 : 1) * share * sizeof(float) * (n - 1));
     const struct hosts_bytes flat =
         hosts_sum(hosts, places, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, TESS_F32, share);
     print_message("%d hosts of %d, %s: a card carries %.3f times a ring's bytes, flat %.3f\n",
