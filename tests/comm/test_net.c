@@ -351,19 +351,20 @@ static bool net_same(enum tess_dtype dtype, const void *a, const void *b, size_t
     return true;
 }
 
-/* The same bits as adding all arrays in one place, which is what `local` does; 16-bit values are
- * any pattern. */
+/* The same bits as adding all arrays in one place, which is what `local` does, in all-reduces and
+ * in reduce-scatters; 16-bit values are any pattern. */
 static int net_bits(struct tess_comm *comm, struct net_job_of *job)
 {
     enum { ROOM = 5000 };
     static const size_t counts[] = {1, 7, 100, 4999};
     const int32_t n = job->n;
+    const uint64_t rounds = n > 16 ? 1 : 2;
     void *source[NET_RANKS_MAX];
     for (int32_t r = 0; r < n; r++)
         source[r] = malloc(ROOM * 8);
     unsigned char *expected = malloc(ROOM * 8), *target = malloc(ROOM * 8);
     int failed = 0;
-    for (uint64_t k = 0; k < 2 * TESS_DTYPE_COUNT * 3 && failed == 0; k++) {
+    for (uint64_t k = 0; k < rounds * TESS_DTYPE_COUNT * 3 && failed == 0; k++) {
         const enum tess_dtype dtype = (enum tess_dtype)(k % TESS_DTYPE_COUNT);
         const enum tess_reduce reduce = (enum tess_reduce)(k / TESS_DTYPE_COUNT % 3);
         const size_t count = counts[(k + k / TESS_DTYPE_COUNT) % 4];
@@ -374,6 +375,12 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
         failed = tess_comm_all_reduce(comm, source[job->rank], target, count, dtype, reduce,
                                       NULL) != TESS_OK ||
                  !net_same(dtype, target, expected, count);
+        const size_t share = count / (size_t)n;
+        const size_t at = (size_t)job->rank * share * tess_dtype_bytes(dtype);
+        failed = failed ||
+                 tess_comm_reduce_scatter(comm, source[job->rank], target, share, dtype, reduce,
+                                          NULL) != TESS_OK ||
+                 !net_same(dtype, target, expected + at, share);
         if (failed)
             snprintf(job->text, sizeof(job->text), "%zu %s differ: %s", count,
                      tess_dtype_name(dtype), tess_log_last_error());
@@ -385,13 +392,18 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
     return failed;
 }
 
+/* On one host, and on hosts of 2, 3 or 4 neighbours, which are blocks of the tree or not. */
 static void case_bits(void **state)
 {
-    static const int32_t counts[] = {2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 24, 33, 64};
-    static const int32_t host[NET_RANKS_MAX] = {0};
+    static const int32_t more[] = {17, 24, 33, 64};
     (void)state;
-    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
-        net_run(counts[i], host, TESS_ORDER_CANONICAL, net_bits, NULL);
+    for (int32_t i = 2; i <= 20; i++) {
+        const int32_t n = i <= 16 ? i : more[i - 17];
+        int32_t host[NET_RANKS_MAX];
+        for (int32_t r = 0; r < n; r++)
+            host[r] = i % 4 == 0 ? 0 : r / (i % 4 + 1);
+        net_run(n, host, TESS_ORDER_CANONICAL, net_bits, NULL);
+    }
 }
 
 /* Everything but sums, and messages that cross calls, on rings of all shapes. */

@@ -198,6 +198,26 @@ static const struct tess_comm_ops net_ops = {
     .close = net_close,
 };
 
+/* Where sums cross between hosts more often than they need, because the order of ranks has it so.
+ */
+static void net_tell_spread(const struct net_group *group, const int32_t *host)
+{
+    const int32_t n = group->comm.rank_count;
+
+    if (group->comm.order != TESS_ORDER_CANONICAL || group->comm.rank != 0)
+        return;
+    const struct net_spread spread = tess__net_spread(n, host);
+    if (spread.astray < 0)
+        return;
+    const int32_t astray = group->member[spread.astray];
+    tess_log(TESS_LOG_DEBUG,
+             "sums of %d ranks go between %d hosts rank by rank, %.2f times as often as host by "
+             "host: the ranks of %s (rank %d is one) are no block of the canonical order; give "
+             "each host 1, 2, 4 or 8 neighbours",
+             (int)n, (int)spread.hosts, (double)spread.crossings / n / (spread.hosts - 1),
+             group->rank->transport->host_name[astray], (int)astray);
+}
+
 /* A group over `member` [rank_count], which is this rank at `index`. */
 static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_t index,
                                        const int32_t *member, int32_t rank_count,
@@ -219,6 +239,7 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
     }
     tess__net_wait_open(group);
     group->shape = tess__net_shape(index, rank_count, host);
+    net_tell_spread(group, host);
     for (int s = 0; s < NET_AHEAD; s++)
         for (int32_t r = 0; r < NET_RANKS_MAX; r++)
             group->slot[s].send[r] = group->slot[s].recv[r] = NET_NO_REQUEST;

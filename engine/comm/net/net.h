@@ -10,6 +10,9 @@
  *                                                    between 01 and 23 (45, 67)   S/4
  *                                                    between 0123 and 4567        S/8
  *
+ * So it goes within each host first, then between hosts, in the bytes of a ring over hosts, where
+ * each host's ranks are a block of the tree: net_path.h.
+ *
  * Fast order: rings over the ranks in their order, pipelined in chunks; where hosts have several
  * ranks each and their ranks are consecutive, within the hosts first, then one ring over hosts for
  * each place in a host.

@@ -17,16 +17,41 @@ static int32_t path_split(int32_t count)
 }
 
 /*
+ * By which number a lane is dealt out to the full blocks that rank `first` is in: its own. To the
+ * right of the largest of them there are fewer lanes than ranks in it, whose own numbers would all
+ * lie in its first hosts. Bit i of theirs is the parity of their place there with row i of Pascal's
+ * triangle modulo 2. Of that matrix the corners of m rows at the top and at the bottom, m columns
+ * wide, have the determinant 1: so of the first 2^m lanes each has other last m bits, a rank of
+ * its own in a block of 2^m, and other first m bits, a host of its own.
+ */
+static int32_t path_deal(int32_t rank_count, int32_t first, int32_t lane)
+{
+    int32_t begin = 0, count = rank_count, dealt = 0;
+
+    while ((count & (count - 1)) != 0) {
+        const int32_t left = path_split(count);
+        count = first < begin + left ? left : count - left;
+        begin += first < begin + left ? 0 : left;
+    }
+    if (lane < begin + count)
+        return lane;
+    const uint32_t place = (uint32_t)(lane - begin - count);
+    for (uint32_t row = 1, bit = 1; bit < (uint32_t)count; bit *= 2, row ^= row << 1)
+        dealt += __builtin_parity(place & row) ? (int32_t)bit : 0;
+    return dealt;
+}
+
+/*
  * A holder of a block is one of the holders of its two parts, and the lane's own rank wherever it
  * is in the block. Full blocks begin at a multiple of their size, so that the last bits of the lane
  * say both. A block that is not full ends with the last rank; there lanes of ranks outside are
  * dealt out to both parts by their sizes.
  */
-int32_t tess__net_holder(int32_t first, int32_t count, int32_t lane)
+int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32_t lane)
 {
     for (;;) {
         if ((count & (count - 1)) == 0)
-            return first + (lane & (count - 1));
+            return first + (path_deal(rank_count, first, lane) & (count - 1));
         if (lane >= first && lane < first + count)
             return lane;
         const int32_t left = path_split(count), deal = lane / left;
@@ -50,20 +75,72 @@ static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
     lane->adds++;
 }
 
+static int32_t path_crossings(int32_t rank_count, const int32_t *host, int32_t first, int32_t count,
+                              int32_t lane)
+{
+    if (count == 1)
+        return 0;
+    const int32_t left = path_split(count), right = first + left;
+    const bool crosses = host[tess__net_holder(rank_count, first, left, lane)] !=
+                         host[tess__net_holder(rank_count, right, count - left, lane)];
+
+    return path_crossings(rank_count, host, first, left, lane) +
+           path_crossings(rank_count, host, right, count - left, lane) + (crosses ? 1 : 0);
+}
+
+/* Are the ranks of this host all of a block, and no others? */
+static bool path_is_block(int32_t rank_count, const int32_t *host, int32_t which)
+{
+    int32_t first = 0, count = rank_count, least = rank_count, most = 0, ranks = 0;
+
+    for (int32_t r = 0; r < rank_count; r++) {
+        if (host[r] != which)
+            continue;
+        least = ranks == 0 ? r : least;
+        most = r;
+        ranks++;
+    }
+    while (count > ranks) {
+        const int32_t left = path_split(count);
+        if (least < first + left && most >= first + left)
+            return false;
+        count = least < first + left ? left : count - left;
+        first += least < first + left ? 0 : left;
+    }
+    return true;
+}
+
+struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host)
+{
+    struct net_spread spread = {.astray = -1};
+
+    for (int32_t r = rank_count; r-- > 0;) {
+        int32_t before = 0;
+        while (host[before] != host[r])
+            before++;
+        spread.hosts += before == r ? 1 : 0;
+        if (!path_is_block(rank_count, host, host[r]))
+            spread.astray = r;
+        spread.crossings += path_crossings(rank_count, host, 0, rank_count, r);
+    }
+    return spread;
+}
+
 /* From this rank alone up through the blocks it is in; false: it has given its sum to another. */
-static bool path_tree_up(int32_t rank, int32_t first, int32_t count, int32_t owner,
+static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t count, int32_t owner,
                          struct net_lane *lane)
 {
+    const int32_t rank = shape->rank, n = shape->rank_count;
     if (count == 1)
         return true;
     const int32_t left = path_split(count);
     const bool right = rank >= first + left;
     const int32_t near = right ? first + left : first, near_count = right ? count - left : left;
     const int32_t far = right ? first : first + left, far_count = count - near_count;
-    if (!path_tree_up(rank, near, near_count, owner, lane))
+    if (!path_tree_up(shape, near, near_count, owner, lane))
         return false;
-    const int32_t other = tess__net_holder(far, far_count, owner);
-    const bool holds = tess__net_holder(first, count, owner) == rank;
+    const int32_t other = tess__net_holder(n, far, far_count, owner);
+    const bool holds = tess__net_holder(n, first, count, owner) == rank;
     if (holds)
         path_add(lane, other, right, far_count == 1);
     else
@@ -77,7 +154,7 @@ static void path_tree(const struct net_shape *shape, int32_t owner, bool up, boo
 {
     struct net_lane tree = {0};
 
-    (void)path_tree_up(shape->rank, 0, shape->rank_count, owner, &tree);
+    (void)path_tree_up(shape, 0, shape->rank_count, owner, &tree);
     if (up)
         *lane = tree;
     for (int32_t k = down ? tree.move_count : 0; k-- > 0;)

@@ -14,6 +14,20 @@
  *     blocks of 2     1<---3    5<---7
  *     blocks of 4     1-------->5          the owner
  *
+ * Two levels. Where the ranks of each host are a block of the tree, an inner block of the tree lies
+ * within one host, or is made of whole hosts: so above the hosts' blocks the tree is one over
+ * hosts. A host's part of a lane is added up inside it, by its rank that has the lane's last bits;
+ * that one sum crosses, to the rank of another host that holds the same lane, and each rank of a
+ * host has its share of the lanes. Each host gives each lane away once, but those that it owns: of
+ * an array of S bytes on H hosts of equal size S (H - 1) / H leave each host, what a ring over
+ * hosts sends. They come evenly too where H is a power of two. Else some hosts get more, up to 1.25
+ * times as much (3 hosts), and up and down together 1.125 times; with one rank on each host, where
+ * a lane cannot be dealt out, 1.5 and 1.25 times. The bits are those of the tree, which the hosts
+ * do not change.
+ *
+ * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
+ * often, as often as the tree's order has it; tess__net_spread counts.
+ *
  * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
  *
  *     up  6 > 7 > 0 > 1 > 2 > 3 > 4 > 5        down  5 > 6 > 7 > 0 > 1 > 2 > 3 > 4
@@ -73,7 +87,18 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
 void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
                     struct net_plan *plan);
 
-/* Of the tree: which rank of the block [first, first + count) holds lane `lane`? */
-int32_t tess__net_holder(int32_t first, int32_t count, int32_t lane);
+/* Of the tree over ranks on hosts, all lanes. */
+struct net_spread {
+    int32_t hosts;
+    int32_t astray;    /* the first rank whose host's ranks are no block of the tree; -1: none */
+    int32_t crossings; /* sums that go from one host to another: rank_count * (hosts - 1) where all
+                          hosts are blocks, else more */
+};
+
+struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host);
+
+/* Of the tree over rank_count ranks: which rank of the block [first, first + count) holds lane
+ * `lane`? */
+int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32_t lane);
 
 #endif
