@@ -342,7 +342,7 @@ static void case_rings(void **state)
 }
 
 /* Rank 0 says once why sums go rank by rank, and nothing where they go host by host. */
-static void case_told(void **state)
+static void case_logged(void **state)
 {
     static const int32_t pairs[] = {0, 0, 1, 1, 2, 2}, triples[] = {0, 0, 0, 1, 1, 1};
     static const struct tess_comm_call call = {
@@ -368,7 +368,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_rows),    cmocka_unit_test(case_scattered),
         cmocka_unit_test(case_counted), cmocka_unit_test(case_rings),
-        cmocka_unit_test(case_told),
+        cmocka_unit_test(case_logged),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

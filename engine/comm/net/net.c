@@ -200,7 +200,7 @@ static const struct tess_comm_ops net_ops = {
 
 /* Where sums cross between hosts more often than they need, because the order of ranks has it so.
  */
-static void net_tell_spread(const struct net_group *group, const int32_t *host)
+static void net_log_spread(const struct net_group *group, const int32_t *host)
 {
     const int32_t n = group->comm.rank_count;
 
@@ -239,7 +239,7 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
     }
     tess__net_wait_open(group);
     group->shape = tess__net_shape(index, rank_count, host);
-    net_tell_spread(group, host);
+    net_log_spread(group, host);
     for (int s = 0; s < NET_AHEAD; s++)
         for (int32_t r = 0; r < NET_RANKS_MAX; r++)
             group->slot[s].send[r] = group->slot[s].recv[r] = NET_NO_REQUEST;
