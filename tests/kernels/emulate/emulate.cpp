@@ -1,6 +1,6 @@
 /*
  * The scheduler of the emulator: fibers, barriers, operations of a warp, asynchronous copies and
- * guarded memory. What it promises is in emulate.h. One launch at a time, on one host thread.
+ * guarded memory. What it promises is in emulate.h. One launch at a time.
  */
 #include "emulate/emulate.h"
 #include "emulate/native.h"
@@ -109,6 +109,12 @@ static void leaving(fiber *from, fiber *to)
     __sanitizer_start_switch_fiber(&from->fake_stack, stack, bytes);
 }
 
+/* The next launch may be by another thread of the host. */
+static void host_left()
+{
+    host_stack = NULL;
+}
+
 static void arrived(fiber *here)
 {
     const void *stack;
@@ -122,6 +128,10 @@ static void arrived(fiber *here)
 }
 #else
 static void leaving(fiber *, fiber *)
+{
+}
+
+static void host_left()
 {
 }
 
@@ -410,6 +420,7 @@ void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_byte
     site_file = file;
     site_line = line;
     check_launch(grid, block, shared_bytes, parameter_bytes);
+    host_left();
     call = kernel;
     emulate_block_size = block;
     emulate_grid_size = grid;
@@ -469,29 +480,4 @@ void emulate_copy_wait(int groups)
             memset(copy.target, 0, 16);
     }
     copies.resize(kept);
-}
-
-/* ---- the runtime's few calls of launchers --------------------------------------------------- */
-
-extern "C" cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t)
-{
-    memset(memory, value, bytes);
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes,
-                                       enum cudaMemcpyKind, cudaStream_t)
-{
-    memcpy(target, source, bytes);
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    return cudaSuccess;
 }
