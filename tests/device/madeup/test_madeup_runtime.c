@@ -505,6 +505,8 @@ static void case_sticky(void **state)
         assert_int_equal(cudaEventQuery(event), cudaErrorIllegalAddress);
         assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
     }
+    assert_int_equal(cudaEventDestroy(event), cudaErrorIllegalAddress);
+    assert_int_equal(cudaStreamDestroy(stream), cudaErrorIllegalAddress);
     OK(cudaSetDevice(1));
     OK(cudaGetLastError());
     const cudaStream_t other = stream_open();
