@@ -18,11 +18,12 @@
  *
  *   MADEUP_DEVICES=2        devices (default 1, at most 8)
  *   MADEUP_MEMORY=64Mi      bytes of each (default 1Gi)
- *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for (default
- * 0) MADEUP_FAIL=name:n[:e]  the n-th call (from 1) of this function in this process returns error
- * e (default: the function's usual one); several, joined by ',' MADEUP_STALL=name:n     the n-th
- * piece of work of this name never ends by itself CUDA_DEVICE_MAX_CONNECTIONS, CUDA_MODULE_LOADING:
- * as CUDA's programming guide has them
+ *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for
+ *   MADEUP_FAIL=name:n[:e]  the n-th call (from 1) of this function in this process returns e
+ *                           (default: its usual error); several, joined by ','
+ *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself
+ *   MADEUP_BLAS_WITHOUT=4,6 epilogues of cuBLASLt for which there is no algorithm
+ *   CUDA_DEVICE_MAX_CONNECTIONS, CUDA_MODULE_LOADING: as CUDA's programming guide has them
  */
 #ifndef TESTS_DEVICE_MADEUP_H
 #define TESTS_DEVICE_MADEUP_H
