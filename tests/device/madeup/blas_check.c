@@ -6,6 +6,8 @@
  */
 #include "device/madeup/blas.h"
 
+#include <stdlib.h>
+
 #define CHECK_NARROW_STEP 16 /* bytes, and elements, that 8-bit products are made of */
 
 size_t blas_type_bytes(cudaDataType_t type)
@@ -170,11 +172,29 @@ static bool check_is_epilogue(uint32_t epilogue)
     }
 }
 
+/* The documents promise an algorithm for no epilogue. MADEUP_BLAS_WITHOUT lists the numbers of
+ * those that have none, joined by ','. */
+static bool check_is_without(uint32_t epilogue)
+{
+    const char *list = getenv("MADEUP_BLAS_WITHOUT");
+    while (list != NULL && *list != '\0') {
+        char *end;
+        if (strtoul(list, &end, 10) == epilogue)
+            return true;
+        if (end == list)
+            madeup_fail("MADEUP_BLAS_WITHOUT is not a list of numbers: %s", list);
+        list = *end == ',' ? end + 1 : end;
+    }
+    return false;
+}
+
 static cublasStatus_t check_epilogue(struct blas_problem *p)
 {
     const struct blas_work *w = &p->work;
     if (!check_is_epilogue(w->epilogue))
         madeup_fail("cuBLASLt's epilogue %u is not modelled", w->epilogue);
+    if (check_is_without(w->epilogue))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (blas_has_bias(w->epilogue)) {
         p->bias_type = check_bias_type(p);
         if (w->bias_type != -1 && w->bias_type != (int32_t)p->bias_type)
