@@ -208,8 +208,8 @@ static enum tess_status matmul_pick(struct tess_kernel *kernel, struct cuda_plan
                                     const cublasLtMatmulHeuristicResult_t *candidate, int count,
                                     const struct cuda_operands *operands)
 {
-    if (tess__cuda_state(kernel)->plans->tune && operands != NULL && count > 0)
-        return tess__cuda_plan_tune(kernel, plan, candidate, count, operands);
+    if (tess__cuda_state(kernel)->plans->tune && count > 0)
+        TESS_TRY(tess__cuda_plan_tune(kernel, plan, candidate, count, operands));
     for (int i = 0; i < count && !plan->found; i++)
         TESS_TRY(tess__cuda_plan_prove(kernel, plan, &candidate[i].algo, operands));
     return TESS_OK;

@@ -57,7 +57,7 @@ enum tess_status tess__cuda_plan_agrees(struct tess_kernel *kernel, struct cuda_
                                         struct cuda_plan *plain, bool *agrees_out);
 
 /* matmul_tune.c. Chooses among `count` candidates by measuring, or by what is in the store; sets
- * plan->found. */
+ * plan->found. operands NULL: there is no room to measure. */
 enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_plan *plan,
                                       const cublasLtMatmulHeuristicResult_t *candidate, int count,
                                       const struct cuda_operands *operands);

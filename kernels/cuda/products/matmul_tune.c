@@ -152,12 +152,12 @@ enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_pl
 {
     const char *path = tess__cuda_state(kernel)->plans->store;
     if (!*path)
-        return tune_measure(kernel, plan, candidate, count, operands);
+        return operands != NULL ? tune_measure(kernel, plan, candidate, count, operands) : TESS_OK;
     char key[MATMUL_KEY_MAX];
     TESS_TRY(tune_key(kernel, &plan->product, key));
     int lock = tess__matmul_store_lock(path);
     enum tess_status status = tune_recall(kernel, plan, operands, path, key);
-    if (status == TESS_OK && !plan->found) {
+    if (status == TESS_OK && !plan->found && operands != NULL) {
         status = tune_measure(kernel, plan, candidate, count, operands);
         /* A file that cannot be written has been named; the choice holds for this run. */
         if (status == TESS_OK && plan->found)
