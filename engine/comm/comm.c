@@ -295,6 +295,16 @@ enum tess_status(tess_comm_recv)(struct tess_comm *comm, void *target, size_t co
                      event_out);
 }
 
+enum tess_status tess_comm_meet(struct tess_comm *comm, int32_t from, int32_t to)
+{
+    const int32_t n = comm->rank_count;
+    if (from < 0 || from >= n || to < 0 || to >= n || from == to ||
+        (comm->rank != from && comm->rank != to))
+        TESS_FAIL(TESS_ERR_COMM, "rank %d cannot meet for messages from rank %d to rank %d of %d",
+                  (int)comm->rank, (int)from, (int)to, (int)n);
+    return comm->ops->meet != NULL ? comm->ops->meet(comm, from, to) : TESS_OK;
+}
+
 enum tess_status(tess_comm_barrier)(struct tess_comm *comm)
 {
     return comm_data(comm, TESS_COLLECTIVE_BARRIER, NULL, NULL, 0, TESS_U8, TESS_REDUCE_SUM, -1,

@@ -61,13 +61,33 @@ enum tess_status tess__stages_reserve(struct tess_engine *engine)
     return TESS_OK;
 }
 
+/* All channels now: made at the first message, they would wait for calls that are under way. */
+static enum tess_status stages_meet(struct tess_engine *engine)
+{
+    struct tess_comm *forward = engine->stages.forward, *backward = engine->stages.backward;
+    const int32_t rank = forward->rank;
+    for (int32_t c = 0; c < engine->schedule.chunk_count; c++) {
+        const struct tess_chunk *chunk = &engine->schedule.chunk[c];
+        if (!chunk->first) {
+            TESS_TRY(tess_comm_meet(forward, chunk->before, rank));
+            TESS_TRY(tess_comm_meet(backward, rank, chunk->before));
+        }
+        if (!chunk->last) {
+            TESS_TRY(tess_comm_meet(forward, rank, chunk->after));
+            TESS_TRY(tess_comm_meet(backward, chunk->after, rank));
+        }
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess__stages_open(struct tess_engine *engine)
 {
     struct tess_comm *axis = engine->axis_comm[TESS_AXIS_STAGE];
     if (axis->rank_count == 1)
         return TESS_OK;
     TESS_TRY(tess_comm_split(axis, 0, axis->rank, &engine->stages.forward));
-    return tess_comm_split(axis, 0, axis->rank, &engine->stages.backward);
+    TESS_TRY(tess_comm_split(axis, 0, axis->rank, &engine->stages.backward));
+    return stages_meet(engine);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
 #ifndef KERNELS_CUDA_NATIVE_CUH
 #define KERNELS_CUDA_NATIVE_CUH
 
+#include "cuda/shared.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -16,23 +18,6 @@
  * "Technical specifications per compute capability") less what a kernel here may have of static. */
 #define CUDA_SHARED_PLAIN ((size_t)24 << 10)
 
-/* Let the kernel have as much as the device gives, always the same number: threads that launch one
- * kernel with different sizes would take the larger one's room away between this and its launch. */
-static inline cudaError_t cuda_ask_shared(const void *kernel)
-{
-    int device = 0, most = 0;
-    cudaFuncAttributes about;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error == cudaSuccess)
-        error = cudaFuncGetAttributes(&about, kernel);
-    if (error != cudaSuccess)
-        return error;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                most - (int)about.sharedSizeBytes);
-}
-
 /* A grid without blocks is nothing to do, not an error. */
 template <typename... Parameters, typename... Arguments>
 static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
@@ -42,7 +27,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return cudaSuccess;
     if (shared_bytes > CUDA_SHARED_PLAIN) {
-        cudaError_t error = cuda_ask_shared(reinterpret_cast<const void *>(kernel));
+        cudaError_t error = cuda_ask_shared(reinterpret_cast<const void *>(kernel), shared_bytes);
         if (error != cudaSuccess)
             return error;
     }

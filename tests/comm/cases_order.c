@@ -209,6 +209,12 @@ static int order_messages_rank(struct tess_comm *comm, struct tess_world *world,
     (void)world, (void)arg;
     size_t count = 50021, room = count * sizeof(float) * (size_t)comm->rank_count;
     struct place source[2], target[2]; /* private, shared */
+    for (int32_t r = 0; r < comm->rank_count; r++) {
+        if (r == comm->rank)
+            continue;
+        WORLD_OK(tess_comm_meet(comm, comm->rank, r));
+        WORLD_OK(tess_comm_meet(comm, r, comm->rank));
+    }
     for (int shared = 0; shared < 2; shared++) {
         WORLD_OK(place_open(comm, room, shared == 1, &source[shared]));
         WORLD_OK(place_open(comm, room, shared == 1, &target[shared]));

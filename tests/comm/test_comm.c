@@ -25,6 +25,13 @@ struct case_function {
     void *arg;
 };
 
+/* NCCL has ranks that are threads on a device each, and it has been told that processes are hosts.
+ */
+static int32_t case_device(const struct case_setup *setup, const struct tess_comm *comm)
+{
+    return setup->nccl && setup->mode == TESS_RANKS_THREADS ? comm->rank : 0;
+}
+
 /* On the device: each rank opens a kernel and, to be late, one more queue that stands for its. */
 static int case_on_device(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -33,7 +40,7 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
     struct tess_kernel *kernel;
     struct tess_queue *queue;
     if (function->setup->module != NULL)
-        WORLD_OK(function->setup->module->device_select(0));
+        WORLD_OK(function->setup->module->device_select(case_device(function->setup, comm)));
     WORLD_OK(tess_kernel_open(ops, 1, &kernel));
     queue = kernel->queue;
     if (function->setup->late)
@@ -50,8 +57,8 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
 }
 
 /*
- * On the module's communicator, all ranks on the first device. NCCL refuses that within one host,
- * and takes as one what has a host's name of its own.
+ * On the module's communicator: threads on a device each, processes all on the first. NCCL refuses
+ * that within one host, and takes as one what has a host's name of its own.
  */
 static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -61,8 +68,9 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
     struct tess_comm *nccl;
     char host[32];
     snprintf(host, sizeof(host), "rank-%d", (int)comm->rank);
-    WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
-    WORLD_OK(module->device_select(0));
+    if (function->setup->mode == TESS_RANKS_PROCESSES)
+        WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
+    WORLD_OK(module->device_select(case_device(function->setup, comm)));
     WORLD_OK(tess_boot_over(comm, 30, &boot));
     enum tess_status status = module->comm_open(boot, world, comm->order, 30, &nccl);
     tess_boot_close(boot);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 static struct device device;
+static bool on_gpu; /* the backend computes on one */
 
 /* ---- the formats, by definition -------------------------------------------------------------- */
 
@@ -276,6 +277,104 @@ static double tiny_of_scale(const struct format *f, const double *x, int64_t cou
     return value_of(f, 1) / 2 * ldexp(1, -exponent_of(f, greatest_of(x, count)));
 }
 
+/*
+ * What adding 8-bit products on a GPU may lose of their sum. Hopper keeps 14 bits of what it adds
+ * (DeepSeek-AI 2024, "DeepSeek-V3 technical report", sections 3.3.2 and 3.5.2): one instruction
+ * shifts 32 products and the sum before them to the exponent of the greatest of the 33, cuts off
+ * what is below the 14th bit, and adds exactly. With g the greatest magnitude, in [2^e, 2^(e+1)),
+ * that bit is worth 2^(e-13) <= 2^-13 g, and each of the 33 loses less than it. Cutting only makes
+ * magnitudes smaller, so g is at most the sum of all products' magnitudes. n products are n
+ * addends, and the sum before is one more for each of the ceil(n / 32) instructions:
+ *
+ *     lost <= (n + ceil(n / 32)) 2^-13 magnitude
+ *
+ * n is the length of one product of the library; sums over those, over leaves or over pieces of a
+ * product, are in f32, which bound_of has.
+ */
+#define KEPT_BITS 14
+#define KEPT_STEP 32
+
+static double bound_lost(int64_t n, double magnitude)
+{
+    return (double)(n + (n + KEPT_STEP - 1) / KEPT_STEP) * ldexp(1, 1 - KEPT_BITS) * magnitude;
+}
+
+/* As bound_of, of sums of `count` products that this backend computes `n` at a time. */
+static double bound_narrow(enum tess_dtype dtype, int64_t count, int64_t n, double magnitude,
+                           double value)
+{
+    const double lost = on_gpu ? bound_lost(n, magnitude) : 0;
+    return bound_of(dtype, (double)count, magnitude, value) + lost * (1 + unit_of(dtype));
+}
+
+/* The sum of n products as an instruction after the other adds them that keeps so many bits. */
+static double sum_kept(int bits, int64_t n, const double *a, const double *b)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n; k += KEPT_STEP) {
+        const int64_t end = k + KEPT_STEP < n ? k + KEPT_STEP : n;
+        double greatest = fabs(sum);
+        for (int64_t i = k; i < end; i++)
+            greatest = fmax(greatest, fabs(a[i] * b[i]));
+        int exponent; /* greatest is in [2^(exponent - 1), 2^exponent) */
+        (void)frexp(greatest, &exponent);
+        const double unit = ldexp(1, exponent - bits);
+        double total = trunc(sum / unit);
+        for (int64_t i = k; i < end; i++)
+            total += trunc(a[i] * b[i] / unit);
+        sum = total * unit;
+    }
+    return sum;
+}
+
+/* Of [-1, 1), or of [0, 1): sums of those do not cancel out, and what is cut off adds up. */
+static double draw_narrow(struct draw *draw, enum tess_fp8_format format, bool positive)
+{
+    const float x = (float)draw_real(draw, TESS_F32);
+    return (double)tess__f32_of_fp8(format, tess__fp8_of_f32(format, positive ? fabsf(x) : x));
+}
+
+#define KEPT_TURNS 200
+
+/* Sums that are out of bounds where so many bits are kept: of those of f32, and of what is lost. */
+static void count_beyond(int bits, int64_t n, int *beyond_f32, int *beyond_lost)
+{
+    struct draw draw = {(uint64_t)n};
+    double *a = reals(n), *b = reals(n);
+    for (int turn = 0; turn < KEPT_TURNS; turn++) {
+        double sum = 0, magnitude = 0;
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = draw_narrow(&draw, TESS_FP8_E4M3, turn % 2);
+            b[i] = draw_narrow(&draw, TESS_FP8_E5M2, turn % 2);
+            sum += a[i] * b[i];
+            magnitude += fabs(a[i] * b[i]);
+        }
+        const double off = fabs(sum_kept(bits, n, a, b) - sum);
+        const double f32 = bound_of(TESS_F32, (double)n, magnitude, sum);
+        *beyond_f32 += off > f32;
+        *beyond_lost += off > f32 + bound_lost(n, magnitude);
+    }
+    free(a);
+    free(b);
+}
+
+/* The bound holds of sums that keep the bits that it is made for, where that of f32 does not; half
+ * of those bits are noticed. */
+static void case_kept_bits(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {16, 32, 48, 160, 1024};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        int beyond_f32 = 0, beyond_lost = 0, worse = 0;
+        count_beyond(KEPT_BITS, lengths[i], &beyond_f32, &beyond_lost);
+        assert_int_equal(beyond_lost, 0);
+        assert_true(beyond_f32 >= KEPT_TURNS / 20);
+        beyond_f32 = 0;
+        count_beyond(KEPT_BITS / 2, lengths[i], &beyond_f32, &worse);
+        assert_true(worse >= KEPT_TURNS / 4);
+    }
+}
+
 #define UNIT_E4M3 0x1p-4 /* half of the last of 3 + 1 bits */
 #define UNIT_E5M2 0x1p-3
 
@@ -307,7 +406,7 @@ static void check_forward(struct layer *l)
         const double sum = dot_exact(&s, l->b[o], &magnitude, &loss[i], &before[i]);
         expected[i] = d->relu && sum < 0 ? 0 : sum;
         before[i] = d->relu && before[i] < 0 ? 0 : before[i];
-        bound[i] = bound_of(d->dtype, (double)d->in, magnitude, expected[i]);
+        bound[i] = bound_narrow(d->dtype, d->in, d->in, magnitude, expected[i]);
         loss[i] += bound[i];
     }
     check_close("fp8 y", got, expected, bound, count);
@@ -338,7 +437,7 @@ static void check_backward_data(struct layer *l)
                               .b8 = l->w8 + k};
         double magnitude, loss, whole;
         expected[i] = dot_exact(&s, 0, &magnitude, &loss, &whole);
-        bound[i] = bound_of(d->dtype, (double)d->out, magnitude, expected[i]);
+        bound[i] = bound_narrow(d->dtype, d->out, d->out, magnitude, expected[i]);
     }
     check_close("fp8 dx", got, expected, bound, count);
     free(got);
@@ -366,7 +465,7 @@ static void check_backward_weight(struct layer *l)
                               .b8 = l->x8 + k};
         double magnitude, loss, whole;
         expected[i] = dot_exact(&s, 0, &magnitude, &loss, &whole);
-        bound[i] = bound_of(TESS_F32, (double)d->rows, magnitude, expected[i]);
+        bound[i] = bound_narrow(TESS_F32, d->rows, d->leaf_rows, magnitude, expected[i]);
     }
     check_close("fp8 dw", got, expected, bound, count);
     /* The bias's gradient is of dy as it is. */
@@ -504,7 +603,7 @@ static void case_history(void **state)
                                   .b8 = l.w8 + i % N * N};
             double magnitude, loss, whole;
             expected[i] = dot_exact(&s, 0, &magnitude, &loss, &whole);
-            bound[i] = bound_of(TESS_BF16, N, magnitude, expected[i]);
+            bound[i] = bound_narrow(TESS_BF16, N, N, magnitude, expected[i]);
         }
         check_close("fp8 y by history", got, expected, bound, N * N);
         free(got);
@@ -568,9 +667,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_random_bits), cmocka_unit_test(case_scales),
         cmocka_unit_test(case_layers),      cmocka_unit_test(case_leaves),
         cmocka_unit_test(case_history),     cmocka_unit_test(case_not_finite),
-        cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_refused),     cmocka_unit_test(case_kept_bits),
     };
     const char *backend = device_backend(argc, argv);
+    on_gpu = strcmp(backend, "cuda") == 0;
     device_open(&device, backend, (size_t)1 << 20);
     char why[200] = "";
     int status = device.kernel->ops->supports(&layers[0], why, sizeof(why))

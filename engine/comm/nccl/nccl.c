@@ -232,6 +232,8 @@ static void family_free(struct nccl_family *family)
     /* Requested by a peer when this rank had left the group already. */
     tess__nccl_channels_close(family, NULL);
     tess__nccl_post_close(family);
+    if (family->greeting != NULL)
+        tess__cuda_log_error(cudaFree(family->greeting), "cudaFree");
     pthread_cond_destroy(&family->changed);
     pthread_mutex_destroy(&family->lock);
     free(family);
@@ -312,6 +314,7 @@ static const struct tess_comm_ops nccl_ops = {
     .wait = nccl_wait,
     .poll = nccl_poll,
     .attach = nccl_attach,
+    .meet = tess__nccl_meet,
     .alloc = tess__nccl_alloc,
     .release = tess__nccl_release,
     .split = nccl_split,
@@ -380,11 +383,14 @@ static enum tess_status open_root(struct nccl_family *family, const struct tess_
 {
     ncclUniqueId id;
     ncclConfig_t config;
+    void *greeting = NULL;
     TESS_TRY(group_new(family, boot->rank, boot->rank_count, order, root_out));
     struct nccl_group *root = *root_out;
     for (int32_t r = 0; r < boot->rank_count; r++)
         root->member[r] = r;
     root->id = 1;
+    CUDA_TRY(cudaMalloc(&greeting, 2));
+    family->greeting = greeting;
     TESS_TRY(open_meet(family, boot, order, &id));
     TESS_TRY(tess__nccl_post_open(family, boot));
     tess__nccl_config(family, &config);

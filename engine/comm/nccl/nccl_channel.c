@@ -10,8 +10,15 @@
  *     lower rank                      higher rank
  *     wanted, or requested   <------  wanted: request
  *     an id: invitation      ------>  starts
- *     starts                          ready
+ *     starts                          greets
+ *     greets                 <----->  ready
  *     ready
+ *
+ * NCCL connects two ranks at the first message of each, and the call's state is ncclInProgress
+ * until both have made it. So the threads exchange a byte, the greeting: after it a message is
+ * queued and its rank goes on. All of this takes memory of the device, for which CUDA may wait
+ * until the device has nothing to do: ranks that have other calls under way when they send for the
+ * first time meet before (tess_comm_meet).
  */
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"
@@ -62,10 +69,36 @@ static ncclResult_t channel_start(struct nccl_family *family, struct nccl_channe
 {
     ncclConfig_t config;
     tess__nccl_config(family, &config);
+    if (tess__nccl_lane_open(&channel->lane) != TESS_OK)
+        return ncclUnhandledCudaError;
     channel->state = NCCL_STARTING;
     channel->free_before = tess__cuda_free_bytes();
     return ncclCommInitRankConfig(&channel->lane.comm, 2, channel->id,
                                   channel->from == family->rank ? 0 : 1, &config);
+}
+
+/* Lock held. */
+static ncclResult_t channel_greet(struct nccl_family *family, struct nccl_channel *channel)
+{
+    const struct nccl_lane *lane = &channel->lane;
+    channel->state = NCCL_GREETING;
+    return channel->from == family->rank
+               ? ncclSend(family->greeting, 1, ncclUint8, 1, lane->comm, lane->own)
+               : ncclRecv(family->greeting + 1, 1, ncclUint8, 0, lane->comm, lane->own);
+}
+
+/* Lock held. The greeting has been sent or has come: what follows waits for nothing but data. */
+static ncclResult_t channel_finish(struct nccl_family *family, struct nccl_channel *channel)
+{
+    const cudaError_t error = tess__cuda_polled(cudaStreamQuery(channel->lane.own));
+    if (error == cudaErrorNotReady)
+        return ncclInProgress;
+    if (error != cudaSuccess)
+        return ncclUnhandledCudaError;
+    tess__cuda_usage_took(family->device, CUDA_USAGE_COMM, channel->free_before);
+    channel->state = NCCL_READY;
+    pthread_cond_broadcast(&family->changed);
+    return ncclSuccess;
 }
 
 /* Lock held. */
@@ -74,14 +107,10 @@ static ncclResult_t channel_poll(struct nccl_family *family, struct nccl_channel
     ncclResult_t result = ncclSuccess, asked = ncclSuccess;
     if (channel->lane.comm != NULL)
         asked = ncclCommGetAsyncError(channel->lane.comm, &result);
-    if (asked != ncclSuccess)
-        return asked;
-    if (result == ncclSuccess) {
-        tess__cuda_usage_took(family->device, CUDA_USAGE_COMM, channel->free_before);
-        channel->state = NCCL_READY;
-        pthread_cond_broadcast(&family->changed);
-    }
-    return result;
+    if (asked != ncclSuccess || result != ncclSuccess)
+        return asked != ncclSuccess ? asked : result;
+    return channel->state == NCCL_STARTING ? channel_greet(family, channel)
+                                           : channel_finish(family, channel);
 }
 
 /*
@@ -94,7 +123,7 @@ static bool channel_step(struct nccl_family *family, struct nccl_channel *channe
     bool lower = family->rank < peer;
     *letter = (struct nccl_letter){
         .group = channel->group, .from = channel->from, .to = channel->to, .sender = family->rank};
-    if (channel->state == NCCL_STARTING) {
+    if (channel->state == NCCL_STARTING || channel->state == NCCL_GREETING) {
         *result = channel_poll(family, channel);
         return false;
     }
@@ -201,13 +230,18 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
         tess__nccl_post_wake(family);
         TESS_TRY(channel_await(family, channel));
     }
-    /* Its own stream and queue are the rank's to make. */
-    if (channel->lane.own == NULL)
-        TESS_TRY(tess__nccl_lane_open(&channel->lane));
+    /* Its queue is the rank's to make. */
     if (device && channel->lane.queue == NULL)
         TESS_TRY(tess__nccl_lane_attach(&channel->lane, group->comm.queue));
     *lane_out = &channel->lane;
     return TESS_OK;
+}
+
+enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t to)
+{
+    struct nccl_group *group = (struct nccl_group *)comm;
+    struct nccl_lane *lane;
+    return tess__nccl_channel_get(group, from, to, comm->queue != NULL, &lane);
 }
 
 struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,

@@ -120,7 +120,7 @@ struct nccl_group {
     struct tess_fence *full[2], *taken[2];
 };
 
-enum nccl_channel_state { NCCL_WANTED, NCCL_ASKED, NCCL_STARTING, NCCL_READY };
+enum nccl_channel_state { NCCL_WANTED, NCCL_ASKED, NCCL_STARTING, NCCL_GREETING, NCCL_READY };
 
 struct nccl_channel {
     struct nccl_channel *next;
@@ -157,6 +157,7 @@ struct nccl_family {
     enum tess_status status; /* why, once failed */
     char reason[800];
     bool logged; /* it has been */
+    unsigned char *greeting; /* [2] on the device: what channels send and receive at first */
 };
 
 /* ---- nccl_family.c: failure, and waiting for NCCL itself ------------------------------------- */
@@ -273,9 +274,12 @@ void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *l
 
 /* ---- nccl_channel.c, nccl_post.c ------------------------------------------------------------- */
 
-/* The lane of messages from one member of the group to another, made at its first use. */
+/* The lane of messages from one member of the group to another, made at its first use. With
+ * `device` it is on the group's queue. */
 enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, int32_t to,
                                         bool device, struct nccl_lane **lane_out);
+/* ops->meet: both ranks' lane is made before it is used. */
+enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t to);
 /* Do what can be done for channels that are being made; the thread's, lock not held. True while
  * there are any. */
 bool tess__nccl_channels_advance(struct nccl_family *family);

@@ -120,6 +120,8 @@ struct tess_comm_ops {
     enum tess_status (*poll)(struct tess_comm *comm);
     /* OPTIONAL, default: nothing to do. comm->queue is `queue`, or about to be NULL. Collective. */
     enum tess_status (*attach)(struct tess_comm *comm, struct tess_queue *queue);
+    /* OPTIONAL, default: nothing to do. See tess_comm_meet. */
+    enum tess_status (*meet)(struct tess_comm *comm, int32_t from, int32_t to);
     /* REQUIRED. See tess_comm_alloc. */
     enum tess_status (*alloc)(struct tess_comm *comm, size_t bytes, void **memory_out);
     /* REQUIRED. Free what alloc gave; only on the communicator that gave it. */
@@ -241,6 +243,14 @@ enum tess_status tess_comm_send(struct tess_comm *comm, const void *source, size
                                 enum tess_dtype dtype, int32_t peer, struct tess_event *event_out);
 enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t count,
                                 enum tess_dtype dtype, int32_t peer, struct tess_event *event_out);
+
+/*
+ * There will be messages from `from` to `to`, this rank being one of them: make what they need.
+ * Both call it, in any order with others, and wait for each other; no call is under way in any
+ * group of either. OPTIONAL: the first message between two ranks does the same, and on a device
+ * may then wait for calls that are under way, which the peer may not have made yet.
+ */
+enum tess_status tess_comm_meet(struct tess_comm *comm, int32_t from, int32_t to);
 
 /* Return when every rank has called it. Collective. */
 enum tess_status tess_comm_barrier(struct tess_comm *comm);
