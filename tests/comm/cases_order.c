@@ -237,6 +237,57 @@ void case_messages(void **state)
     case_run(state, order_messages_rank, NULL);
 }
 
+/*
+ * A receive is under way on rank 1 while several groups add up device memory, and only then rank 0
+ * sends: work of one stream does not wait for that of another, however many there are.
+ */
+static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    enum { GROUPS = 3 };
+    struct tess_comm *group[GROUPS];
+    struct tess_event event = {0};
+    struct place place, sum;
+    int64_t *word, *total;
+    for (int g = 0; g < GROUPS; g++)
+        WORLD_OK(tess_comm_split(comm, 0, comm->rank, &group[g]));
+    if (comm->rank < 2)
+        WORLD_OK(tess_comm_meet(comm, 0, 1));
+    WORLD_OK(place_open(comm, sizeof(*word), false, &place));
+    WORLD_OK(place_open(comm, sizeof(*total), false, &sum));
+    word = (int64_t *)place.host;
+    total = (int64_t *)sum.host;
+    if (comm->rank == 1)
+        WORLD_OK(tess_comm_recv(comm, place.at, 1, TESS_I64, 0, &event));
+    for (int g = 0; g < GROUPS; g++) {
+        *total = comm->rank;
+        WORLD_OK(place_put(&sum, total, sizeof(*total)));
+        WORLD_OK(
+            tess_comm_all_reduce(group[g], sum.at, sum.at, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
+        WORLD_OK(place_get(&sum, total, sizeof(*total)));
+        WORLD_CHECK(*total == (int64_t)comm->rank_count * (comm->rank_count - 1) / 2);
+    }
+    if (comm->rank == 0) {
+        *word = 7;
+        WORLD_OK(place_put(&place, word, sizeof(*word)));
+        WORLD_OK(tess_comm_send(comm, place.at, 1, TESS_I64, 1, NULL));
+    }
+    WORLD_OK(tess_event_wait(&event));
+    if (comm->rank == 1)
+        WORLD_OK(place_get(&place, word, sizeof(*word)));
+    WORLD_CHECK(comm->rank > 1 || *word == 7);
+    place_close(&place);
+    place_close(&sum);
+    for (int g = 0; g < GROUPS; g++)
+        tess_comm_close(group[g]);
+    return 0;
+}
+
+void case_queues(void **state)
+{
+    case_run(state, order_queues_rank, NULL);
+}
+
 /* A random program, the same on all ranks: kinds, sizes, memory and moments of waiting are drawn.
  */
 static int order_random_program(struct tess_comm *comm, uint64_t seed, const struct place *shared,

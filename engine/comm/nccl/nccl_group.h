@@ -156,7 +156,7 @@ struct nccl_family {
     bool stuck;              /* it did not in time */
     enum tess_status status; /* why, once failed */
     char reason[800];
-    bool logged; /* it has been */
+    bool logged;             /* it has been */
     unsigned char *greeting; /* [2] on the device: what channels send and receive at first */
 };
 
@@ -241,6 +241,8 @@ void tess__nccl_group_detach(struct nccl_group *group);
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype);
 enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call);
+/* Connect all lanes of a group that is attached, ahead of its calls. Collective. */
+enum tess_status tess__nccl_run_first(struct nccl_group *group);
 /* Elements of each rank's slice where `count` of them are dealt out; the last may have fewer. */
 size_t tess__nccl_slice(size_t count, int32_t rank_count);
 /* Payload that leaves and reaches this rank. */
