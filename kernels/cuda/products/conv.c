@@ -196,8 +196,7 @@ static enum tess_status conv_open_product(struct tess_op *op, enum conv_way whic
     const struct cuda_product product = conv_product(op, which);
     const struct conv_size n = conv_size(&op->desc);
     const int64_t leaves = n.plain && !n.wide ? op->desc.rows / op->desc.leaf_rows : 1;
-    TESS_TRY(tess__cuda_rows_open(op->kernel, &product, leaves, rows));
-    return rows->leaf != NULL ? TESS_OK : conv_no_algorithm(&op->desc);
+    return tess__cuda_rows_open(op->kernel, &product, leaves, rows);
 }
 
 static enum tess_status conv_open_weight(struct tess_op *op)
@@ -225,12 +224,22 @@ static enum tess_status conv_open_way(struct tess_op *op, enum conv_way way)
     return way == CONV_WEIGHT ? conv_open_weight(op) : conv_open_product(op, way);
 }
 
+static bool conv_has(const struct tess_op *op, enum conv_way way)
+{
+    const struct conv_data *data = op->data;
+    return data->cudnn[way] != NULL || data->rows[way].leaf != NULL;
+}
+
 static enum tess_status conv_open_plans(struct tess_op *op)
 {
     TESS_TRY(conv_open_way(op, CONV_FORWARD));
     TESS_TRY(conv_open_way(op, CONV_FORWARD_BIAS));
     if (op->desc.input_grad)
         TESS_TRY(conv_open_way(op, CONV_DATA));
+    /* Whether there is a bias is known when it runs: one of the two must be there. */
+    if ((!conv_has(op, CONV_FORWARD) && !conv_has(op, CONV_FORWARD_BIAS)) ||
+        (op->desc.input_grad && !conv_has(op, CONV_DATA)))
+        return conv_no_algorithm(&op->desc);
     return conv_open_way(op, CONV_WEIGHT);
 }
 
@@ -329,6 +338,8 @@ enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, co
     const struct cuda_rows *rows = &data->rows[which];
     /* cuBLASLt takes a bias as void *, though it only reads it. */
     struct cuda_operands o = {.b = x, .d = y, .bias = (void *)(uintptr_t)bias};
+    if (!conv_has(op, which))
+        return conv_no_algorithm(d);
     if (plan != NULL) {
         TESS_TRY(conv_run_leaves(op, plan,
                                  &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y}));

@@ -61,19 +61,19 @@ static enum tess_status linear_open_rows(struct tess_op *op, enum linear_product
     return tess__cuda_rows_open(op->kernel, product, leaves, &data->rows[which]);
 }
 
-/* A product that must be there. */
+static enum tess_status linear_no_algorithm(const struct tess_op *op)
+{
+    TESS_FAIL(TESS_ERR_UNSUPPORTED,
+              "cuBLASLt has no algorithm for a linear layer of %lld inputs, %lld outputs and "
+              "%lld rows in %s%s",
+              (long long)op->desc.in, (long long)op->desc.out, (long long)op->desc.leaf_rows,
+              tess_dtype_name(op->desc.dtype), linear_is_narrow(&op->desc) ? " as fp8" : "");
+}
+
 static enum tess_status linear_open_plain(struct tess_op *op, enum linear_product which)
 {
-    const struct linear_data *data = op->data;
     const struct cuda_product product = linear_product(op, which);
-    TESS_TRY(linear_open_rows(op, which, &product));
-    if (data->rows[which].leaf == NULL)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "cuBLASLt has no algorithm for a linear layer of %lld inputs, %lld outputs and "
-                  "%lld rows in %s%s",
-                  (long long)op->desc.in, (long long)op->desc.out, (long long)op->desc.leaf_rows,
-                  tess_dtype_name(op->desc.dtype), linear_is_narrow(&op->desc) ? " as fp8" : "");
-    return TESS_OK;
+    return linear_open_rows(op, which, &product);
 }
 
 /* A fused GELU, where there is one: its saved input has the rows of D, and cuBLASLt requires them
@@ -89,10 +89,15 @@ static enum tess_status linear_open_gelu(struct tess_op *op, enum linear_product
 static enum tess_status linear_open_plans(struct tess_op *op)
 {
     const struct tess_op_desc *d = &op->desc;
+    const struct linear_data *data = op->data;
     TESS_TRY(linear_open_plain(op, LINEAR_FORWARD));
     TESS_TRY(linear_open_plain(op, LINEAR_FORWARD_BIAS));
     if (d->input_grad)
         TESS_TRY(linear_open_plain(op, LINEAR_DATA));
+    /* Whether there is a bias is known when it runs: one of the two must be there. */
+    if ((data->rows[LINEAR_FORWARD].leaf == NULL && data->rows[LINEAR_FORWARD_BIAS].leaf == NULL) ||
+        (d->input_grad && data->rows[LINEAR_DATA].leaf == NULL))
+        return linear_no_algorithm(op);
     if (d->gelu) {
         TESS_TRY(linear_open_gelu(op, LINEAR_FORWARD_GELU));
         TESS_TRY(linear_open_gelu(op, LINEAR_FORWARD_BIAS_GELU));
@@ -187,6 +192,8 @@ static enum tess_status linear_run(struct tess_op *op, enum linear_product which
     const struct cuda_rows *rows = &data->rows[which];
     const bool is_data = which == LINEAR_DATA || which == LINEAR_DATA_GELU;
     const enum cuda_fp8_operand operand = is_data ? CUDA_FP8_DY : CUDA_FP8_X;
+    if (rows->leaf == NULL && !is_data)
+        return linear_no_algorithm(op);
     if (rows->leaf == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "a linear layer was opened without this product: set input_grad in its "

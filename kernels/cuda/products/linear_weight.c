@@ -1,7 +1,7 @@
 /*
  * Weight and bias gradients of linear layers: one product per leaf, dw[out, in] = dy^T x, added
- * over the leaves by the tree of matmul_tree.h. Where cuBLASLt can, the product sums dy's rows on
- * the way.
+ * over the leaves by the tree of matmul_tree.h. Where cuBLASLt can with the same algorithm, the
+ * product sums dy's rows on the way.
  */
 #include "cuda/products/linear_data.h"
 
@@ -28,7 +28,10 @@ enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
                   "inputs, %lld outputs and %lld rows in %s%s",
                   (long long)d->in, (long long)d->out, (long long)d->leaf_rows,
                   tess_dtype_name(d->dtype), narrow ? " as fp8" : "");
+    /* Of a layer that is cut into parts only one has the bias, and which depends on the ranks: dw
+     * must not. */
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    p.like_plain = true;
     /* The bias's gradient is of dy as it is, not of what 8 bits leave of it. */
     return narrow ? TESS_OK : tess__cuda_plan_get(op->kernel, &p, &data->weight_and_bias);
 }

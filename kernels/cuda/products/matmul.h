@@ -33,6 +33,8 @@ enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where);
 struct cuda_product {
     int64_t m, n, k;
     int64_t like_n;         /* 0; or the algorithm is that of the same product with this n */
+    bool like_plain;        /* the algorithm, and the bits, are those of the same product without
+                               its epilogue */
     cudaDataType_t a, b, d; /* f32, f16, bf16; A and B also e4m3 and e5m2 */
     cublasLtEpilogue_t epilogue;
     cublasComputeType_t compute;
@@ -62,9 +64,10 @@ void tess__cuda_matmul_close(struct tess_kernel *kernel);
 
 /*
  * Measure the candidates of every plan made from here on, and keep the choice in the text file
- * `cache_path` (NULL: nowhere), by device, library version and product. A choice that is in the
- * file is used without measuring, so that ranks that share the file share the algorithms and with
- * them the bits. A file that cannot be read or is damaged costs a warning and new measurements.
+ * `cache_path` (NULL: nowhere), by device, driver, library version and product. A choice that is in
+ * the file is used without measuring, so that ranks that share the file share the algorithms and
+ * with them the bits. A file that cannot be read or is damaged costs a warning and new
+ * measurements.
  */
 enum tess_status tess__cuda_matmul_autotune(struct tess_kernel *kernel, bool on,
                                             const char *cache_path);

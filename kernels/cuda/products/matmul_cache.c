@@ -166,9 +166,13 @@ static enum tess_status matmul_query(struct tess_kernel *kernel, const struct cu
     };
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
     const char *where = "cublasLtMatmulPreferenceSetAttribute";
-    for (size_t i = 0; i < sizeof(set) / sizeof(set[0]) && error == CUBLAS_STATUS_SUCCESS; i++)
+    for (size_t i = 0; i < sizeof(set) / sizeof(set[0]) && error == CUBLAS_STATUS_SUCCESS; i++) {
         error = cublasLtMatmulPreferenceSetAttribute(preference, set[i].attribute, set[i].value,
                                                      set[i].bytes);
+        /* Without the mask others come too, which matmul_sift leaves out. */
+        if (set[i].attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+            error = CUBLAS_STATUS_SUCCESS;
+    }
     if (error == CUBLAS_STATUS_SUCCESS) {
         where = "cublasLtMatmulAlgoGetHeuristic";
         error = cublasLtMatmulAlgoGetHeuristic(tess__cuda_state(kernel)->blas, plan->work, plan->a,
@@ -199,42 +203,74 @@ static int matmul_sift(struct tess_kernel *kernel, struct cuda_plan *plan,
     return kept;
 }
 
-static enum tess_status matmul_choose(struct tess_kernel *kernel, struct cuda_plan *plan)
+/* The first candidate that runs, or the fastest. */
+static enum tess_status matmul_pick(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                    const cublasLtMatmulHeuristicResult_t *candidate, int count,
+                                    const struct cuda_operands *operands)
 {
-    cublasLtMatmulHeuristicResult_t candidate[MATMUL_CANDIDATES];
-    const uint32_t wanted = plan->product.split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
-                                                : CUBLASLT_REDUCTION_SCHEME_NONE;
-    int count;
-    TESS_TRY(matmul_query(kernel, plan, wanted, candidate, &count));
-    count = matmul_sift(kernel, plan, candidate, count);
-    if (count == 0) {
-        TESS_TRY(matmul_query(kernel, plan, CUBLASLT_REDUCTION_SCHEME_MASK, candidate, &count));
-        count = matmul_sift(kernel, plan, candidate, count);
-    }
-    if (count == 0)
-        return TESS_OK;
-    plan->found = tess__cuda_plan_accept(kernel, plan, &candidate[0].algo);
-    return tess__cuda_state(kernel)->plans->tune
-               ? tess__cuda_plan_tune(kernel, plan, candidate, count)
-               : TESS_OK;
+    if (tess__cuda_state(kernel)->plans->tune && operands != NULL && count > 0)
+        return tess__cuda_plan_tune(kernel, plan, candidate, count, operands);
+    for (int i = 0; i < count && !plan->found; i++)
+        TESS_TRY(tess__cuda_plan_prove(kernel, plan, &candidate[i].algo, operands));
+    return TESS_OK;
 }
 
-/* The algorithm of the same product with another n. */
+static enum tess_status matmul_choose_by(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                         const struct cuda_operands *operands)
+{
+    cublasLtMatmulHeuristicResult_t candidate[MATMUL_CANDIDATES];
+    const uint32_t schemes[] = {plan->product.split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                    : CUBLASLT_REDUCTION_SCHEME_NONE,
+                                CUBLASLT_REDUCTION_SCHEME_MASK};
+    for (int i = 0; i < 2 && !plan->found; i++) {
+        int count;
+        TESS_TRY(matmul_query(kernel, plan, schemes[i], candidate, &count));
+        count = matmul_sift(kernel, plan, candidate, count);
+        TESS_TRY(matmul_pick(kernel, plan, candidate, count, operands));
+    }
+    return TESS_OK;
+}
+
+static enum tess_status matmul_choose(struct tess_kernel *kernel, struct cuda_plan *plan)
+{
+    struct cuda_trial trial;
+    enum tess_status status = tess__cuda_trial_open(kernel, plan, &trial);
+    if (status == TESS_ERR_MEMORY) {
+        tess_log(TESS_LOG_WARN,
+                 "no device memory to try a product %lld x %lld x %lld: cuBLASLt's own choice",
+                 (long long)plan->product.m, (long long)plan->product.n,
+                 (long long)plan->product.k);
+        return matmul_choose_by(kernel, plan, NULL);
+    }
+    TESS_TRY(status);
+    status = matmul_choose_by(kernel, plan, &trial.operands);
+    tess__cuda_trial_close(&trial);
+    return status;
+}
+
+/* The algorithm of the same product with another n, or without its epilogue. */
 static enum tess_status matmul_choose_alike(struct tess_kernel *kernel, struct cuda_plan *plan)
 {
     struct cuda_product product = plan->product;
-    product.n = product.like_n;
+    if (product.like_n > 0)
+        product.n = product.like_n;
+    if (product.like_plain)
+        product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     product.like_n = 0;
+    product.like_plain = false;
     struct cuda_plan *model;
     TESS_TRY(tess__cuda_plan_get(kernel, &product, &model));
     plan->found = model != NULL && tess__cuda_plan_accept(kernel, plan, &model->algorithm);
-    return TESS_OK;
+    return plan->found && plan->product.like_plain
+               ? tess__cuda_plan_agrees(kernel, plan, model, &plan->found)
+               : TESS_OK;
 }
 
 static bool matmul_same(const struct cuda_product *a, const struct cuda_product *b)
 {
-    return a->m == b->m && a->n == b->n && a->k == b->k && a->like_n == b->like_n && a->a == b->a &&
-           a->b == b->b && a->d == b->d && a->epilogue == b->epilogue && a->compute == b->compute &&
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->like_n == b->like_n &&
+           a->like_plain == b->like_plain && a->a == b->a && a->b == b->b && a->d == b->d &&
+           a->epilogue == b->epilogue && a->compute == b->compute &&
            a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
            a->split == b->split;
 }
@@ -256,8 +292,8 @@ enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cu
         plan->product = *product;
         enum tess_status status = matmul_describe(plan);
         if (status == TESS_OK)
-            status = product->like_n > 0 ? matmul_choose_alike(kernel, plan)
-                                         : matmul_choose(kernel, plan);
+            status = product->like_n > 0 || product->like_plain ? matmul_choose_alike(kernel, plan)
+                                                                : matmul_choose(kernel, plan);
         if (status != TESS_OK) {
             TESS_KEEP(status, matmul_drop(plan));
             return status;

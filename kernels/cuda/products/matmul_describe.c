@@ -34,20 +34,21 @@ static const char *describe_epilogue(cublasLtEpilogue_t epilogue)
 
 static void describe_plan(const struct cuda_plan *plan, char *text, size_t bytes)
 {
-    struct matmul_choice choice = {{0}};
-    if (tess__cuda_choice_read(&plan->algorithm, &choice) != TESS_OK)
-        choice.field[MATMUL_ID] = -1;
+    const cublasLtMatmulAlgo_t *a = &plan->algorithm;
     const struct cuda_product *p = &plan->product;
     int length =
         snprintf(text, bytes,
-                 "%lld x %lld x %lld %s%s %s%s -> %s%s: algorithm %lld, tile %lld, "
-                 "stages %lld, split %lld, cluster %lld, %zu KiB",
+                 "%lld x %lld x %lld %s%s %s%s -> %s%s: algorithm %d, tile %d, "
+                 "stages %d, split %d, cluster %d, %zu KiB",
                  (long long)p->m, (long long)p->n, (long long)p->k, describe_type(p->a),
                  p->transpose_a ? "^T" : "", describe_type(p->b), p->transpose_b ? "^T" : "",
                  describe_type(p->d), describe_epilogue(p->epilogue),
-                 (long long)choice.field[MATMUL_ID], (long long)choice.field[MATMUL_TILE],
-                 (long long)choice.field[MATMUL_STAGES], (long long)choice.field[MATMUL_SPLIT_K],
-                 (long long)choice.field[MATMUL_CLUSTER_SHAPE], plan->workspace_bytes >> 10);
+                 tess__cuda_algorithm_attribute(a, CUBLASLT_ALGO_CONFIG_ID, 4),
+                 tess__cuda_algorithm_attribute(a, CUBLASLT_ALGO_CONFIG_TILE_ID, 4),
+                 tess__cuda_algorithm_attribute(a, CUBLASLT_ALGO_CONFIG_STAGES_ID, 4),
+                 tess__cuda_algorithm_attribute(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4),
+                 tess__cuda_algorithm_attribute(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2),
+                 plan->workspace_bytes >> 10);
     if (length < 0 || (size_t)length >= bytes)
         return;
     text += length;

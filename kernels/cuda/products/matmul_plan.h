@@ -3,7 +3,6 @@
 #define KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H
 
 #include "cuda/products/matmul.h"
-#include "cuda/products/matmul_store.h"
 
 /* Number of algorithms requested from the heuristics: more than one, because those that split the
  * sum are skipped, and because candidates may be measured. */
@@ -52,12 +51,16 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
 void tess__cuda_trial_close(struct cuda_trial *trial);
 /* Sets rows->all->alike. */
 enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struct cuda_rows *rows);
+/* Does a plan with the algorithm of `plain`, the same product without its epilogue, run, and give
+ * the same D? */
+enum tess_status tess__cuda_plan_agrees(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                        struct cuda_plan *plain, bool *agrees_out);
 
-/* matmul_tune.c. Chooses among `count` candidates by measuring, or by what is in the store. */
+/* matmul_tune.c. Chooses among `count` candidates by measuring, or by what is in the store; sets
+ * plan->found. */
 enum tess_status tess__cuda_plan_tune(struct tess_kernel *kernel, struct cuda_plan *plan,
-                                      const cublasLtMatmulHeuristicResult_t *candidate, int count);
-enum tess_status tess__cuda_choice_read(const cublasLtMatmulAlgo_t *algorithm,
-                                        struct matmul_choice *choice_out);
+                                      const cublasLtMatmulHeuristicResult_t *candidate, int count,
+                                      const struct cuda_operands *operands);
 
 /* Bytes of one element. */
 static inline size_t matmul_type_bytes(cudaDataType_t type)
@@ -94,5 +97,17 @@ enum tess_status tess__cuda_plan_point(struct cuda_plan *plan, const struct cuda
  * does it work for the plan? Sets algorithm and workspace_bytes if so. */
 bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,
                             const cublasLtMatmulAlgo_t *algorithm);
+/* Run it and wait for it; *runs_out is false where the library refuses, which it may though it has
+ * named and checked the algorithm. */
+enum tess_status tess__cuda_plan_try(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                     const struct cuda_operands *operands, bool *runs_out);
+/* plan->found: it accepts the algorithm and runs with it. operands NULL: there is no room to. */
+enum tess_status tess__cuda_plan_prove(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       const struct cuda_operands *operands);
+/* An attribute of 2 or 4 bytes; INT32_MAX where it cannot be had. */
+int32_t tess__cuda_algorithm_attribute(const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                       size_t bytes);
 
 #endif

@@ -42,24 +42,24 @@ static enum tess_status matmul_set_pointer(struct cuda_plan *plan,
     return tess__cuda_plan_set(plan, attribute, &pointer, sizeof(pointer));
 }
 
-/* An attribute of 4 bytes; INT32_MAX where it cannot be had. */
-static int32_t matmul_attribute(const cublasLtMatmulAlgo_t *algorithm,
-                                cublasLtMatmulAlgoConfigAttributes_t attribute)
+int32_t tess__cuda_algorithm_attribute(const cublasLtMatmulAlgo_t *algorithm,
+                                       cublasLtMatmulAlgoConfigAttributes_t attribute, size_t bytes)
 {
-    int32_t value = 0;
+    int32_t value = 0; /* hosts of CUDA are little-endian: 2 bytes are its lower half */
     size_t written;
     const cublasStatus_t error =
-        cublasLtMatmulAlgoConfigGetAttribute(algorithm, attribute, &value, sizeof(value), &written);
+        cublasLtMatmulAlgoConfigGetAttribute(algorithm, attribute, &value, bytes, &written);
     return error == CUBLAS_STATUS_SUCCESS ? value : INT32_MAX;
 }
 
 bool tess__cuda_plan_accept(struct tess_kernel *kernel, struct cuda_plan *plan,
                             const cublasLtMatmulAlgo_t *algorithm)
 {
-    const bool allowed = matmul_attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 ||
-                         (plan->product.split &&
-                          matmul_attribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
-                              CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    const bool allowed =
+        tess__cuda_algorithm_attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4) <= 1 ||
+        (plan->product.split &&
+         tess__cuda_algorithm_attribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4) ==
+             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     cublasLtMatmulHeuristicResult_t result;
     if (!allowed ||
         cublasLtMatmulAlgoCheck(tess__cuda_state(kernel)->blas, plan->work, plan->a, plan->b,
@@ -89,11 +89,10 @@ enum tess_status tess__cuda_plan_point(struct cuda_plan *plan, const struct cuda
     return matmul_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o->scale_b);
 }
 
-enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_plan *plan,
-                                     const struct cuda_operands *o)
+static enum tess_status plan_check_operands(const struct cuda_plan *plan,
+                                            const struct cuda_operands *o)
 {
     const struct cuda_product *p = &plan->product;
-    const struct cuda_state *state = tess__cuda_state(kernel);
     if (!matmul_is_aligned(o->a, plan->align_a) || !matmul_is_aligned(o->b, plan->align_b) ||
         !matmul_is_aligned(o->d, plan->align_d) ||
         (matmul_has_bias(p) && !matmul_is_aligned(o->bias, plan->align_bias)) ||
@@ -102,12 +101,56 @@ enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_pla
                   "operands of a product %lld x %lld x %lld are not aligned to %u, %u, %u bytes",
                   (long long)p->m, (long long)p->n, (long long)p->k, plan->align_a, plan->align_b,
                   plan->align_d);
-    TESS_TRY(tess__cuda_plan_point(plan, o));
-    const float alpha = 1;
-    CUBLAS_TRY(cublasLtMatmul(state->blas, plan->work, &alpha, o->a, plan->a, o->b, plan->b,
-                              &o->beta, o->d, plan->d, o->d, plan->d, &plan->algorithm,
-                              state->workspace, plan->workspace_bytes, tess__cuda_stream(kernel)));
     return TESS_OK;
+}
+
+static cublasStatus_t plan_launch(struct tess_kernel *kernel, const struct cuda_plan *plan,
+                                  const struct cuda_operands *o)
+{
+    const struct cuda_state *state = tess__cuda_state(kernel);
+    const float alpha = 1;
+    return cublasLtMatmul(state->blas, plan->work, &alpha, o->a, plan->a, o->b, plan->b, &o->beta,
+                          o->d, plan->d, o->d, plan->d, &plan->algorithm, state->workspace,
+                          plan->workspace_bytes, tess__cuda_stream(kernel));
+}
+
+enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                     const struct cuda_operands *o)
+{
+    TESS_TRY(plan_check_operands(plan, o));
+    TESS_TRY(tess__cuda_plan_point(plan, o));
+    const cublasStatus_t error = plan_launch(kernel, plan, o);
+    return error == CUBLAS_STATUS_SUCCESS ? TESS_OK : tess__cuda_blas_fail(error, "cublasLtMatmul");
+}
+
+enum tess_status tess__cuda_plan_try(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                     const struct cuda_operands *o, bool *runs_out)
+{
+    const struct cuda_product *p = &plan->product;
+    TESS_TRY(plan_check_operands(plan, o));
+    TESS_TRY(tess__cuda_plan_point(plan, o));
+    const cublasStatus_t error = plan_launch(kernel, plan, o);
+    *runs_out = error == CUBLAS_STATUS_SUCCESS;
+    if (*runs_out) {
+        CUDA_TRY(cudaStreamSynchronize(tess__cuda_stream(kernel)));
+        return TESS_OK;
+    }
+    (void)cudaGetLastError(); /* else the next launch would report it */
+    tess_log(TESS_LOG_DEBUG,
+             "cuBLASLt does not run its algorithm %d for a product %lld x %lld x %lld: %s",
+             tess__cuda_algorithm_attribute(&plan->algorithm, CUBLASLT_ALGO_CONFIG_ID, 4),
+             (long long)p->m, (long long)p->n, (long long)p->k, cublasLtGetStatusString(error));
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_plan_prove(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                       const cublasLtMatmulAlgo_t *algorithm,
+                                       const struct cuda_operands *operands)
+{
+    plan->found = tess__cuda_plan_accept(kernel, plan, algorithm);
+    return plan->found && operands != NULL
+               ? tess__cuda_plan_try(kernel, plan, operands, &plan->found)
+               : TESS_OK;
 }
 
 enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cuda_rows *rows,

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STORE_HEAD "tessera-matmul 1\n"
+#define STORE_HEAD  "tessera-matmul 2\n"
+#define STORE_WORDS 8
 
 void tess__matmul_key_clean(char *key)
 {
@@ -55,23 +57,27 @@ static char *store_read(const char *path, const char **why)
     return text;
 }
 
-/* MATMUL_FIELD_COUNT numbers up to the end of the line. */
-static bool store_numbers(const char *text, struct matmul_choice *choice)
+/* FNV-1a. */
+static uint32_t store_sum(const char *from, const char *end)
 {
-    for (int i = 0; i < MATMUL_FIELD_COUNT; i++) {
-        if (*text < '0' || *text > '9')
+    uint32_t sum = 2166136261u;
+    for (; from < end; from++)
+        sum = (sum ^ (unsigned char)*from) * 16777619u;
+    return sum;
+}
+
+/* So many digits, as they are written, then `after`; *at moves behind it. */
+static bool store_hex(const char **at, int digits, char after, uint64_t *value_out)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < digits; i++) {
+        const char c = *(*at)++;
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
             return false;
-        char *end;
-        errno = 0;
-        long long value = strtoll(text, &end, 10);
-        if (errno != 0 || value > INT32_MAX)
-            return false;
-        if (*end != (i == MATMUL_FIELD_COUNT - 1 ? '\n' : ' '))
-            return false;
-        choice->field[i] = value;
-        text = end + 1;
+        value = value << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
     }
-    return true;
+    *value_out = value;
+    return *(*at)++ == after;
 }
 
 static bool store_is_printable(const char *from, const char *end)
@@ -83,15 +89,21 @@ static bool store_is_printable(const char *from, const char *end)
 
 /* The end of the line, where it is a choice: a printable key, a tab, the numbers. NULL otherwise.
  */
-static const char *store_line(const char *line)
+static const char *store_line(const char *line, struct matmul_choice *choice_out)
 {
-    struct matmul_choice choice;
-    const char *end = strchr(line, '\n');
-    const char *tab = strchr(line, '\t');
-    if (end == NULL || tab == NULL || tab > end || tab == line || tab - line >= MATMUL_KEY_MAX ||
-        !store_is_printable(line, tab) || !store_numbers(tab + 1, &choice))
+    const char *tab = strchr(line, '\t'), *at = tab + 1;
+    uint64_t nanoseconds, sum;
+    if (tab == NULL || tab == line || tab - line >= MATMUL_KEY_MAX ||
+        !store_is_printable(line, tab))
         return NULL;
-    return end + 1;
+    for (int i = 0; i < STORE_WORDS; i++)
+        if (!store_hex(&at, 16, ' ', &choice_out->algorithm[i]))
+            return NULL;
+    if (!store_hex(&at, 8, ' ', &nanoseconds) || nanoseconds > INT32_MAX)
+        return NULL;
+    choice_out->nanoseconds = (int64_t)nanoseconds;
+    const uint32_t expected = store_sum(line, at);
+    return store_hex(&at, 8, '\n', &sum) && sum == expected ? at : NULL;
 }
 
 /* A whole file's text, to be freed, with its last line cut off; or NULL. */
@@ -107,8 +119,9 @@ static char *store_open(const char *path)
     const size_t head = strlen(STORE_HEAD);
     const char *line = strncmp(text, STORE_HEAD, head) == 0 ? text + head : NULL;
     long long count = 0;
+    struct matmul_choice choice;
     for (; line != NULL && strncmp(line, "end ", 4) != 0; count++)
-        line = store_line(line);
+        line = store_line(line, &choice);
     snprintf(expected, sizeof(expected), "end %lld\n", count);
     if (line != NULL && strcmp(line, expected) == 0) {
         text[line - text] = '\0';
@@ -136,7 +149,7 @@ bool tess__matmul_store_find(const char *path, const char *key, struct matmul_ch
 {
     char *text = store_open(path);
     const char *at = text != NULL ? store_search(text, key) : NULL;
-    const bool found = at != NULL && store_numbers(at + 1 + strlen(key) + 1, choice_out);
+    const bool found = at != NULL && store_line(at + 1, choice_out) != NULL;
     free(text);
     return found;
 }
@@ -145,9 +158,8 @@ bool tess__matmul_store_find(const char *path, const char *key, struct matmul_ch
 
 static bool store_is_fit(const char *key, const struct matmul_choice *choice)
 {
-    for (int i = 0; i < MATMUL_FIELD_COUNT; i++)
-        if (choice->field[i] < 0 || choice->field[i] > INT32_MAX)
-            return false;
+    if (choice->nanoseconds < 0 || choice->nanoseconds > INT32_MAX)
+        return false;
     /* A key that begins like the last line would be taken for it. */
     return *key && strlen(key) < MATMUL_KEY_MAX && store_is_printable(key, key + strlen(key)) &&
            strncmp(key, "end ", 4) != 0;
@@ -163,11 +175,14 @@ static bool store_print(FILE *out, char *old, const char *key, const struct matm
     }
     for (const char *c = old; *c != '\0'; c++)
         count += *c == '\n'; /* the head stands for the line that is added */
-    fprintf(out, "%s%s\t", old, key);
-    for (int i = 0; i < MATMUL_FIELD_COUNT; i++)
-        fprintf(out, "%lld%c", (long long)choice->field[i],
-                i == MATMUL_FIELD_COUNT - 1 ? '\n' : ' ');
-    fprintf(out, "end %lld\n", count);
+    char line[MATMUL_KEY_MAX + 17 * STORE_WORDS + 10];
+    int used = snprintf(line, sizeof(line), "%s\t", key);
+    for (int i = 0; i < STORE_WORDS; i++)
+        used += snprintf(line + used, sizeof(line) - (size_t)used, "%016" PRIx64 " ",
+                         choice->algorithm[i]);
+    used +=
+        snprintf(line + used, sizeof(line) - (size_t)used, "%08x ", (unsigned)choice->nanoseconds);
+    fprintf(out, "%s%s%08x\nend %lld\n", old, line, (unsigned)store_sum(line, line + used), count);
     return fclose(out) == 0;
 }
 

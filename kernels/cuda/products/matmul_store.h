@@ -2,12 +2,14 @@
  * Measured choices of algorithms, in a text file: a choice is a line of numbers under a key.
  * Independent of cuBLASLt.
  *
- *     tessera-matmul 1
- *     <key> TAB <numbers, one space between>
+ *     tessera-matmul 2
+ *     <key> TAB <the 8 words of the algorithm, nanoseconds, check sum, in hexadecimal>
  *     ...
  *     end <number of lines between>
  *
- * The last line shows that the file is complete. Files are replaced as a whole, never edited.
+ * The last line shows that the file is complete; the check sum is over the line before it, because
+ * nobody else may tell a damaged algorithm from a sound one. Files are replaced as a whole, never
+ * edited.
  */
 #ifndef KERNELS_CUDA_PRODUCTS_MATMUL_STORE_H
 #define KERNELS_CUDA_PRODUCTS_MATMUL_STORE_H
@@ -20,23 +22,11 @@
 #define MATMUL_KEY_MAX  256 /* with the NUL */
 #define MATMUL_FILE_MAX (4 << 20)
 
-/* In the order of the file. Names as in cublasLtMatmulAlgoConfigAttributes_t. */
-enum matmul_field {
-    MATMUL_ID,
-    MATMUL_TILE,
-    MATMUL_STAGES,
-    MATMUL_SPLIT_K,
-    MATMUL_REDUCTION,
-    MATMUL_SWIZZLE,
-    MATMUL_CUSTOM,
-    MATMUL_INNER_SHAPE,
-    MATMUL_CLUSTER_SHAPE,
-    MATMUL_NANOSECONDS, /* what it took when it was measured */
-    MATMUL_FIELD_COUNT
-};
-
 struct matmul_choice {
-    int64_t field[MATMUL_FIELD_COUNT]; /* 0 .. INT32_MAX */
+    uint64_t algorithm[8]; /* cublasLtMatmulAlgo_t as it is: "can be trivially serialized and later
+                              restored for use with the same version" (cublasLt.h). Its attributes
+                              alone would not be all of it */
+    int64_t nanoseconds;   /* what it took when it was measured: 0 .. INT32_MAX */
 };
 
 /* A key of one line: what is not printable becomes '_'. */

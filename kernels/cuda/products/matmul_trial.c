@@ -1,6 +1,7 @@
 /*
- * Trial runs of a plan over random operands when it is made: does a product over all leaves give
- * each leaf the bits that it has alone (tessera/kernel.h, "Rows and leaves")?
+ * Trial runs of a plan over random operands when it is made: does it run, does a product over all
+ * leaves give each leaf the bits that it has alone (tessera/kernel.h, "Rows and leaves"), and one
+ * with an epilogue those of the product without?
  */
 #include "cuda/products/matmul_plan.h"
 
@@ -175,22 +176,30 @@ static enum tess_status trial_compare_once(struct tess_kernel *kernel, const str
     by_leaves.d = trial->other;
     if (trial_writes_aux(&rows->all->product))
         by_leaves.aux = trial->other_aux;
-    TESS_TRY(tess__cuda_plan_run(kernel, rows->all, &trial->operands));
+    bool same = false, runs;
+    TESS_TRY(tess__cuda_plan_try(kernel, rows->all, &trial->operands, &runs));
+    rows->all->alike = CUDA_ALIKE_NO;
+    if (!runs)
+        return TESS_OK;
     TESS_TRY(tess__cuda_rows_run(kernel, &leaf_by_leaf, &by_leaves));
-    bool same = false;
     TESS_TRY(trial_same(kernel, &rows->all->product, trial, &same));
-    rows->all->alike = same ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
+    if (same)
+        rows->all->alike = CUDA_ALIKE_YES;
     return TESS_OK;
 }
 
 /* A few results may agree by chance in another order of their sums: small products are compared
  * several times. */
+static int64_t trial_rounds(const struct cuda_product *p)
+{
+    const int64_t wanted = p->m * p->n < TRIAL_RESULTS ? TRIAL_RESULTS / (p->m * p->n) : 1;
+    return wanted < TRIAL_ROUNDS ? wanted : TRIAL_ROUNDS;
+}
+
 static enum tess_status trial_compare(struct tess_kernel *kernel, const struct cuda_rows *rows,
                                       struct cuda_trial *trial)
 {
-    const struct cuda_product *p = &rows->all->product;
-    const int64_t wanted = p->m * p->n < TRIAL_RESULTS ? TRIAL_RESULTS / (p->m * p->n) : 1;
-    const int64_t rounds = wanted < TRIAL_ROUNDS ? wanted : TRIAL_ROUNDS;
+    const int64_t rounds = trial_rounds(&rows->all->product);
     TESS_TRY(trial_compare_once(kernel, rows, trial));
     for (int64_t round = 1; round < rounds && rows->all->alike == CUDA_ALIKE_YES; round++) {
         TESS_TRY(trial_draw_operands(kernel, trial, (uint64_t)round));
@@ -217,6 +226,42 @@ enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struc
     }
     TESS_TRY(status);
     status = trial_compare(kernel, rows, &trial);
+    tess__cuda_trial_close(&trial);
+    return status;
+}
+
+static enum tess_status trial_agrees(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                     struct cuda_plan *plain, struct cuda_trial *trial,
+                                     bool *agrees_out)
+{
+    struct cuda_operands other = trial->operands;
+    other.d = trial->other;
+    *agrees_out = true;
+    for (int64_t round = 0; round < trial_rounds(&plan->product) && *agrees_out; round++) {
+        if (round > 0)
+            TESS_TRY(trial_draw_operands(kernel, trial, (uint64_t)round));
+        TESS_TRY(tess__cuda_plan_try(kernel, plan, &trial->operands, agrees_out));
+        if (!*agrees_out)
+            return TESS_OK;
+        TESS_TRY(tess__cuda_plan_run(kernel, plain, &other));
+        TESS_TRY(trial_same(kernel, &plain->product, trial, agrees_out));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__cuda_plan_agrees(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                        struct cuda_plan *plain, bool *agrees_out)
+{
+    struct cuda_trial trial;
+    enum tess_status status = tess__cuda_trial_open(kernel, plan, &trial);
+    if (status == TESS_ERR_MEMORY) {
+        /* Ranks must not differ by what memory they have: the same algorithm is believed. */
+        tess_log(TESS_LOG_WARN, "no device memory to try a product with its bias gradient");
+        *agrees_out = true;
+        return TESS_OK;
+    }
+    TESS_TRY(status);
+    status = trial_agrees(kernel, plan, plain, &trial, agrees_out);
     tess__cuda_trial_close(&trial);
     return status;
 }

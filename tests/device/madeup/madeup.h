@@ -6,7 +6,8 @@
  * cannot be touched by the host, calls that may wait for the device do wait. A call, type or
  * attribute that it does not model ends the program with a message (madeup_fail).
  *
- *   stream.c    hardware queues are threads; streams, events, waiting
+ *   queue.c     hardware queues, which are threads; waiting
+ *   stream.c    streams and events
  *   graph.c     recording and playing of streams
  *   memory.c    of devices and of the host, on pages with guards
  *   device.c    devices, errors, settings, injected failures
@@ -18,11 +19,16 @@
  *
  *   MADEUP_DEVICES=2        devices (default 1, at most 8)
  *   MADEUP_MEMORY=64Mi      bytes of each (default 1Gi)
- *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for (default
- * 0) MADEUP_FAIL=name:n[:e]  the n-th call (from 1) of this function in this process returns error
- * e (default: the function's usual one); several, joined by ',' MADEUP_STALL=name:n     the n-th
- * piece of work of this name never ends by itself CUDA_DEVICE_MAX_CONNECTIONS, CUDA_MODULE_LOADING:
- * as CUDA's programming guide has them
+ *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for
+ *                           (default 0)
+ *   MADEUP_FAIL=name:n[:e]  the n-th call (from 1) of this function in this process returns
+ *                           error e (default: the function's usual one); several, joined by ','.
+ *                           Launches are "cudaLaunchKernel"; "work" is the n-th piece of work
+ *                           that is run
+ *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself; a kernel
+ *                           has the name of its file ("update.cu")
+ *
+ * CUDA_DEVICE_MAX_CONNECTIONS and CUDA_MODULE_LOADING are as CUDA's programming guide has them.
  */
 #ifndef TESTS_DEVICE_MADEUP_H
 #define TESTS_DEVICE_MADEUP_H
@@ -41,7 +47,7 @@ extern "C" {
 /* ---- device.c -------------------------------------------------------------------------------- */
 
 /* Ends the program: a call that the device does not model, or that a real one forbids. */
-_Noreturn void madeup_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void madeup_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Every function of a library begins with this: 0, or the error that MADEUP_FAIL wants of this
  * call; `usual` where it names none. Any thread. */

@@ -1,6 +1,6 @@
 /*
  * The scheduler of the emulator: fibers, barriers, operations of a warp, asynchronous copies and
- * guarded memory. What it promises is in emulate.h. One launch at a time, on one host thread.
+ * guarded memory. What it promises is in emulate.h. One launch at a time.
  */
 #include "emulate/emulate.h"
 #include "emulate/native.h"
@@ -15,6 +15,18 @@
 #define EMULATE_ASAN 1
 #else
 #define EMULATE_ASAN 0
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define EMULATE_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#include <sanitizer/tsan_interface.h>
+#define EMULATE_TSAN 1
+#endif
+#endif
+#ifndef EMULATE_TSAN
+#define EMULATE_TSAN 0
 #endif
 
 #define PAGE_BYTES       ((size_t)4096)
@@ -38,6 +50,7 @@ struct fiber {
     enum fiber_state state;
     void *stack, *saved; /* saved: the stack pointer while it does not run */
     void *fake_stack;    /* of the address sanitizer */
+    void *tsan;          /* the thread sanitizer's name for it */
     uint32_t mask;       /* FIBER_WARP: who meets, and for what */
     emulate_work *work;
     int value, line; /* FIBER_BLOCK */
@@ -109,6 +122,12 @@ static void leaving(fiber *from, fiber *to)
     __sanitizer_start_switch_fiber(&from->fake_stack, stack, bytes);
 }
 
+/* Each launch may be by another thread of the host. */
+static void host_enters()
+{
+    host_stack = NULL;
+}
+
 static void arrived(fiber *here)
 {
     const void *stack;
@@ -120,8 +139,30 @@ static void arrived(fiber *here)
         host_stack_bytes = bytes;
     }
 }
+#elif EMULATE_TSAN
+/* Inlined: the sanitizer counts a call as of the fiber that enters it, and its end as of the one
+ * that leaves it. */
+static inline __attribute__((always_inline)) void leaving(fiber *, fiber *to)
+{
+    if (!to->tsan)
+        to->tsan = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(to->tsan, 0);
+}
+
+static void host_enters()
+{
+    scheduler.tsan = __tsan_get_current_fiber();
+}
+
+static void arrived(fiber *)
+{
+}
 #else
 static void leaving(fiber *, fiber *)
+{
+}
+
+static void host_enters()
 {
 }
 
@@ -410,6 +451,7 @@ void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_byte
     site_file = file;
     site_line = line;
     check_launch(grid, block, shared_bytes, parameter_bytes);
+    host_enters();
     call = kernel;
     emulate_block_size = block;
     emulate_grid_size = grid;
@@ -469,29 +511,4 @@ void emulate_copy_wait(int groups)
             memset(copy.target, 0, 16);
     }
     copies.resize(kept);
-}
-
-/* ---- the runtime's few calls of launchers --------------------------------------------------- */
-
-extern "C" cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t)
-{
-    memset(memory, value, bytes);
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes,
-                                       enum cudaMemcpyKind, cudaStream_t)
-{
-    memcpy(target, source, bytes);
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    return cudaSuccess;
 }

@@ -47,6 +47,7 @@ extern dim3 emulate_block_size, emulate_grid_size;
 
 struct emulate_call {
     virtual void run() = 0; /* the kernel, once per thread */
+    virtual ~emulate_call() = default;
 };
 
 void emulate_run(emulate_call *call, dim3 grid, dim3 block, size_t shared_bytes,
@@ -63,17 +64,33 @@ template <typename F> struct emulate_bound final : emulate_call {
     }
 };
 
+/* A launch on a stream, which runs the call and deletes it when its turn has come: the made-up
+ * device of tests/device. Where there is none (calls.cpp), the program ends. */
+struct emulate_later {
+    emulate_call *call;
+    const void *kernel;
+    dim3 grid, block;
+    size_t shared_bytes, parameter_bytes;
+    const char *file;
+    int line;
+};
+cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later);
+
 template <typename... Parameters, typename... Arguments>
 static inline cudaError_t emulate_launch(const char *file, int line, void (*kernel)(Parameters...),
                                          dim3 grid, dim3 block, size_t shared_bytes,
                                          cudaStream_t stream, Arguments... arguments)
 {
-    (void)stream;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return cudaSuccess;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
+    constexpr size_t parameter_bytes = (sizeof(Parameters) + ... + 0);
+    if (stream)
+        return emulate_submit(stream, {new emulate_bound<decltype(body)>(body),
+                                       reinterpret_cast<const void *>(kernel), grid, block,
+                                       shared_bytes, parameter_bytes, file, line});
     emulate_bound<decltype(body)> call(body);
-    emulate_run(&call, grid, block, shared_bytes, (sizeof(Parameters) + ... + 0), file, line);
+    emulate_run(&call, grid, block, shared_bytes, parameter_bytes, file, line);
     return cudaSuccess;
 }
 

@@ -1,0 +1,82 @@
+/* Launches of the project's own kernels on streams of the made-up device: the emulator of
+ * tests/kernels/emulate runs them, one at a time. */
+#include "device/madeup/runtime.h"
+#include "emulate/native.h"
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+static std::mutex emulator;
+
+/* Kernels that are loaded, by device: the others are when they are first launched or asked for. */
+static std::mutex loaded_lock;
+static std::set<std::pair<int, const void *>> loaded;
+
+static bool kernel_load(const void *kernel)
+{
+    std::lock_guard<std::mutex> locked(loaded_lock);
+    return loaded.insert({madeup_device(), kernel}).second;
+}
+
+/* ---- attributes ----------------------------------------------------------------------------- */
+
+extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *about, const void *kernel)
+{
+    cudaError_t error = madeup_enter(__func__, cudaErrorNoKernelImageForDevice);
+    if (error != cudaSuccess)
+        return error;
+    if (kernel_load(kernel))
+        madeup_wait_idle(madeup_device());
+    *about = cudaFuncAttributes();
+    about->maxThreadsPerBlock = 1024;
+    about->numRegs = 32;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute attribute, int value)
+{
+    cudaError_t error = madeup_enter(__func__, cudaErrorInvalidValue);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        madeup_fail("cudaFuncSetAttribute of %d is not modelled", (int)attribute);
+    if (error == cudaSuccess && (value < 0 || value > 227 << 10))
+        error = madeup_leave(cudaErrorInvalidValue);
+    return error;
+}
+
+/* ---- launches ------------------------------------------------------------------------------- */
+
+static cudaError_t kernel_run(const void *context)
+{
+    const emulate_later *later = static_cast<const emulate_later *>(context);
+    std::lock_guard<std::mutex> locked(emulator);
+    emulate_run(later->call, later->grid, later->block, later->shared_bytes, later->parameter_bytes,
+                later->file, later->line);
+    return cudaSuccess;
+}
+
+static void kernel_drop(void *context)
+{
+    emulate_later *later = static_cast<emulate_later *>(context);
+    delete later->call;
+    delete later;
+}
+
+/* As the launcher of a real one it returns the thread's last error, whichever call that was of. */
+cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later)
+{
+    cudaError_t error = madeup_enter("cudaLaunchKernel", cudaErrorLaunchFailure);
+    if (error == cudaSuccess && madeup_stream_device(stream) != madeup_device())
+        error = madeup_leave(cudaErrorInvalidResourceHandle);
+    if (error != cudaSuccess) {
+        delete later.call;
+        return cudaGetLastError();
+    }
+    if (madeup_settings()->lazy && kernel_load(later.kernel))
+        madeup_wait_idle(madeup_device());
+    const char *slash = strrchr(later.file, '/');
+    madeup_work work = {slash ? slash + 1 : later.file, kernel_run, kernel_drop,
+                        new emulate_later(later)};
+    (void)madeup_leave(madeup_submit(stream, &work));
+    return cudaGetLastError();
+}

@@ -1,0 +1,396 @@
+/*
+ * Plans of products (kernels/cuda/products) on a device made of host code, whose library of
+ * products is as unkind as its documents allow: algorithms that are named and do not run, epilogues
+ * that none has, attributes that it refuses, and the same algorithm made again with other bits.
+ */
+#include "device/madeup/madeup.h"
+
+#include "base/half.h"
+#include "cuda/host.h"
+#include "cuda/products/launch_fp8.h"
+#include "cuda/products/matmul.h"
+#include "cuda/rows/columns.h"
+#include "kernel_open.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CUDA(call) assert_int_equal(call, cudaSuccess)
+#define TESS(call) assert_int_equal(call, TESS_OK)
+
+/* ---- kernels that are not the subject -------------------------------------------------------- */
+
+struct differ {
+    size_t bytes;
+    const void *a, *b;
+    uint32_t *differ;
+    int device;
+};
+
+static cudaError_t differ_run(const void *context)
+{
+    const struct differ *d = context;
+    madeup_check_range("matmul_differ", d->device, d->a, d->bytes);
+    madeup_check_range("matmul_differ", d->device, d->b, d->bytes);
+    madeup_check_range("matmul_differ", d->device, d->differ, sizeof(*d->differ));
+    if (memcmp(d->a, d->b, d->bytes) != 0)
+        *d->differ |= 1;
+    return cudaSuccess;
+}
+
+cudaError_t tess__cuda_matmul_differ(cudaStream_t stream, size_t bytes, const void *a,
+                                     const void *b, uint32_t *differ)
+{
+    struct differ *d = malloc(sizeof(*d));
+    *d = (struct differ){bytes, a, b, differ, madeup_device()};
+    return madeup_submit(stream, &(struct madeup_work){"matmul_differ", differ_run, free, d});
+}
+
+size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
+                                   int64_t n)
+{
+    (void)dtype;
+    (void)leaves;
+    (void)leaf_rows;
+    (void)n;
+    return 256;
+}
+
+static int column_sums;
+
+cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype, int64_t leaves,
+                                  int64_t leaf_rows, int64_t n, const void *x, bool add, float *out,
+                                  void *scratch)
+{
+    (void)stream;
+    (void)dtype;
+    (void)leaves;
+    (void)leaf_rows;
+    (void)n;
+    (void)x;
+    (void)add;
+    (void)out;
+    (void)scratch;
+    column_sums++; /* the tests only ask whether it was called */
+    return cudaSuccess;
+}
+
+cudaError_t tess__cuda_fp8_greatest(cudaStream_t stream, enum tess_dtype dtype, int64_t count,
+                                    const void *x, struct cuda_fp8_tensor *tensor)
+{
+    (void)stream;
+    (void)dtype;
+    (void)count;
+    (void)x;
+    (void)tensor;
+    madeup_fail("fp8 is not a subject of this test");
+}
+
+cudaError_t tess__cuda_fp8_scale(cudaStream_t stream, enum cuda_fp8_format format, bool history,
+                                 struct cuda_fp8_tensor *tensor)
+{
+    (void)stream;
+    (void)format;
+    (void)history;
+    (void)tensor;
+    madeup_fail("fp8 is not a subject of this test");
+}
+
+cudaError_t tess__cuda_fp8_narrow(cudaStream_t stream, enum tess_dtype dtype,
+                                  enum cuda_fp8_format format, int64_t rows, int64_t columns,
+                                  const void *x, struct cuda_fp8_tensor *tensor, bool watch,
+                                  uint8_t *y, uint8_t *y_turned)
+{
+    (void)stream;
+    (void)dtype;
+    (void)format;
+    (void)rows;
+    (void)columns;
+    (void)x;
+    (void)tensor;
+    (void)watch;
+    (void)y;
+    (void)y_turned;
+    madeup_fail("fp8 is not a subject of this test");
+}
+
+/* ---- a kernel of products alone -------------------------------------------------------------- */
+
+struct bench {
+    struct tess_kernel kernel;
+    struct cuda_state state;
+    struct tess_queue queue;
+};
+
+static void bench_open(struct bench *b)
+{
+    cudaStream_t stream;
+    memset(b, 0, sizeof(*b));
+    CUDA(cudaSetDevice(0));
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaMalloc(&b->state.workspace, CUDA_WORKSPACE_BYTES));
+    assert_int_equal(cublasLtCreate(&b->state.blas), CUBLAS_STATUS_SUCCESS);
+    b->queue.native = stream;
+    b->kernel.queue = &b->queue;
+    b->kernel.state = &b->state;
+    TESS(tess__cuda_matmul_open(&b->kernel));
+}
+
+static void bench_close(struct bench *b)
+{
+    tess__cuda_matmul_close(&b->kernel);
+    assert_int_equal(cublasLtDestroy(b->state.blas), CUBLAS_STATUS_SUCCESS);
+    CUDA(cudaFree(b->state.workspace));
+    CUDA(cudaStreamDestroy(b->queue.native));
+}
+
+static uint64_t draw_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 40;
+}
+
+/* Random numbers of [-1, 1) on the device, in bf16 or f32. */
+static void *array(const struct bench *b, bool bf16, int64_t count, uint64_t seed)
+{
+    const size_t bytes = (size_t)count * (bf16 ? 2 : 4);
+    char *numbers = malloc(bytes);
+    void *memory;
+    for (int64_t i = 0; i < count; i++) {
+        const float value = (float)draw_next(&seed) * 0x1p-23f - 1;
+        const uint16_t half = tess__bf16_of_f32(value);
+        memcpy(numbers + (size_t)i * (bf16 ? 2 : 4), bf16 ? (const void *)&half : &value,
+               bf16 ? 2 : 4);
+    }
+    CUDA(cudaMalloc(&memory, bytes));
+    CUDA(cudaMemcpyAsync(memory, numbers, bytes, cudaMemcpyHostToDevice, b->queue.native));
+    CUDA(cudaStreamSynchronize(b->queue.native));
+    free(numbers);
+    return memory;
+}
+
+static void *fetch(const struct bench *b, const void *memory, size_t bytes)
+{
+    void *copy = malloc(bytes);
+    CUDA(cudaMemcpyAsync(copy, memory, bytes, cudaMemcpyDeviceToHost, b->queue.native));
+    CUDA(cudaStreamSynchronize(b->queue.native));
+    return copy;
+}
+
+/* Products of many shapes: the library's first choice differs among them. */
+#define SHAPES 16
+
+static struct cuda_product shape(int64_t at)
+{
+    struct cuda_product p =
+        tess__cuda_product(16 + 8 * (at % 4), 24 + 8 * (at / 4), 200 + 8 * at, CUDA_R_16BF);
+    p.d = CUDA_R_32F;
+    p.split = at % 2;
+    return p;
+}
+
+/* The bits of a product, to be freed. */
+static void *results(struct bench *b, struct cuda_plan *plan, const struct cuda_product *p)
+{
+    struct cuda_operands o = {.a = array(b, true, p->m * p->k, 1),
+                              .b = array(b, true, p->k * p->n, 2),
+                              .d = array(b, false, p->m * p->n, 3)};
+    TESS(tess__cuda_plan_run(&b->kernel, plan, &o));
+    void *bits = fetch(b, o.d, (size_t)(p->m * p->n) * 4);
+    CUDA(cudaFree((void *)(uintptr_t)o.a));
+    CUDA(cudaFree((void *)(uintptr_t)o.b));
+    CUDA(cudaFree(o.d));
+    return bits;
+}
+
+/* ---- linear layers --------------------------------------------------------------------------- */
+
+struct layer {
+    struct tess_op op;
+    void *x, *w, *dy, *y, *bias;
+    float *dw, *dbias;
+};
+
+static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in, int64_t out)
+{
+    struct tess_op_needs needs = {0};
+    memset(l, 0, sizeof(*l));
+    l->op.desc = (struct tess_op_desc){.kind = TESS_OP_LINEAR,
+                                       .dtype = TESS_BF16,
+                                       .rows = 64,
+                                       .leaf_rows = 64,
+                                       .in = in,
+                                       .out = out,
+                                       .input_grad = true};
+    l->op.kernel = &b->kernel;
+    TESS(tess__cuda_linear_needs(&l->op.desc, &needs));
+    CUDA(cudaMalloc(&l->op.scratch, needs.scratch_bytes + 256));
+    l->x = array(b, true, 64 * in, 4);
+    l->w = array(b, true, in * out, 5);
+    l->dy = array(b, true, 64 * out, 6);
+    l->y = array(b, true, 64 * out, 7);
+    l->bias = array(b, true, out, 8);
+    l->dw = array(b, false, in * out, 9);
+    l->dbias = array(b, false, out, 10);
+    return tess__cuda_linear_open(&l->op);
+}
+
+static void layer_close(struct layer *l)
+{
+    void *const all[] = {l->op.scratch, l->x, l->w, l->dy, l->y, l->bias, l->dw, l->dbias};
+    tess__cuda_linear_close(&l->op);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        CUDA(cudaFree(all[i]));
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+/* A part of a layer that makes the bias's gradient too and one that does not have the same bits of
+ * the weights' gradient: which part makes it depends on the number of ranks. */
+static void case_bias_gradient(void **state)
+{
+    (void)state;
+    struct bench b;
+    int fused = 0;
+    bench_open(&b);
+    for (int64_t at = 0; at < SHAPES; at++) {
+        struct layer l;
+        const int64_t in = 32 + 8 * at, out = 24 + 8 * (at % 3);
+        const size_t bytes = (size_t)(in * out) * sizeof(float);
+        TESS(layer_open(&b, &l, in, out));
+        column_sums = 0;
+        TESS(tess__cuda_linear_backward_weight(&l.op, l.x, l.dy, l.dw, l.dbias));
+        fused += column_sums == 0;
+        void *with = fetch(&b, l.dw, bytes);
+        TESS(tess__cuda_linear_backward_weight(&l.op, l.x, l.dy, l.dw, NULL));
+        void *without = fetch(&b, l.dw, bytes);
+        if (memcmp(with, without, bytes) != 0)
+            fail_msg("a layer of %lld inputs and %lld outputs has other bits with its bias",
+                     (long long)in, (long long)out);
+        free(with);
+        free(without);
+        layer_close(&l);
+    }
+    assert_in_range(fused, 1, SHAPES - 1);
+    bench_close(&b);
+}
+
+/* Where no algorithm adds a bias, layers without one work; and the other way round. */
+static void case_bias(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct layer l;
+    bench_open(&b);
+    setenv("MADEUP_BLAS_WITHOUT", "4", 1);
+    TESS(layer_open(&b, &l, 32, 24));
+    TESS(tess__cuda_linear_forward(&l.op, l.x, l.w, NULL, l.y));
+    assert_int_equal(tess__cuda_linear_forward(&l.op, l.x, l.w, l.bias, l.y), TESS_ERR_UNSUPPORTED);
+    layer_close(&l);
+    setenv("MADEUP_BLAS_WITHOUT", "1,4", 1);
+    assert_int_equal(layer_open(&b, &l, 40, 24), TESS_ERR_UNSUPPORTED);
+    layer_close(&l);
+    unsetenv("MADEUP_BLAS_WITHOUT");
+    bench_close(&b);
+}
+
+/* What has been opened runs: with every algorithm that the library names first. */
+static void case_opened_runs(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b);
+    for (int64_t at = 0; at < SHAPES; at++) {
+        const struct cuda_product p = shape(at);
+        struct cuda_plan *plan;
+        TESS(tess__cuda_plan_get(&b.kernel, &p, &plan));
+        assert_non_null(plan);
+        free(results(&b, plan, &p));
+    }
+    bench_close(&b);
+}
+
+/* A library that refuses the mask of reduction schemes: its own preference is taken. The second
+ * attribute of the first preference is the mask (main). */
+static void case_mask(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct cuda_plan *plan;
+    const struct cuda_product p = shape(2);
+    bench_open(&b);
+    TESS(tess__cuda_plan_get(&b.kernel, &p, &plan));
+    assert_non_null(plan);
+    free(results(&b, plan, &p));
+    bench_close(&b);
+}
+
+/* ---- measured choices ------------------------------------------------------------------------ */
+
+static void tuned_results(const char *path, void *bits[SHAPES])
+{
+    struct bench b;
+    bench_open(&b);
+    TESS(tess__cuda_matmul_autotune(&b.kernel, true, path));
+    for (int64_t at = 0; at < SHAPES; at++) {
+        const struct cuda_product p = shape(at);
+        struct cuda_plan *plan;
+        TESS(tess__cuda_plan_get(&b.kernel, &p, &plan));
+        assert_non_null(plan);
+        bits[at] = results(&b, plan, &p);
+    }
+    bench_close(&b);
+}
+
+/* A choice that is read from the file gives the bits that it gave when it was measured. */
+static void case_store(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/test_madeup_plans.XXXXXX", path[64], driver[32];
+    void *measured[SHAPES], *read[SHAPES];
+    int number = 0;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/store", folder);
+    tuned_results(path, measured);
+    char text[16384] = "";
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_in_range(fread(text, 1, sizeof(text) - 1, file), 1, sizeof(text) - 2);
+    fclose(file);
+    CUDA(cudaDriverGetVersion(&number));
+    snprintf(driver, sizeof(driver), "|%d|%zu|", number, cublasLtGetVersion());
+    assert_non_null(strstr(text, driver));
+    tuned_results(path, read);
+    for (int64_t at = 0; at < SHAPES; at++) {
+        const struct cuda_product p = shape(at);
+        assert_memory_equal(measured[at], read[at], (size_t)(p.m * p.n) * 4);
+        free(measured[at]);
+        free(read[at]);
+    }
+    unlink(path);
+    strcat(path, ".lock");
+    unlink(path);
+    rmdir(folder);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_opened_runs),
+        cmocka_unit_test(case_bias_gradient),
+        cmocka_unit_test(case_bias),
+        cmocka_unit_test(case_store),
+    };
+    const struct CMUnitTest mask[] = {cmocka_unit_test(case_mask)};
+    if (argc > 1 && strcmp(argv[1], "mask") == 0) {
+        setenv("MADEUP_FAIL", "cublasLtMatmulPreferenceSetAttribute:2", 1);
+        return cmocka_run_group_tests(mask, NULL, NULL);
+    }
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

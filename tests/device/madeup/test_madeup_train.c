@@ -1,0 +1,163 @@
+/*
+ * `tessera train --device cuda` on devices made of host code (madeup.h): the module's own sources,
+ * through the program. One hash of all parameters for every strategy, number of ranks and number of
+ * devices, with several ranks on a device (threads) and with one each (processes over NCCL);
+ * graphs; and calls that fail. A word chooses: mlp, cnn, gpt, graph, failures.
+ */
+#include "harness/spawn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RUN                                                                                        \
+    "train --device cuda --data synthetic --synthetic-rows 64 --batch-size 16 --steps 3 "          \
+    "--evaluate off --save-weights off --timeout 60 "
+#define MLP RUN "--model mlp --mlp.hidden 24 --grid 8 "
+#define CNN RUN "--model cnn --cnn.channels 4,6 --cnn.fc 20 --grid 8 "
+#define GPT                                                                                        \
+    RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 16 "                \
+        "--optimizer adamw --grid 4 --tensor.canonical 4 "
+
+static struct spawn spawn;
+
+static void set_number(const char *name, int number)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", number);
+    setenv(name, text, 1);
+}
+
+/* What sanitizers see in other runs as well. */
+static bool left_to_others(int index)
+{
+    return TESTS_DIVISOR > 1 && index % 4 != 0;
+}
+
+static int run(int devices, const char *model, const char *words)
+{
+    char text[1024];
+    set_number("MADEUP_DEVICES", devices);
+    snprintf(text, sizeof(text), "%s%s", model, words);
+    return spawn_words(&spawn, text);
+}
+
+/* "hash of all parameters 0123456789abcdef" */
+static void hash_of(int devices, const char *model, const char *words, char hash[17])
+{
+    static const char before[] = "hash of all parameters ";
+    const int code = run(devices, model, words);
+    if (code != 0)
+        fail_msg("%s on %d devices ended with %d:\n%s%s", words, devices, code, spawn.out,
+                 spawn.err);
+    const char *at = strstr(spawn.out, before);
+    assert_non_null(at);
+    snprintf(hash, 17, "%s", at + sizeof(before) - 1);
+}
+
+struct way {
+    int devices;
+    const char *words;
+};
+
+/* All end with the hash of one rank. */
+static void all_same(const char *model, const struct way *way, size_t count)
+{
+    char one[17], hash[17];
+    hash_of(1, model, "", one);
+    for (size_t w = 0; w < count; w++) {
+        if (left_to_others((int)w))
+            continue;
+        hash_of(way[w].devices, model, way[w].words, hash);
+        if (strcmp(hash, one) != 0)
+            fail_msg("%s on %d devices: %s, and one rank %s", way[w].words, way[w].devices, hash,
+                     one);
+    }
+}
+
+#define ALL_SAME(model, ...)                                                                       \
+    do {                                                                                           \
+        static const struct way ways[] = {__VA_ARGS__};                                            \
+        all_same(model, ways, sizeof(ways) / sizeof(ways[0]));                                     \
+    } while (0)
+
+static void case_mlp(void **state)
+{
+    (void)state;
+    ALL_SAME(MLP, {1, "--strategy ddp --ranks 2"}, {1, "--strategy dp --ranks 4"},
+             {1, "--strategy zero1 --ranks 4"}, {2, "--strategy zero2 --ranks 4"},
+             {2, "--strategy fsdp --ranks 4"}, {1, "--strategy hsdp --ranks 4"},
+             {2, "--strategy ddp --ranks 2"}, {4, "--strategy fsdp --ranks 4"},
+             {8, "--strategy ddp --ranks 8"}, {1, "--strategy pp --ranks 2"},
+             {2, "--strategy pp --ranks 2"});
+}
+
+static void case_cnn(void **state)
+{
+    (void)state;
+    ALL_SAME(CNN, {1, "--strategy ddp --ranks 2"}, {1, "--strategy fsdp --ranks 4"},
+             {4, "--strategy zero2 --ranks 4"}, {2, "--strategy fsdp --ranks 2"},
+             {2, "--strategy pp --ranks 2 --accumulate 4"});
+}
+
+static void case_gpt(void **state)
+{
+    (void)state;
+    ALL_SAME(GPT, {1, "--strategy fsdp --ranks 4"}, {4, "--strategy fsdp+tp --ranks 4"},
+             {2, "--strategy tp --ranks 2"}, {1, "--strategy tp+sp --ranks 4"},
+             {2, "--strategy pp --ranks 2 --accumulate 4"},
+             {4, "--strategy pp --ranks 4 --accumulate 4 --pp.schedule gpipe"},
+             {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
+             {8, "--strategy fsdp+tp+pp --ranks 8 --accumulate 2"});
+}
+
+static void case_graph(void **state)
+{
+    (void)state;
+    ALL_SAME(MLP, {1, "--cuda.graph on"});
+    ALL_SAME(GPT, {1, "--cuda.graph on"}, {1, "--cuda.graph on --accumulate 2"});
+}
+
+/* ---- failures ------------------------------------------------------------------------------- */
+
+/* One sentence, exit code 1, nobody hangs. */
+static void fails(const char *fault, int devices, const char *words, const char *part)
+{
+    setenv("MADEUP_FAIL", fault, 1);
+    const int code = run(devices, MLP, words);
+    unsetenv("MADEUP_FAIL");
+    if (code != 1 || strstr(spawn.err, part) == NULL || spawn_count(spawn.err, "error: ") != 1)
+        fail_msg("%s, %s ended with %d:\n%s%s", fault, words, code, spawn.out, spawn.err);
+}
+
+static void case_failures(void **state)
+{
+    (void)state;
+    fails("cudaMalloc:1", 1, "", "out of memory");
+    fails("cudaMalloc:2", 1, "", "out of memory");
+    fails("cudaHostAlloc:1", 1, "", "out of memory");
+    fails("cudaStreamCreateWithPriority:1", 1, "", "out of memory");
+    fails("cudaInitDevice:1", 1, "", "cudaInitDevice");
+    fails("cudaGetDeviceCount:1:802", 1, "", "CUDA does not start");
+    fails("cudaLaunchKernel:9", 1, "", "cudaErrorLaunchFailure");
+    fails("cudaMemcpyAsync:3:700", 1, "", "cudaErrorIllegalAddress");
+    fails("work:40", 1, "", "cudaErrorIllegalAddress");
+    fails("work:40", 1, "--strategy ddp --ranks 2", "cudaErrorIllegalAddress");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct CMUnitTest all[] = {
+        cmocka_unit_test(case_mlp),   cmocka_unit_test(case_cnn),      cmocka_unit_test(case_gpt),
+        cmocka_unit_test(case_graph), cmocka_unit_test(case_failures),
+    };
+    if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0)
+        return 2;
+    cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(all, NULL, NULL);
+}
