@@ -244,10 +244,12 @@ void case_messages(void **state)
 static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
-    enum { GROUPS = 3 };
+    enum {
+        GROUPS = 4
+    }; /* of 5 streams each: all of 8 queues have one, and all streams one of 32 */
     struct tess_comm *group[GROUPS];
     struct tess_event event = {0};
-    struct place place, sum;
+    struct place place, sum, all;
     int64_t *word, *total;
     for (int g = 0; g < GROUPS; g++)
         WORLD_OK(tess_comm_split(comm, 0, comm->rank, &group[g]));
@@ -255,6 +257,7 @@ static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, v
         WORLD_OK(tess_comm_meet(comm, 0, 1));
     WORLD_OK(place_open(comm, sizeof(*word), false, &place));
     WORLD_OK(place_open(comm, sizeof(*total), false, &sum));
+    WORLD_OK(place_open(comm, sizeof(*total) * (size_t)comm->rank_count, false, &all));
     word = (int64_t *)place.host;
     total = (int64_t *)sum.host;
     if (comm->rank == 1)
@@ -264,6 +267,7 @@ static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, v
         WORLD_OK(place_put(&sum, total, sizeof(*total)));
         WORLD_OK(
             tess_comm_all_reduce(group[g], sum.at, sum.at, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
+        WORLD_OK(tess_comm_all_gather(group[g], sum.at, all.at, 1, TESS_I64, NULL));
         WORLD_OK(place_get(&sum, total, sizeof(*total)));
         WORLD_CHECK(*total == (int64_t)comm->rank_count * (comm->rank_count - 1) / 2);
     }
@@ -278,6 +282,7 @@ static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, v
     WORLD_CHECK(comm->rank > 1 || *word == 7);
     place_close(&place);
     place_close(&sum);
+    place_close(&all);
     for (int g = 0; g < GROUPS; g++)
         tess_comm_close(group[g]);
     return 0;
@@ -286,6 +291,41 @@ static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, v
 void case_queues(void **state)
 {
     case_run(state, order_queues_rank, NULL);
+}
+
+/* Messages within memory of the communicator, which a made-up NCCL is told to want registered. */
+static int order_registered_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const struct tess_queue_ops *ops = comm->queue->ops;
+    struct tess_fence *fence;
+    int64_t word = comm->rank == 0 ? 7 : 0;
+    void *memory;
+    if (comm->rank < 2)
+        WORLD_OK(tess_comm_meet(comm, 0, 1));
+    WORLD_OK(tess_comm_alloc(comm, 4096, &memory));
+    WORLD_CHECK(setenv("MADEUP_NCCL_REGISTERED", "1", 1) == 0);
+    if (comm->rank == 0) {
+        WORLD_OK(ops->copy(comm->queue, sizeof(word), &word, memory));
+        WORLD_OK(tess_comm_send(comm, memory, 1, TESS_I64, 1, NULL));
+    } else if (comm->rank == 1) {
+        WORLD_OK(tess_comm_recv(comm, memory, 1, TESS_I64, 0, NULL));
+        WORLD_OK(ops->copy(comm->queue, sizeof(word), memory, &word));
+    }
+    WORLD_OK(ops->fence_open(comm->queue->kernel, &fence));
+    WORLD_OK(ops->record(comm->queue, fence));
+    WORLD_OK(ops->wait(fence));
+    ops->fence_close(fence);
+    WORLD_CHECK(comm->rank > 1 || word == 7);
+    tess_comm_release(comm, memory);
+    return 0;
+}
+
+void case_registered(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->mode == TESS_RANKS_PROCESSES) /* the environment is a process's */
+        case_run(state, order_registered_rank, NULL);
 }
 
 /* A random program, the same on all ranks: kinds, sizes, memory and moments of waiting are drawn.

@@ -204,6 +204,7 @@ static int case_run_nccl(struct case_setup *canonical, struct case_setup *fast)
         cmocka_unit_test_prestate(case_groups, canonical),
         cmocka_unit_test_prestate(case_messages, canonical),
         cmocka_unit_test_prestate(case_queues, canonical),
+        cmocka_unit_test_prestate(case_registered, canonical),
         cmocka_unit_test_prestate(case_random, canonical),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

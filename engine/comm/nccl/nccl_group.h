@@ -85,6 +85,7 @@ struct nccl_registration {
     struct nccl_lane *lane;
     ncclWindow_t window; /* or */
     void *handle;
+    bool channel; /* the lane is a channel's */
 };
 
 struct nccl_block {
@@ -131,6 +132,7 @@ struct nccl_channel {
     ncclUniqueId id;
     uint64_t free_before;
     struct nccl_lane lane;
+    bool met; /* both ranks have it: made by tess_comm_meet */
 };
 
 struct nccl_post; /* nccl_post.c: how ranks reach each other's threads */
@@ -276,10 +278,10 @@ void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *l
 
 /* ---- nccl_channel.c, nccl_post.c ------------------------------------------------------------- */
 
-/* The lane of messages from one member of the group to another, made at its first use. With
- * `device` it is on the group's queue. */
+/* That of messages from one member of the group to another, made at its first use. With `device`
+ * its lane is on the group's queue. */
 enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, int32_t to,
-                                        bool device, struct nccl_lane **lane_out);
+                                        bool device, struct nccl_channel **channel_out);
 /* ops->meet: both ranks' lane is made before it is used. */
 enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t to);
 /* Do what can be done for channels that are being made; the thread's, lock not held. True while
