@@ -238,23 +238,23 @@ void case_messages(void **state)
 }
 
 /*
- * A receive is under way on rank 1 while several groups add up device memory, and only then rank 0
- * sends: work of one stream does not wait for that of another, however many there are.
+ * A receive is under way on rank 1 while several groups add up device memory and a message of the
+ * host goes to rank 0, who sends only then: work of one stream does not wait for that of another,
+ * however many there are.
  */
 static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
-    enum {
-        GROUPS = 4
-    }; /* of 5 streams each: all of 8 queues have one, and all streams one of 32 */
+    /* Of 5 streams each: all of 8 hardware queues have one, and all streams one of 32. */
+    enum { GROUPS = 4 };
     struct tess_comm *group[GROUPS];
     struct tess_event event = {0};
     struct place place, sum, all;
-    int64_t *word, *total;
+    int64_t *word, *total, seven = 7;
     for (int g = 0; g < GROUPS; g++)
         WORLD_OK(tess_comm_split(comm, 0, comm->rank, &group[g]));
-    if (comm->rank < 2)
-        WORLD_OK(tess_comm_meet(comm, 0, 1));
+    for (int32_t from = 0; from < 2 && comm->rank < 2; from++)
+        WORLD_OK(tess_comm_meet(comm, from, 1 - from));
     WORLD_OK(place_open(comm, sizeof(*word), false, &place));
     WORLD_OK(place_open(comm, sizeof(*total), false, &sum));
     WORLD_OK(place_open(comm, sizeof(*total) * (size_t)comm->rank_count, false, &all));
@@ -271,8 +271,10 @@ static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, v
         WORLD_OK(place_get(&sum, total, sizeof(*total)));
         WORLD_CHECK(*total == (int64_t)comm->rank_count * (comm->rank_count - 1) / 2);
     }
+    if (comm->rank == 1)
+        WORLD_OK(tess_comm_send(comm, &seven, 1, TESS_I64, 0, NULL));
     if (comm->rank == 0) {
-        *word = 7;
+        WORLD_OK(tess_comm_recv(comm, word, 1, TESS_I64, 1, NULL));
         WORLD_OK(place_put(&place, word, sizeof(*word)));
         WORLD_OK(tess_comm_send(comm, place.at, 1, TESS_I64, 1, NULL));
     }
@@ -298,12 +300,14 @@ static int order_registered_rank(struct tess_comm *comm, struct tess_world *worl
 {
     (void)world, (void)arg;
     const struct tess_queue_ops *ops = comm->queue->ops;
+    struct tess_kernel *kernel = comm->queue->kernel;
     struct tess_fence *fence;
     int64_t word = comm->rank == 0 ? 7 : 0;
     void *memory;
     if (comm->rank < 2)
         WORLD_OK(tess_comm_meet(comm, 0, 1));
     WORLD_OK(tess_comm_alloc(comm, 4096, &memory));
+    WORLD_OK(kernel->ops->adopt(kernel, memory, 4096));
     WORLD_CHECK(setenv("MADEUP_NCCL_REGISTERED", "1", 1) == 0);
     if (comm->rank == 0) {
         WORLD_OK(ops->copy(comm->queue, sizeof(word), &word, memory));
@@ -312,11 +316,12 @@ static int order_registered_rank(struct tess_comm *comm, struct tess_world *worl
         WORLD_OK(tess_comm_recv(comm, memory, 1, TESS_I64, 0, NULL));
         WORLD_OK(ops->copy(comm->queue, sizeof(word), memory, &word));
     }
-    WORLD_OK(ops->fence_open(comm->queue->kernel, &fence));
+    WORLD_OK(ops->fence_open(kernel, &fence));
     WORLD_OK(ops->record(comm->queue, fence));
     WORLD_OK(ops->wait(fence));
     ops->fence_close(fence);
     WORLD_CHECK(comm->rank > 1 || word == 7);
+    kernel->ops->disown(kernel, memory, 4096);
     tess_comm_release(comm, memory);
     return 0;
 }

@@ -243,7 +243,7 @@ enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t t
     struct nccl_channel *channel;
     TESS_TRY(tess__nccl_channel_get(group, from, to, comm->queue != NULL, &channel));
     channel->met = true;
-    return TESS_OK;
+    return tess__nccl_host_meet(group);
 }
 
 struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,

@@ -254,6 +254,8 @@ void tess__nccl_count(struct nccl_group *group, const struct tess_comm_call *cal
 
 enum tess_status tess__nccl_host_open(struct nccl_group *group);
 void tess__nccl_host_close(struct nccl_group *group);
+/* Room for a small message more, so that it need not be taken while calls are under way. */
+enum tess_status tess__nccl_host_meet(struct nccl_group *group);
 /* Start the call; its last piece is under way in record->slot when this returns. */
 enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lane *lane,
                                        const struct tess_comm_call *call,
