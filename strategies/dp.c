@@ -56,6 +56,19 @@ static enum tess_status dp_reserve(struct tess_strategy *strategy)
                                "replica of rank 0", &state->block);
 }
 
+/* Rank 0 and each other rank send to each other: see dp_move. */
+static enum tess_status dp_meet(struct tess_strategy *strategy)
+{
+    const struct tess_plan *plan = strategy->plan;
+    for (int32_t r = 1; r < plan->rank_count; r++) {
+        if (plan->rank != 0 && plan->rank != r)
+            continue;
+        TESS_TRY(tess_comm_meet(strategy->comm, 0, r));
+        TESS_TRY(tess_comm_meet(strategy->comm, r, 0));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status dp_open(struct tess_strategy *strategy)
 {
     struct dp_state *state = strategy->state;
@@ -64,6 +77,7 @@ static enum tess_status dp_open(struct tess_strategy *strategy)
     if (state->event == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks", (int)plan->rank_count);
     state->stale = true;
+    TESS_TRY(dp_meet(strategy));
     TESS_TRY(tess__wire_open(strategy));
     char *replica = plan->rank != 0 ? tess_memory_get(strategy->memory, state->block) : NULL;
     for (int32_t s = 0; s < plan->segment_count && replica != NULL; s++) {

@@ -184,6 +184,19 @@ enum tess_status tess__tied_reserve(struct tess_engine *engine)
                                "gradient of a tied parameter", &engine->block.tied);
 }
 
+enum tess_status tess__tied_meet(struct tess_engine *engine)
+{
+    struct tess_comm *comm = engine->stages.backward;
+    struct tied_end end;
+    for (int32_t s = 0; s < engine->plan.segment_count; s++) {
+        if (!tied_find(engine, s, &end) || end.segment >= 0)
+            continue;
+        TESS_TRY(tess_comm_meet(comm, comm->rank, end.stage));
+        TESS_TRY(tess_comm_meet(comm, end.stage, comm->rank));
+    }
+    return TESS_OK;
+}
+
 /* Add the other stage's gradient to this one's, and the other way round: both get the same sum. */
 static enum tess_status tied_exchange(struct tess_engine *engine, float *grad, int64_t count,
                                       int32_t stage)

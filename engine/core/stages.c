@@ -77,7 +77,7 @@ static enum tess_status stages_meet(struct tess_engine *engine)
             TESS_TRY(tess_comm_meet(backward, chunk->after, rank));
         }
     }
-    return TESS_OK;
+    return tess__tied_meet(engine);
 }
 
 enum tess_status tess__stages_open(struct tess_engine *engine)

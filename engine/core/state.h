@@ -377,6 +377,7 @@ enum tess_status tess__crossing_finish(struct tess_engine *engine);
 /* Reserve room for, and after grads_finish add, the gradients of a tied parameter and its source,
  * on one rank or between two stages. Collective over the stage axis. */
 enum tess_status tess__tied_reserve(struct tess_engine *engine);
+enum tess_status tess__tied_meet(struct tess_engine *engine); /* before its first message */
 enum tess_status tess__tied_finish(struct tess_engine *engine);
 uint64_t tess__tied_sent_bytes(const struct tess_engine *engine); /* in a step, between stages */
 

@@ -80,6 +80,8 @@ void case_traffic_net(void **state);
 void case_outstanding(void **state);
 void case_groups(void **state);
 void case_messages(void **state);
+void case_queues(void **state);
+void case_registered(void **state);
 void case_random(void **state);
 void case_memory(void **state);
 void case_idle(void **state);

@@ -237,6 +237,102 @@ void case_messages(void **state)
     case_run(state, order_messages_rank, NULL);
 }
 
+/*
+ * A receive is under way on rank 1 while several groups add up device memory and a message of the
+ * host goes to rank 0, who sends only then: work of one stream does not wait for that of another,
+ * however many there are.
+ */
+static int order_queues_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    /* Of 5 streams each: all of 8 hardware queues have one, and all streams one of 32. */
+    enum { GROUPS = 4 };
+    struct tess_comm *group[GROUPS];
+    struct tess_event event = {0};
+    struct place place, sum, all;
+    int64_t *word, *total, seven = 7;
+    for (int g = 0; g < GROUPS; g++)
+        WORLD_OK(tess_comm_split(comm, 0, comm->rank, &group[g]));
+    for (int32_t from = 0; from < 2 && comm->rank < 2; from++)
+        WORLD_OK(tess_comm_meet(comm, from, 1 - from));
+    WORLD_OK(place_open(comm, sizeof(*word), false, &place));
+    WORLD_OK(place_open(comm, sizeof(*total), false, &sum));
+    WORLD_OK(place_open(comm, sizeof(*total) * (size_t)comm->rank_count, false, &all));
+    word = (int64_t *)place.host;
+    total = (int64_t *)sum.host;
+    if (comm->rank == 1)
+        WORLD_OK(tess_comm_recv(comm, place.at, 1, TESS_I64, 0, &event));
+    for (int g = 0; g < GROUPS; g++) {
+        *total = comm->rank;
+        WORLD_OK(place_put(&sum, total, sizeof(*total)));
+        WORLD_OK(
+            tess_comm_all_reduce(group[g], sum.at, sum.at, 1, TESS_I64, TESS_REDUCE_SUM, NULL));
+        WORLD_OK(tess_comm_all_gather(group[g], sum.at, all.at, 1, TESS_I64, NULL));
+        WORLD_OK(place_get(&sum, total, sizeof(*total)));
+        WORLD_CHECK(*total == (int64_t)comm->rank_count * (comm->rank_count - 1) / 2);
+    }
+    if (comm->rank == 1)
+        WORLD_OK(tess_comm_send(comm, &seven, 1, TESS_I64, 0, NULL));
+    if (comm->rank == 0) {
+        WORLD_OK(tess_comm_recv(comm, word, 1, TESS_I64, 1, NULL));
+        WORLD_OK(place_put(&place, word, sizeof(*word)));
+        WORLD_OK(tess_comm_send(comm, place.at, 1, TESS_I64, 1, NULL));
+    }
+    WORLD_OK(tess_event_wait(&event));
+    if (comm->rank == 1)
+        WORLD_OK(place_get(&place, word, sizeof(*word)));
+    WORLD_CHECK(comm->rank > 1 || *word == 7);
+    place_close(&place);
+    place_close(&sum);
+    place_close(&all);
+    for (int g = 0; g < GROUPS; g++)
+        tess_comm_close(group[g]);
+    return 0;
+}
+
+void case_queues(void **state)
+{
+    case_run(state, order_queues_rank, NULL);
+}
+
+/* Messages within memory of the communicator, which a made-up NCCL is told to want registered. */
+static int order_registered_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    const struct tess_queue_ops *ops = comm->queue->ops;
+    struct tess_kernel *kernel = comm->queue->kernel;
+    struct tess_fence *fence;
+    int64_t word = comm->rank == 0 ? 7 : 0;
+    void *memory;
+    if (comm->rank < 2)
+        WORLD_OK(tess_comm_meet(comm, 0, 1));
+    WORLD_OK(tess_comm_alloc(comm, 4096, &memory));
+    WORLD_OK(kernel->ops->adopt(kernel, memory, 4096));
+    WORLD_CHECK(setenv("MADEUP_NCCL_REGISTERED", "1", 1) == 0);
+    if (comm->rank == 0) {
+        WORLD_OK(ops->copy(comm->queue, sizeof(word), &word, memory));
+        WORLD_OK(tess_comm_send(comm, memory, 1, TESS_I64, 1, NULL));
+    } else if (comm->rank == 1) {
+        WORLD_OK(tess_comm_recv(comm, memory, 1, TESS_I64, 0, NULL));
+        WORLD_OK(ops->copy(comm->queue, sizeof(word), memory, &word));
+    }
+    WORLD_OK(ops->fence_open(kernel, &fence));
+    WORLD_OK(ops->record(comm->queue, fence));
+    WORLD_OK(ops->wait(fence));
+    ops->fence_close(fence);
+    WORLD_CHECK(comm->rank > 1 || word == 7);
+    kernel->ops->disown(kernel, memory, 4096);
+    tess_comm_release(comm, memory);
+    return 0;
+}
+
+void case_registered(void **state)
+{
+    const struct case_setup *setup = *state;
+    if (setup->mode == TESS_RANKS_PROCESSES) /* the environment is a process's */
+        case_run(state, order_registered_rank, NULL);
+}
+
 /* A random program, the same on all ranks: kinds, sizes, memory and moments of waiting are drawn.
  */
 static int order_random_program(struct tess_comm *comm, uint64_t seed, const struct place *shared,

@@ -80,10 +80,14 @@ static enum tess_status group_lane(struct nccl_group *group, const struct tess_c
     int32_t rank = group->comm.rank;
     bool gathers = call->collective == TESS_COLLECTIVE_ALL_GATHER ||
                    call->collective == TESS_COLLECTIVE_BROADCAST;
-    if (call->collective == TESS_COLLECTIVE_SEND)
-        return tess__nccl_channel_get(group, rank, call->peer, call->device, lane_out);
-    if (call->collective == TESS_COLLECTIVE_RECV)
-        return tess__nccl_channel_get(group, call->peer, rank, call->device, lane_out);
+    const bool sends = call->collective == TESS_COLLECTIVE_SEND;
+    if (sends || call->collective == TESS_COLLECTIVE_RECV) {
+        struct nccl_channel *channel;
+        TESS_TRY(tess__nccl_channel_get(group, sends ? rank : call->peer, sends ? call->peer : rank,
+                                        call->device, &channel));
+        *lane_out = &channel->lane;
+        return TESS_OK;
+    }
     *lane_out = &group->lane[gathers && call->device ? NCCL_GATHERS : NCCL_SUMS];
     return TESS_OK;
 }

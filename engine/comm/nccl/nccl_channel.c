@@ -215,7 +215,7 @@ static enum tess_status channel_check_capture(const struct nccl_group *group)
 }
 
 enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, int32_t to,
-                                        bool device, struct nccl_lane **lane_out)
+                                        bool device, struct nccl_channel **channel_out)
 {
     struct nccl_family *family = group->family;
     pthread_mutex_lock(&family->lock);
@@ -233,15 +233,17 @@ enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, 
     /* Its queue is the rank's to make. */
     if (device && channel->lane.queue == NULL)
         TESS_TRY(tess__nccl_lane_attach(&channel->lane, group->comm.queue));
-    *lane_out = &channel->lane;
+    *channel_out = channel;
     return TESS_OK;
 }
 
 enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t to)
 {
     struct nccl_group *group = (struct nccl_group *)comm;
-    struct nccl_lane *lane;
-    return tess__nccl_channel_get(group, from, to, comm->queue != NULL, &lane);
+    struct nccl_channel *channel;
+    TESS_TRY(tess__nccl_channel_get(group, from, to, comm->queue != NULL, &channel));
+    channel->met = true;
+    return tess__nccl_host_meet(group);
 }
 
 struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,
@@ -269,6 +271,7 @@ void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_gro
         pthread_mutex_unlock(&family->lock);
         if (channel == NULL)
             return;
+        tess__nccl_unregister(family, &channel->lane);
         tess__nccl_lane_close(family, &channel->lane);
         free(channel);
     }

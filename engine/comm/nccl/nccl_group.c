@@ -71,5 +71,8 @@ enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_q
         CUDA_TRY(cudaMalloc(&scratch, 2 * NCCL_SCRATCH_BYTES));
         group->scratch = scratch;
     }
-    return fresh ? tess__nccl_register_all(group) : TESS_OK;
+    if (!fresh)
+        return TESS_OK;
+    TESS_TRY(tess__nccl_run_first(group));
+    return tess__nccl_register_all(group);
 }

@@ -85,6 +85,7 @@ struct nccl_registration {
     struct nccl_lane *lane;
     ncclWindow_t window; /* or */
     void *handle;
+    bool channel; /* the lane is a channel's */
 };
 
 struct nccl_block {
@@ -131,6 +132,7 @@ struct nccl_channel {
     ncclUniqueId id;
     uint64_t free_before;
     struct nccl_lane lane;
+    bool met; /* both ranks have it: made by tess_comm_meet */
 };
 
 struct nccl_post; /* nccl_post.c: how ranks reach each other's threads */
@@ -156,7 +158,7 @@ struct nccl_family {
     bool stuck;              /* it did not in time */
     enum tess_status status; /* why, once failed */
     char reason[800];
-    bool logged; /* it has been */
+    bool logged;             /* it has been */
     unsigned char *greeting; /* [2] on the device: what channels send and receive at first */
 };
 
@@ -241,6 +243,8 @@ void tess__nccl_group_detach(struct nccl_group *group);
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype);
 enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call);
+/* Connect all lanes of a group that is attached, ahead of its calls. Collective. */
+enum tess_status tess__nccl_run_first(struct nccl_group *group);
 /* Elements of each rank's slice where `count` of them are dealt out; the last may have fewer. */
 size_t tess__nccl_slice(size_t count, int32_t rank_count);
 /* Payload that leaves and reaches this rank. */
@@ -250,6 +254,8 @@ void tess__nccl_count(struct nccl_group *group, const struct tess_comm_call *cal
 
 enum tess_status tess__nccl_host_open(struct nccl_group *group);
 void tess__nccl_host_close(struct nccl_group *group);
+/* Room for a small message more, so that it need not be taken while calls are under way. */
+enum tess_status tess__nccl_host_meet(struct nccl_group *group);
 /* Start the call; its last piece is under way in record->slot when this returns. */
 enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lane *lane,
                                        const struct tess_comm_call *call,
@@ -274,10 +280,10 @@ void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *l
 
 /* ---- nccl_channel.c, nccl_post.c ------------------------------------------------------------- */
 
-/* The lane of messages from one member of the group to another, made at its first use. With
- * `device` it is on the group's queue. */
+/* That of messages from one member of the group to another, made at its first use. With `device`
+ * its lane is on the group's queue. */
 enum tess_status tess__nccl_channel_get(struct nccl_group *group, int32_t from, int32_t to,
-                                        bool device, struct nccl_lane **lane_out);
+                                        bool device, struct nccl_channel **channel_out);
 /* ops->meet: both ranks' lane is made before it is used. */
 enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t to);
 /* Do what can be done for channels that are being made; the thread's, lock not held. True while

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HOST_MESSAGE_BYTES ((size_t)4096) /* the least room of a message */
+
 /* How a call is staged: `sources` arrays of the piece go to the device, `targets` come back. */
 struct host_way {
     enum tess_collective run; /* what NCCL does with them */
@@ -162,11 +164,23 @@ static enum tess_status host_take_slot(struct nccl_group *group, struct nccl_slo
     return tess__nccl_host_finish(group, oldest);
 }
 
+static enum tess_status host_add_message_slot(struct nccl_group *group, size_t bytes,
+                                              struct nccl_slot **slot_out)
+{
+    struct nccl_slot *slot = calloc(1, sizeof(*slot));
+    if (slot == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to stage a message");
+    slot->next = group->message_slot;
+    group->message_slot = slot;
+    *slot_out = slot;
+    return host_slot_open(slot, bytes);
+}
+
 /* A free slot of messages that is large enough; where there is none, one more. */
 static enum tess_status host_take_message_slot(struct nccl_group *group, size_t bytes,
                                                struct nccl_slot **slot_out)
 {
-    size_t room = 4096;
+    size_t room = HOST_MESSAGE_BYTES;
     for (struct nccl_slot *slot = group->message_slot; slot != NULL; slot = slot->next)
         if (slot->record == NULL && slot->bytes >= bytes) {
             *slot_out = slot;
@@ -174,13 +188,13 @@ static enum tess_status host_take_message_slot(struct nccl_group *group, size_t 
         }
     while (room < bytes)
         room *= 2;
-    struct nccl_slot *slot = calloc(1, sizeof(*slot));
-    if (slot == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to stage a message");
-    slot->next = group->message_slot;
-    group->message_slot = slot;
-    *slot_out = slot;
-    return host_slot_open(slot, room);
+    return host_add_message_slot(group, room, slot_out);
+}
+
+enum tess_status tess__nccl_host_meet(struct nccl_group *group)
+{
+    struct nccl_slot *slot;
+    return host_add_message_slot(group, HOST_MESSAGE_BYTES, &slot);
 }
 
 /* Queue one piece in its slot. */

@@ -10,8 +10,9 @@
  * it nothing is registered, in its parts it is.
  *
  * Either all ranks of a communicator have memory registered or none (NCCL user guide, "User Buffer
- * Registration"), so they agree on what became of it. Messages and canonical sums, which are
- * messages, have nothing from it: only lanes on which NCCL moves arrays at once take part.
+ * Registration"), so they agree on what became of it. Of a group's lanes those take part on which
+ * NCCL moves arrays at once, not canonical sums; and the channels that were made ahead, for memory
+ * of all ranks that comes after them (tess_comm_meet): both their ranks know of it then.
  */
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"
@@ -164,6 +165,50 @@ static enum tess_status memory_register_group(struct nccl_group *group, struct n
     return TESS_OK;
 }
 
+/* With the channels that this rank has met others on, by itself; *all_out: with all of them. */
+static enum tess_status memory_register_met(struct nccl_group *group, struct nccl_block *block,
+                                            bool *all_out)
+{
+    for (struct nccl_channel *at = NULL; (at = tess__nccl_channel_next(group, at)) != NULL;) {
+        if (!at->met)
+            continue;
+        struct nccl_registration *made = calloc(1, sizeof(*made));
+        if (made == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
+        made->lane = &at->lane;
+        made->channel = true;
+        LIST_INSERT_HEAD(&block->registered, made, link);
+        TESS_TRY(memory_register(group->family, false, block, made));
+        *all_out = *all_out && made->handle != NULL;
+    }
+    return TESS_OK;
+}
+
+/* All ranks with all their channels, or none with any. */
+static enum tess_status memory_register_channels(struct nccl_block *block)
+{
+    struct nccl_group *owner = block->owner;
+    struct nccl_family *family = owner->family;
+    bool everywhere = true;
+    uint8_t all[TESS_QUEUE_PEERS_MAX];
+    if (owner->comm.rank_count != family->rank_count)
+        return TESS_OK;
+    for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
+         group = LIST_NEXT(group, link))
+        TESS_TRY(memory_register_met(group, block, &everywhere));
+    TESS_TRY(tess__nccl_host_gather(owner, &(uint8_t){everywhere}, 1, all));
+    for (int32_t r = 0; r < owner->comm.rank_count; r++)
+        everywhere = everywhere && all[r] != 0;
+    for (struct nccl_registration *made = LIST_FIRST(&block->registered);
+         made != NULL && !everywhere; made = LIST_NEXT(made, link)) {
+        if (!made->channel)
+            continue;
+        memory_deregister(family, made);
+        made->handle = NULL;
+    }
+    return TESS_OK;
+}
+
 /* Oldest first: the same order on all ranks, whose groups were split in the same order. */
 static enum tess_status memory_register_older(struct nccl_group *group, struct nccl_block *block)
 {
@@ -240,6 +285,8 @@ enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **m
     LIST_INSERT_HEAD(&family->blocks, block, link);
     if (status == TESS_OK)
         status = memory_register_older(LIST_FIRST(&family->groups), block);
+    if (status == TESS_OK)
+        status = memory_register_channels(block);
     if (status != TESS_OK) {
         tess__nccl_release(comm, block->memory);
         return status;

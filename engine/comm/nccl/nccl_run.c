@@ -326,6 +326,39 @@ enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane
     }
 }
 
+/*
+ * NCCL connects ranks at the first call of a kind, which is in progress until all have made it, and
+ * takes memory for it: one call of each kind, before any other is under way. In the scratch.
+ */
+enum tess_status tess__nccl_run_first(struct nccl_group *group)
+{
+    static const enum tess_collective kinds[] = {
+        TESS_COLLECTIVE_ALL_GATHER, TESS_COLLECTIVE_BROADCAST,      TESS_COLLECTIVE_ALL_TO_ALL,
+        TESS_COLLECTIVE_ALL_REDUCE, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_COLLECTIVE_REDUCE};
+    const bool fast = group->comm.order == TESS_ORDER_FAST;
+    struct tess_comm_call call = {.reduce = TESS_REDUCE_MAX,
+                                  .order = TESS_ORDER_FAST,
+                                  .dtype = TESS_I32,
+                                  .source = group->scratch,
+                                  .target = group->scratch + NCCL_SCRATCH_BYTES,
+                                  .count = 1,
+                                  .site = ""};
+    for (int i = 0; i < 2; i++) {
+        call.collective = kinds[i];
+        TESS_TRY(tess__nccl_run(group, &group->lane[NCCL_GATHERS], &call));
+    }
+    for (int i = 0; i < (fast ? 6 : 3); i++) {
+        call.collective = kinds[i];
+        TESS_TRY(tess__nccl_run(group, &group->lane[NCCL_SUMS], &call));
+    }
+    for (int way = 0; way < NCCL_LANES; way++) {
+        const struct nccl_lane *lane = &group->lane[way];
+        CUDA_TRY(cudaEventRecord(lane->beat, lane->stream));
+        TESS_TRY(tess__nccl_await(group->family, lane->beat, lane));
+    }
+    return TESS_OK;
+}
+
 /* ---- traffic --------------------------------------------------------------------------------- */
 
 /*

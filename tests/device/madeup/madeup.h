@@ -28,6 +28,8 @@
  *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself; a kernel
  *                           has the name of its file ("update.cu")
  *   MADEUP_BLAS_WITHOUT=4,6 epilogues of cuBLASLt for which there is no algorithm
+ *   MADEUP_NCCL_REGISTERED  set: messages of memory of ncclMemAlloc that is not registered end the
+ *                           program
  *
  * CUDA_DEVICE_MAX_CONNECTIONS and CUDA_MODULE_LOADING are as CUDA's programming guide has them.
  */

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define COMM_MAGIC 0x636f6d6d756e6963u
-/* How long ncclCommDestroy and ncclCommAbort wait for kernels before they say so. */
 
 /* ---- words ----------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 
 #define MEMORY_GRAIN 4096
 
-/* What ncclMemAlloc has given, and with what it was registered. */
+/* What ncclMemAlloc has given. */
 struct memory_block {
     struct memory_block *next;
     char *memory;
@@ -81,7 +81,6 @@ ncclResult_t ncclMemFree(void *at)
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-/* NULL: no room. */
 static struct madeup_window *window_add(struct ncclComm *comm, void *at, size_t bytes)
 {
     for (int i = 0; i < MADEUP_WINDOWS; i++)
@@ -92,7 +91,7 @@ static struct madeup_window *window_add(struct ncclComm *comm, void *at, size_t 
     madeup_fail("more than %d windows of a communicator", MADEUP_WINDOWS);
 }
 
-/* Half of the table is for memory that a rank has registered for itself. */
+/* Memory that a rank has registered for itself. */
 struct memory_handle {
     struct memory_handle *next;
     struct ncclComm *comm;
