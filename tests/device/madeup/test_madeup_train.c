@@ -97,6 +97,8 @@ static void case_mlp(void **state)
              {2, "--strategy pp --ranks 2"});
 }
 
+/* TODO(issue 14, fault 4): pipelines of several micro-batches on several devices hang with fewer
+ * than 32 hardware queues, CUDA_DEVICE_MAX_CONNECTIONS; they belong here once that is set. */
 static void case_cnn(void **state)
 {
     (void)state;
