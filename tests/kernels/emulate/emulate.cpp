@@ -16,18 +16,6 @@
 #else
 #define EMULATE_ASAN 0
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#define EMULATE_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#include <sanitizer/tsan_interface.h>
-#define EMULATE_TSAN 1
-#endif
-#endif
-#ifndef EMULATE_TSAN
-#define EMULATE_TSAN 0
-#endif
 
 #define PAGE_BYTES       ((size_t)4096)
 #define STACK_BYTES      ((size_t)256 << 10)
@@ -50,7 +38,6 @@ struct fiber {
     enum fiber_state state;
     void *stack, *saved; /* saved: the stack pointer while it does not run */
     void *fake_stack;    /* of the address sanitizer */
-    void *tsan;          /* the thread sanitizer's name for it */
     uint32_t mask;       /* FIBER_WARP: who meets, and for what */
     emulate_work *work;
     int value, line; /* FIBER_BLOCK */
@@ -139,25 +126,8 @@ static void arrived(fiber *here)
         host_stack_bytes = bytes;
     }
 }
-#elif EMULATE_TSAN
-/* Inlined: the sanitizer counts a call as of the fiber that enters it, and its end as of the one
- * that leaves it. */
-static inline __attribute__((always_inline)) void leaving(fiber *, fiber *to)
-{
-    if (!to->tsan)
-        to->tsan = __tsan_create_fiber(0);
-    __tsan_switch_to_fiber(to->tsan, 0);
-}
-
-static void host_enters()
-{
-    scheduler.tsan = __tsan_get_current_fiber();
-}
-
-static void arrived(fiber *)
-{
-}
-#else
+#else /* To the thread sanitizer fibers are one thread, whose calls begin and end in an odd order. \
+       */
 static void leaving(fiber *, fiber *)
 {
 }

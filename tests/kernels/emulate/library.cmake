@@ -11,8 +11,7 @@ find_path(TESS_CUDA_HEADERS cuda_runtime_api.h
     HINTS $ENV{CUDA_HOME} /usr/local/cuda PATH_SUFFIXES include targets/x86_64-linux/include)
 mark_as_advanced(TESS_CUDA_HEADERS)
 string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" processor)
-if(NOT CMAKE_CXX_COMPILER OR NOT EXISTS "${TESS_CUDA_HEADERS}/cublasLt.h" OR NOT processor MATCHES "^(x86_64|amd64)$"
-   OR TESS_SANITIZE MATCHES thread)
+if(NOT CMAKE_CXX_COMPILER OR NOT EXISTS "${TESS_CUDA_HEADERS}/cublasLt.h" OR NOT processor MATCHES "^(x86_64|amd64)$")
     return()
 endif()
 enable_language(CXX)
