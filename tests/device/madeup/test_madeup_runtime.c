@@ -189,6 +189,7 @@ static void case_times(void **state)
     float ms = -1;
     assert_int_equal(cudaEventElapsedTime(&ms, from, to), cudaErrorInvalidResourceHandle);
     OK(cudaEventRecord(from, stream));
+    OK(cudaEventSynchronize(from));
     close_gate(stream);
     OK(cudaEventRecord(to, stream));
     OK(cudaEventRecord(without, stream));
@@ -507,6 +508,7 @@ static void case_sticky(void **state)
     }
     assert_int_equal(cudaEventDestroy(event), cudaErrorIllegalAddress);
     assert_int_equal(cudaStreamDestroy(stream), cudaErrorIllegalAddress);
+    assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress); /* the thread's latest */
     OK(cudaSetDevice(1));
     OK(cudaGetLastError());
     const cudaStream_t other = stream_open();

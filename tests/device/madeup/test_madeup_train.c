@@ -97,14 +97,13 @@ static void case_mlp(void **state)
              {2, "--strategy pp --ranks 2"});
 }
 
-/* TODO(issue 14, fault 4): pipelines of several micro-batches on several devices hang with fewer
- * than 32 hardware queues, CUDA_DEVICE_MAX_CONNECTIONS; they belong here once that is set. */
 static void case_cnn(void **state)
 {
     (void)state;
     ALL_SAME(CNN, {1, "--strategy ddp --ranks 2"}, {1, "--strategy fsdp --ranks 4"},
              {4, "--strategy zero2 --ranks 4"}, {2, "--strategy fsdp --ranks 2"},
-             {1, "--strategy pp --ranks 2 --accumulate 4"});
+             {1, "--strategy pp --ranks 2 --accumulate 4"},
+             {2, "--strategy pp --ranks 2 --accumulate 4"});
 }
 
 static void case_gpt(void **state)
@@ -112,7 +111,11 @@ static void case_gpt(void **state)
     (void)state;
     ALL_SAME(GPT, {1, "--strategy fsdp --ranks 4"}, {4, "--strategy fsdp+tp --ranks 4"},
              {2, "--strategy tp --ranks 2"}, {1, "--strategy tp --ranks 4"},
-             {1, "--strategy pp --ranks 2 --accumulate 4"});
+             {1, "--strategy pp --ranks 2 --accumulate 4"},
+             {2, "--strategy pp --ranks 2 --accumulate 4"},
+             {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
+             {4, "--strategy pp --ranks 4 --accumulate 4 --pp.schedule gpipe"},
+             {8, "--strategy fsdp+tp+pp --ranks 8"});
 }
 
 static void case_graph(void **state)
