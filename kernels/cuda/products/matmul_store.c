@@ -91,11 +91,12 @@ static bool store_is_printable(const char *from, const char *end)
  */
 static const char *store_line(const char *line, struct matmul_choice *choice_out)
 {
-    const char *tab = strchr(line, '\t'), *at = tab + 1;
+    const char *tab = strchr(line, '\t');
     uint64_t nanoseconds, sum;
     if (tab == NULL || tab == line || tab - line >= MATMUL_KEY_MAX ||
         !store_is_printable(line, tab))
         return NULL;
+    const char *at = tab + 1;
     for (int i = 0; i < STORE_WORDS; i++)
         if (!store_hex(&at, 16, ' ', &choice_out->algorithm[i]))
             return NULL;
