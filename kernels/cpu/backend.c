@@ -48,7 +48,7 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
     CPU_SLOT_LIST(CPU_TAKE)
 #undef CPU_TAKE
     tess__cpu_share_open(state);
-    tess__cpu_threads(kernel);
+    tess__cpu_threads(kernel, kernel->threads);
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&state->stream, state->engine, dnnl_stream_default_flags);
@@ -91,7 +91,7 @@ static enum tess_status cpu_op_open(struct tess_op *op)
     char why[160];
     if (!cpu_supports(&op->desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
-    tess__cpu_threads(op->kernel);
+    tess__cpu_threads(op->kernel, op->kernel->threads);
     const struct cpu_product *product = cpu_product(&op->desc);
     if (product == NULL)
         return tess__cpu_sequence_open(op);

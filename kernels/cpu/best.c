@@ -78,7 +78,9 @@ static enum tess_status best_desc(dnnl_engine_t engine, const struct tess_op_des
     }
     *arg_out = tess__cpu_matmul_arg[what];
     *name_out = number == 0 ? "matmul" : "matmul packed";
-    return tess__cpu_matmul_desc(engine, desc, what, desc->rows, number == 1, desc_out);
+    return tess__cpu_matmul_desc(engine, desc, what, desc->rows,
+                                 what == CPU_BACKWARD_DATA ? desc->in : desc->out, number == 1,
+                                 desc_out);
 }
 
 /* Memory for every argument and the scratchpad. The bytes are halves of f32 near 1 or bf16 near 1.

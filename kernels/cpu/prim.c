@@ -33,11 +33,11 @@ dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
     return dtype == TESS_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-void tess__cpu_threads(const struct tess_kernel *kernel)
+void tess__cpu_threads(const struct tess_kernel *kernel, int threads)
 {
     const struct cpu_state *state = kernel->state;
-    if (state->threads_set != NULL && state->threads_get() != kernel->threads)
-        state->threads_set(kernel->threads);
+    if (state->threads_set != NULL && state->threads_get() != threads)
+        state->threads_set(threads);
 }
 
 /* Attributes: our scratchpad, and ReLU after the operation. The caller destroys them. */
@@ -172,7 +172,7 @@ void tess__cpu_prim_close(struct cpu_prim *prim)
 enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op *op, void *scratch,
                                     const void *const *data)
 {
-    tess__cpu_threads(op->kernel);
+    tess__cpu_threads(op->kernel, prim->one_thread ? 1 : op->kernel->threads);
     int last = prim->arg_count - 1;
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < last && status == dnnl_success; i++)
@@ -181,6 +181,7 @@ enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op 
         status = dnnl_memory_set_data_handle(prim->arg[last].memory, scratch);
     if (status == dnnl_success)
         status = dnnl_primitive_execute(prim->primitive, prim->stream, prim->arg_count, prim->arg);
+    tess__cpu_threads(op->kernel, op->kernel->threads);
     return tess__cpu_check(status, "execute");
 }
 
@@ -198,24 +199,24 @@ static dnnl_memory_desc_t prim_matrix(int64_t rows, int64_t cols, dnnl_data_type
 }
 
 enum tess_status tess__cpu_matmul_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
-                                       enum cpu_what what, int64_t rows, bool packed,
+                                       enum cpu_what what, int64_t rows, int64_t part, bool packed,
                                        dnnl_primitive_desc_t *desc_out)
 {
     dnnl_data_type_t type = tess__cpu_type(desc->dtype);
     int64_t in = desc->in, out = desc->out;
-    dnnl_memory_desc_t a, b, c, bias = prim_matrix(1, out, type, out, 1, false);
+    dnnl_memory_desc_t a, b, c, bias = prim_matrix(1, part, type, part, 1, false);
     if (what == CPU_FORWARD) {
         a = prim_matrix(rows, in, type, in, 1, false);
-        b = prim_matrix(in, out, type, 1, in, packed);
-        c = prim_matrix(rows, out, type, out, 1, false);
+        b = prim_matrix(in, part, type, 1, in, packed);
+        c = prim_matrix(rows, part, type, out, 1, false);
     } else if (what == CPU_BACKWARD_DATA) {
         a = prim_matrix(rows, out, type, out, 1, false);
-        b = prim_matrix(out, in, type, in, 1, packed);
-        c = prim_matrix(rows, in, type, in, 1, false);
+        b = prim_matrix(out, part, type, in, 1, packed);
+        c = prim_matrix(rows, part, type, in, 1, false);
     } else {
-        a = prim_matrix(out, rows, type, 1, out, false);
+        a = prim_matrix(part, rows, type, 1, out, false);
         b = prim_matrix(rows, in, type, in, 1, packed);
-        c = prim_matrix(out, in, dnnl_f32, in, 1, false);
+        c = prim_matrix(part, in, dnnl_f32, in, 1, false);
     }
     bool forward = what == CPU_FORWARD;
     dnnl_matmul_desc_t matmul;

@@ -18,9 +18,10 @@ struct cpu_prim {
     dnnl_exec_arg_t arg[CPU_PRIM_ARGS]; /* the last one is the scratchpad */
     int arg_count;
     size_t scratch_bytes;
+    bool one_thread; /* else all of the kernel */
 };
 
-/* Whether an operation's rows depend on how many are run; remembered per shape, see rows.c. */
+/* Whether two ways to compute the same have the same bits; remembered per shape, see rows.c. */
 struct cpu_verdict {
     struct tess_op_desc desc;
     int what;
@@ -86,19 +87,21 @@ static inline const struct cpu_loops *tess__cpu_loops(const struct tess_kernel *
     return ((const struct cpu_state *)kernel->state)->loops;
 }
 
-/* oneDNN takes the number of threads from the calling thread's OpenMP settings. */
-void tess__cpu_threads(const struct tess_kernel *kernel);
+/* oneDNN takes the number of threads from the calling thread's OpenMP settings, both when a
+ * primitive is made and when it is run. */
+void tess__cpu_threads(const struct tess_kernel *kernel, int threads);
 
 /* ---- primitives that library.c and best.c are made of ---------------------------------------- */
 
 enum cpu_what { CPU_FORWARD, CPU_BACKWARD_DATA, CPU_BACKWARD_WEIGHT };
 
 /*
- * Matmul of a linear layer over `rows` rows. FORWARD has a bias of desc.dtype and the ReLU.
+ * Matmul of a linear layer over `rows` rows, `part` columns of the result (rows of a weight
+ * gradient). FORWARD has a bias of desc.dtype and the ReLU.
  * `packed`: weights (for BACKWARD_WEIGHT: x) in the layout that oneDNN prefers, else plain.
  */
 enum tess_status tess__cpu_matmul_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
-                                       enum cpu_what what, int64_t rows, bool packed,
+                                       enum cpu_what what, int64_t rows, int64_t part, bool packed,
                                        dnnl_primitive_desc_t *desc_out);
 
 /* Convolution over `rows` images, weights in the layout that oneDNN prefers. FORWARD as above. */
@@ -134,19 +137,21 @@ enum tess_status tess__cpu_library_run(struct tess_op *op, enum cpu_what what, c
 enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, const void *dy,
                                           float *dw);
 
-/* ---- rows.c: do the rows of a result depend on how many are run? -------------------------- */
+/* ---- rows.c: do two ways to compute the same have the same bits? --------------------------- */
 
 /*
- * Bytes of one row of the two arguments and of the result, and of the weights as the primitive
- * takes them. The test runs `full` (rows) and `leaf` (leaf_rows) over random data, outside the
- * arena.
+ * `run` computes the result of all `rows` with `full`, that of one leaf with `leaf`, from data in
+ * the order of library_call(). Bytes of one row of the first argument and of the result, and of the
+ * other arguments. The data are random and outside the arena.
  */
 struct cpu_rows_test {
-    struct cpu_prim *full, *leaf;
-    const struct tess_op *op;
+    struct tess_op *op;
     enum cpu_what what;
+    enum tess_status (*run)(struct tess_op *op, enum cpu_what what, const void *pass,
+                            const void *const data[4]);
+    const void *full, *leaf;
+    int64_t rows, leaf_rows;
     size_t in_bytes, weight_bytes, out_bytes, bias_bytes;
-    void *scratch; /* for the primitives */
 };
 enum tess_status tess__cpu_rows_alike(const struct cpu_rows_test *test, bool *alike_out);
 

@@ -1,8 +1,8 @@
 /*
- * Do the rows of a result depend on how many rows are run at once? A library may choose another
- * blocking, and so another rounding, for another size. Tested per shape when an operation is
- * opened, by running both sizes over the same random data, and remembered while the backend is
- * open.
+ * Do the rows of a result depend on how many rows are run at once, a weight gradient on the number
+ * of threads? A library may choose another blocking, and so another rounding, for another size.
+ * Tested per shape when an operation is opened, by running both over the same random data, and
+ * remembered while the backend is open.
  */
 #include "cpu/prim.h"
 
@@ -34,17 +34,16 @@ static void rows_fill(enum tess_dtype dtype, size_t bytes, void *memory)
 static enum tess_status rows_run(const struct cpu_rows_test *test, char *random, char *full,
                                  char *leaf, bool *alike_out)
 {
-    const struct tess_op_desc *desc = &test->op->desc;
     const void *data[4] = {random, random, full, random};
-    TESS_TRY(tess__cpu_prim_run(test->full, test->op, test->scratch, data));
-    int64_t last = desc->rows / desc->leaf_rows - 1;
+    TESS_TRY(test->run(test->op, test->what, test->full, data));
+    int64_t last = test->rows / test->leaf_rows - 1;
     bool alike = true;
-    for (int64_t g = 0; g <= last; g += last) { /* the first and the last leaf */
-        data[0] = random + (size_t)(g * desc->leaf_rows) * test->in_bytes;
+    for (int64_t g = 0; g <= last; g += last > 0 ? last : 1) { /* the first and the last leaf */
+        data[0] = random + (size_t)(g * test->leaf_rows) * test->in_bytes;
         data[2] = leaf;
-        TESS_TRY(tess__cpu_prim_run(test->leaf, test->op, test->scratch, data));
-        const char *same = full + (size_t)(g * desc->leaf_rows) * test->out_bytes;
-        alike = alike && memcmp(same, leaf, (size_t)desc->leaf_rows * test->out_bytes) == 0;
+        TESS_TRY(test->run(test->op, test->what, test->leaf, data));
+        const char *same = full + (size_t)(g * test->leaf_rows) * test->out_bytes;
+        alike = alike && memcmp(same, leaf, (size_t)test->leaf_rows * test->out_bytes) == 0;
     }
     *alike_out = alike;
     return TESS_OK;
@@ -85,10 +84,10 @@ enum tess_status tess__cpu_rows_alike(const struct cpu_rows_test *test, bool *al
             return TESS_OK;
         }
     }
-    size_t random = tess__cpu_max((size_t)desc->rows * test->in_bytes, test->weight_bytes);
+    size_t random = tess__cpu_max((size_t)test->rows * test->in_bytes, test->weight_bytes);
     random = tess__cpu_round_up(tess__cpu_max(random, test->bias_bytes));
-    size_t full = tess__cpu_round_up((size_t)desc->rows * test->out_bytes);
-    size_t leaf = tess__cpu_round_up((size_t)desc->leaf_rows * test->out_bytes);
+    size_t full = tess__cpu_round_up((size_t)test->rows * test->out_bytes);
+    size_t leaf = tess__cpu_round_up((size_t)test->leaf_rows * test->out_bytes);
     /* Mapped, not from malloc: given back to the system at once. */
     char *memory = mmap(NULL, random + full + leaf, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

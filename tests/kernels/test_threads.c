@@ -129,6 +129,58 @@ static void run_linear(struct twin *twin, enum tess_dtype dtype)
     run_linear_shape(twin, dtype, 300, 300, 70, 130);
     run_linear_shape(twin, dtype, 96, 8, 65, 67);
     run_linear_shape(twin, dtype, 140, 70, 64, 900);
+    /* Long sums over few rows or columns, which a matrix product may split between threads. */
+    run_linear_shape(twin, dtype, 128, 128, 784, 128);
+    run_linear_shape(twin, dtype, 1500, 1500, 60, 20);
+    run_linear_shape(twin, dtype, 6, 6, 3000, 40);
+    run_linear_shape(twin, dtype, 24, 8, 40, 3000);
+    run_linear_shape(twin, dtype, 600, 300, 700, 600);
+}
+
+static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t in,
+                           int64_t out, int64_t size, int32_t window, int32_t stride)
+{
+    struct tess_op_desc d = {.kind = TESS_OP_CONV2D,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = rows / 2,
+                             .in = in,
+                             .out = out,
+                             .height = size,
+                             .width = size,
+                             .window = window,
+                             .stride = stride,
+                             .padding = window / 2,
+                             .input_grad = true};
+    char why[160];
+    if (!twin->kernel->ops->supports(&d, why, sizeof(why)))
+        return; /* bf16 without the instructions */
+    int64_t side = tess_op_output_size(size, window, stride, window / 2);
+    int64_t x_count = rows * in * size * size, y_count = rows * out * side * side;
+    int64_t w_count = in * out * window * window;
+    size_t word = tess_dtype_bytes(dtype);
+    void *x = put(twin, dtype, 1, x_count), *w = put(twin, dtype, 2, w_count);
+    void *dy = put(twin, dtype, 3, y_count), *bias = put(twin, dtype, 4, out);
+    void *y = take(twin, (size_t)y_count * word), *dx = take(twin, (size_t)x_count * word);
+    float *dw = take(twin, (size_t)w_count * 4), *db = take(twin, (size_t)out * 4);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_conv2d_forward(&op, x, w, bias, y), TESS_OK);
+    assert_int_equal(tess_conv2d_backward_data(&op, dy, w, dx), TESS_OK);
+    assert_int_equal(tess_conv2d_backward_weight(&op, x, dy, dw, db), TESS_OK);
+    op_close(&op);
+}
+
+/* Many images of few channels, and the other way round; windows and strides of usual networks. */
+static void run_conv(struct twin *twin, enum tess_dtype dtype)
+{
+    run_conv_shape(twin, dtype, 32, 1, 16, 14, 3, 1);
+    run_conv_shape(twin, dtype, 32, 3, 20, 14, 3, 2);
+    run_conv_shape(twin, dtype, 32, 16, 16, 12, 3, 1);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 1);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2);
+    run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1);
+    run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1);
 }
 
 static void run_attention(struct twin *twin, enum tess_dtype dtype)
@@ -289,6 +341,7 @@ static void run_xent(struct twin *twin, enum tess_dtype dtype)
 static void all(enum tess_dtype dtype)
 {
     check_twins("linear", run_linear, dtype);
+    check_twins("convolution", run_conv, dtype);
     check_twins("attention", run_attention, dtype);
     check_twins("norm", run_norm, dtype);
     check_twins("embedding", run_embedding, dtype);
