@@ -1,7 +1,6 @@
 /* Sums, maxima and minima of all types that NCCL adds here, rounded to the type at every step. */
+#include "base/half.h"
 #include "device/madeup/nccl_madeup.h"
-
-#include <string.h>
 
 size_t madeup_dtype_bytes(ncclDataType_t dtype)
 {
@@ -22,24 +21,6 @@ size_t madeup_dtype_bytes(ncclDataType_t dtype)
     }
 }
 
-static float sum_wide(uint16_t bits)
-{
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return value;
-}
-
-/* To bf16, ties to even; NaN stays one. */
-static uint16_t sum_narrow(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (value != value)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 #define SUM_PICK(op, a, b)                                                                         \
     ((op) == ncclSum   ? (a) + (b)                                                                 \
      : (op) == ncclMax ? ((a) > (b) ? (a) : (b))                                                   \
@@ -52,18 +33,20 @@ static uint16_t sum_narrow(float value)
     }
 SUM_LOOP(float, f32)
 SUM_LOOP(double, f64)
-SUM_LOOP(_Float16, f16)
 SUM_LOOP(int32_t, i32)
 SUM_LOOP(int64_t, i64)
 SUM_LOOP(uint8_t, u8)
 
-static void sum_bf16(ncclRedOp_t op, size_t count, const uint16_t *source, uint16_t *target)
-{
-    for (size_t i = 0; i < count; i++) {
-        const float a = sum_wide(target[i]), b = sum_wide(source[i]);
-        target[i] = sum_narrow(SUM_PICK(op, a, b));
+#define SUM_LOOP_HALF(word)                                                                        \
+    static void sum_##word(ncclRedOp_t op, size_t count, const uint16_t *source, uint16_t *target) \
+    {                                                                                              \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            const float a = tess__f32_of_##word(target[i]), b = tess__f32_of_##word(source[i]);    \
+            target[i] = tess__##word##_of_f32(SUM_PICK(op, a, b));                                 \
+        }                                                                                          \
     }
-}
+SUM_LOOP_HALF(bf16)
+SUM_LOOP_HALF(f16)
 
 void madeup_sum(ncclDataType_t dtype, ncclRedOp_t op, size_t count, const void *source,
                 void *target)
