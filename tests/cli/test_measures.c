@@ -73,6 +73,7 @@ static void case_times(void **state)
                     "100",     "--run", folder,    "--overwrite", NULL};
     json_t *line[LINES_MAX];
     int count = train_lines(argv, line), epochs = 0;
+    double all_parts = 0, all = 0;
 
     (void)state;
     for (int i = 1; i < count; i++) {
@@ -98,7 +99,8 @@ static void case_times(void **state)
              * double at less than 1e6 s, so at most 20 * 5 * 2 * 1e6 * 2^-53 = 2.3e-8 s over. What
              * they leave is the loss's sum and what is between steps. */
             assert_true(sum <= total + 2.3e-8);
-            assert_true(sum > 0.5 * total);
+            all_parts += sum;
+            all += total;
             assert_true(number_of(rank, "hidden_s") >= 0);
             assert_true(number_of(rank, "hidden_s") <= total - number_of(rank, "exposed_s") + 1e-9);
             busy[r] = total - number_of(rank, "exposed_s");
@@ -108,6 +110,7 @@ static void case_times(void **state)
         }
         assert_true(busy[slowest] >= busy[1 - slowest]);
     }
+    assert_true(all_parts > 0.5 * all); /* a single epoch of 10 ms may be interrupted for longer */
     assert_int_equal(epochs, 3);
     assert_int_equal(spawn_count(spawn.out, "  time: data "), 3);
     assert_int_equal(spawn_count(spawn.out, "slowest rank "), 3);

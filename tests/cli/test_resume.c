@@ -380,7 +380,8 @@ static int tear_down(void **state)
     return chdir("/") != 0 ? -1 : spawn_remove(folder);
 }
 
-int main(void)
+/* All cases, or the one that is named. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_data_layouts), cmocka_unit_test(case_products),
@@ -389,5 +390,7 @@ int main(void)
         cmocka_unit_test(case_damage),       cmocka_unit_test(case_fp8),
         cmocka_unit_test(case_device),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("resume", tests, set_up, tear_down);
 }

@@ -246,18 +246,6 @@ enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t t
     return tess__nccl_host_meet(group);
 }
 
-struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,
-                                             const struct nccl_channel *after)
-{
-    struct nccl_family *family = group->family;
-    pthread_mutex_lock(&family->lock);
-    struct nccl_channel *at = after != NULL ? after->next : family->channels;
-    while (at != NULL && at->group != group->id)
-        at = at->next;
-    pthread_mutex_unlock(&family->lock);
-    return at;
-}
-
 void tess__nccl_channels_close(struct nccl_family *family, const struct nccl_group *group)
 {
     for (;;) {

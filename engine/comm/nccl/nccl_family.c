@@ -299,3 +299,15 @@ void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_ou
     }
     *config_out = config;
 }
+
+struct nccl_channel *tess__nccl_channel_next(const struct nccl_group *group,
+                                             const struct nccl_channel *after)
+{
+    struct nccl_family *family = group->family;
+    pthread_mutex_lock(&family->lock);
+    struct nccl_channel *at = after != NULL ? after->next : family->channels;
+    while (at != NULL && at->group != group->id)
+        at = at->next;
+    pthread_mutex_unlock(&family->lock);
+    return at;
+}
