@@ -16,12 +16,12 @@
 #include <cmocka.h>
 
 #define RUN                                                                                        \
-    "train --device cuda --data synthetic --synthetic-rows 64 --batch-size 16 --steps 3 "          \
+    "train --device cuda --data synthetic --synthetic-rows 32 --batch-size 8 --steps 2 "           \
     "--evaluate off --save-weights off --timeout 60 "
 #define MLP RUN "--model mlp --mlp.hidden 24 --grid 8 "
 #define CNN RUN "--model cnn --cnn.channels 4,6 --cnn.fc 20 --grid 8 "
 #define GPT                                                                                        \
-    RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 16 "                \
+    RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 8 "                 \
         "--optimizer adamw --grid 4 --tensor.canonical 4 "
 
 static struct spawn spawn;
