@@ -26,7 +26,7 @@ struct case_function {
     void *arg;
 };
 
-/* NCCL has ranks that are threads on a device each, and it has been told that processes are hosts.
+/* NCCL has ranks that are threads on a device each, and processes are hosts to it.
  */
 static int32_t case_device(const struct case_setup *setup, const struct tess_comm *comm)
 {

@@ -186,7 +186,7 @@ struct comm_hello {
     int32_t device;
 };
 
-/* As NCCL tells hosts apart: by its name, or by what the user calls it. */
+/* What distinguishes hosts for NCCL: the name, or what the user calls it. */
 static uint64_t comm_host(void)
 {
     const char *name = getenv("NCCL_HOSTID");
@@ -230,7 +230,7 @@ static ncclResult_t comm_meet(struct ncclComm *comm)
     result = comm_compare(comm, all);
     if (result == ncclSuccess)
         madeup_wait_idle(comm->device); /* its buffers are allocated */
-    /* Nobody is done before all are. */
+    /* No rank is done before all are. */
     return result == ncclSuccess ? madeup_comm_exchange(comm, NULL, 0, NULL) : result;
 }
 
