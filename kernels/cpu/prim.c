@@ -181,7 +181,8 @@ enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op 
         status = dnnl_memory_set_data_handle(prim->arg[last].memory, scratch);
     if (status == dnnl_success)
         status = dnnl_primitive_execute(prim->primitive, prim->stream, prim->arg_count, prim->arg);
-    tess__cpu_threads(op->kernel, op->kernel->threads);
+    if (prim->one_thread)
+        tess__cpu_threads(op->kernel, op->kernel->threads);
     return tess__cpu_check(status, "execute");
 }
 

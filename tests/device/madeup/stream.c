@@ -41,6 +41,13 @@ static cudaError_t stream_enter(const char *function, cudaStream_t stream)
     return error != cudaSuccess ? error : madeup_leave(madeup_broken(madeup_stream_device(stream)));
 }
 
+/* For a call that asks how far a stream is, which no record may contain. */
+static cudaError_t stream_ask(const char *function, cudaStream_t stream)
+{
+    return madeup_is_recorded(stream) ? madeup_leave(madeup_record_spoil(stream))
+                                      : stream_enter(function, stream);
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;
@@ -90,9 +97,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     const struct CUstream_st *own = madeup_stream(stream);
-    if (own->record != NULL)
-        return madeup_leave(madeup_record_spoil(stream));
-    const cudaError_t error = stream_enter(__func__, stream);
+    const cudaError_t error = stream_ask(__func__, stream);
     if (error != cudaSuccess)
         return error;
     return madeup_leave(madeup_queue_done(own->queue, own->last) ? cudaSuccess : cudaErrorNotReady);
@@ -101,9 +106,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     const struct CUstream_st *own = madeup_stream(stream);
-    if (own->record != NULL)
-        return madeup_leave(madeup_record_spoil(stream));
-    const cudaError_t error = stream_enter(__func__, stream);
+    const cudaError_t error = stream_ask(__func__, stream);
     if (error != cudaSuccess)
         return error;
     madeup_queue_await(own->queue, own->last);
