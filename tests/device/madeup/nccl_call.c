@@ -142,8 +142,7 @@ static struct madeup_kernel *kernel_new(ncclComm_t comm, cudaStream_t stream, co
 static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm,
                                  cudaStream_t stream, const char *name)
 {
-    const int injected = madeup_injected(name, ncclSystemError);
-    ncclResult_t result = injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, name);
+    ncclResult_t result = madeup_comm_check(comm, name);
     if (result == ncclSuccess && (part->peer < 0 || part->peer >= comm->count))
         result = madeup_nccl_say(ncclInvalidArgument, "%s: peer %d of %d ranks", name, part->peer,
                                  comm->count);
@@ -266,9 +265,7 @@ static void call_find(struct ncclComm *comm, const struct call *call, struct mad
 
 static ncclResult_t call_collective(const struct call *call, ncclComm_t comm, cudaStream_t stream)
 {
-    const int injected = madeup_injected(call->name, ncclSystemError);
-    ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, call->name);
+    ncclResult_t result = madeup_comm_check(comm, call->name);
     if (result == ncclSuccess && (call->root < 0 || call->root >= comm->count))
         result = madeup_nccl_say(ncclInvalidArgument, "%s: root %d of %d ranks", call->name,
                                  call->root, comm->count);

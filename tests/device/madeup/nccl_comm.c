@@ -83,8 +83,12 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
 /* ---- states and jobs ------------------------------------------------------------------------- */
 
+/* What every function of a communicator begins with. */
 static ncclResult_t comm_valid(const struct ncclComm *comm, const char *function)
 {
+    const int injected = madeup_injected(function, ncclSystemError);
+    if (injected != 0)
+        return (ncclResult_t)injected;
     if (comm == NULL)
         return madeup_nccl_say(ncclInvalidArgument, "%s: the communicator is NULL", function);
     if (comm->magic != COMM_MAGIC)
@@ -111,9 +115,6 @@ ncclResult_t madeup_comm_check(struct ncclComm *comm, const char *function)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result_out)
 {
-    const int injected = madeup_injected("ncclCommGetAsyncError", ncclSystemError);
-    if (injected != 0)
-        return (ncclResult_t)injected;
     const ncclResult_t result = comm_valid(comm, "ncclCommGetAsyncError");
     if (result == ncclSuccess)
         *result_out = (ncclResult_t)atomic_load(&comm->state);
@@ -356,9 +357,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
                            ncclConfig_t *config)
 {
     bool blocking;
-    const int injected = madeup_injected("ncclCommSplit", ncclSystemError);
-    ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, "ncclCommSplit");
+    ncclResult_t result = madeup_comm_check(comm, "ncclCommSplit");
     if (result == ncclSuccess)
         result = comm_check_config(config, &blocking);
     if (result != ncclSuccess)
@@ -398,9 +397,7 @@ static ncclResult_t comm_finalize_job(struct ncclComm *comm, struct madeup_job *
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    const int injected = madeup_injected("ncclCommFinalize", ncclSystemError);
-    const ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, "ncclCommFinalize");
+    const ncclResult_t result = madeup_comm_check(comm, "ncclCommFinalize");
     if (result != ncclSuccess)
         return result;
     if (madeup_group_is_open())
@@ -424,9 +421,7 @@ void madeup_comm_free(struct ncclComm *comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    const int injected = madeup_injected("ncclCommDestroy", ncclSystemError);
-    const ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : comm_valid(comm, "ncclCommDestroy");
+    const ncclResult_t result = comm_valid(comm, "ncclCommDestroy");
     if (result != ncclSuccess)
         return result;
     if (madeup_group_is_open())
@@ -441,9 +436,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 /* Its kernels and its job end; the peers' do not. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    const int injected = madeup_injected("ncclCommAbort", ncclSystemError);
-    const ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : comm_valid(comm, "ncclCommAbort");
+    const ncclResult_t result = comm_valid(comm, "ncclCommAbort");
     if (result != ncclSuccess)
         return result;
     atomic_store(&comm->aborted, true);

@@ -132,7 +132,7 @@ struct madeup_job {
 
 /* Start a job; the result is what the call returns. It is copied. */
 ncclResult_t madeup_job_start(struct ncclComm *comm, const struct madeup_job *job);
-/* ncclSuccess where a call may be made on it; `function` is for the message. */
+/* A call on it begins: what MADEUP_FAIL wants of `function`; ncclSuccess where it may be made. */
 ncclResult_t madeup_comm_check(struct ncclComm *comm, const char *function);
 /* All ranks' words, at most MADEUP_HELLO_BYTES; jobs only. */
 ncclResult_t madeup_comm_exchange(struct ncclComm *comm, const void *mine, size_t bytes, void *all);

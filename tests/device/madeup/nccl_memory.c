@@ -133,9 +133,7 @@ void madeup_registered_check(struct ncclComm *comm, const char *name, const void
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *at, size_t bytes, void **handle_out)
 {
-    const int injected = madeup_injected("ncclCommRegister", ncclSystemError);
-    const ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, "ncclCommRegister");
+    const ncclResult_t result = madeup_comm_check(comm, "ncclCommRegister");
     const char *wanted = getenv("NCCL_LOCAL_REGISTER");
     if (result != ncclSuccess)
         return result;
@@ -160,9 +158,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *at, size_t bytes, voi
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *named)
 {
-    const int injected = madeup_injected("ncclCommDeregister", ncclSystemError);
-    const ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, "ncclCommDeregister");
+    const ncclResult_t result = madeup_comm_check(comm, "ncclCommDeregister");
     if (result != ncclSuccess || named == NULL)
         return result;
     pthread_mutex_lock(&memory.lock);
@@ -199,9 +195,7 @@ static ncclResult_t window_job(struct ncclComm *comm, struct madeup_job *job)
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *at, size_t bytes, ncclWindow_t *out,
                                     int flags)
 {
-    const int injected = madeup_injected("ncclCommWindowRegister", ncclSystemError);
-    ncclResult_t result =
-        injected != 0 ? (ncclResult_t)injected : madeup_comm_check(comm, "ncclCommWindowRegister");
+    ncclResult_t result = madeup_comm_check(comm, "ncclCommWindowRegister");
     const char *wanted = getenv("NCCL_WIN_ENABLE");
     if (result != ncclSuccess)
         return result;
@@ -224,9 +218,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *at, size_t bytes, ncc
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
-    const int injected = madeup_injected("ncclCommWindowDeregister", ncclSystemError);
-    const ncclResult_t result = injected != 0 ? (ncclResult_t)injected
-                                              : madeup_comm_check(comm, "ncclCommWindowDeregister");
+    const ncclResult_t result = madeup_comm_check(comm, "ncclCommWindowDeregister");
     struct madeup_window *own = (struct madeup_window *)window;
     if (result != ncclSuccess || window == NULL)
         return result;
