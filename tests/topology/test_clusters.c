@@ -180,12 +180,54 @@ static void case_hosts(void **state)
     tess_topology_free(topology);
 }
 
+/* Rings over rails: out of a host and into the next one by the same rail, each by another one. With
+ * more devices than are routed pair by pair every second host is passed backwards, so that the one
+ * ring stays on its rail: 48 of PCIe 5, not what the few links to the spine leave. */
+static void case_rails(void **state)
+{
+    static const struct {
+        const char *words;
+        double single, total;
+    } cluster[] = {
+        {"rack:2 node:4 gpu:8 nvlink:switch nic:8 rail:8 sm:90", 12.5, 8 * 12.5},
+        {"node:4 gpu:8 nvlink:switch nic:8 rail:8 sm:90", 12.5, 8 * 12.5},
+        {"node:4 numa:2 gpu:4 nic:4 nvlink:switch rail:8 sm:90", 12.5, 8 * 12.5},
+        {"rack:2 node:4 switch:4 gpu:2 nic:2 nvlink:switch rail:8 sm:90", 12.5, 8 * 12.5},
+        /* No rails: one uplink for a rack. */
+        {"rack:2 node:2 gpu:4 nvlink:switch nic:4 sm:90", 12.5, 12.5},
+        {"node:18 gpu:8 nvlink:switch nic:8 rail:8 sm:90 edge:50 uplink:800", 48, 0},
+        {"node:64 gpu:8 nvlink:switch nic:8 rail:8 sm:90 edge:50 uplink:800", 48, 0},
+    };
+    const struct tess_ring_search search = {.rings = TESS_RINGS_MAX};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cluster) / sizeof(cluster[0]); i++) {
+        struct tess_topology *topology = NULL;
+        struct tess_routes routes = {0};
+        struct tess_rings rings;
+
+        assert_int_equal(tess_topology_synthetic(cluster[i].words, NULL, &topology), TESS_OK);
+        if (cluster[i].total > 0) {
+            assert_int_equal(tess_routes_open(topology, &routes), TESS_OK);
+            assert_int_equal(tess_rings_find(&routes, &search, &rings), TESS_OK);
+            CLOSE(rings.total_gbs, cluster[i].total);
+            CLOSE(rings.bound_gbs, cluster[i].total);
+        } else {
+            assert_int_equal(tess_rings_find_hosts(topology, 0, &rings), TESS_OK);
+        }
+        CLOSE(rings.best_single.gbs, cluster[i].single);
+        tess_rings_free(&rings);
+        tess_routes_free(&routes);
+        tess_topology_free(topology);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_all_known), cmocka_unit_test(case_counts),
         cmocka_unit_test(case_rings),     cmocka_unit_test(case_nccl),
-        cmocka_unit_test(case_hosts),
+        cmocka_unit_test(case_hosts),     cmocka_unit_test(case_rails),
     };
     return cmocka_run_group_tests_name("clusters", tests, NULL, NULL);
 }

@@ -37,9 +37,11 @@ struct tess_route_search {
     int32_t *came;        /* link by which the search came to a node; -1 */
     int32_t *queue;       /* nodes, first in first out */
     struct route_entry *heap;
-    int32_t *depth;       /* links from the source */
-    int32_t *turn;        /* of a device's node, at NICs side by side; -1: none is near */
-    int32_t queued, room; /* room: of routes->link */
+    int32_t *depth;          /* links from the source */
+    int32_t *turn;           /* of a device's node, at NICs side by side; -1: none is near */
+    int32_t *place, *beside; /* of a NIC: number and count of those side by side; 0: no NIC */
+    int32_t *shut;           /* 1: this search leaves the NIC out */
+    int32_t queued, room;    /* room: of routes->link */
     int32_t used;
     int32_t source_host;
     enum tess_path_kind level; /* of the links that the search uses */
@@ -77,6 +79,8 @@ static bool route_allows(const struct tess_route_search *search, const struct te
                !route_is_nvlink(link, from->kind, to->kind) && link->kind != TESS_LINK_NET &&
                (link->kind != TESS_LINK_SYS || search->level == TESS_PATH_SYS);
     case TESS_PATH_NET:
+        if (search->shut[link->to])
+            return false;
         /* From the source's host into the network and from there into the target's, once. */
         if (to->kind == TESS_NODE_NET)
             return from->kind == TESS_NODE_NET || from->host == search->source_host;
@@ -249,12 +253,17 @@ static int32_t route_link(const struct tess_route_search *search, int32_t from, 
     return -1;
 }
 
-static bool route_is_nic_out(const struct tess_route_search *search, int32_t node)
+/* GB/s of the NIC's widest link into the network; 0: the node is no NIC, or has none. */
+static double route_nic_gbs(const struct tess_route_search *search, int32_t node)
 {
-    bool out = false;
+    const struct tess_topology *topology = search->topology;
+    double gbs = 0;
+    if (topology->node[node].kind != TESS_NODE_NIC)
+        return 0;
     for (int32_t k = search->first[node]; k < search->first[node + 1]; k++)
-        out |= search->topology->link[search->out[k]].kind == TESS_LINK_NET;
-    return out && search->topology->node[node].kind == TESS_NODE_NIC;
+        if (topology->link[search->out[k]].kind == TESS_LINK_NET)
+            gbs = fmax(gbs, topology->link[search->out[k]].gbs);
+    return gbs;
 }
 
 /* The NIC of the node's host that is the fewest links away; -1. depth: last visitor, 1 + node. */
@@ -266,7 +275,7 @@ static int32_t route_nearest_nic(struct tess_route_search *search, int32_t sourc
     search->queue[queued++] = source;
     for (int32_t head = 0; head < queued; head++) {
         int32_t node = search->queue[head];
-        if (route_is_nic_out(search, node))
+        if (route_nic_gbs(search, node) > 0)
             return node;
         for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
             const struct tess_topo_link *link = &topology->link[search->out[k]];
@@ -333,6 +342,60 @@ static void route_turn_nic(struct tess_route_search *search, const struct tess_r
         memcpy(link, pair[turn % found], sizeof(pair[0]));
 }
 
+/* place[], beside[] of NICs: which one it is of how many that the same node reaches by equal links,
+ * and that are as fast. */
+static void route_number_nics(struct tess_route_search *search)
+{
+    const struct tess_topology *topology = search->topology;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const struct tess_topo_link *in = &topology->link[i];
+        double gbs = in->kind == TESS_LINK_NET ? 0 : route_nic_gbs(search, in->to);
+        int32_t found = 0;
+        if (gbs == 0 || search->beside[in->to] > 0)
+            continue;
+        for (int32_t k = search->first[in->from]; k < search->first[in->from + 1]; k++) {
+            const struct tess_topo_link *other = &topology->link[search->out[k]];
+            if (other->kind != in->kind || other->gbs != in->gbs ||
+                topology->node[other->to].host != topology->node[in->to].host ||
+                route_nic_gbs(search, other->to) != gbs)
+                continue;
+            if (other->to == in->to)
+                search->place[in->to] = found;
+            found++;
+        }
+        search->beside[in->to] = found;
+    }
+}
+
+/* Leaves the first ways to those that lead over NIC number `turn` of those side by side, on the
+ * source's host or on `all` of them; where there is one as wide and as short. */
+static void route_lead_over(struct tess_route_search *search, int32_t from, int32_t turn, bool all)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t source = topology->device[from], *links = search->routes->link;
+    double last = 0; /* width of the ways that were searched */
+    for (int32_t i = 0; i < topology->node_count; i++)
+        search->shut[i] = search->beside[i] > 1 && search->place[i] != turn % search->beside[i] &&
+                          (all || topology->node[i].host == search->source_host);
+    route_widest(search, source);
+    for (int32_t to = 0; to < topology->device_count; to++) {
+        const struct tess_route *route = &search->row[to];
+        int32_t target = topology->device[to];
+        if (route->kind != TESS_PATH_NET || search->width[target] != route->gbs)
+            continue;
+        if (route->gbs != last)
+            route_shortest(search, source, route->gbs);
+        last = route->gbs;
+        if (search->came[target] < 0 || search->depth[target] != route->link_count)
+            continue;
+        for (int32_t i = route->link_count, node = target; i > 0; i--) {
+            links[route->first + i - 1] = search->came[node];
+            node = topology->link[search->came[node]].from;
+        }
+    }
+    memset(search->shut, 0, (size_t)topology->node_count * sizeof(*search->shut));
+}
+
 /*
  * Devices that would all use the first of several NICs side by side take turns, in order of their
  * numbers: among equal ways the sender chooses.
@@ -341,13 +404,19 @@ static void route_spread_nics(struct tess_route_search *search, int32_t from)
 {
     const struct tess_topology *topology = search->topology;
     int32_t own = search->turn[topology->device[from]];
+    bool network = false;
+    for (int32_t to = 0; to < topology->device_count; to++)
+        network = network || search->row[to].kind == TESS_PATH_NET;
+    if (network && own >= 0) {
+        /* NICs may lead to switches of their own, as rails do: in by the rail that it is out by. */
+        route_lead_over(search, from, own, false);
+        route_lead_over(search, from, own, true);
+    }
     for (int32_t to = 0; to < topology->device_count; to++) {
         const struct tess_route *route = &search->row[to];
         int32_t leave = route->kind == TESS_PATH_NET ? route_nic(search, route, true) : -1;
         int32_t enter = leave < 0 ? -1 : route_nic(search, route, false);
         /* One NIC alone is that of the end which is on a host. */
-        if (leave >= 0 && (leave != enter || own >= 0))
-            route_turn_nic(search, route, leave, own);
         if (enter >= 0 && (leave != enter || own < 0))
             route_turn_nic(search, route, enter, search->turn[topology->device[to]]);
     }
@@ -389,8 +458,8 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
         return tess__no_memory("the routes");
     search->topology = topology;
     int32_t *key,
-        **list[] = {&search->first, &search->came, &search->depth, &search->turn, &search->out,
-                    &search->queue, &key};
+        **list[] = {&search->first,  &search->came, &search->depth, &search->turn,  &search->place,
+                    &search->beside, &search->shut, &search->out,   &search->queue, &key};
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         *list[i] = tess__pool_array(&search->pool, nodes + links + 1, sizeof(int32_t));
     search->width = tess__pool_array(&search->pool, nodes, sizeof(*search->width));
@@ -401,6 +470,7 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
     }
     route_sort_links(search, key);
     route_take_turns(search);
+    route_number_nics(search);
     *search_out = search;
     return TESS_OK;
 }

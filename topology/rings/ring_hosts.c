@@ -41,6 +41,7 @@ struct hosts_make {
     int32_t ways;
     struct hosts_way *way; /* [ways + 2]: rings at once, then the best alone, then by number */
     bool turns;            /* the rings at once may all be passed backwards */
+    bool turns_alone;      /* so may the best alone */
     double bound_gbs;      /* no ring that passes here carries more */
     double wide_gbs;       /* nor all rings together */
 };
@@ -301,19 +302,19 @@ static enum tess_status hosts_take_way(struct hosts *hosts, const struct tess_ro
     return TESS_OK;
 }
 
-/* May all the rings together be passed in the other direction? */
-static bool hosts_may_turn(const struct tess__ring_table *table, const struct tess_rings *rings,
-                           double *left)
+/* May all [count] rings together be passed in the other direction? */
+static bool hosts_may_turn(const struct tess__ring_table *table, const struct tess_ring *ring,
+                           int32_t count, double *left)
 {
     bool turns = true;
     memcpy(left, table->gbs, (size_t)table->rows * sizeof(*left));
-    for (int32_t r = 0; r < rings->ring_count; r++) {
-        const int32_t *order = rings->ring[r].order;
+    for (int32_t r = 0; r < count; r++) {
+        const int32_t *order = ring[r].order;
         for (int32_t i = 0; i < table->count; i++) {
             int32_t h = order[(i + 1) % table->count] * table->count + order[i];
             turns = turns && table->cost[h] >= 0;
             for (int32_t k = table->first[h]; k < table->first[h + 1]; k++)
-                left[table->row[k]] -= rings->ring[r].gbs;
+                left[table->row[k]] -= ring[r].gbs;
         }
     }
     for (int32_t r = 0; r < table->rows; r++)
@@ -346,7 +347,8 @@ static enum tess_status hosts_search(struct hosts *hosts, const struct tess_rout
     TESS_TRY_GOTO(status, done, tess__ring_table_open(&table, routes));
     left = malloc(((size_t)table.rows + 1) * sizeof(*left));
     TESS_TRY_GOTO(status, done, left ? TESS_OK : tess__no_memory("the search of rings"));
-    make->turns = hosts_may_turn(&table, &rings, left);
+    make->turns = hosts_may_turn(&table, rings.ring, rings.ring_count, left);
+    make->turns_alone = hosts_may_turn(&table, &rings.best_single, 1, left);
     /* A ring may pass a unit several times, so that the best way through it once is no bound. */
     make->bound_gbs = tess__ring_single_bound(&table, table.gbs);
     status = tess__ring_cut_bound(routes, &make->wide_gbs);
@@ -452,15 +454,18 @@ static void hosts_lay(const struct hosts *hosts, const int32_t *order, int32_t n
         ring->order[i] = scratch[(zero + i) % count];
 }
 
-/* One ring of the units in this order: the best alone (-1) or by number (-2). */
-static void hosts_single(struct hosts *hosts, const int32_t *order, int32_t number,
+/* One ring of the units in this order, the best alone (-1) or by number (-2), in `ring` unless what
+ * is there is as fast. */
+static void hosts_single(struct hosts *hosts, const int32_t *order, int32_t number, bool turns,
                          int32_t *scratch, struct tess_ring *ring)
 {
-    double gbs = hosts_through(hosts, order, number, false);
+    double through = hosts_through(hosts, order, number, turns);
     bool known = hosts_cross(hosts, order, 1, false);
-    double share = tess__ring_net_share(&hosts->net);
-    ring->gbs = known ? fmin(gbs, share) : 0;
-    hosts_lay(hosts, order, number, false, scratch, ring);
+    double share = tess__ring_net_share(&hosts->net), gbs = known ? fmin(through, share) : 0;
+    if (ring->gbs > 0 && gbs <= ring->gbs * (1 + TESS__RING_NEAR))
+        return;
+    ring->gbs = gbs;
+    hosts_lay(hosts, order, number, turns, scratch, ring);
 }
 
 /* What rings at once carry; gbs[] of each. 0 where a hop is not known. */
@@ -485,7 +490,7 @@ static double hosts_together(struct hosts *hosts, int32_t rings, bool turns, dou
 /* By number, where the devices of a unit follow each other so. */
 static void hosts_natural(struct hosts *hosts, int32_t *scratch, struct tess_ring *ring)
 {
-    hosts_single(hosts, hosts->by_number, -2, scratch, ring);
+    hosts_single(hosts, hosts->by_number, -2, false, scratch, ring);
     for (int32_t i = 0; i < hosts->topology->device_count; i++) {
         if (ring->order[i] != i)
             ring->gbs = 0;
@@ -561,7 +566,12 @@ static enum tess_status hosts_find(struct hosts *hosts, int32_t most, int32_t *s
         rings->bound_gbs = fmin(rings->bound_gbs, hosts->make[m].wide_gbs);
     }
     TESS_TRY(tess__ring_net_bound(&hosts->net, &rings->single_bound_gbs, &rings->bound_gbs));
-    hosts_single(hosts, hosts->net.order, -1, scratch, &rings->best_single);
+    bool may_turn = true;
+    for (int32_t m = 0; m < hosts->makes; m++)
+        may_turn = may_turn && hosts->make[m].turns_alone;
+    hosts_single(hosts, hosts->net.order, -1, false, scratch, &rings->best_single);
+    if (may_turn)
+        hosts_single(hosts, hosts->net.order, -1, true, scratch, &rings->best_single);
     hosts_natural(hosts, scratch, &rings->natural);
     if (rings->natural.gbs >= rings->best_single.gbs) {
         memcpy(rings->best_single.order, rings->natural.order, bytes);
