@@ -26,6 +26,16 @@ static float *norm_draw(int64_t n, uint64_t seed)
     return x;
 }
 
+/* The sum of squares, added to nothing. */
+static struct tess_sum square_sum(int64_t n, int32_t block, float scale, const float *x_dev)
+{
+    struct tess_sum sum, *sum_dev = device_array(&device, sizeof(sum));
+    tess_fill(device.kernel, sizeof(sum), 0, sum_dev);
+    tess_square_sum(device.kernel, n, block, scale, x_dev, sum_dev);
+    device_get(&device, &sum, sum_dev, sizeof(sum));
+    return sum;
+}
+
 static void case_square_sum(void **state)
 {
     (void)state;
@@ -36,19 +46,16 @@ static void case_square_sum(void **state)
         device_reset(&device);
         float *x = norm_draw(n, i), *x_dev = device_array(&device, (size_t)n * sizeof(float));
         device_put(&device, x_dev, x, (size_t)n * sizeof(float));
-        struct tess_sum sum, ref, pieces;
-        tess_sum_clear(&sum);
+        const struct tess_sum sum = square_sum(n, block, scale[i % 3], x_dev);
+        struct tess_sum ref, pieces;
         tess_sum_clear(&ref);
         tess_sum_clear(&pieces);
-        tess_square_sum(device.kernel, n, block, scale[i % 3], x_dev, &sum);
         tess_kernel_ref.square_sum(NULL, n, block, scale[i % 3], x, &ref);
         check_bytes("square sum against ref", &sum, &ref, sizeof(sum));
         /* pieces at multiples of the block, from the back, merged */
         for (int64_t begin = (n - 1) / 192 * 192; begin >= 0; begin -= 192) {
-            struct tess_sum one;
-            tess_sum_clear(&one);
             int64_t count = n - begin < 192 ? n - begin : 192;
-            tess_square_sum(device.kernel, count, block, scale[i % 3], x_dev + begin, &one);
+            const struct tess_sum one = square_sum(count, block, scale[i % 3], x_dev + begin);
             tess_sum_merge(&pieces, &one);
         }
         check_bytes("square sum in pieces", &pieces, &ref, sizeof(ref));
@@ -81,14 +88,13 @@ static void case_block_order(void **state)
         }
         double block = ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
                        ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-        struct tess_sum expected, sum;
+        struct tess_sum expected;
         tess_sum_clear(&expected);
-        tess_sum_clear(&sum);
         tess_sum_add(&expected, block);
         device_reset(&device);
         float *x_dev = device_array(&device, sizeof(x));
         device_put(&device, x_dev, x, sizeof(x));
-        tess_square_sum(device.kernel, TESS_SUM_BLOCK, TESS_SUM_BLOCK, 1, x_dev, &sum);
+        const struct tess_sum sum = square_sum(TESS_SUM_BLOCK, TESS_SUM_BLOCK, 1, x_dev);
         check_bytes("block", &sum, &expected, sizeof(sum));
     }
 }
@@ -102,9 +108,7 @@ static void case_square_sum_nonfinite(void **state)
         float *x = norm_draw(300, 5), *x_dev = device_array(&device, 300 * sizeof(float));
         x[100 + 99 * i] = bad[i];
         device_put(&device, x_dev, x, 300 * sizeof(float));
-        struct tess_sum sum;
-        tess_sum_clear(&sum);
-        tess_square_sum(device.kernel, 300, TESS_SUM_BLOCK, 1, x_dev, &sum);
+        const struct tess_sum sum = square_sum(300, TESS_SUM_BLOCK, 1, x_dev);
         assert_true(isnan(tess_sum_value(&sum)));
         free(x);
     }
