@@ -1,50 +1,61 @@
 #!/usr/bin/env bash
-# Proves and measures Tessera on a machine with an NVIDIA GPU, in one call of at most 9 minutes; --help shows
-# more. Here: options, time limits, the table at the end. What is run: bench/gpu/correct.sh and speed.sh.
+# Proves and measures Tessera on a machine with an NVIDIA GPU, in one call of at most 9.5 minutes; --help shows
+# more. Here: options, time limits, the table at the end. What is run: bench/gpu/prebuilt.sh, correct.sh and
+# speed.sh.
 set -uo pipefail
 export LC_ALL=C.UTF-8
 cd "$(dirname "$0")/.." || exit 2
 . bench/gpu/common.sh
+. bench/gpu/prebuilt.sh
 . bench/gpu/correct.sh
 . bench/gpu/speed.sh
 
-# name, seconds at most, correct: its failure is a failure of the whole | speed: it measures.
+# name, seconds at most, correct: its failure is a failure of the whole | speed: it measures. What tells most in
+# the least time comes first: whoever loses the machine has the results of all stages before.
 stages="
-facts      12 correct  the device, its driver, the compiler
-build     120 correct  preset cuda, code for this device alone
-tests      75 correct  ctest -L gpu: kernels, communicators and strategies on the device
-sanitize   30 correct  compute-sanitizer: memcheck, racecheck and synccheck on small cases
-hashes     45 correct  every strategy on 1, 2, 4 and 8 ranks that share the device: the same bits
-start      12 speed    from the start of the process to the end of the first step
-bench      33 speed    tessera bench gpu: ceilings, and each kernel's share of them
-models     55 speed    steps of GPT-2 124M, 350M, 1558M and a Llama shape, with and without a graph
+facts      10 correct  the device, its driver, the libraries
+build     130 correct  the prebuilt tree; without one that starts, preset cuda for this device alone
+triage     35 correct  a question to each part in a process of its own: yes, no, or no answer in 5 s
+figure     25 speed    GPT-2 124M in bf16: tokens/s and MFU
+tests     100 correct  all tests for a device; one that fails again alone, then under compute-sanitizer
+sanitize   35 correct  compute-sanitizer: memcheck, racecheck and synccheck on small cases
+hashes     85 correct  every strategy on 1, 2, 4 and 8 ranks that share the device: the same bits
+bench      40 speed    tessera bench gpu: ceilings, each kernel's share of them, the algorithms of products
+models     50 speed    steps of GPT-2 350M, 1558M and a Llama shape, with and without a graph
+torch      90 speed    the same GPT-2 steps in PyTorch
+attention  20 speed    attention beside PyTorch's, by flash and by cuDNN
+fp8        20 speed    124M and Llama with fp8
+start      10 speed    from the start of the process to the end of the first step
 host       10 speed    the host's time in a step, at most
-canonical  25 speed    the canonical order of sums against the fast one, 4 ranks on the device
-torch     103 speed    the same GPT-2 steps in PyTorch
-fashion    15 speed    Fashion-MNIST from images to accuracy"
+canonical  20 speed    the canonical order of sums against the fast one, 4 ranks on the device
+fashion    12 speed    Fashion-MNIST from images to accuracy"
 
 usage()
 {
     cat <<USAGE
-usage: bench/gpu_check.sh [--stage NAME]... [--quick] [--out DIR] [--build DIR] [--limit S] [--dry-run]
+usage: bench/gpu_check.sh [--prebuilt TREE] [--stage NAME]... [--quick] [--out DIR] [--build DIR] [--limit S]
+       bench/gpu_check.sh --make-prebuilt TREE [--build DIR]
 
-Builds Tessera on a machine with an NVIDIA GPU, proves it and measures it, within 9 minutes. Each stage has a
-time limit of its own, so that one that hangs does not take the others' time. A table comes last: every stage
-with its result and time, and every measure beside its goal. DIR gets the same as gpu_check.json,
-and the log of every stage.
+Proves Tessera on a machine with a GPU and measures it, within 9.5 minutes. Each stage has a time limit of its
+own, so that one that hangs does not take the others' time. A table comes last: every stage with its result and
+time, and every measure beside its goal. DIR gets the same as gpu_check.json, which is written again after every
+stage, and gpu_check.log, what all stages printed.
 
 stages, in this order, with their limits in seconds
 $(while read -r name limit kind text; do
     if [ -n "$name" ]; then printf '  %-10s %4d  %s\n' "$name" "$limit" "$text"; fi
 done <<<"$stages")
 options
-  --stage NAME   this stage alone; may be given again
-  --quick        fewer steps: whether it works, not how fast; results go into the build folder
-  --out DIR      for results and logs (default: bench/results/DATE-DEVICE)
-  --build DIR    build folder (default: build/gpu); with --stage one that is there is used as it is
-  --limit S      no stage longer than S seconds
-  --dry-run      the logic of all stages on the processor: tiny sizes, on a simulated device (the
-                 stand-in of tests/cli), of an existing build (--build). Its numbers are not measurements.
+  --prebuilt TREE       run what TREE has; build only where that does not start
+  --make-prebuilt TREE  make such a tree, on a machine with the CUDA toolkit and no GPU: program, module,
+                        tests and small libraries. Its build folder is --build (default: build/prebuilt)
+  --stage NAME          this stage alone; may be given again
+  --quick               fewer steps: whether it works, not how fast; results go into the build folder
+  --out DIR             for results and logs (default: bench/results/DATE-DEVICE)
+  --build DIR           build folder (default: build/gpu); with --stage one that is there is used as it is
+  --limit S             no stage longer than S seconds
+  --dry-run             all stages on a device made of host code, at tiny sizes, of an existing build that has
+                        one (--build). Its numbers are not measurements.
 environment
   TESS_DEPS           folder in which Debian packages were unpacked that the machine lacks, with
                           apt-get download PACKAGE...; for f in *.deb; do dpkg -x \$f FOLDER; done
@@ -52,17 +63,19 @@ environment
                       zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
                       libpkgconf3 dataset-fashion-mnist
   TESS_TEST_SEED      of the random shapes (default: random, and printed)
-  GPU_CHECK_PYTHON    of the stage torch (default: python3)
+  GPU_CHECK_ARCHS     of --make-prebuilt, as TESS_CUDA_ARCHS (default: 90a)
+  GPU_CHECK_PYTHON    with PyTorch, for the stages that compare with it (default: python3)
+  GPU_CHECK_FULL=1    with --dry-run: every strategy and test in place of a few
 
 The exit status is 0 if all went well, 1 if a stage about correctness failed, was cut off or did not run, 3 if
 only one that measures did; a goal that was missed changes nothing. 2: wrong options.
 USAGE
 }
 
-chosen="" quick=0 dry=0 out="" build="" limit_all=""
+chosen="" quick=0 dry=0 out="" build="" limit_all="" prebuilt="" make=""
 while [ $# -gt 0 ]; do
     case $1 in
-    --stage | --out | --build | --limit)
+    --stage | --out | --build | --limit | --prebuilt | --make-prebuilt)
         if [ $# -lt 2 ]; then
             echo "gpu_check: $1 needs a value" >&2
             exit 2
@@ -78,6 +91,8 @@ while [ $# -gt 0 ]; do
         --out) out=$2 ;;
         --build) build=$2 ;;
         --limit) limit_all=$2 ;;
+        --prebuilt) prebuilt=$2 ;;
+        --make-prebuilt) make=$2 ;;
         esac
         shift
         ;;
@@ -105,12 +120,25 @@ if [ -n "${run:-}" ]; then
     "stage_$run"
     exit
 fi
+export GPU_CHECK_QUICK=$quick GPU_CHECK_DRY=$dry
+if [ -n "$make" ]; then
+    default=build/prebuilt
+    if [ "$dry" = 1 ]; then default=build/release; fi
+    make_prebuilt "$make" "${build:-$default}"
+    exit
+fi
+if [ -n "$prebuilt" ] && ! [ -x "$prebuilt/tessera" ]; then
+    echo "gpu_check: there is no $prebuilt/tessera: --make-prebuilt makes such a tree" >&2
+    exit 2
+fi
 
 # ---- the whole -----------------------------------------------------------------------------------
 
-total=535 # 9 minutes, less 5 seconds for the table
+total=565 # 9.5 minutes, less 5 seconds for the table
 begin=$SECONDS
+patience=1
 if [ "$dry" = 1 ]; then
+    patience=20 # a machine of tests may stand still for a while
     build=${build:-build/release}
     out=${out:-$(mktemp -d)}
     case $(realpath -m "$out") in
@@ -119,31 +147,35 @@ if [ "$dry" = 1 ]; then
         exit 2
         ;;
     esac
-    echo "DRY RUN: tiny sizes on the processor, on a simulated device. The numbers are not measurements."
+    echo "DRY RUN: tiny sizes on a device made of host code. The numbers are not measurements."
 else
     build=${build:-build/gpu}
     if [ "$quick" = 1 ]; then out=${out:-$build/gpu_check}; fi
     out=${out:-bench/results/$(date -u +%F)-$(device_word)}
 fi
 mkdir -p "$out" || exit 2
-export GPU_CHECK_OUT GPU_CHECK_BUILD GPU_CHECK_WORK GPU_CHECK_QUICK=$quick GPU_CHECK_DRY=$dry
+export GPU_CHECK_OUT GPU_CHECK_BUILD GPU_CHECK_WORK GPU_CHECK_PREBUILT="" GPU_CHECK_LIMIT
+GPU_CHECK_LIMIT=${GPU_CHECK_LIMIT:-$((5 * patience))} # of a question
 GPU_CHECK_OUT=$(realpath "$out")
 GPU_CHECK_BUILD=$(realpath -m "$build")
+if [ -n "$prebuilt" ]; then GPU_CHECK_PREBUILT=$(realpath "$prebuilt"); fi
 GPU_CHECK_WORK=$(mktemp -d)
 trap 'rm -rf "$GPU_CHECK_WORK"' EXIT
 export TESS_TEST_SEED=${TESS_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+if [ -n "$prebuilt" ] && [ -n "$chosen" ]; then chosen="build $chosen"; fi # which takes no time then
 results=$GPU_CHECK_WORK/stages.tsv
-touch "$results" "$GPU_CHECK_WORK/measures.tsv" "$GPU_CHECK_WORK/facts.tsv"
+for table in facts stages probes measures clocks tests again hashes; do touch "$GPU_CHECK_WORK/$table.tsv"; done
+: >"$GPU_CHECK_OUT/gpu_check.log"
 
-# stage NAME LIMIT KIND: in a process of its own; its log in the folder of results.
+# stage NAME LIMIT KIND: in a process of its own.
 stage()
 {
-    local name=$1 limit=$2 kind=$3 left start code log=$GPU_CHECK_OUT/$1.log result
-    left=$((total - (SECONDS - begin)))
+    local name=$1 limit=$(($2 * patience)) kind=$3 left start code log=$GPU_CHECK_WORK/stage.$1.log result
+    left=$((total * patience - (SECONDS - begin)))
     if [ -n "$limit_all" ] && [ "$limit" -gt "$limit_all" ]; then limit=$limit_all; fi
     if [ "$limit" -gt "$left" ]; then limit=$left; fi
     if [ "$limit" -lt 1 ]; then
-        printf '%s\t%s\tno time left\t0\t0\n' "$name" "$kind" >>"$results"
+        row stages "$name" "$kind" "no time left" 0 0
         return
     fi
     printf '%-10s ' "$name"
@@ -157,9 +189,10 @@ stage()
     124 | 137) result="cut off at $limit s" ;;
     *) result="FAILED ($code): $(grep -v '^ *$' "$log" | tail -n 1 | cut -c 1-160)" ;;
     esac
-    printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$kind" "$(tr '\t' ' ' <<<"$result")" \
-        "$(since "$start")" "$limit" >>"$results"
+    row stages "$name" "$kind" "$result" "$(since "$start")" "$limit"
     printf '%6.1f s  %s\n' "$(tail -n 1 "$results" | cut -f 4)" "$result"
+    { printf '\n##### %s: %s\n' "$name" "$result" && cat "$log"; } >>"$GPU_CHECK_OUT/gpu_check.log"
+    write_json
 }
 
 while read -r name limit kind _; do
@@ -169,26 +202,34 @@ done <<<"$stages"
 
 # ---- what came of it -----------------------------------------------------------------------------
 
-echo
-while IFS=$'\t' read -r key text; do
-    printf '%-10s %s\n' "$key" "$text"
-done <"$GPU_CHECK_WORK/facts.tsv"
-printf '\n%-10s %8s %7s  %s\n' stage s limit result
-while IFS=$'\t' read -r name _ result seconds limit; do
-    printf '%-10s %8.1f %7d  %s\n' "$name" "$seconds" "$limit" "$result"
-done <"$results"
-if [ -s "$GPU_CHECK_WORK/measures.tsv" ]; then
-    printf '\n%-46s %12s %-10s %12s  %s\n' measure measured unit asked goal
-    while IFS=$'\t' read -r name value unit asked met; do
-        printf '%-46s %12s %-10s %12s  %s\n' "$name" "$value" "$unit" "$asked" "$met"
-    done <"$GPU_CHECK_WORK/measures.tsv"
-fi
+# table FORMAT TABLE HEAD...: its lines under a head.
+table()
+{
+    local format=$1 file=$GPU_CHECK_WORK/$2.tsv cells
+    shift 2
+    if ! [ -s "$file" ]; then return; fi
+    echo
+    # shellcheck disable=SC2059
+    printf "$format\n" "$@"
+    while IFS= read -r cells; do
+        # Tabs are no spaces here: a cell may be empty.
+        IFS=$'\x1f' read -r -a cells <<<"${cells//$'\t'/$'\x1f'}"
+        # shellcheck disable=SC2059
+        printf "$format\n" "${cells[@]:0:$#}"
+    done <"$file"
+}
+
+table '%-18s %s' facts fact ""
+table '%-18s %-8s %6s  %s' probes question answer s "what was printed"
+table '%-42s %-9s %7s  %s' again "test that failed" with result "its first line"
+table '%-10s %-8s %-50s %8s %7s' stages stage kind result s limit
+table '%-46s %12s %-10s %12s  %s' measures measure measured unit asked goal
 if [ "$dry" = 1 ]; then
     echo
     echo "DRY RUN: these numbers are of tiny sizes on the processor and are not measurements."
 fi
-write_json "$GPU_CHECK_OUT/gpu_check.json"
-echo "written: $GPU_CHECK_OUT/gpu_check.json and the logs beside it, in $((SECONDS - begin)) s"
+write_json
+echo "written: $GPU_CHECK_OUT/gpu_check.json and gpu_check.log beside it, in $((SECONDS - begin)) s"
 
 # A stage about correctness that was skipped has proved nothing.
 if awk -F '\t' '$2 == "correct" && $3 != "ok"' "$results" | grep -q .; then exit 1; fi

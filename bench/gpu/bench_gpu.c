@@ -187,6 +187,16 @@ static enum tess_status gpu_print_end(struct tess__gpu *gpu)
                                        "goals", gpu->goals, "met", gpu->met));
 }
 
+/* What the backend has chosen for the operations that were opened, a line each. */
+static void gpu_print_choice(void *context, const char *text)
+{
+    struct tess__gpu *gpu = context;
+    printf("  %s\n", text);
+    (void)tess__bench_write(
+        &gpu->bench.log, /* a file that is full has said so before */
+        json_pack("{s:s, s:s, s:s}", "bench", "gpu", "part", "choice", "text", text));
+}
+
 static enum tess_status gpu_measure_all(struct tess__gpu *gpu, const struct gpu_options *options)
 {
     enum tess_status status = tess__gpu_open(gpu);
@@ -194,8 +204,11 @@ static enum tess_status gpu_measure_all(struct tess__gpu *gpu, const struct gpu_
         status = gpu_print_head(gpu, options);
     if (status == TESS_OK)
         status = gpu_run_parts(gpu, (enum gpu_part)options->part);
-    if (status == TESS_OK)
+    if (status == TESS_OK) {
+        printf("\nchosen by %s\n", gpu->place.ops->name);
+        gpu->bench.kernel->ops->describe(gpu->bench.kernel, gpu_print_choice, gpu);
         status = gpu_print_end(gpu);
+    }
     tess__gpu_close(gpu);
     return status;
 }

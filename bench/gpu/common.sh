@@ -48,7 +48,7 @@ tessera()
     "$GPU_CHECK_BUILD/tessera" "$@"
 }
 
-# check_environment: what programs of a stage are run with. A dry run has the stand-in's device.
+# check_environment: what programs of a stage are run with. A dry run has the device made of host code.
 check_environment()
 {
     local deps=${TESS_DEPS:-} machine libraries
@@ -64,18 +64,33 @@ check_environment()
         export C_INCLUDE_PATH=$deps/usr/include:$deps/usr/include/$machine${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
         export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     fi
+    export GPU_CHECK_LIBRARIES=${LD_LIBRARY_PATH:-} # for programs that are not ours
+    # What the stage `build` has found.
+    if [ -s "$GPU_CHECK_WORK/environment" ]; then
+        # shellcheck source=/dev/null
+        . "$GPU_CHECK_WORK/environment"
+    fi
     if dry_run; then
-        export TESSERA_MODULE_PATH=$GPU_CHECK_BUILD/tests/cli/standin STANDIN_DEVICES=1 STANDIN_FAR=1
+        export TESSERA_MODULE_PATH=$GPU_CHECK_BUILD/tests/device/madeup
         export GPU_CHECK_PYTHON=${GPU_CHECK_PYTHON:-/usr/bin/python3}
     fi
     mkdir -p "$GPU_CHECK_WORK"
     return 0
 }
 
+# row TABLE CELL...: a line of a table of results, by any process of this call.
+row()
+{
+    local table=$1 line="" cell
+    shift
+    for cell; do line+=${line:+$'\t'}${cell//[$'\t\r\n']/ }; done
+    printf '%s\n' "$line" >>"$GPU_CHECK_WORK/$table.tsv"
+}
+
 # fact NAME TEXT
 fact()
 {
-    printf '%s\t%s\n' "$1" "$(tr '\t\n' '  ' <<<"$2")" >>"$GPU_CHECK_WORK/facts.tsv"
+    row facts "$1" "$2"
 }
 
 # measure NAME VALUE UNIT [least|most ASKED]: a line of the table; without a value nothing was measured.
@@ -88,7 +103,7 @@ measure()
             print (x == "" ? "" : (way == "least" ? x >= goal : x < goal) ? "met" : "MISSED") }')
     fi
     if dry_run && [ -n "$met" ]; then met="dry run"; fi
-    printf '%s\t%s\t%s\t%s\t%s\n' "$1" "${2:--}" "$3" "$asked" "$met" >>"$GPU_CHECK_WORK/measures.tsv"
+    row measures "$1" "${2:--}" "$3" "$asked" "$met"
     echo "measured: $1 = ${2:--} $3 $asked $met"
 }
 
@@ -113,53 +128,46 @@ calculate()
         2>/dev/null
 }
 
-# quoted TEXT: as a JSON string.
-quoted()
-{
-    printf '"%s"' "$(sed 's/\\/\\\\/g; s/"/\\"/g' <<<"$1" | tr -d '\000-\037')"
-}
-
-# value TEXT: a JSON number where it is one, else null.
-value()
-{
-    if grep -qE '^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$' <<<"$1"; then printf '%s' "$1"; else printf null; fi
-}
-
-# objects FILE FORMAT...: the lines of a table as JSON objects; FORMAT is KEY:text or KEY:value for each column.
+# objects TABLE FORMAT...: its lines as JSON objects; FORMAT is KEY:text or KEY:number for each column.
 objects()
 {
-    local file=$1 line first=1 column cell
+    local table=$1
     shift
-    while IFS= read -r line; do
-        if [ "$first" = 1 ]; then first=0; else printf ',\n'; fi
-        printf '    {'
-        column=0
-        for cell in "$@"; do
-            column=$((column + 1))
-            if [ "$column" -gt 1 ]; then printf ', '; fi
-            printf '"%s": ' "${cell%:*}"
-            "${cell#*:}" "$(cut -f "$column" <<<"$line")"
-        done
-        printf '}'
-    done <"$file"
+    printf ',\n  "%s": [\n' "$table"
+    sed 's/\\/\\\\/g; s/"/\\"/g' "$GPU_CHECK_WORK/$table.tsv" 2>/dev/null | tr -d '\001-\010\013-\037' |
+        awk -F '\t' -v columns="$*" '
+            BEGIN { count = split(columns, column, " ") }
+            {
+                printf "%s    {", (NR > 1 ? ",\n" : "")
+                for (i = 1; i <= count; i++) {
+                    split(column[i], part, ":")
+                    cell = "\"" $i "\""
+                    if (part[2] == "number")
+                        cell = $i ~ /^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$/ ? $i : "null"
+                    printf "%s\"%s\": %s", (i > 1 ? ", " : ""), part[1], cell
+                }
+                printf "}"
+            }'
+    printf '\n  ]'
 }
 
-# write_json FILE: all results of this call.
+# write_json: all results so far, in one piece: who reads or copies the file meanwhile has the former one.
 write_json()
 {
+    local file=$GPU_CHECK_OUT/gpu_check.json
     {
-        printf '{\n  "date": '
-        quoted "$(date -u +%FT%TZ)"
-        printf ',\n  "dry_run": %s,\n  "quick": %s,\n  "seed": ' \
-            "$([ "$GPU_CHECK_DRY" = 1 ] && echo true || echo false)" \
-            "$([ "$GPU_CHECK_QUICK" = 1 ] && echo true || echo false)"
-        value "$TESS_TEST_SEED"
-        printf ',\n  "facts": [\n'
-        objects "$GPU_CHECK_WORK/facts.tsv" name:quoted text:quoted
-        printf '\n  ],\n  "stages": [\n'
-        objects "$GPU_CHECK_WORK/stages.tsv" name:quoted kind:quoted result:quoted seconds:value limit_s:value
-        printf '\n  ],\n  "measures": [\n'
-        objects "$GPU_CHECK_WORK/measures.tsv" name:quoted value:value unit:quoted asked:quoted goal:quoted
-        printf '\n  ]\n}\n'
-    } >"$1"
+        printf '{\n  "date": "%s",\n  "dry_run": %s,\n  "quick": %s,\n  "seed": %s' "$(date -u +%FT%TZ)" \
+            "$(dry_run && echo true || echo false)" "$(quick && echo true || echo false)" "$TESS_TEST_SEED"
+        objects facts name:text text:text
+        objects stages name:text kind:text result:text seconds:number limit_s:number
+        objects probes name:text answer:text seconds:number text:text
+        objects measures name:text value:number unit:text asked:text goal:text
+        objects clocks stage:text sm_mhz_least:number sm_mhz_median:number sm_mhz_most:number memory_mhz:number \
+            watts_most:number celsius_most:number limited_by:text
+        objects tests name:text result:text seconds:number text:text
+        objects again name:text with:text result:text text:text
+        objects hashes model:text precision:text ranks:number strategy:text hash:text result:text seconds:number
+        printf '\n}\n'
+    } >"$file.part"
+    mv "$file.part" "$file"
 }

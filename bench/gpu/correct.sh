@@ -12,7 +12,7 @@ stage_facts()
     fact system "$(uname -sr), $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-}")"
     fact seed "$TESS_TEST_SEED"
     if dry_run; then
-        fact device "none: simulated by the stand-in of tests/cli"
+        fact device "none: made of host code (tests/device/madeup)"
         return 0
     fi
     if ! command -v nvidia-smi >/dev/null; then fail "there is no nvidia-smi: no driver, or the wrong machine"; fi
@@ -25,55 +25,83 @@ stage_facts()
     nvidia-smi topo -m 2>/dev/null || true
 }
 
-nvcc_path()
+# limited SECONDS COMMAND...: its group stays this stage's, so that what cuts the stage off ends it, too.
+limited()
 {
-    if command -v nvcc >/dev/null; then nvcc "$@"; else "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" "$@"; fi
+    timeout --foreground --kill-after=1 "$@"
 }
 
-# The capability of the device as CMake's option wants it: 'a' brings what the chip alone can do.
-native_arch()
+# jobs_wait COUNT: until fewer than that run beside this process.
+jobs_wait()
 {
-    nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 |
-        awk -F . '{ print $1 $2 ($1 >= 9 ? "a" : "") }'
+    while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do wait -n; done
 }
 
-# Never what lies in the folder from before: a stale program would prove nothing.
-stage_build()
+# ---- triage --------------------------------------------------------------------------------------
+
+# probe FILE NAME SECONDS: one question; its answer is a line of the table.
+probe()
 {
-    local arch options=()
-    if dry_run; then
-        [ -x "$GPU_CHECK_BUILD/tessera" ] || fail "there is no $GPU_CHECK_BUILD/tessera: name a build that is there with --build"
-        tessera version
-        return
-    fi
-    arch=$(native_arch)
-    # Another compiler may warn of more; that is for others to find.
-    options+=(-DTESS_WERROR=OFF)
-    if ! echo '#include <oneapi/dnnl/dnnl.h>' | "${CC:-cc}" -E - >/dev/null 2>&1; then
-        echo "no oneDNN here: the kernels of the processor are ref's"
-        options+=(-DTESS_ONEDNN=OFF)
-    fi
-    cmake --preset cuda -B "$GPU_CHECK_BUILD" -DTESS_CUDA_ARCHS="$arch" "${options[@]}" ||
-        fail "cmake cannot configure: see the log; TESS_DEPS names a folder of unpacked packages"
-    cmake --build "$GPU_CHECK_BUILD" --target tests_gpu --parallel "$(nproc)" || fail "the build failed"
-    fact code "sm_$arch"
-    tessera version
+    local log=$GPU_CHECK_WORK/probe.$2 answer start
+    start=$(now)
+    limited "$3" "$1" "$2" >"$log" 2>&1 </dev/null
+    case $? in
+    0) answer=yes ;;
+    77) answer="-" ;; # there is nothing to ask
+    124 | 137) answer="cut off" ;;
+    *) answer=no ;;
+    esac
+    row probes "$2" "$answer" "$(since "$start")" "$(grep -v '^ *$' "$log" | sed 's/, *$//' | paste -sd ';' | cut -c 1-400)"
 }
 
-# A test that was skipped on a machine with a device has proved nothing, so it counts as failed.
-stage_tests()
+stage_triage()
 {
-    local select=(-L gpu) list=$GPU_CHECK_WORK/tests.txt ran skipped
-    if dry_run; then select=(-R '^test_linear_standin$'); fi
-    ctest --test-dir "$GPU_CHECK_BUILD" "${select[@]}" --no-tests=error --output-on-failure \
-        --timeout 60 -j "$(test_jobs)" | tee "$list"
-    if [ "${PIPESTATUS[0]}" != 0 ]; then
-        fail "failed: $(sed -n '/The following tests FAILED/,$p' "$list" | grep -oE '[0-9]+ - [A-Za-z0-9_]+' | sed 's/.* //' | paste -sd ' ')"
-    fi
-    ran=$(grep -cE ' Passed +[0-9.]+ sec' "$list")
-    skipped=$(grep -E '\*\*\*Skipped' "$list" | grep -vc "$(may_skip)")
-    measure "tests with label gpu that passed" "$ran" tests
-    if [ "$skipped" -gt 0 ]; then fail "$skipped tests were skipped though there is a device"; fi
+    local folder=$GPU_CHECK_BUILD/tests/device/probe file name count=4 bad all
+    if dry_run; then folder=$GPU_CHECK_BUILD/tests/device/madeup count=2; fi
+    for file in "$folder/probe_cuda" "$GPU_CHECK_BUILD/tests/device/probe/probe" "$folder/probe_nccl"; do
+        name=$("$file" --list 2>"$GPU_CHECK_WORK/list.log")
+        if [ -z "$name" ]; then # it does not start: the loader's words
+            row probes "$(basename "$file")" no 0 "$(head -n 1 "$GPU_CHECK_WORK/list.log")"
+        fi
+        for name in $(grep -E "${GPU_CHECK_PROBES:-.}" <<<"$name"); do
+            jobs_wait $count
+            probe "$file" "$name" "$GPU_CHECK_LIMIT" &
+        done
+    done
+    wait
+    cat "$GPU_CHECK_WORK/probes.tsv"
+    for file in nccl_sums nccl_one_host; do
+        measure "host time of an NCCL call, $file" \
+            "$(grep "^$file"$'\t' "$GPU_CHECK_WORK/probes.tsv" | sed -n 's/.*a call takes \([0-9.]*\) us.*/\1/p')" us
+    done
+    bad=$(awk -F '\t' '$2 == "no" || $2 == "cut off" { print $1 }' "$GPU_CHECK_WORK/probes.tsv" | paste -sd ' ')
+    all=$(wc -l <"$GPU_CHECK_WORK/probes.tsv")
+    measure "questions of the triage answered with yes" "$(grep -c $'\tyes\t' "$GPU_CHECK_WORK/probes.tsv")" "of $all"
+    if [ -n "$bad" ]; then fail "$(wc -w <<<"$bad") of $all: no or no answer: $bad"; fi
+}
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+# One that was skipped on a machine with a device has proved nothing, so it counts as failed.
+one_test()
+{
+    local name=$1 log=$GPU_CHECK_WORK/test.$1.log result start
+    shift
+    start=$(now)
+    (cd "$GPU_CHECK_BUILD" && limited $((12 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
+    case $? in
+    0) result=passed ;;
+    77) if [[ $name =~ $(may_skip) ]]; then result=skipped; else result="FAILED: skipped though there is a device"; fi ;;
+    124 | 137) result="FAILED: cut off at $((12 * GPU_CHECK_LIMIT)) s" ;;
+    *) result=FAILED ;;
+    esac
+    row tests "$name" "$result" "$(since "$start")" "$([[ $result == passed ]] || test_words "$log")"
+}
+
+# test_words LOG: the line that tells most.
+test_words()
+{
+    grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1" | cut -c 1-300
 }
 
 # may_skip: a pattern for tests that this device may leave out: tensor cores multiply in 8 bits from 8.9 on.
@@ -81,9 +109,9 @@ may_skip()
 {
     if dry_run || awk -v c="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)" \
         'BEGIN { exit !(c >= 8.9) }'; then
-        echo 'no test at all'
+        echo '^no test at all$'
     else
-        echo ' test_fp8_cuda '
+        echo '^test_fp8_cuda$'
     fi
 }
 
@@ -92,6 +120,55 @@ test_jobs()
 {
     awk -v n="$(nproc)" 'BEGIN { n = int(n / 2); print (n < 1 ? 1 : n > 8 ? 8 : n) }'
 }
+
+# again NAME WITH COMMAND...: a test that failed, alone and otherwise; what came of it is a line of the table.
+again()
+{
+    local name=$1 with=$2 log=$GPU_CHECK_WORK/again.$1.$2.log code
+    shift 2
+    (cd "$GPU_CHECK_BUILD" && limited $((3 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
+    code=$?
+    echo "== $name, $with: ended with $code"
+    tail -n 40 "$log"
+    row again "$name" "$with" "$(case $code in 0) echo passed ;; 124 | 137) echo cut off ;; *) echo "ended with $code" ;; esac)" \
+        "$(test_words "$log")"
+    write_json
+}
+
+# Tests in the order of what they cost: those of kernels, then of communicators, then of strategies.
+stage_tests()
+{
+    local list=$GPU_CHECK_WORK/tests.list name command folder ran bad
+    tests_list "$GPU_CHECK_BUILD" >"$GPU_CHECK_WORK/tests.all"
+    for folder in kernels comm strategies; do grep -F $'\t'"./tests/$folder/" "$GPU_CHECK_WORK/tests.all"; done >"$list"
+    grep -vE $'\t\\./tests/(kernels|comm|strategies)/' "$GPU_CHECK_WORK/tests.all" >>"$list"
+    if ! [ -s "$list" ]; then fail "there are no tests"; fi
+    while IFS=$'\t' read -r name command; do
+        jobs_wait "$(test_jobs)"
+        # shellcheck disable=SC2086 # a program and its words
+        one_test "$name" $command &
+    done <"$list"
+    wait
+    ran=$(grep -c $'\tpassed\t' "$GPU_CHECK_WORK/tests.tsv")
+    measure "tests for a device that passed" "$ran" "of $(wc -l <"$list")"
+    bad=$(awk -F '\t' '$2 ~ /^FAILED/ { print $1 }' "$GPU_CHECK_WORK/tests.tsv")
+    if [ -z "$bad" ]; then return; fi
+    write_json
+    for name in $(head -n 4 <<<"$bad"); do
+        echo "== $name"
+        tail -n 60 "$GPU_CHECK_WORK/test.$name.log"
+        command=$(grep "^$name"$'\t' "$list" | cut -f 2)
+        # shellcheck disable=SC2086
+        again "$name" alone env CUDA_LAUNCH_BLOCKING=1 $command
+        # shellcheck disable=SC2086
+        if [ -x "$(sanitizer_path)" ]; then
+            again "$name" memcheck "$(sanitizer_path)" --tool memcheck --target-processes all --print-limit 3 $command
+        fi
+    done
+    fail "failed: $(paste -sd ' ' <<<"$bad")"
+}
+
+# ---- compute-sanitizer ---------------------------------------------------------------------------
 
 sanitizer_path()
 {
@@ -115,12 +192,18 @@ sanitizer()
 # of the time goes into their starts.
 stage_sanitize()
 {
-    local tool program log bad="" count=0 tests=$GPU_CHECK_BUILD/tests/kernels
-    if ! dry_run && [ ! -x "$(sanitizer_path)" ]; then fail "there is no compute-sanitizer in the toolkit"; fi
+    local tool program log bad="" count=0 tools="memcheck racecheck synccheck" tests=$GPU_CHECK_BUILD/tests/kernels
+    local programs="gradient gradient_sequence norm"
+    if dry_run; then
+        tools=memcheck
+        if [ "${GPU_CHECK_FULL:-0}" = 0 ]; then programs=norm; fi
+    elif [ ! -x "$(sanitizer_path)" ]; then
+        skip "there is no compute-sanitizer here"
+    fi
     rm -f "$GPU_CHECK_WORK"/sanitize.*
-    for tool in memcheck racecheck synccheck; do
-        for program in gradient gradient_sequence norm; do
-            sanitizer $tool.$program $tool "$tests/test_$program" cuda &
+    for tool in $tools; do
+        for program in $programs; do
+            sanitizer "$tool.$program" "$tool" "$tests/test_$program" cuda &
         done
     done
     sanitizer memcheck.ranks memcheck "$GPU_CHECK_BUILD/tessera" train --data synthetic --synthetic-rows 256 --batch-size 32 \
@@ -143,97 +226,76 @@ stage_sanitize()
 
 # ---- the same bits -------------------------------------------------------------------------------
 
-# hashes_of NAME RANKS STRATEGIES OPTIONS...: runs `tessera compare`; JSON in NAME.RANKS.json.
-hashes_of()
-{
-    local name=$1 ranks=$2 strategies=$3 file=$GPU_CHECK_WORK/hashes.$1.$2.json
-    shift 3
-    echo "$strategies" >"$GPU_CHECK_WORK/hashes.$name.$ranks.wanted"
-    tessera compare "$@" --device cuda --ranks "$ranks" --strategies "$strategies" --grid 8 --steps 3 \
-        --evaluate off --data synthetic --synthetic-rows 512 --data.workers 0 --bind off --timeout 30 \
-        --json "$file" >"$GPU_CHECK_WORK/hashes.$name.$ranks.log" 2>&1 && return
-    cat "$GPU_CHECK_WORK/hashes.$name.$ranks.log"
-    rm -f "$file" # half of a comparison is none
-}
+# Models, precisions, and layouts as RANKS:STRATEGY. One run at a time: it has the device for itself, and its
+# hash is in the file of results before the next begins. The first two families have every strategy.
+layouts="2:ddp 2:zero1 2:zero2 2:fsdp 2:pp 2:tp 4:hsdp 4:fsdp+tp 4:ddp+pp 4:tp+pp 8:fsdp+tp+pp 8:zero2+tp 8:hsdp+pp"
+families="
+mlp f32  2:dp $layouts
+gpt bf16 $layouts
+mlp bf16 4:fsdp+tp 8:zero2
+cnn f32  2:dp 4:fsdp 4:ddp+pp
+gpt f32  2:fsdp 4:tp+pp
+cnn bf16 2:ddp 8:zero1"
+# Those of a dry run.
+families_dry="
+mlp f32  2:fsdp 4:ddp+pp
+gpt bf16 4:fsdp+tp"
 
-# One model in one precision on 1, 2, 4 and 8 ranks.
-hashes_family()
+# family_words MODEL: its shapes are small.
+family_words()
 {
-    local name=$1 strategies=(single "$2" "$2,$3" "$2,$4") i
-    shift 4
-    for i in 0 1 2 3; do
-        hashes_of "$name" $((1 << i)) "${strategies[i]}" "$@" &
-        if dry_run; then wait; fi
-    done
-    wait
-}
-
-# All hashes of a family must be one; by how many runs that was shown is a line of the table.
-hashes_judge()
-{
-    local name=$1 ranks found wanted all
-    for ranks in 1 2 4 8; do
-        if [ ! -s "$GPU_CHECK_WORK/hashes.$name.$ranks.json" ]; then
-            echo "$name: no result on $ranks ranks"
-            return 1
-        fi
-    done
-    all=$(grep -hoE '"hash": "[0-9a-f]{16}"' "$GPU_CHECK_WORK"/hashes."$name".[1248].json)
-    wanted=$(cat "$GPU_CHECK_WORK"/hashes."$name".[1248].wanted | tr ',' '\n' | wc -l)
-    found=$(wc -l <<<"$all")
-    if [ "$found" != "$wanted" ]; then
-        echo "$name: $wanted runs, but $found hashes"
-        return 1
-    fi
-    if [ "$(sort -u <<<"$all" | wc -l)" != 1 ]; then
-        echo "$name: hashes differ:"
-        grep -HE '"(strategy|hash|ranks)":' "$GPU_CHECK_WORK"/hashes."$name".[1248].json | sed 's:.*/::' | paste - - -
-        return 1
-    fi
-    measure "same bits: $name, 1, 2, 4 and 8 ranks" "$found" runs
-}
-
-# family MODEL PRECISION: one of those that stage_hashes compares; its shapes are small, so that many of them can
-# share the device.
-family()
-{
-    local model=$1 precision=$2 positions=32 width=64 data=ddp,zero1,zero2,fsdp,hsdp words
+    local positions=32 width=64 hidden=64,64,64,64,64,64,64 layers=8
     if dry_run; then positions=4 width=16; fi
-    case $model in
-    mlp) words="--model mlp --batch-size 64 --mlp.hidden 64,64,64,64,64,64,64 --tensor.canonical 8" ;;
-    cnn) words="--model cnn --batch-size 16 --cnn.channels 8,8 --cnn.fc 40" ;;
+    if dry_run && [ "${GPU_CHECK_FULL:-0}" = 0 ]; then hidden=16,16,16 layers=1; fi
+    case $1 in
+    mlp) echo "--model mlp --batch-size 64 --mlp.hidden $hidden --tensor.canonical 8" ;;
+    cnn) echo "--model cnn --batch-size 16 --cnn.channels 8,8 --cnn.fc 40" ;;
     gpt)
-        words="configs/models/tiny-gpt.yaml --gpt.layers 8 --gpt.width $width --gpt.context $positions"
-        words="$words --data.length $positions --batch-size 8 --tensor.canonical 8"
+        echo "configs/models/tiny-gpt.yaml --gpt.layers $layers --gpt.width $width --gpt.context $positions" \
+            "--data.length $positions --batch-size 8 --tensor.canonical 8"
         ;;
     esac
-    # Unquoted: lists of words.
-    # shellcheck disable=SC2086
-    case $model in
-    mlp) hashes_family "$model-$precision" "dp,$data,pp,tp" fsdp+tp,ddp+pp,tp+pp fsdp+tp+pp,zero2+tp,hsdp+pp \
-        $words --precision "$precision" ;;
-    cnn) hashes_family "$model-$precision" "dp,$data" pp ddp+pp $words --precision "$precision" ;;
-    gpt) hashes_family "$model-$precision" "$data,pp,tp" fsdp+tp,ddp+pp,tp+pp fsdp+tp+pp,zero2+tp,hsdp+pp \
-        $words --precision "$precision" ;;
-    esac
 }
 
-# All run beside each other; a dry run has two of them, one after the other.
+# hash_of MODEL PRECISION RANKS STRATEGY WANTED: one run; its hash must be that, where there is one.
+hash_of()
+{
+    local model=$1 precision=$2 ranks=$3 strategy=$4 wanted=$5 log=$GPU_CHECK_WORK/hash.log hash result start
+    start=$(now)
+    # shellcheck disable=SC2046 # words
+    tessera train $(family_words "$model") --precision "$precision" --device cuda --ranks "$ranks" \
+        --strategy "$strategy" --grid 8 --steps 3 --evaluate off --save-weights off --data synthetic \
+        --synthetic-rows 512 --data.workers 0 --bind off --timeout $((4 * GPU_CHECK_LIMIT)) >"$log" 2>&1 </dev/null
+    hash=$(sed -n 's/^hash of all parameters \([0-9a-f]\{16\}\)$/\1/p' "$log")
+    if [ -z "$hash" ]; then
+        result="no end: $(grep -m 1 'tessera: ' "$log" | cut -c 1-200)"
+        echo "== $model $precision $ranks $strategy" && tail -n 30 "$log"
+    elif [ -z "$wanted" ] || [ "$hash" = "$wanted" ]; then
+        result=same
+    else
+        result=DIFFERENT
+    fi
+    row hashes "$model" "$precision" "$ranks" "$strategy" "$hash" "$result" "$(since "$start")"
+    echo "$model $precision, $strategy on $ranks: ${hash:-none} $result"
+    write_json
+}
+
 stage_hashes()
 {
-    local names="mlp-f32 gpt-bf16" name bad=0
-    if ! dry_run; then names="$names mlp-bf16 gpt-f32 cnn-f32 cnn-bf16"; fi
-    unset STANDIN_FAR # far memory is slow where it is simulated, and these are many runs
-    rm -f "$GPU_CHECK_WORK"/hashes.*
-    for name in $names; do
-        family "${name%-*}" "${name#*-}" &
-        if dry_run; then wait; fi
-    done
-    wait
-    for name in $names; do
-        hashes_judge "$name" || bad=$((bad + 1))
-    done
-    if [ "$bad" -gt 0 ]; then
-        fail "$bad of $(wc -w <<<"$names") families of runs do not have the same bits; see the log"
-    fi
+    local list=$families model precision wanted layout bad count
+    if dry_run && [ "${GPU_CHECK_FULL:-0}" = 0 ]; then list=$families_dry; fi
+    while read -r model precision words; do
+        if [ -z "$model" ]; then continue; fi
+        hash_of "$model" "$precision" 1 single ""
+        wanted=$(tail -n 1 "$GPU_CHECK_WORK/hashes.tsv" | cut -f 5)
+        for layout in $words; do
+            hash_of "$model" "$precision" "${layout%:*}" "${layout#*:}" "${wanted:-none}"
+        done
+        measure "same bits: $model $precision" \
+            "$(awk -F '\t' -v m="$model" -v p="$precision" '$1 == m && $2 == p && $6 == "same"' \
+                "$GPU_CHECK_WORK/hashes.tsv" | wc -l)" "of $(($(wc -w <<<"$words") + 1))"
+    done <<<"$list"
+    bad=$(grep -vc $'\tsame\t' "$GPU_CHECK_WORK/hashes.tsv")
+    count=$(wc -l <"$GPU_CHECK_WORK/hashes.tsv")
+    if [ "$bad" -gt 0 ]; then fail "$bad of $count runs have other bits or none; see the log"; fi
 }

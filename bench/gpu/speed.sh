@@ -50,6 +50,48 @@ train()
     tessera train "$@" --device cuda --evaluate off --save-weights off --log-every 1000000 --run "$folder"
 }
 
+# clocked NAME COMMAND...: it, and beside it what the driver says of clocks, power and heat.
+clocked()
+{
+    local name=$1 log=$GPU_CHECK_WORK/clocks.log watcher code
+    shift
+    if ! command -v nvidia-smi >/dev/null; then
+        "$@"
+        return
+    fi
+    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active \
+        --format=csv,noheader,nounits -i 0 -lms 200 >"$log" 2>/dev/null &
+    watcher=$!
+    "$@"
+    code=$?
+    kill "$watcher" 2>/dev/null
+    wait "$watcher" 2>/dev/null
+    clocks_row "$name" "$log"
+    return $code
+}
+
+# clocks_row NAME LOG: of the samples in which the device worked, those that are not idle (bit 0).
+clocks_row()
+{
+    local sm memory watts celsius bits all=0 word reasons="" busy=$GPU_CHECK_WORK/clocks.busy i
+    local bit_names=(idle "application clocks" "power cap" "hardware slowdown" "sync boost" "software heat" "hardware heat"
+        "power brake" "display clocks")
+    : >"$busy"
+    while IFS=', ' read -r sm memory watts celsius bits; do
+        if ! [[ $bits =~ ^0x[0-9a-fA-F]+$ ]] || ((bits & 1)); then continue; fi
+        all=$((all | bits))
+        echo "$sm $memory $watts $celsius" >>"$busy"
+    done <"$2"
+    for i in "${!bit_names[@]}"; do
+        if ((all >> i & 1)); then reasons+=${reasons:+, }${bit_names[i]}; fi
+    done
+    word=$(sort -n "$busy" | awk '
+        { sm[NR] = $1; memory = $2; if ($3 > watts) watts = $3; if ($4 > celsius) celsius = $4 }
+        END { if (NR) print sm[1], sm[int((NR + 1) / 2)], sm[NR], memory, watts, celsius }')
+    # shellcheck disable=SC2086 # six cells
+    if [ -n "$word" ]; then row clocks "$1" $word "${reasons:-nothing}"; fi
+}
+
 # model NAME RUN OPTIONS...: steps of a model of the table.
 model()
 {
@@ -63,19 +105,15 @@ model()
     # Unquoted: lists of words.
     # shellcheck disable=SC2086
     if dry_run; then
+        # A graph is recorded in the second step and played in the third.
         train "$run" "$config" --data "$data" --gpt.vocab 256 --gpt.layers 1 --gpt.width 64 --gpt.ffn 128 \
-            --gpt.heads 8 --gpt.context 32 --data.length 32 --batch-size 8 --warmup 0 --steps "$steps" "$@" --precision f32
+            --gpt.heads 2 --gpt.kv-heads 2 --gpt.context 16 --data.length 16 --batch-size 4 --warmup 0 --steps "$steps" "$@"
     else
         train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --gpt.head-mib 1024 \
             --warmup 0 --steps "$steps" "$@"
     fi
 }
 
-# graph_word ON: a simulated device records nothing.
-graph_word()
-{
-    if dry_run; then echo off; else echo "$1"; fi
-}
 
 metrics()
 {
@@ -87,12 +125,12 @@ metrics()
 stage_start()
 {
     local times=""
-    for _ in 1 2 3; do
+    for _ in $(seq "$(size 3 1)"); do
         model 124m start --ranks 1 --steps 2 || fail "the run failed"
         times="$times $(number "$(metrics start)" first_step_s)"
     done
     echo "first steps ended after$times s"
-    measure "process start to end of first step, 124M" "$(tr ' ' '\n' <<<"$times" | grep . | sort -g | sed -n 2p)" \
+    measure "process start to end of first step, 124M" "$(tr ' ' '\n' <<<"$times" | grep . | sort -g | sed -n "$(size 2 1)p")" \
         s most 3
 }
 
@@ -102,8 +140,8 @@ stage_bench()
     local file=$GPU_CHECK_OUT/bench_gpu.jsonl options=()
     if ! tessera bench gpu --help >/dev/null 2>&1; then skip "this build has no tessera bench gpu"; fi
     if quick; then options+=(--quick); fi
-    if dry_run; then options+=(--model small --bytes 65536); fi
-    tessera bench gpu --device cuda --json "$file" "${options[@]}" || fail "tessera bench gpu failed"
+    if dry_run; then options+=(--model small --bytes 65536 --part host); fi
+    clocked bench tessera bench gpu --device cuda --json "$file" "${options[@]}" || fail "tessera bench gpu failed"
     while IFS= read -r line; do
         printf '%s\n' "$line" >"$GPU_CHECK_WORK/line"
         bench_line
@@ -133,7 +171,7 @@ words_of()
 ours()
 {
     local name=$1 graph=$2 run=model.$1.$2 rate=() share=() file
-    model "$name" "$run" --ranks 1 --cuda.graph "$(graph_word "$graph")" || return 1
+    model "$name" "$run" --ranks 1 --cuda.graph "$graph" || return 1
     file=$(metrics "$run")
     if [ "$graph" = on ]; then
         case $name in
@@ -147,16 +185,65 @@ ours()
     measure "$name, graph $graph, memory" "$(number "$file" used 9.31323e-10)" GiB
 }
 
+# The figure that matters.
+stage_figure()
+{
+    clocked figure ours 124m on || fail "the run failed"
+}
+
 stage_models()
 {
-    local name graph bad=""
-    for name in 124m 1558m 350m llama; do # models with goals come first
+    local name graph bad="" names="1558m 124m 350m llama" # models with goals come first
+    if dry_run; then names=124m; fi
+    for name in $names; do
         for graph in on off; do
-            if [ $graph = off ] && [[ $name != 124m && $name != 1558m ]]; then continue; fi
-            ours "$name" $graph || bad="$bad $name/graph-$graph"
+            if [ "$name/$graph" = 124m/on ] || [[ $graph = off && $name != 124m && $name != 1558m ]]; then continue; fi
+            clocked "$name, graph $graph" ours "$name" $graph || bad="$bad $name/graph-$graph"
         done
     done
     if [ -n "$bad" ]; then fail "failed:$bad"; fi
+}
+
+# Narrowing by each step's own greatest element, and by a history of them.
+stage_fp8()
+{
+    local name how bad="" names="124m llama" ways="now history"
+    if dry_run; then names=124m ways=now; fi
+    for name in $names; do
+        for how in $ways; do
+            if ! model "$name" fp8 --ranks 1 --cuda.graph on --fp8 $how; then
+                bad="$bad $name/$how"
+                continue
+            fi
+            measure "$name, fp8 $how" "$(number "$(metrics fp8)" tokens_per_s)" tokens/s
+        done
+    done
+    if [ -n "$bad" ]; then fail "failed:$bad"; fi
+}
+
+# PyTorch's attention beside ours, which the stage `bench` has measured.
+stage_attention()
+{
+    local file=$GPU_CHECK_OUT/attention.jsonl ours=$GPU_CHECK_OUT/bench_gpu.jsonl shape name way theirs here
+    python_run 20 bench/peers/torch_attention_gpu.py >"$file"
+    case $? in
+    0) cat "$file" ;;
+    77) skip "$(tail -n 1 "$file")" ;;
+    *) fail "bench/peers/torch_attention_gpu.py failed" ;;
+    esac
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >"$GPU_CHECK_WORK/line"
+        name=$(words_of name) shape=$(words_of shape)
+        for way in forward backward; do
+            theirs=$(number "$GPU_CHECK_WORK/line" "${way}_flops_per_s" 1e-12)
+            measure "attention $way, $shape, $name" "$theirs" TFLOP/s
+            grep -F '"attention '$way'"' "$ours" 2>/dev/null | grep -F "\"$shape\"" >"$GPU_CHECK_WORK/ours"
+            here=$(number "$GPU_CHECK_WORK/ours" flops_per_s 1e-12)
+            measure "attention $way, $shape, ours" "$here" TFLOP/s
+            measure "attention $way, $shape, ours / $name" \
+                "$(calculate '100 * ours / theirs' ours="$here" theirs="$theirs")" % least 85
+        done
+    done <"$file"
 }
 
 # The host has as much to do for a short sequence as for a long batch, and the device next to nothing: the time
@@ -165,14 +252,14 @@ stage_host()
 {
     local full short graph length=(--data.length 16)
     if dry_run; then length=(); fi
-    full=$(number "$(metrics model.124m.on)" samples_per_s) # of the stage before
+    full=$(number "$(metrics model.124m.on)" samples_per_s) # of the stage figure
     if [ -z "$full" ]; then
-        model 124m host.full --ranks 1 --cuda.graph "$(graph_word on)" || fail "the run failed"
+        model 124m host.full --ranks 1 --cuda.graph on || fail "the run failed"
         full=$(number "$(metrics host.full)" samples_per_s)
     fi
     for graph in on off; do
         model 124m host.short --ranks 1 --steps "$(size 100 4)" --batch-size 1 "${length[@]}" \
-            --cuda.graph "$(graph_word "$graph")" || fail "the run failed"
+            --cuda.graph "$graph" || fail "the run failed"
         short=$(number "$(metrics host.short)" samples_per_s)
         measure "host time of a step, at most, graph $graph" \
             "$(calculate '1000 / short' short="$short")" ms
@@ -185,9 +272,9 @@ stage_host()
 stage_canonical()
 {
     local order rate=() words=(--strategy ddp --ranks 4 --batch-size 32 --accumulate 2)
-    if dry_run; then words=(--strategy ddp --ranks 4 --accumulate 2); fi
+    if dry_run; then words=(--strategy ddp --ranks 2 --batch-size 4 --accumulate 2); fi
     : >"$GPU_CHECK_WORK/canonical.txt"
-    for _ in 1 2; do
+    for _ in $(seq "$(size 2 1)"); do
         for order in canonical fast; do
             model 124m "canonical.$order" "${words[@]}" --steps "$(size 12 4)" --reduce $order ||
                 fail "the run with --reduce $order failed"
@@ -201,17 +288,24 @@ stage_canonical()
         "$(calculate '100 * (fast / canonical - 1)' canonical="${rate[0]}" fast="${rate[1]}")" % most 10
 }
 
+# python_run SECONDS PROGRAM...: with the libraries of its own environment, not those found for ours.
+python_run()
+{
+    LD_LIBRARY_PATH=$GPU_CHECK_LIBRARIES limited "$1" "${GPU_CHECK_PYTHON:-python3}" "${@:2}"
+}
+
 # Ours once more, and PyTorch right after it.
 stage_torch()
 {
-    local name batch python=${GPU_CHECK_PYTHON:-python3} file=$GPU_CHECK_OUT/torch.jsonl options bad="" most=40
+    local name batch file=$GPU_CHECK_OUT/torch.jsonl options bad="" most=40 names="124m 1558m 350m"
     : >"$file"
     if dry_run; then options=(--device cpu --layers 1 --width 64 --heads 4 --vocabulary 256 --length 32); fi
-    for name in 124m 1558m 350m; do
+    if dry_run; then names=124m; fi
+    for name in $names; do
         read -r _ batch _ < <(grep "^$name " <<<"$models")
         if ! dry_run; then options=(--length 1024 --compile "$([ $name = 124m ] && echo whole || echo blocks)"); fi
         if dry_run; then batch=4; fi
-        timeout --kill-after=2 $most "$python" bench/peers/torch_gpt_gpu.py --model "$name" --batch "$batch" \
+        python_run $most bench/peers/torch_gpt_gpu.py --model "$name" --batch "$batch" \
             --steps "$(size 20 2)" --tokens "$(tokens)" "${options[@]}" >"$GPU_CHECK_WORK/torch.json"
         case $? in
         0) tee -a "$file" <"$GPU_CHECK_WORK/torch.json" ;;
@@ -219,7 +313,7 @@ stage_torch()
         *) bad="$bad $name" && continue ;;
         esac
         most=25
-        if ! model "$name" torch.ours --ranks 1 --cuda.graph "$(graph_word on)"; then
+        if ! model "$name" torch.ours --ranks 1 --cuda.graph on; then
             bad="$bad ours-$name"
             continue
         fi
@@ -241,7 +335,7 @@ stage_fashion()
         data=synthetic real=0
         words=(--epochs 1 --evaluate off)
     fi
-    if dry_run; then words+=(--steps 2 --batch-size 16 --synthetic-rows 64); fi
+    if dry_run; then words+=(--steps 2 --batch-size 4 --synthetic-rows 8 --cnn.channels 4,4 --cnn.fc 8); fi
     rm -rf "$GPU_CHECK_WORK/fashion"
     tessera train configs/labs/fashion_cnn.yaml --device cuda --ranks 1 --data "$data" --save-weights off \
         --run "$GPU_CHECK_WORK/fashion" "${words[@]}" || fail "the run failed"

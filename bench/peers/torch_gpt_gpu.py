@@ -4,7 +4,7 @@
 What it is beside: a run of Tessera in bf16, which keeps f32 masters, f32 gradients and f32 moments and
 multiplies in bf16. That is autocast to bf16 over f32 parameters here, the usual way to train GPT-2 in
 PyTorch; --params bf16 has no masters, does less, and is another computation. Attention is
-scaled_dot_product_attention restricted to its flash kernel, AdamW the fused one, gradients are clipped to
+scaled_dot_product_attention by its flash kernel or by cuDNN's, whichever is faster for the shape, AdamW the fused one, gradients are clipped to
 norm 1, TF32 is on for what autocast leaves in f32, the vocabulary is padded to a multiple of 128, and
 everything is compiled: --compile whole takes the model as one graph, blocks each block (and the head with
 the loss) by itself, which compiles in seconds for any depth. Tokens lie on the device before it begins."""
@@ -12,6 +12,8 @@ import argparse
 import json
 import sys
 import time
+
+import torch_attention_gpu
 
 # layers, width, heads
 SHAPES = {'124m': (12, 768, 12), '350m': (24, 1024, 16), '774m': (36, 1280, 20),
@@ -29,6 +31,7 @@ def parse():
     p.add_argument('--warmup', type=int, default=5, help='steps before, with the compilation')
     p.add_argument('--params', choices=('f32', 'bf16'), default='f32')
     p.add_argument('--compile', choices=('whole', 'blocks', 'off'), default='blocks')
+    p.add_argument('--attention', choices=('best', 'flash', 'cudnn'), default='best')
     p.add_argument('--tokens', required=True, help='.bin shard of GPT-2 tokens, or bytes of text')
     p.add_argument('--device', choices=('cuda', 'cpu'), default='cuda',
                    help='cpu, without compilation: whether this program works')
@@ -165,7 +168,7 @@ def run(args, torch):
     print(json.dumps({
         'peer': 'torch', 'version': torch.__version__, 'model': args.model, 'batch': args.batch,
         'length': args.length, 'vocabulary': args.vocabulary, 'params': args.params,
-        'compile': args.compile, 'device': torch.cuda.get_device_name() if cuda else 'cpu',
+        'compile': args.compile, 'attention': args.attention, 'device': torch.cuda.get_device_name() if cuda else 'cpu',
         'parameters': sum(p.numel() for p in trainer.model.parameters()),
         'tokens_per_s': args.batch * args.length / step_s, 'step_s': step_s,
         'warmup_s': warm - begin, 'loss': float(loss),
@@ -189,8 +192,11 @@ def main():
     if not hasattr(torch.nn.Module, 'compile'):
         skip(f'torch {torch.__version__} has no Module.compile: 2.2 or newer is wanted')
     torch.set_float32_matmul_precision('high')
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    if args.attention == 'best':
+        _, width, heads = SHAPES[args.model]
+        args.attention = torch_attention_gpu.faster(
+            torch, (args.batch, args.length, heads, heads, width // heads)) or 'flash'
+    with torch_attention_gpu.backend(torch, args.attention):
         run(args, torch)
 
 

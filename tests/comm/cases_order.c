@@ -84,7 +84,10 @@ static int order_groups_rank(struct tess_comm *comm, struct tess_world *world, v
 {
     (void)world, (void)arg;
     int32_t n = comm->rank_count, rank = comm->rank;
-    for (int round = 0; round < 70; round++) { /* more than there are slots: they are used again */
+    /* More than there are slots: they are used again. Each costs NCCL two communicators, and several
+     * processes that share a device take turns on it, so there the second round has to do. */
+    const int rounds = comm->queue != NULL && comm->queue->native != NULL ? 2 : 70;
+    for (int round = 0; round < rounds; round++) {
         struct tess_comm *row, *column;
         /* Rows of two, in reverse order; columns of equal position. */
         WORLD_OK(tess_comm_split(comm, rank / 2, -rank, &row));
