@@ -64,6 +64,8 @@ check_environment()
         export C_INCLUDE_PATH=$deps/usr/include:$deps/usr/include/$machine${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
         export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     fi
+    # Where containers have the driver and the toolkit.
+    export PATH=$PATH:/usr/local/nvidia/bin:${CUDA_HOME:-/usr/local/cuda}/bin
     export GPU_CHECK_LIBRARIES=${LD_LIBRARY_PATH:-} # for programs that are not ours
     # What the stage `build` has found.
     if [ -s "$GPU_CHECK_WORK/environment" ]; then

@@ -6,7 +6,7 @@ stage_facts()
 {
     local query
     fact date "$(date -u +%FT%TZ)"
-    fact commit "$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')"
+    fact commit "$(git describe --always --abbrev=12 --match=- --dirty=', changed' 2>/dev/null || echo unknown)"
     fact processor "$(nproc) cores of $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
     fact memory "$(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)"
     fact system "$(uname -sr), $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-}")"
@@ -51,7 +51,8 @@ probe()
     124 | 137) answer="cut off" ;;
     *) answer=no ;;
     esac
-    row probes "$2" "$answer" "$(since "$start")" "$(grep -v '^ *$' "$log" | sed 's/, *$//' | paste -sd ';' | cut -c 1-400)"
+    row probes "$2" "$answer" "$(since "$start")" \
+        "$(grep -v '^ *$' "$log" | sed 's/, *$//' | paste -sd ';' | cut -c 1-400)"
 }
 
 stage_triage()
@@ -91,7 +92,10 @@ one_test()
     (cd "$GPU_CHECK_BUILD" && limited $((12 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
     case $? in
     0) result=passed ;;
-    77) if [[ $name =~ $(may_skip) ]]; then result=skipped; else result="FAILED: skipped though there is a device"; fi ;;
+    77)
+        result="FAILED: skipped though there is a device"
+        if [[ $name =~ $(may_skip) ]]; then result=skipped; fi
+        ;;
     124 | 137) result="FAILED: cut off at $((12 * GPU_CHECK_LIMIT)) s" ;;
     *) result=FAILED ;;
     esac
@@ -130,8 +134,12 @@ again()
     code=$?
     echo "== $name, $with: ended with $code"
     tail -n 40 "$log"
-    row again "$name" "$with" "$(case $code in 0) echo passed ;; 124 | 137) echo cut off ;; *) echo "ended with $code" ;; esac)" \
-        "$(test_words "$log")"
+    case $code in
+    0) code=passed ;;
+    124 | 137) code="cut off" ;;
+    *) code="ended with $code" ;;
+    esac
+    row again "$name" "$with" "$code" "$(test_words "$log")"
     write_json
 }
 
@@ -206,8 +214,8 @@ stage_sanitize()
             sanitizer "$tool.$program" "$tool" "$tests/test_$program" cuda &
         done
     done
-    sanitizer memcheck.ranks memcheck "$GPU_CHECK_BUILD/tessera" train --data synthetic --synthetic-rows 256 --batch-size 32 \
-        --steps 2 --mlp.hidden 64,32 --strategy fsdp --ranks 2 --device cuda --evaluate off --timeout 300 &
+    sanitizer memcheck.ranks memcheck "$GPU_CHECK_BUILD/tessera" train --data synthetic --synthetic-rows 256 \
+        --batch-size 32 --steps 2 --mlp.hidden 64,32 --strategy fsdp --ranks 2 --device cuda --evaluate off --timeout 300 &
     wait
     for log in "$GPU_CHECK_WORK"/sanitize.*.log; do
         program=${log##*/sanitize.} program=${program%.log}
@@ -239,19 +247,19 @@ cnn bf16 2:ddp 8:zero1"
 # Those of a dry run.
 families_dry="
 mlp f32  2:fsdp 4:ddp+pp
-gpt bf16 4:fsdp+tp"
+mlp bf16 2:zero2"
 
 # family_words MODEL: its shapes are small.
 family_words()
 {
-    local positions=32 width=64 hidden=64,64,64,64,64,64,64 layers=8
+    local positions=32 width=64 hidden=64,64,64,64,64,64,64 rows=64
     if dry_run; then positions=4 width=16; fi
-    if dry_run && [ "${GPU_CHECK_FULL:-0}" = 0 ]; then hidden=16,16,16 layers=1; fi
+    if dry_run && [ "${GPU_CHECK_FULL:-0}" = 0 ]; then hidden=16,16,16 rows=8; fi
     case $1 in
-    mlp) echo "--model mlp --batch-size 64 --mlp.hidden $hidden --tensor.canonical 8" ;;
+    mlp) echo "--model mlp --batch-size $rows --mlp.hidden $hidden --tensor.canonical 8" ;;
     cnn) echo "--model cnn --batch-size 16 --cnn.channels 8,8 --cnn.fc 40" ;;
     gpt)
-        echo "configs/models/tiny-gpt.yaml --gpt.layers $layers --gpt.width $width --gpt.context $positions" \
+        echo "configs/models/tiny-gpt.yaml --gpt.layers 8 --gpt.width $width --gpt.context $positions" \
             "--data.length $positions --batch-size 8 --tensor.canonical 8"
         ;;
     esac

@@ -48,7 +48,7 @@ copy_tree()
     {
         echo tessera
         cut -f 2 "$tree/tests.tsv" | sed 's: .*::; s:^\./::'
-        (cd "$build" && ls libtessera_all.so libtessera_cuda.so tests/device/probe/probe tests/device/probe/probe_* \
+        (cd "$build" && ls libtessera.so.0 libtessera_all.so libtessera_cuda.so tests/device/probe/{probe,probe_*} \
             tests/device/madeup/libtessera_cuda.so tests/device/madeup/probe_* tests/kernels/test_gradient \
             tests/kernels/test_gradient_sequence tests/kernels/test_norm 2>/dev/null)
     } | sort -u >"$tree/files.txt"
@@ -94,9 +94,11 @@ make_prebuilt()
 library_folders()
 {
     tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}"
-    { "${GPU_CHECK_PYTHON:-python3}" -c 'import sys; print("\n".join(filter(None, sys.path)))' 2>/dev/null
-      ls -d /usr/local/lib/python3*/dist-packages /usr/lib/python3/dist-packages /opt/*/.venv/lib/python3*/site-packages \
-        /opt/*/lib/python3*/site-packages 2>/dev/null; } | while read -r folder; do ls -d "$folder"/nvidia/*/lib; done 2>/dev/null
+    {
+        "${GPU_CHECK_PYTHON:-python3}" -c 'import sys; print("\n".join(filter(None, sys.path)))'
+        ls -d /usr/local/lib/python3*/dist-packages /usr/lib/python3/dist-packages \
+            /opt/*/.venv/lib/python3*/site-packages /opt/*/lib/python3*/site-packages
+    } 2>/dev/null | while read -r folder; do ls -d "$folder"/nvidia/*/lib; done 2>/dev/null
     ls -d "${CUDA_HOME:-/usr/local/cuda}"/{lib64,lib,targets/*/lib} /usr/local/cuda-*/{lib64,lib} 2>/dev/null
     ldconfig -p 2>/dev/null | sed -n 's:.*=> \(/.*\)/lib\(cublasLt\|nccl\|cudnn\)\.so.*:\1:p'
 }
@@ -128,6 +130,7 @@ prebuilt_start()
             fact "$name" "not found"
         fi
     done <"$tree/needs.txt"
+    if [ -e /usr/local/nvidia/lib64/libcuda.so.1 ]; then folders=$folders:/usr/local/nvidia/lib64; fi
     # Opened by the module when it is wanted.
     if folder=$(library_folder libcudnn.so.9); then folders=$folders:$folder; fi
     printf 'export GPU_CHECK_BUILD=%q LD_LIBRARY_PATH=%q\n' "$tree" "$folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
@@ -198,7 +201,8 @@ stage_build()
         echo "the prebuilt tree does not start; a build here comes in its place"
         if dry_run; then fail "the prebuilt tree does not start: $(tessera version 2>&1 | tail -n 1)"; fi
     elif dry_run; then
-        [ -x "$GPU_CHECK_BUILD/tessera" ] || fail "there is no $GPU_CHECK_BUILD/tessera: name a build that is there with --build"
+        [ -x "$GPU_CHECK_BUILD/tessera" ] ||
+            fail "there is no $GPU_CHECK_BUILD/tessera: name a build that is there with --build"
         tessera version
         return
     fi

@@ -74,8 +74,8 @@ clocked()
 clocks_row()
 {
     local sm memory watts celsius bits all=0 word reasons="" busy=$GPU_CHECK_WORK/clocks.busy i
-    local bit_names=(idle "application clocks" "power cap" "hardware slowdown" "sync boost" "software heat" "hardware heat"
-        "power brake" "display clocks")
+    local bit_names=(idle "application clocks" "power cap" "hardware slowdown" "sync boost" "software heat"
+        "hardware heat" "power brake" "display clocks")
     : >"$busy"
     while IFS=', ' read -r sm memory watts celsius bits; do
         if ! [[ $bits =~ ^0x[0-9a-fA-F]+$ ]] || ((bits & 1)); then continue; fi
@@ -98,7 +98,7 @@ model()
     local name=$1 run=$2 batch steps words config data
     shift 2
     read -r _ batch steps words < <(grep "^$name " <<<"$models")
-    steps=$(size "$steps" 4)
+    steps=$(size "$steps" 3)
     config=configs/models/gpt2-$name.yaml
     if [ "$name" = llama ]; then config=configs/models/llama-8b.yaml; fi
     data=$(tokens) || return 1
@@ -107,7 +107,8 @@ model()
     if dry_run; then
         # A graph is recorded in the second step and played in the third.
         train "$run" "$config" --data "$data" --gpt.vocab 256 --gpt.layers 1 --gpt.width 64 --gpt.ffn 128 \
-            --gpt.heads 2 --gpt.kv-heads 2 --gpt.context 16 --data.length 16 --batch-size 4 --warmup 0 --steps "$steps" "$@"
+            --gpt.heads 2 --gpt.kv-heads 2 --gpt.context 16 --data.length 16 --batch-size 4 --warmup 0 \
+            --steps "$steps" "$@"
     else
         train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --gpt.head-mib 1024 \
             --warmup 0 --steps "$steps" "$@"
@@ -130,8 +131,8 @@ stage_start()
         times="$times $(number "$(metrics start)" first_step_s)"
     done
     echo "first steps ended after$times s"
-    measure "process start to end of first step, 124M" "$(tr ' ' '\n' <<<"$times" | grep . | sort -g | sed -n "$(size 2 1)p")" \
-        s most 3
+    measure "process start to end of first step, 124M" \
+        "$(tr ' ' '\n' <<<"$times" | grep . | sort -g | sed -n "$(size 2 1)p")" s most 3
 }
 
 # The ceilings and every line with a goal are lines of the table; all lines are in bench_gpu.jsonl, beside it.
@@ -140,7 +141,7 @@ stage_bench()
     local file=$GPU_CHECK_OUT/bench_gpu.jsonl options=()
     if ! tessera bench gpu --help >/dev/null 2>&1; then skip "this build has no tessera bench gpu"; fi
     if quick; then options+=(--quick); fi
-    if dry_run; then options+=(--model small --bytes 65536 --part host); fi
+    if dry_run; then options+=(--model small --bytes 65536 --part copy); fi
     clocked bench tessera bench gpu --device cuda --json "$file" "${options[@]}" || fail "tessera bench gpu failed"
     while IFS= read -r line; do
         printf '%s\n' "$line" >"$GPU_CHECK_WORK/line"
@@ -258,7 +259,7 @@ stage_host()
         full=$(number "$(metrics host.full)" samples_per_s)
     fi
     for graph in on off; do
-        model 124m host.short --ranks 1 --steps "$(size 100 4)" --batch-size 1 "${length[@]}" \
+        model 124m host.short --ranks 1 --steps "$(size 100 3)" --batch-size 1 "${length[@]}" \
             --cuda.graph "$graph" || fail "the run failed"
         short=$(number "$(metrics host.short)" samples_per_s)
         measure "host time of a step, at most, graph $graph" \
@@ -276,7 +277,7 @@ stage_canonical()
     : >"$GPU_CHECK_WORK/canonical.txt"
     for _ in $(seq "$(size 2 1)"); do
         for order in canonical fast; do
-            model 124m "canonical.$order" "${words[@]}" --steps "$(size 12 4)" --reduce $order ||
+            model 124m "canonical.$order" "${words[@]}" --steps "$(size 12 2)" --reduce $order ||
                 fail "the run with --reduce $order failed"
             echo "$order $(number "$(metrics "canonical.$order")" samples_per_s)" >>"$GPU_CHECK_WORK/canonical.txt"
         done

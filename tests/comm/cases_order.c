@@ -84,8 +84,8 @@ static int order_groups_rank(struct tess_comm *comm, struct tess_world *world, v
 {
     (void)world, (void)arg;
     int32_t n = comm->rank_count, rank = comm->rank;
-    /* More than there are slots: they are used again. Each costs NCCL two communicators, and several
-     * processes that share a device take turns on it, so there the second round has to do. */
+    /* More than there are slots: they are used again. Each costs NCCL two communicators, and
+     * several processes that share a device take turns on it: two rounds have to do there. */
     const int rounds = comm->queue != NULL && comm->queue->native != NULL ? 2 : 70;
     for (int round = 0; round < rounds; round++) {
         struct tess_comm *row, *column;
