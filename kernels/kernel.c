@@ -84,6 +84,12 @@ static void kernel_describe_default(const struct tess_kernel *kernel,
     (void)context;
 }
 
+static uint8_t kernel_settle_default(struct tess_kernel *kernel, uint8_t all)
+{
+    (void)kernel;
+    return all;
+}
+
 static enum tess_status kernel_nothing(struct tess_kernel *kernel)
 {
     (void)kernel;
@@ -132,6 +138,7 @@ static void kernel_fill_slots(struct tess__kernel_block *block)
     KERNEL_DEFAULT(ops->close, kernel_close_default);
     KERNEL_DEFAULT(ops->choose, kernel_choose_default);
     KERNEL_DEFAULT(ops->describe, kernel_describe_default);
+    KERNEL_DEFAULT(ops->settle, kernel_settle_default);
     KERNEL_DEFAULT(ops->adopt, kernel_adopt_default);
     KERNEL_DEFAULT(ops->disown, kernel_disown_default);
     KERNEL_DEFAULT(ops->access, kernel_access_default);

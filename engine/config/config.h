@@ -81,10 +81,11 @@ extern const struct tess_option tess_tensor_option_table[];
 
 /* Options of the CUDA backend, prefix "cuda"; nothing on other devices. */
 struct tess_cuda_options {
-    bool graph;    /* record a step's work once and play it from then on */
-    bool autotune; /* measure the ways to multiply a shape and keep the fastest */
-    bool tf32;     /* f32 products by units that keep 10 bits of the factors */
-    int32_t conv;  /* auto|im2col|cudnn: enum tess_conv */
+    bool graph;        /* record a step's work once and play it from then on */
+    bool autotune;     /* measure the ways to multiply a shape and keep the fastest */
+    bool tf32;         /* f32 products by units that keep 10 bits of the factors */
+    int32_t conv;      /* auto|im2col|cudnn: enum tess_conv */
+    int32_t attention; /* own|cudnn|auto: enum tess_attention */
 };
 extern const struct tess_option tess_cuda_option_table[];
 

@@ -283,14 +283,16 @@ static enum tess_status device_use_host(struct tess_config *config)
     return TESS_OK;
 }
 
-/* Where measured products are kept for later runs: the user's cache, by the XDG base directory
- * specification. What cannot be written there costs a warning and is measured again. */
+/* Where measured products, and choices of attention, are kept for later runs: the user's cache, by
+ * the XDG base directory specification. What cannot be written there costs a warning and is
+ * measured again. */
 static void device_find_store(struct tess_config *config)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char folder[sizeof(config->cuda_store) - 32];
     const bool own = cache != NULL && cache[0] == '/';
-    if (!config->cuda.autotune || (!own && (home == NULL || home[0] != '/')))
+    const bool measures = config->cuda.autotune || config->cuda.attention == TESS_ATTENTION_AUTO;
+    if (!measures || (!own && (home == NULL || home[0] != '/')))
         return;
     const int length =
         snprintf(folder, sizeof(folder), "%s%s", own ? cache : home, own ? "" : "/.cache");

@@ -182,6 +182,10 @@ const struct tess_option tess_cuda_option_table[] = {
      "who computes convolutions: im2col, windows laid out as matrices for cuBLASLt; cudnn, "
      "NVIDIA's library for them, not yet run on a device, leaf by leaf, and im2col where it has no "
      "deterministic algorithm; auto: im2col"},
+    {"attention", TESS_OPTION_CHOICE, CUDA_FIELD(attention), "own", 0, 0, "own|cudnn|auto",
+     "who computes attention: own, our kernels; cudnn, NVIDIA's library, not yet run on a device, "
+     "and own where it has no deterministic algorithm; auto: the faster of the two, measured once "
+     "for each shape and kept on disk; own where it cannot be kept"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

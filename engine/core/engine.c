@@ -97,7 +97,7 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
                                   engine->plan.leaf_order);
 }
 
-/* How products are computed, where there is a choice. */
+/* How products and attention are computed, where there is a choice. */
 static enum tess_status engine_choose(struct tess_engine *engine)
 {
     const struct tess_cuda_options *options = &engine->config->cuda;
@@ -105,6 +105,7 @@ static enum tess_status engine_choose(struct tess_engine *engine)
         .tf32 = options->tf32,
         .autotune = options->autotune,
         .conv = (enum tess_conv)options->conv,
+        .attention = (enum tess_attention)options->attention,
         .store = engine->config->cuda_store[0] != '\0' ? engine->config->cuda_store : NULL};
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }

@@ -103,6 +103,25 @@ static enum tess_status open_groups(struct tess_engine *engine)
     return tess__stages_open(engine);
 }
 
+/* Ranks that measured may have found different things: what one took is what all take. */
+static enum tess_status open_settle(struct tess_engine *engine)
+{
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
+    const int32_t ranks = engine->comm->rank_count;
+    uint8_t all = 0;
+    if (engine->config->cuda.attention != TESS_ATTENTION_AUTO)
+        return TESS_OK;
+    uint8_t *found = tess__engine_room(engine, ranks, 1);
+    TESS_TRY(tess__engine_has_room(engine));
+    found[engine->comm->rank] = ops->settle(engine->kernel, 0);
+    TESS_TRY(
+        tess_comm_all_gather(engine->comm, &found[engine->comm->rank], found, 1, TESS_U8, NULL));
+    for (int32_t r = 0; r < ranks; r++)
+        all = found[r] > all ? found[r] : all;
+    (void)ops->settle(engine->kernel, all);
+    return TESS_OK;
+}
+
 /* Far memory is the kernel's own where there is no communicator that has memory of the device. */
 static bool arena_is_kernels(const struct tess_kernel *kernel, const struct tess_comm *comm)
 {
@@ -158,6 +177,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     TESS_TRY(tess__arena_open(engine->kernel, engine->memory, engine->comm, &engine->arena));
     open_clear(engine);
     TESS_TRY(tess__engine_bind(engine));
+    TESS_TRY(open_settle(engine));
     TESS_TRY(open_pin(engine));
     TESS_TRY(tess__laps_open(&engine->laps, engine->kernel, engine->comm,
                              engine->schedule.action_count));

@@ -8,8 +8,8 @@
  * touches the driver. The first operation that needs a device selects the first one; where there is
  * none, it fails with the reason.
  */
+#include "cuda/cudnn/present.h"
 #include "cuda/host.h"
-#include "cuda/products/conv_cudnn.h"
 #include "cuda/products/matmul.h"
 #include "kernel_open.h"
 #include "tessera/version.h"
@@ -81,6 +81,7 @@ static enum tess_status cuda_choose(struct tess_kernel *kernel,
                                     const struct tess_kernel_choices *choices)
 {
     TESS_TRY(tess__cuda_conv_choose(kernel, choices->conv));
+    TESS_TRY(tess__cuda_attention_choose(kernel, choices->attention, choices->store));
     TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));
     return tess__cuda_matmul_autotune(kernel, choices->autotune, choices->store);
 }
@@ -89,8 +90,7 @@ static void cuda_describe(const struct tess_kernel *kernel,
                           void (*line)(void *context, const char *text), void *context)
 {
     tess__cuda_conv_describe(kernel, line, context);
-    line(context,
-         "attention: our own kernels, on tensor cores for bf16 and f16 with heads of 64, 128");
+    tess__cuda_attention_describe(kernel, line, context);
     tess__cuda_matmul_describe(kernel, line, context);
 }
 
@@ -155,6 +155,8 @@ static enum tess_status cuda_op_open(struct tess_op *op)
         return tess__cuda_linear_open(op);
     case TESS_OP_CONV2D:
         return tess__cuda_conv_open(op);
+    case TESS_OP_ATTENTION:
+        return tess__cuda_attention_open(op);
     default:
         return TESS_OK;
     }
@@ -166,6 +168,8 @@ static void cuda_op_close(struct tess_op *op)
         tess__cuda_linear_close(op);
     else if (op->desc.kind == TESS_OP_CONV2D)
         tess__cuda_conv_close(op);
+    else if (op->desc.kind == TESS_OP_ATTENTION)
+        tess__cuda_attention_close(op);
 }
 
 const struct tess_kernel_ops tess_kernel_cuda = {.abi = TESS_ABI,
@@ -180,6 +184,7 @@ const struct tess_kernel_ops tess_kernel_cuda = {.abi = TESS_ABI,
                                                  .close = cuda_close,
                                                  .choose = cuda_choose,
                                                  .describe = cuda_describe,
+                                                 .settle = tess__cuda_settle,
                                                  .adopt = tess__cuda_adopt,
                                                  .disown = tess__cuda_disown,
                                                  .alloc = tess__cuda_alloc,

@@ -15,7 +15,7 @@
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
 
 struct cuda_plans;  /* matmul_cache.c: plans of products, by shape */
-struct cuda_cudnn;  /* conv_cudnn.c */
+struct cuda_cudnn;  /* run_cudnn.c */
 struct cuda_graphs; /* graph.c */
 
 /* Behind struct tess_kernel. */
@@ -25,11 +25,15 @@ struct cuda_state {
     cublasLtHandle_t blas;
     void *workspace; /* [CUDA_WORKSPACE_BYTES] */
     struct cuda_plans *plans;
-    enum tess_conv conv;      /* IM2COL or CUDNN */
-    struct cuda_cudnn *cudnn; /* NULL: not in use */
-    cudaError_t error;        /* the first error of a launch; returned by failed() */
-    const char *error_where;  /* a literal */
-    bool planned_only;        /* opened by a thread without a device: it only plans */
+    enum tess_conv conv; /* IM2COL or CUDNN */
+    enum tess_attention attention;
+    const char *attention_store; /* AUTO: file of what was measured; NULL: nowhere */
+    uint8_t attention_vote;      /* AUTO: what was measured so far; attention_choice.c */
+    bool attention_own;          /* AUTO: our own kernels, whatever op->data offers */
+    struct cuda_cudnn *cudnn;    /* NULL: not in use */
+    cudaError_t error;           /* the first error of a launch; returned by failed() */
+    const char *error_where;     /* a literal */
+    bool planned_only;           /* opened by a thread without a device: it only plans */
     /* Opens it on the thread's device, or on the first one where it has selected none. `what`
      * ("allocate device memory") is for the message where there is no device. */
     enum tess_status (*start)(struct tess_kernel *kernel, const char *what);

@@ -39,6 +39,16 @@ enum tess_status tess__cuda_conv_choose(struct tess_kernel *kernel, enum tess_co
 void tess__cuda_conv_describe(const struct tess_kernel *kernel,
                               void (*line)(void *context, const char *text), void *context);
 
+/* The same of attention. `store`: choices->store; it must stay. open: measures, where the choice is
+ * to be the faster one. settle: as the slot of that name. */
+enum tess_status tess__cuda_attention_choose(struct tess_kernel *kernel,
+                                             enum tess_attention attention, const char *store);
+void tess__cuda_attention_describe(const struct tess_kernel *kernel,
+                                   void (*line)(void *context, const char *text), void *context);
+enum tess_status tess__cuda_attention_open(struct tess_op *op);
+void tess__cuda_attention_close(struct tess_op *op);
+uint8_t tess__cuda_settle(struct tess_kernel *kernel, uint8_t all);
+
 /* Are there kernels on tensor cores for this attention? Arrays that are not 16-byte aligned make a
  * call take the plain ones. Pure. */
 bool tess__cuda_attention_is_fast(const struct tess_op_desc *desc);

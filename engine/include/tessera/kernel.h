@@ -125,12 +125,21 @@ enum tess_conv {
     TESS_CONV_CUDNN,
 };
 
-/* What a run may choose about products. */
+/* What computes attention, where there is a choice. Each has its own bits, always the same. */
+enum tess_attention {
+    TESS_ATTENTION_OWN,
+    TESS_ATTENTION_CUDNN,
+    TESS_ATTENTION_AUTO, /* the faster, measured when an operation is opened; OWN where what was
+                            measured cannot be kept for the next run */
+};
+
+/* What a run may choose about products and attention. */
 struct tess_kernel_choices {
     bool tf32;           /* f32 operands are cut to the 10 bits of TF32 */
     bool autotune;       /* measure the ways to compute each shape when it is opened */
-    const char *store;   /* file that keeps what was measured; NULL: nowhere */
+    const char *store;   /* file that keeps what was measured, stays; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
+    enum tess_attention attention; /* the same; once for a kernel */
 };
 
 /* ---- host and device ------------------------------------------------------------------------ */
@@ -448,7 +457,7 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
 /*
  * A backend. Slots not marked OPTIONAL are required; tess_kernel_open fills the others. Order of
  * calls: open, choose, supports and op_needs (while planning, with no memory), adopt or alloc,
- * op_open, operations, op_close, disown or free, close.
+ * op_open, settle, operations, op_close, disown or free, close.
  */
 struct tess_kernel_ops {
     uint32_t abi;
@@ -473,6 +482,13 @@ struct tess_kernel_ops {
     /* OPTIONAL, default: no lines. Lines about what was chosen, for --explain. */
     void (*describe)(const struct tess_kernel *kernel,
                      void (*line)(void *context, const char *text), void *context);
+
+    /*
+     * OPTIONAL, default: 0. After the last op_open, before the first operation: `all` 0 asks what
+     * this rank has measured to be the faster choice (0: nothing was measured); else `all` is the
+     * greatest answer of all ranks, which all take.
+     */
+    uint8_t (*settle)(struct tess_kernel *kernel, uint8_t all);
 
     /* `memory` [bytes] becomes the device's. OPTIONAL, default: nothing. */
     enum tess_status (*adopt)(struct tess_kernel *kernel, void *memory, size_t bytes);

@@ -2,9 +2,10 @@
  * The slots of causal attention, and which kernels take what: tensor cores where the dtype, the
  * head size and the alignment allow it (attention_forward.cu, attention_backward.cu), plain cores
  * otherwise (attention_plain.cu). Both keep one number per row of scores beside what the contract
- * names, for backward.
+ * names, for backward. In their place cuDNN computes what it has plans for, where the run has
+ * chosen so (attention_choice.c).
  */
-#include "cuda/attention/launch_attention.h"
+#include "cuda/attention/attention_choice.h"
 #include "cuda/slots.h"
 
 #include <math.h>
@@ -50,6 +51,12 @@ bool tess__cuda_attention_is_fast(const struct tess_op_desc *d)
            d->q_stride % 8 == 0 && d->kv_stride % 8 == 0;
 }
 
+/* What computes it in place of our own kernels; NULL: those. */
+static const struct attention_other *attention_other(const struct tess_op *op)
+{
+    return op->data != NULL && !tess__cuda_state(op->kernel)->attention_own ? op->data : NULL;
+}
+
 static bool attention_aligned(const void *const *array, int count)
 {
     uintptr_t bits = 0;
@@ -79,6 +86,8 @@ enum tess_status tess__cuda_attention_forward(struct tess_op *op, const void *q,
     const void *const arrays[] = {q, k, v, y};
     struct cuda_attention_forward a = {
         .shape = attention_shape(&op->desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
+    if (attention_other(op) != NULL)
+        return attention_other(op)->forward(op, &a);
     cudaStream_t stream = tess__cuda_stream(op->kernel);
     if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
         CUDA_TRY(tess__cuda_launch_attention_forward(stream, &a));
@@ -103,6 +112,8 @@ enum tess_status tess__cuda_attention_backward(struct tess_op *op, const void *q
                                         .dq = dq,
                                         .dk = dk,
                                         .dv = dv};
+    if (attention_other(op) != NULL)
+        return attention_other(op)->backward(op, &a);
     cudaStream_t stream = tess__cuda_stream(op->kernel);
     if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 8))
         CUDA_TRY(tess__cuda_launch_attention_backward(stream, &a));

@@ -1,12 +1,12 @@
 /*
- * Convolutions over cuDNN: whether the library is there, and plans of one leaf each for the four
+ * Convolutions over cuDNN: plans of one leaf each for the four
  * ways in which a convolution is run. Nothing of cuDNN's own headers, so that conv.c is the same
  * where this was built without it (conv_cudnn_none.c). conv.c loops over the leaves.
  */
 #ifndef KERNELS_CUDA_PRODUCTS_CONV_CUDNN_H
 #define KERNELS_CUDA_PRODUCTS_CONV_CUDNN_H
 
-#include "cuda/cuda.h"
+#include "cuda/cudnn/present.h"
 
 enum conv_way { CONV_FORWARD, CONV_FORWARD_BIAS, CONV_DATA, CONV_WEIGHT, CONV_WAY_COUNT };
 
@@ -17,10 +17,6 @@ struct cudnn_plan;
 struct cudnn_operands {
     const void *x, *w, *bias, *y;
 };
-
-/* Can the library be used? Fills in "cuDNN 9.19.0", or the reason why not, one sentence. The first
- * call opens it; any thread, no device is needed. */
-bool tess__cudnn_present(char *text, size_t text_bytes);
 
 /*
  * The plan of one leaf of a convolution, new. *plan_out is NULL where cuDNN has no engine for it
@@ -34,8 +30,5 @@ void tess__cudnn_plan_close(struct cudnn_plan *plan); /* NULL is allowed */
 /* Queue it. Pointers must be as aligned as the leaf's bytes, weights as a row of them, up to 64. */
 enum tess_status tess__cudnn_plan_run(struct tess_kernel *kernel, const struct cudnn_plan *plan,
                                       const struct cudnn_operands *operands);
-
-/* What the kernel keeps for cuDNN; after its plans. state->cudnn NULL is allowed. */
-void tess__cudnn_close(struct tess_kernel *kernel);
 
 #endif

@@ -2,7 +2,7 @@
  * `tessera train --device cuda` on devices made of host code (madeup.h): the module's own sources,
  * through the program. One hash of all parameters for every strategy, number of ranks and number of
  * devices, with several ranks on a device (threads) and with one each (processes over NCCL);
- * graphs; and calls that fail. A word chooses: mlp, cnn, gpt, graph, failures.
+ * graphs; attention over the made-up cuDNN; and calls that fail. A word chooses the case.
  */
 #include "harness/spawn.h"
 
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -125,6 +126,67 @@ static void case_graph(void **state)
     ALL_SAME(GPT, {1, "--cuda.graph on"}, {1, "--cuda.graph on --accumulate 2"});
 }
 
+/* ---- cuDNN ---------------------------------------------------------------------------------- */
+
+/* Two heads of 16 for each part, and bf16: what cuDNN takes. */
+#define GPT_BF16                                                                                   \
+    RUN "--model gpt --gpt.layers 2 --gpt.heads 4 --gpt.width 64 --data.length 8 --precision "     \
+        "bf16 --optimizer adamw --grid 4 --tensor.canonical 2 "
+
+static void fails_cudnn(const char *fault, const char *words, const char *part)
+{
+    if (fault != NULL)
+        setenv("MADEUP_FAIL", fault, 1);
+    const int code = run(1, GPT_BF16, words);
+    unsetenv("MADEUP_FAIL");
+    if (code != 1 || strstr(spawn.err, part) == NULL || spawn_count(spawn.err, "tessera: ") != 1)
+        fail_msg("%s, %s ended with %d:\n%s%s", fault, words, code, spawn.out, spawn.err);
+}
+
+/* The choice is kept, so all runs make the same, on any number of ranks. */
+static void cudnn_auto(const char own[17], const char cudnn[17])
+{
+    char folder[] = "/tmp/madeup-XXXXXX", file[64], one[17], other[17];
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    hash_of(1, GPT_BF16, "--cuda.attention auto", one);
+    assert_true(strcmp(one, own) == 0 || strcmp(one, cudnn) == 0);
+    hash_of(2, GPT_BF16, "--cuda.attention auto --strategy fsdp+tp --ranks 4", other);
+    assert_string_equal(one, other);
+    snprintf(file, sizeof(file), "%s/tessera/cuda-products.txt", folder);
+    assert_int_equal(unlink(file), 0);
+    snprintf(file, sizeof(file), "%s/tessera/cuda-products.txt.lock", folder);
+    assert_int_equal(unlink(file), 0);
+    snprintf(file, sizeof(file), "%s/tessera", folder);
+    assert_int_equal(rmdir(file), 0);
+    assert_int_equal(rmdir(folder), 0);
+    unsetenv("XDG_CACHE_HOME");
+}
+
+static void case_cudnn(void **state)
+{
+    (void)state;
+    char own[17], one[17], other[17];
+    setenv("TESSERA_CUDNN", MADEUP_FOLDER "/libtessera_cuda.so", 1);
+    hash_of(1, GPT_BF16, "", own);
+    hash_of(1, GPT_BF16, "--cuda.attention cudnn", one);
+    assert_string_not_equal(one, own); /* else our own kernels have run */
+    hash_of(2, GPT_BF16, "--cuda.attention cudnn --strategy fsdp+tp --ranks 4", other);
+    assert_string_equal(one, other);
+    hash_of(1, GPT_BF16, "--cuda.attention cudnn --strategy pp --ranks 2 --accumulate 4", other);
+    assert_string_equal(one, other);
+    hash_of(1, GPT_BF16, "--cuda.attention cudnn --cuda.graph on", other);
+    assert_string_equal(one, other);
+    cudnn_auto(own, one);
+    fails_cudnn("cudnnCreate:1", "--cuda.attention cudnn", "cuDNN: ");
+    fails_cudnn("cudnnBackendFinalize:9", "--cuda.attention cudnn", "cuDNN: ");
+    fails_cudnn("cudnnBackendExecute:2", "--cuda.attention cudnn", "cuDNN: ");
+    setenv("TESSERA_CUDNN", "/nowhere/libcudnn.so.9", 1);
+    fails_cudnn(NULL, "--cuda.attention cudnn", "--cuda.attention cudnn: cuDNN cannot be opened");
+    hash_of(1, GPT_BF16, "--cuda.attention auto", other);
+    assert_string_equal(own, other);
+}
+
 /* ---- failures ------------------------------------------------------------------------------- */
 
 /* One sentence, exit code 1, nobody hangs. */
@@ -155,8 +217,8 @@ static void case_failures(void **state)
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
-        cmocka_unit_test(case_mlp),   cmocka_unit_test(case_cnn),      cmocka_unit_test(case_gpt),
-        cmocka_unit_test(case_graph), cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_mlp),   cmocka_unit_test(case_cnn),   cmocka_unit_test(case_gpt),
+        cmocka_unit_test(case_graph), cmocka_unit_test(case_cudnn), cmocka_unit_test(case_failures),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0)
         return 2;

@@ -5,12 +5,11 @@
  * over the leaves, bias, ReLU, the ways that fall back, room for plans, and every call that fails.
  */
 #include "../device.h"
-#include "cuda/host.h"
 #include "cuda/products/conv.h"
 #include "cuda/products/matmul.h"
 #include "cuda/rows/columns.h"
 #include "cuda/slots.h"
-#include "fake_engine.h"
+#include "fake_device.h"
 #include "tessera/log.h"
 
 #include <stdlib.h>
@@ -26,62 +25,6 @@ static struct tess_kernel kernel;
 /* ---- stand-ins ------------------------------------------------------------------------------- */
 
 static int products; /* plans of cuBLASLt that were asked for */
-static int arrays;   /* of device memory that are alive */
-
-const struct cudnn_library *tess__cudnn_library(const char **why_out)
-{
-    if (why_out != NULL)
-        *why_out = "";
-    return &fake_library;
-}
-
-bool tess__cudnn_present(char *text, size_t text_bytes)
-{
-    if (text_bytes > 0)
-        text[0] = '\0';
-    return true;
-}
-
-enum tess_status tess__cudnn_fail(cudnnStatus_t error, const char *where)
-{
-    TESS_FAIL(TESS_ERR_DEVICE, "cuDNN: %s answered %d", where, (int)error);
-}
-
-cudaError_t CUDARTAPI cudaMalloc(void **memory, size_t bytes)
-{
-    *memory = malloc(bytes);
-    arrays++;
-    return cudaSuccess;
-}
-
-cudaError_t CUDARTAPI cudaFree(void *memory)
-{
-    free(memory);
-    arrays--;
-    return cudaSuccess;
-}
-
-void tess__cuda_log_error(cudaError_t error, const char *where)
-{
-    assert_int_equal(error, cudaSuccess);
-    assert_non_null(where);
-}
-
-enum tess_status tess__cuda_fail(cudaError_t error, const char *where)
-{
-    TESS_FAIL(TESS_ERR_DEVICE, "%s answered %d", where, (int)error);
-}
-
-uint64_t tess__cuda_free_bytes(void)
-{
-    return 0;
-}
-
-void tess__cuda_usage_took(int device_number, enum cuda_usage kind, uint64_t free_before)
-{
-    (void)device_number, (void)free_before;
-    assert_int_equal(kind, CUDA_USAGE_WORKSPACE);
-}
 
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *of, cudaDataType_t type,
                                               bool exact)
@@ -186,7 +129,7 @@ static void end(void)
     tess__cudnn_close(&kernel);
     assert_null(state.cudnn);
     assert_int_equal(fake_engine.alive, 0);
-    assert_int_equal(arrays, 0);
+    assert_int_equal(fake_arrays, 0);
     fake_clear();
 }
 
@@ -360,7 +303,7 @@ static void case_room(void **unused)
     for (int i = 0; i < 3; i++) {
         fake_engine.room = room[i];
         assert_int_equal(open_op(&d, &op[i]), TESS_OK);
-        assert_int_equal(arrays, i > 0);
+        assert_int_equal(fake_arrays, i > 0);
     }
     const struct arrays a = arrays_of(&d, &draw);
     void *first = NULL;

@@ -1,14 +1,14 @@
 /*
- * Graphs of convolutions (kernels/cuda/products/graph_cudnn.c) without a device: cuDNN itself reads
- * every descriptor, advises engines for a GPU that is described to it in words, here an H200, and
- * makes their plans. What cannot be seen so is whether they run, and what they compute. Skipped
+ * Graphs of convolutions (kernels/cuda/products/conv_graph_cudnn.c) without a device: cuDNN itself
+ * reads every descriptor, advises engines for a GPU that is described to it in words, here an H200,
+ * and makes their plans. What cannot be seen so is whether they run, and what they compute. Skipped
  * where the library does not make plans for a description, which is of 9.8 and later.
  *
  * With a word, the library that TESSERA_CUDNN names is none, and must be refused for that reason:
  *
  *   test_cudnn [missing|old|lacking]
  */
-#include "cuda/products/cudnn.h"
+#include "cuda/products/conv_graph.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,7 +89,7 @@ static bool noted(const struct cudnn_choice *choice, cudnnBackendNumericalNote_t
 static bool finds(const struct cudnn_conv *c)
 {
     struct cudnn_choice choice;
-    assert_int_equal(tess__cudnn_choose(c, &place, &choice), TESS_OK);
+    assert_int_equal(tess__cudnn_conv_choose(c, &place, &choice), TESS_OK);
     const bool found = choice.plan != NULL;
     if (found) {
         assert_false(noted(&choice, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
@@ -150,9 +150,9 @@ static void case_tf32(void **state)
     (void)state;
     struct cudnn_conv c = conv(1, TESS_F32, CONV_FORWARD);
     struct cudnn_choice with, without;
-    assert_int_equal(tess__cudnn_choose(&c, &place, &without), TESS_OK);
+    assert_int_equal(tess__cudnn_conv_choose(&c, &place, &without), TESS_OK);
     c.tf32 = true;
-    assert_int_equal(tess__cudnn_choose(&c, &place, &with), TESS_OK);
+    assert_int_equal(tess__cudnn_conv_choose(&c, &place, &with), TESS_OK);
     assert_true(with.plan != NULL && without.plan != NULL);
     assert_true(noted(&with, CUDNN_NUMERICAL_NOTE_TENSOR_CORE));
     assert_int_not_equal(with.engine, without.engine);
@@ -167,8 +167,8 @@ static void case_again(void **state)
     for (size_t s = 0; s < SHAPE_COUNT; s++) {
         const struct cudnn_conv c = conv(s, TESS_BF16, CONV_DATA);
         struct cudnn_choice first, second;
-        assert_int_equal(tess__cudnn_choose(&c, &place, &first), TESS_OK);
-        assert_int_equal(tess__cudnn_choose(&c, &place, &second), TESS_OK);
+        assert_int_equal(tess__cudnn_conv_choose(&c, &place, &first), TESS_OK);
+        assert_int_equal(tess__cudnn_conv_choose(&c, &place, &second), TESS_OK);
         assert_int_equal(first.engine, second.engine);
         assert_int_equal(first.workspace_bytes, second.workspace_bytes);
         tess__cudnn_choice_drop(&first);
@@ -183,7 +183,7 @@ static void case_refused(void **state)
     struct cudnn_conv c = conv(1, TESS_F32, CONV_FORWARD);
     struct cudnn_choice choice;
     c.d.in = 0;
-    assert_int_not_equal(tess__cudnn_choose(&c, &place, &choice), TESS_OK);
+    assert_int_not_equal(tess__cudnn_conv_choose(&c, &place, &choice), TESS_OK);
     assert_non_null(strstr(tess_log_last_error(), "cuDNN: "));
     assert_non_null(strstr(tess_log_last_error(), "CUDNN_STATUS_"));
     assert_null(choice.plan);
@@ -193,13 +193,13 @@ static void case_alignment(void **state)
 {
     (void)state;
     const struct cudnn_conv odd = conv(4, TESS_BF16, CONV_WEIGHT);
-    assert_int_equal(tess__cudnn_alignment(&odd, CUDNN_X), 2);    /* 9 7 5 elements */
-    assert_int_equal(tess__cudnn_alignment(&odd, CUDNN_W), 4);    /* 3 3 5, f32 */
-    assert_int_equal(tess__cudnn_alignment(&odd, CUDNN_Y), 8);    /* 5 4 3 */
-    assert_int_equal(tess__cudnn_alignment(&odd, CUDNN_BIAS), 2); /* 3 */
+    assert_int_equal(tess__cudnn_conv_alignment(&odd, CUDNN_X), 2);    /* 9 7 5 elements */
+    assert_int_equal(tess__cudnn_conv_alignment(&odd, CUDNN_W), 4);    /* 3 3 5, f32 */
+    assert_int_equal(tess__cudnn_conv_alignment(&odd, CUDNN_Y), 8);    /* 5 4 3 */
+    assert_int_equal(tess__cudnn_conv_alignment(&odd, CUDNN_BIAS), 2); /* 3 */
     const struct cudnn_conv even = conv(1, TESS_F32, CONV_FORWARD);
-    assert_int_equal(tess__cudnn_alignment(&even, CUDNN_X), 64);
-    assert_int_equal(tess__cudnn_alignment(&even, CUDNN_W), 64);
+    assert_int_equal(tess__cudnn_conv_alignment(&even, CUDNN_X), 64);
+    assert_int_equal(tess__cudnn_conv_alignment(&even, CUDNN_W), 64);
 }
 
 /* ---- libraries that are none ----------------------------------------------------------------- */

@@ -16,6 +16,9 @@ if(NOT CMAKE_CXX_COMPILER OR NOT EXISTS "${TESS_CUDA_HEADERS}/cublasLt.h" OR NOT
 endif()
 enable_language(CXX)
 set(TESS_EMULATED ON)
+# cuDNN's headers, for tests of what is made of its plans.
+find_path(TESS_CUDNN_HEADERS cudnn_graph.h HINTS ${CUDNN_INCLUDE} ${TESS_CUDA_HEADERS} $ENV{CUDNN_ROOT}/include)
+mark_as_advanced(TESS_CUDNN_HEADERS)
 
 # Files compiled as C++ with what kernels see. Own options instead of the project's, some of which are C's alone.
 function(emulate_library name)

@@ -2,7 +2,7 @@
  * Opening cuDNN. The module is not linked to it, so that it loads on machines without; it is opened
  * when a run first chooses it. In the environment, TESSERA_CUDNN names another file.
  */
-#include "cuda/products/cudnn.h"
+#include "cuda/cudnn/cudnn.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
