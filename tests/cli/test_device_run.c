@@ -128,6 +128,7 @@ static void case_choice(void **state)
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda --cuda.conv im2col"), 0);
     printed("the stand-in was opened for convolutions by im2col");
     complained(RUN "--device cuda --cuda.conv winograd", 2, "expected auto, im2col or cudnn");
+    complained(RUN "--device cuda --cuda.attention flash", 2, "expected own, cudnn or auto");
     unsetenv("STANDIN_CHOICE");
     assert_int_equal(spawn_words(&spawn, RUN "--explain --device cuda"), 0);
     assert_null(strstr(spawn.out, "convolutions by"));

@@ -9,6 +9,7 @@
  *   test_cudnn [missing|old|lacking]
  */
 #include "cuda/products/conv_graph.h"
+#include "described.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,36 +20,8 @@
 
 #include <cmocka.h>
 
-/* As cudaGetDeviceProperties has them on that chip; in the words of cuDNN 9.8 to 9.19. */
-static const char device_text[] =
-    "{\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"smVersion\":900,\"device\":0,"
-    "\"cudaDeviceId\":0,\"pciDeviceId\":0,\"driverVersion\":13000,\"driverVer\":13000,"
-    "\"runtimeVersion\":13000,\"multiProcessorCount\":132,\"warpSize\":32,"
-    "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
-    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"maxCtasPerSM\":32,"
-    "\"regsPerBlock\":65536,\"maxRegistersPerSM\":65536,\"maxSharedMemoryPerBlock\":49152,"
-    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,"
-    "\"l2CacheSize\":62914560,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
-    "\"totalGlobalMem\":150000000000,\"isTccDriver\":0,\"supportCoopLaunch\":1}";
-
 static const struct cudnn_library *library;
 static struct cudnn_place place;
-
-/* Can plans be made for a device that is described? */
-static bool describe_device(void)
-{
-#if CUDNN_VERSION >= 90800
-    return library->cudnnGetVersion() >= 90800 &&
-           library->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
-                                                 &place.properties) == CUDNN_STATUS_SUCCESS &&
-           library->cudnnBackendSetAttribute(
-               place.properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-               (int64_t)strlen(device_text), device_text) == CUDNN_STATUS_SUCCESS &&
-           library->cudnnBackendFinalize(place.properties) == CUDNN_STATUS_SUCCESS;
-#else
-    return false;
-#endif
-}
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -241,7 +214,7 @@ int main(int argc, char **argv)
         return cmocka_run_group_tests(reasons, NULL, NULL);
     const char *why;
     library = tess__cudnn_library(&why);
-    if (library == NULL || !describe_device()) {
+    if (library == NULL || !describe_device(library, &place)) {
         printf("%s\n", library == NULL ? why : "this cuDNN makes no plans for such a description");
         return 77;
     }
