@@ -25,7 +25,7 @@
 struct matmul_choice {
     uint64_t algorithm[8]; /* cublasLtMatmulAlgo_t as it is: "can be trivially serialized and later
                               restored for use with the same version" (cublasLt.h). Its attributes
-                              alone would not be all of it */
+                              alone would not be all of it. Of attention: its choice and zeros */
     int64_t nanoseconds;   /* what it took when it was measured: 0 .. INT32_MAX */
 };
 
