@@ -244,6 +244,12 @@ static void case_own(void **unused)
     assert_null(op.data);
     device_op_close(&op);
     end();
+    begin(TESS_ATTENTION_CUDNN, NULL);
+    fake_engine.room = ((int64_t)1280 << 20) + 1; /* more than is asked of a device */
+    device_op_open(&device, &d, &op);
+    assert_null(op.data);
+    device_op_close(&op);
+    end();
     begin(TESS_ATTENTION_OWN, NULL);
     device_op_open(&device, &d, &op);
     assert_null(op.data);
