@@ -24,7 +24,7 @@ struct reduce {
 static enum tess_status reduce_run(void *context)
 {
     const struct reduce *r = context;
-    return r->queue->ops->reduce(r->queue, r->dtype, TESS_REDUCE_SUM, r->n,
+    return r->queue->ops->reduce(r->queue, r->dtype, r->dtype, TESS_REDUCE_SUM, r->n,
                                  (const void *const *)r->source, r->m, r->target,
                                  (size_t)r->bytes / tess_dtype_bytes(r->dtype));
 }

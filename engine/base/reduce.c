@@ -21,7 +21,7 @@ _Static_assert(TESS_REDUCE_SOURCES_MAX <= 1 << (REDUCE_LEVELS - 1),
                "the tree is deeper than its stack");
 
 struct reduce_job {
-    enum tess_dtype dtype;
+    enum tess_dtype dtype, to; /* of sources, of targets */
     enum tess_reduce reduce;
     int32_t source_count, target_count;
     const void *const *source;
@@ -220,7 +220,12 @@ REDUCE_INLINE void reduce_block(const struct reduce_job *job, size_t at, size_t 
     }
     for (; depth > 1; depth--)
         reduce_merge(job, &level[depth - 2], &level[depth - 1], count);
-    reduce_store(job->dtype, level, job->target[0], at, count);
+    reduce_store(job->to, level, job->target[0], at, count);
+}
+
+REDUCE_INLINE bool reduce_is_plain(const struct reduce_job *job)
+{
+    return job->dtype == TESS_F32 && job->to == TESS_F32 && job->reduce == TESS_REDUCE_SUM;
 }
 
 /* One loop that reads all sources and writes all targets needs no blocks; see reduce_sum_f32(). */
@@ -228,18 +233,17 @@ REDUCE_INLINE bool reduce_needs_blocks(const struct reduce_job *job)
 {
     int32_t n = job->source_count, m = job->target_count;
     bool one_loop = ((n >= 2 && n <= 4) && (m == 1 || m == n)) || (n == 8 && m == 1);
-    return job->dtype != TESS_F32 || job->reduce != TESS_REDUCE_SUM || !one_loop;
+    return !reduce_is_plain(job) || !one_loop;
 }
 
 REDUCE_INLINE void reduce_all(const struct reduce_job *job, size_t count)
 {
-    size_t size = tess_dtype_bytes(job->dtype);
+    size_t size = tess_dtype_bytes(job->to);
     size_t block = reduce_needs_blocks(job) ? REDUCE_BLOCK : count;
     for (size_t at = 0; at < count; at += block) {
         size_t n = count - at < block ? count - at : block;
         int32_t written = 1;
-        if (job->dtype != TESS_F32 || job->reduce != TESS_REDUCE_SUM ||
-            !reduce_sum_f32(job, at, n, &written))
+        if (!reduce_is_plain(job) || !reduce_sum_f32(job, at, n, &written))
             reduce_block(job, at, n);
         for (int32_t k = written; k < job->target_count; k++)
             memcpy((char *)job->target[k] + at * size, (char *)job->target[0] + at * size,
@@ -262,10 +266,10 @@ __attribute__((target(REDUCE_AVX512))) static void reduce_all_avx512(const struc
 
 #endif
 
-void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
-                  const void *const *source, int32_t m, void *const *target, size_t count)
+void tess__reduce_to(enum tess_dtype dtype, enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                     const void *const *source, int32_t m, void *const *target, size_t count)
 {
-    struct reduce_job job = {dtype, reduce, n, m, source, target};
+    struct reduce_job job = {dtype, to, reduce, n, m, source, target};
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq")) {
@@ -278,4 +282,10 @@ void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
     }
 #endif
     reduce_all(&job, count);
+}
+
+void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
+                  const void *const *source, int32_t m, void *const *target, size_t count)
+{
+    tess__reduce_to(dtype, dtype, reduce, n, source, m, target, count);
 }

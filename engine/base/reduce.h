@@ -18,4 +18,8 @@
 void tess__reduce(enum tess_dtype dtype, enum tess_reduce reduce, int32_t n,
                   const void *const *source, int32_t m, void *const *target, size_t count);
 
+/* The same into targets of another type: tess_queue_ops.reduce. */
+void tess__reduce_to(enum tess_dtype dtype, enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                     const void *const *source, int32_t m, void *const *target, size_t count);
+
 #endif

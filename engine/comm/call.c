@@ -37,8 +37,8 @@ enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct te
     if (count == 0)
         return TESS_OK;
     if (queue != NULL)
-        return queue->ops->reduce(queue, call->dtype, call->reduce, comm->rank_count, source, m,
-                                  target, count);
+        return queue->ops->reduce(queue, call->dtype, call->dtype, call->reduce, comm->rank_count,
+                                  source, m, target, count);
     tess__reduce(call->dtype, call->reduce, comm->rank_count, source, m, target, count);
     return TESS_OK;
 }

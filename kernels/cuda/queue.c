@@ -139,8 +139,10 @@ static enum tess_status queue_record(struct tess_queue *queue, struct tess_fence
     bool recorded = false;
     TESS_TRY(queue_is_recorded(queue, stream, &recorded));
     if (recorded) {
-        CUDA_TRY(cudaEventRecord(own->inner, stream));
+        /* In this order: what follows `inner` has the other record before it, too, which would be
+         * work that nothing follows (cudaErrorStreamCaptureUnjoined). */
         CUDA_TRY(cudaEventRecordWithFlags(own->event, stream, cudaEventRecordExternal));
+        CUDA_TRY(cudaEventRecord(own->inner, stream));
     } else {
         CUDA_TRY(cudaEventRecord(own->event, stream));
     }
@@ -223,13 +225,14 @@ static enum tess_status queue_copy(struct tess_queue *queue, size_t bytes, const
 }
 
 static enum tess_status queue_reduce(struct tess_queue *queue, enum tess_dtype dtype,
-                                     enum tess_reduce reduce, int32_t n, const void *const *source,
-                                     int32_t m, void *const *target, size_t count)
+                                     enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                                     const void *const *source, int32_t m, void *const *target,
+                                     size_t count)
 {
     TESS_TRY(tess__cuda_need(queue->kernel, "reduce"));
     if (count > 0)
         CUDA_TRY(
-            tess__cuda_reduce(queue_stream(queue), dtype, reduce, n, source, m, target, count));
+            tess__cuda_reduce(queue_stream(queue), dtype, to, reduce, n, source, m, target, count));
     return TESS_OK;
 }
 

@@ -55,9 +55,9 @@ bool tess__cuda_attention_is_fast(const struct tess_op_desc *desc);
 
 /* tess_queue_ops.reduce on a stream; the memory may be of other devices that this one reaches. Bits
  * as those of communicators on host memory, but for the payload of NaN sums. */
-cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_reduce reduce,
-                              int32_t n, const void *const *source, int32_t m, void *const *target,
-                              size_t count);
+cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_dtype to,
+                              enum tess_reduce reduce, int32_t n, const void *const *source,
+                              int32_t m, void *const *target, size_t count);
 
 /* *differ |= 1 where a and b [bytes], 16-byte aligned, are not the same bits. */
 cudaError_t tess__cuda_matmul_differ(cudaStream_t stream, size_t bytes, const void *a,

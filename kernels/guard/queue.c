@@ -37,7 +37,7 @@ struct guard_fence {
 
 struct queue_item {
     enum queue_work work;
-    enum tess_dtype dtype;
+    enum tess_dtype dtype, to;
     enum tess_reduce reduce;
     int32_t n, m;
     size_t count; /* elements; of a copy, bytes */
@@ -103,8 +103,8 @@ static void queue_do(const struct guard_queue *queue, const struct queue_item *i
         break;
     case QUEUE_REDUCE:
         queue_touch(item, true);
-        tess__reduce(item->dtype, item->reduce, item->n, item->source, item->m, item->target,
-                     item->count);
+        tess__reduce_to(item->dtype, item->to, item->reduce, item->n, item->source, item->m,
+                        item->target, item->count);
         queue_touch(item, false);
         break;
     case QUEUE_RECORD:
@@ -295,15 +295,31 @@ static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const
     return TESS_OK;
 }
 
-static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype dtype,
-                                     enum tess_reduce reduce, int32_t n, const void *const *source,
-                                     int32_t m, void *const *target, size_t count)
+/* Is one of the types f32, the other one of 16 bits? */
+static bool queue_is_between(enum tess_dtype dtype, enum tess_dtype to)
 {
-    struct queue_item item = {
-        .work = QUEUE_REDUCE, .dtype = dtype, .reduce = reduce, .n = n, .m = m, .count = count};
+    const enum tess_dtype other = dtype == TESS_F32 ? to : dtype;
+    return (dtype == TESS_F32 || to == TESS_F32) && (other == TESS_BF16 || other == TESS_F16);
+}
+
+static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype dtype,
+                                     enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                                     const void *const *source, int32_t m, void *const *target,
+                                     size_t count)
+{
+    struct queue_item item = {.work = QUEUE_REDUCE,
+                              .dtype = dtype,
+                              .to = to,
+                              .reduce = reduce,
+                              .n = n,
+                              .m = m,
+                              .count = count};
     if (n < 1 || n > TESS_QUEUE_PEERS_MAX || m < 1 || m > TESS_QUEUE_PEERS_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "a reduction of %d arrays into %d; both must be 1 to %d",
                   (int)n, (int)m, TESS_QUEUE_PEERS_MAX);
+    if (to != dtype && (reduce != TESS_REDUCE_SUM || !queue_is_between(dtype, to)))
+        TESS_FAIL(TESS_ERR_INTERNAL, "a reduction of %s into %s", tess_dtype_name(dtype),
+                  tess_dtype_name(to));
     memcpy(item.source, source, (size_t)n * sizeof(*source));
     memcpy(item.target, target, (size_t)m * sizeof(*target));
     pthread_mutex_lock(&guard_queues.lock);

@@ -215,11 +215,12 @@ static int32_t standin_channels(void)
 /* No communicator, but it meets its peers as one would. */
 static enum tess_status standin_comm(const struct tess_boot *boot, struct tess_world *world,
                                      enum tess_order order, double timeout_s,
+                                     const struct tess_comm_choices *choices,
                                      struct tess_comm **comm_out)
 {
     int32_t device[TESS_DEVICE_MAX], sum = 0;
 
-    (void)world, (void)order, (void)timeout_s, (void)comm_out;
+    (void)world, (void)order, (void)timeout_s, (void)choices, (void)comm_out;
     TESS_TRY(boot->gather(boot->context, &standin_device, sizeof(standin_device), device));
     for (int32_t r = 0; r < boot->rank_count; r++)
         sum += (r + 1) * (device[r] + 1);

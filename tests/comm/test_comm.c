@@ -73,7 +73,9 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
         WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
     WORLD_OK(module->device_select(case_device(function->setup, comm)));
     WORLD_OK(tess_boot_over(comm, CASE_LIMIT_S, &boot));
-    enum tess_status status = module->comm_open(boot, world, comm->order, CASE_LIMIT_S, &nccl);
+    const struct tess_comm_choices choices = {.scratch_bytes = (int64_t)64 << 20};
+    enum tess_status status =
+        module->comm_open(boot, world, comm->order, CASE_LIMIT_S, &choices, &nccl);
     tess_boot_close(boot);
     WORLD_OK(status);
     int failed = case_on_device(nccl, world, arg);

@@ -278,6 +278,7 @@ static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, u
         group->id = id;
         for (int32_t i = 0; i < count; i++)
             group->member[i] = parent->member[member[i]];
+        tess__nccl_group_shape(group);
         status = tess__nccl_lane_take(parent->family, &group->lane[NCCL_SUMS], comm);
     } else {
         /* The others of the part have it, and this rank does not: all fail, and it is ended. */
@@ -330,7 +331,8 @@ static const struct tess_comm_ops nccl_ops = {
 struct nccl_hello {
     ncclUniqueId id; /* rank 0's */
     int32_t version, order;
-    char host[64], bus[32];
+    int64_t scratch_bytes;
+    char host[256], bus[32];
 };
 
 /* NCCL would find these too, later and in other words. */
@@ -344,8 +346,11 @@ static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_
                 (int)all[0].version, (int)r, (int)all[r].version);
         if (all[r].order != all[0].order)
             TESS_FAIL(TESS_ERR_USAGE, "rank 0 and rank %d were given different --reduce", (int)r);
+        if (all[r].scratch_bytes != all[0].scratch_bytes)
+            TESS_FAIL(TESS_ERR_USAGE, "rank 0 and rank %d were given different --comm.nccl.scratch",
+                      (int)r);
         /* With a host's name of its own for each rank NCCL can be tried on one device. */
-        for (int32_t q = 0; q < r && getenv("NCCL_HOSTID") == NULL; q++)
+        for (int32_t q = 0; q < r; q++)
             if (strncmp(all[q].host, all[r].host, sizeof(all[r].host)) == 0 &&
                 strncmp(all[q].bus, all[r].bus, sizeof(all[r].bus)) == 0)
                 TESS_FAIL(
@@ -360,7 +365,9 @@ static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_
 static enum tess_status open_meet(struct nccl_family *family, const struct tess_boot *boot,
                                   enum tess_order order, ncclUniqueId *id_out)
 {
-    struct nccl_hello mine = {.version = family->version, .order = (int32_t)order};
+    struct nccl_hello mine = {.version = family->version,
+                              .order = (int32_t)order,
+                              .scratch_bytes = family->choices.scratch_bytes};
     struct nccl_hello all[TESS_QUEUE_PEERS_MAX];
     ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
     cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
@@ -372,11 +379,18 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
                            ncclGetErrorString(result));
     else if (error != cudaSuccess)
         status = tess__cuda_fail(error, "cudaDeviceGetPCIBusId");
-    (void)gethostname(mine.host, sizeof(mine.host) - 1);
+    /* As NCCL distinguishes hosts. */
+    if (getenv("NCCL_HOSTID") != NULL)
+        snprintf(mine.host, sizeof(mine.host), "%s", getenv("NCCL_HOSTID"));
+    else
+        (void)gethostname(mine.host, sizeof(mine.host) - 1);
     if (status == TESS_OK)
         status = boot->gather(boot->context, &mine, sizeof(mine), all);
     if (status == TESS_OK)
         status = open_compare(all, boot->rank_count);
+    for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++)
+        while (strncmp(all[family->host[r]].host, all[r].host, sizeof(all[r].host)) != 0)
+            family->host[r]++;
     if (status == TESS_OK)
         *id_out = all[0].id;
     return status;
@@ -396,6 +410,7 @@ static enum tess_status open_root(struct nccl_family *family, const struct tess_
     CUDA_TRY(cudaMalloc(&greeting, 2));
     family->greeting = greeting;
     TESS_TRY(open_meet(family, boot, order, &id));
+    tess__nccl_group_shape(root);
     TESS_TRY(tess__nccl_post_open(family, boot));
     tess__nccl_config(family, &config);
     pthread_mutex_lock(&family->lock);
@@ -408,7 +423,8 @@ static enum tess_status open_root(struct nccl_family *family, const struct tess_
     return tess__nccl_watch(family);
 }
 
-static enum tess_status open_check(const struct tess_boot *boot, int *version_out)
+static enum tess_status open_check(const struct tess_boot *boot,
+                                   const struct tess_comm_choices *choices, int *version_out)
 {
     int version = 0;
     ncclResult_t result = ncclGetVersion(&version);
@@ -421,16 +437,24 @@ static enum tess_status open_check(const struct tess_boot *boot, int *version_ou
     if (boot->rank_count > TESS_QUEUE_PEERS_MAX)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%d ranks: at most %d are supported", (int)boot->rank_count,
                   TESS_QUEUE_PEERS_MAX);
+    /* The field is in newer libraries' structs only. */
+    if (choices->cta_policy > 0 && version < NCCL_VERSION_CODE)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "--comm.nccl.cta-policy needs NCCL %d.%d.%d, with which this was built, and "
+                  "%d.%d.%d is installed",
+                  NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, version / 10000, version / 100 % 100,
+                  version % 100);
     *version_out = version;
     return TESS_OK;
 }
 
 enum tess_status tess__nccl_open(const struct tess_boot *boot, struct tess_world *world,
                                  enum tess_order order, double timeout_s,
+                                 const struct tess_comm_choices *choices,
                                  struct tess_comm **comm_out)
 {
     int version = 0, device = -1;
-    TESS_TRY(open_check(boot, &version));
+    TESS_TRY(open_check(boot, choices, &version));
     if (boot->rank_count == 1)
         return tess_comm_self_open(order, comm_out);
     CUDA_TRY(cudaGetDevice(&device));
@@ -445,6 +469,7 @@ enum tess_status tess__nccl_open(const struct tess_boot *boot, struct tess_world
     family->rank_count = boot->rank_count;
     family->device = device;
     family->version = version;
+    family->choices = *choices;
     family->timeout_s = timeout_s;
     pthread_mutex_init(&family->lock, NULL);
     pthread_cond_init(&family->changed, NULL);

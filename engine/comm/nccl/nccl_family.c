@@ -291,6 +291,10 @@ void tess__nccl_config(const struct nccl_family *family, ncclConfig_t *config_ou
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (family->choices.max_ctas > 0)
+        config.maxCTAs = (int)family->choices.max_ctas;
+    if (family->choices.cta_policy > 0)
+        config.CTAPolicy = family->choices.cta_policy;
     /* A library older than the header would copy more than it has room for: give it the fields of
      * 2.18, which the oldest that we take has. */
     if (family->version < NCCL_VERSION_CODE) {

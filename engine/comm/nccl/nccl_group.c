@@ -47,6 +47,40 @@ void tess__nccl_group_detach(struct nccl_group *group)
     }
 }
 
+/* The first rank whose node has not the `places` neighbours that it should. */
+static int32_t group_astray(const int32_t *host, int32_t rank_count, int32_t places)
+{
+    int32_t r = 0;
+    while (r < rank_count && host[r] == host[r / places * places] &&
+           (r < places || host[r] != host[r - places]) && r / places < rank_count / places)
+        r++;
+    return r < rank_count ? r : 0;
+}
+
+/*
+ * Two levels where the tree has them: each node has 2, 4, 8, ... neighbours. With one rank on each
+ * there is no inner level.
+ */
+void tess__nccl_group_shape(struct nccl_group *group)
+{
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    int32_t host[TESS_QUEUE_PEERS_MAX] = {0}, places = 1;
+    for (int32_t r = 0; r < n; r++)
+        host[r] = group->family->host[group->member[r]];
+    while (places < n && host[places] == host[0])
+        places++;
+    group->shape = tess__net_shape(rank, n, host);
+    const bool equal = group->shape.places == places;
+    if (equal && (places & (places - 1)) == 0 && places > 1)
+        return;
+    group->shape = (struct net_shape){rank, n, 1, n};
+    if (rank == 0 && places < n && !(equal && places == 1))
+        tess_log(TESS_LOG_DEBUG,
+                 "NCCL: canonical sums of %d ranks go between nodes rank by rank, not node by "
+                 "node: the node of rank %d is not one of equal nodes with 2, 4, 8, ... neighbours",
+                 (int)n, (int)group->member[group_astray(host, n, places)]);
+}
+
 enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels)
 {
     struct nccl_lane *gathers = &group->lane[NCCL_GATHERS];
@@ -68,7 +102,8 @@ enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_q
     }
     if (group->scratch == NULL) {
         void *scratch = NULL;
-        CUDA_TRY(cudaMalloc(&scratch, 2 * NCCL_SCRATCH_BYTES));
+        group->scratch_bytes = (size_t)group->family->choices.scratch_bytes;
+        CUDA_TRY(cudaMalloc(&scratch, group->scratch_bytes));
         group->scratch = scratch;
     }
     if (!fresh)

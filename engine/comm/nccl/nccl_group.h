@@ -17,6 +17,7 @@
 #define KERNELS_CUDA_NCCL_GROUP_H
 
 #include "comm/nccl/nccl.h"
+#include "comm/net/net_path.h"
 #include "cuda/cuda.h"
 
 #include <nccl.h>
@@ -30,8 +31,6 @@
 /* Staging of one of them, on the host and on the device. With 8 ranks a piece of a sum is 56 KiB:
  * what goes this way are losses, digests and notes. */
 #define NCCL_SLOT_BYTES ((size_t)512 << 10)
-/* One half of the room for sums in canonical order: 2 MiB from each of 8 ranks. */
-#define NCCL_SCRATCH_BYTES ((size_t)16 << 20)
 /* Where one array ends and the next begins in staging and scratch. */
 #define NCCL_ALIGN ((size_t)256)
 
@@ -98,9 +97,13 @@ struct nccl_block {
     LIST_HEAD(nccl_registrations, nccl_registration) registered;
 };
 
-/* What a rank sends to and gets from another one in an exchange, in bytes from the two bases. */
+/* Of an exchange: what a rank sends to one and gets from one. Several between two ranks are in the
+ * same order on both. */
 struct nccl_part {
-    size_t send_at, send_bytes, receive_at, receive_bytes;
+    int32_t to, from;
+    const void *source;
+    void *target;
+    size_t send_bytes, receive_bytes; /* 0: nothing */
 };
 
 struct nccl_group {
@@ -110,13 +113,16 @@ struct nccl_group {
     uint64_t id;                          /* the same on all members, another one in other groups */
     uint64_t splits, calls, polled;       /* all calls up to `polled` are done */
     int32_t member[TESS_QUEUE_PEERS_MAX]; /* in the family */
+    struct net_shape shape;               /* for sums on two levels; one host: on one level */
     struct nccl_part part[TESS_QUEUE_PEERS_MAX]; /* of the exchange that is being given to NCCL */
+    int32_t parts;
     struct nccl_lane lane[NCCL_LANES];
     struct nccl_record record[NCCL_RECORDS];
     struct nccl_slot slot[NCCL_SLOTS];
     struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
     /* Sums in canonical order: two halves, filled on the lane, added up on `sums`. */
     unsigned char *scratch;
+    size_t scratch_bytes; /* of both */
     struct tess_queue *sums;
     struct tess_fence *full[2], *taken[2];
 };
@@ -141,8 +147,10 @@ struct nccl_family {
     struct tess_world *world; /* of all ranks, or of this one; NULL: none */
     int32_t place;            /* this rank's in it */
     int32_t rank, rank_count;
-    int device; /* as CUDA numbers it */
+    int32_t host[TESS_QUEUE_PEERS_MAX]; /* of each rank: the number of its first rank */
+    int device;                         /* as CUDA numbers it */
     int version;
+    struct tess_comm_choices choices;
     double timeout_s;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a channel is ready, or something failed */
@@ -237,12 +245,27 @@ enum tess_status tess__nccl_lane_take(struct nccl_family *family, struct nccl_la
  * tess__nccl_lane_quiet does. */
 enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_queue *kernels);
 void tess__nccl_group_detach(struct nccl_group *group);
+/* How its members lie on nodes: group->shape, for sums. Once they are known. */
+void tess__nccl_group_shape(struct nccl_group *group);
 
-/* ---- nccl_run.c: what NCCL does for a call; source and target are memory of the device ------- */
+/* ---- nccl_run.c, nccl_sum.c: what NCCL does for a call on memory of the device ----------------
+ */
 
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype);
 enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call);
+/* One call of NCCL, in an order of its own. */
+enum tess_status tess__nccl_run_direct(struct nccl_group *group, struct nccl_lane *lane,
+                                       const struct tess_comm_call *call);
+/* Add to the group's exchange, unless there is nothing to send or receive. */
+void tess__nccl_part(struct nccl_group *group, const struct nccl_part *part);
+/* All of it at once, whatever the order. */
+enum tess_status tess__nccl_run_parts(struct nccl_group *group, struct nccl_lane *lane);
+/* An all-reduce, reduce-scatter or reduce in canonical order. */
+enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
+                                const struct tess_comm_call *call);
+/* A sum of 16 bits: by our tree in any order, in f32, and rounded once. */
+bool tess__nccl_is_narrow(const struct tess_comm_call *call);
 /* Connect all lanes of a group that is attached, ahead of its calls. Collective. */
 enum tess_status tess__nccl_run_first(struct nccl_group *group);
 /* Elements of each rank's slice where `count` of them are dealt out; the last may have fewer. */

@@ -5,9 +5,10 @@
 
 enum tess_status tess__nccl_open(const struct tess_boot *boot, struct tess_world *world,
                                  enum tess_order order, double timeout_s,
+                                 const struct tess_comm_choices *choices,
                                  struct tess_comm **comm_out)
 {
-    (void)boot, (void)world, (void)order, (void)timeout_s, (void)comm_out;
+    (void)boot, (void)world, (void)order, (void)timeout_s, (void)choices, (void)comm_out;
     TESS_FAIL(TESS_ERR_UNSUPPORTED,
               "this build has no NCCL: install it and configure with -DTESS_NCCL=ON, or run the "
               "ranks as threads of one process with --comm local");

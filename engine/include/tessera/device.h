@@ -51,6 +51,13 @@ struct tess_boot {
     enum tess_status (*gather)(void *context, const void *mine, size_t bytes, void *all);
 };
 
+/* What a run may choose about a communicator between devices: --comm.nccl.*. */
+struct tess_comm_choices {
+    int64_t max_ctas;      /* blocks of a call of NCCL at most; 0: as NCCL chooses */
+    int32_t cta_policy;    /* NCCL's: 0 default, 1 efficiency, 2 zero */
+    int64_t scratch_bytes; /* of device memory, for sums in canonical order */
+};
+
 struct tess_world;
 struct tess_transport;
 
@@ -75,6 +82,7 @@ struct tess_module {
      * Collective over boot. TESS_ERR_UNSUPPORTED where the library is missing or too old. */
     enum tess_status (*comm_open)(const struct tess_boot *boot, struct tess_world *world,
                                   enum tess_order order, double timeout_s,
+                                  const struct tess_comm_choices *choices,
                                   struct tess_comm **comm_out);
 
     /* For the device's own profiler, around what the host does next. */

@@ -63,8 +63,11 @@ struct tess_queue_ops {
      * Queue target[k][i] = tree over source[0 .. n-1][i] for every k < m: the tree of
      * tessera/comm.h, f16 and bf16 in f32 and rounded once. A target may be one of the sources.
      * All are device memory that this rank can reach. n, m <= TESS_QUEUE_PEERS_MAX.
+     *
+     * Targets are of the type `to`: that of the sources, or, for sums that are taken in two turns,
+     * f32 of sources in 16 bits and 16 bits of sources in f32. Then no target is a source.
      */
-    enum tess_status (*reduce)(struct tess_queue *queue, enum tess_dtype dtype,
+    enum tess_status (*reduce)(struct tess_queue *queue, enum tess_dtype dtype, enum tess_dtype to,
                                enum tess_reduce reduce, int32_t n, const void *const *source,
                                int32_t m, void *const *target, size_t count);
     /* Is this memory that only the device, not the host, may read and write? Any thread. */

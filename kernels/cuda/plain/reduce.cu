@@ -6,6 +6,7 @@
  *
  * A thread takes 16 bytes of each array. Sources are taken in groups of 8, all loads of a group
  * before its first sum: arrays may be behind NVLink. A group is a whole subtree, or the last one.
+ * Sums of sums: targets are f32 where sources have 16 bits, then the other way round.
  */
 #include "cuda/bits.cuh"
 #include "cuda/slots.h"
@@ -108,11 +109,26 @@ static __device__ __forceinline__ void reduce_group(const reduce_job &job, int f
     }
 }
 
+/* V elements, 16 bytes at a time; 8 where there are no more. */
+template <typename T, int V>
+static __device__ __forceinline__ void reduce_store(T *target, const T (&value)[V])
+{
+    if constexpr (V == 1) {
+        *target = value[0];
+    } else if constexpr (V < cuda_vec<T>::count) {
+        *reinterpret_cast<uint2 *>(target) = *reinterpret_cast<const uint2 *>(value);
+    } else {
+#pragma unroll
+        for (int e = 0; e < V; e += cuda_vec<T>::count)
+            *reinterpret_cast<uint4 *>(target + e) = *reinterpret_cast<const uint4 *>(value + e);
+    }
+}
+
 /*
  * The groups as a binary counter: group g, complete, meets as many subtrees that wait as there are
  * ones at the end of g. With one group nothing waits, and nothing leaves the registers.
  */
-template <int REDUCE, typename T, int V>
+template <int REDUCE, typename T, typename TO, int V>
 static __device__ __forceinline__ void reduce_at(const reduce_job &job, int64_t at)
 {
     typedef typename reduce_wide<T>::type W;
@@ -137,33 +153,28 @@ static __device__ __forceinline__ void reduce_at(const reduce_job &job, int64_t 
         for (int e = 0; e < V; e++)
             sum[e] = reduce_pair<REDUCE>(waiting[depth][e], sum[e]);
     }
-    cuda_vec<T> result;
+    alignas(16) TO result[V];
 #pragma unroll
     for (int e = 0; e < V; e++)
-        result.at[e] = reduce_wide<T>::narrow(sum[e]);
-    for (int k = 0; k < job.m; k++) {
-        T *target = static_cast<T *>(job.target[k]) + at;
-        if (V > 1)
-            cuda_store(target, result);
-        else
-            *target = result.at[0];
-    }
+        result[e] = reduce_wide<TO>::narrow(sum[e]);
+    for (int k = 0; k < job.m; k++)
+        reduce_store(static_cast<TO *>(job.target[k]) + at, result);
 }
 
 /* A thread per vector, then one per element that is left. */
-template <int REDUCE, typename T>
+template <int REDUCE, typename T, typename TO>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_kernel(const __grid_constant__ reduce_job job)
 {
     constexpr int width = cuda_vec<T>::count;
     int64_t i = (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
     if (i < job.vectors)
-        reduce_at<REDUCE, T, width>(job, i * width);
+        reduce_at<REDUCE, T, TO, width>(job, i * width);
     else if (job.vectors * width + (i - job.vectors) < job.count)
-        reduce_at<REDUCE, T, 1>(job, job.vectors * width + (i - job.vectors));
+        reduce_at<REDUCE, T, TO, 1>(job, job.vectors * width + (i - job.vectors));
 }
 
-template <int REDUCE, typename T>
+template <int REDUCE, typename T, typename TO = T>
 static cudaError_t reduce_launch(cudaStream_t stream, reduce_job *job)
 {
     constexpr int width = cuda_vec<T>::count;
@@ -174,7 +185,7 @@ static cudaError_t reduce_launch(cudaStream_t stream, reduce_job *job)
         aligned = aligned && cuda_aligned16(job->target[k]);
     job->vectors = aligned ? job->count / width : 0;
     int64_t threads = job->vectors + (job->count - job->vectors * width);
-    return CUDA_LAUNCH(reduce_kernel<REDUCE, T>, cuda_blocks(threads, REDUCE_THREADS),
+    return CUDA_LAUNCH(reduce_kernel<REDUCE, T, TO>, cuda_blocks(threads, REDUCE_THREADS),
                        REDUCE_THREADS, 0, stream, *job);
 }
 
@@ -196,9 +207,24 @@ static cudaError_t reduce_any(cudaStream_t stream, enum tess_dtype dtype, reduce
     }
 }
 
-cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_reduce reduce,
-                              int32_t n, const void *const *source, int32_t m, void *const *target,
-                              size_t count)
+/* Between f32 and 16 bits. */
+static cudaError_t reduce_between(cudaStream_t stream, enum tess_dtype dtype, enum tess_dtype to,
+                                  reduce_job *job)
+{
+    if (dtype == TESS_BF16 && to == TESS_F32)
+        return reduce_launch<TESS_REDUCE_SUM, __nv_bfloat16, float>(stream, job);
+    if (dtype == TESS_F16 && to == TESS_F32)
+        return reduce_launch<TESS_REDUCE_SUM, __half, float>(stream, job);
+    if (dtype == TESS_F32 && to == TESS_BF16)
+        return reduce_launch<TESS_REDUCE_SUM, float, __nv_bfloat16>(stream, job);
+    if (dtype == TESS_F32 && to == TESS_F16)
+        return reduce_launch<TESS_REDUCE_SUM, float, __half>(stream, job);
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum tess_dtype to,
+                              enum tess_reduce reduce, int32_t n, const void *const *source,
+                              int32_t m, void *const *target, size_t count)
 {
     if (n < 1 || n > TESS_QUEUE_PEERS_MAX || m < 0 || m > TESS_QUEUE_PEERS_MAX)
         return cudaErrorInvalidValue;
@@ -210,6 +236,9 @@ cudaError_t tess__cuda_reduce(cudaStream_t stream, enum tess_dtype dtype, enum t
         job.source[k] = source[k];
     for (int32_t k = 0; k < m; k++)
         job.target[k] = target[k];
+    if (to != dtype)
+        return reduce == TESS_REDUCE_SUM ? reduce_between(stream, dtype, to, &job)
+                                         : cudaErrorInvalidValue;
     return reduce == TESS_REDUCE_SUM   ? reduce_any<TESS_REDUCE_SUM>(stream, dtype, &job)
            : reduce == TESS_REDUCE_MAX ? reduce_any<TESS_REDUCE_MAX>(stream, dtype, &job)
                                        : reduce_any<TESS_REDUCE_MIN>(stream, dtype, &job);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #define RULES_MAX 16
@@ -90,6 +91,7 @@ static void device_start(void)
     const char *loading = getenv("CUDA_MODULE_LOADING");
     device.settings = (struct madeup_settings){
         .devices = (int)device_number("MADEUP_DEVICES", 1, 0, MADEUP_DEVICES_MAX),
+        .places = (int)device_number("MADEUP_PLACES", MADEUP_DEVICES_MAX, 1, MADEUP_DEVICES_MAX),
         .memory = (size_t)device_number("MADEUP_MEMORY", 1 << 30, 1, 1e15),
         .late_s = device_number("MADEUP_LATE", 0, 0, 1e4) * 1e-3,
         .connections = (int)device_number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1, 32),
@@ -395,7 +397,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int at, int peer)
         return error;
     if (!device_is_one(at) || !device_is_one(peer))
         return madeup_leave(cudaErrorInvalidDevice);
-    *can = at != peer;
+    *can = at != peer && madeup_host(at) == madeup_host(peer);
     return cudaSuccess;
 }
 
@@ -408,6 +410,28 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
         return madeup_leave(cudaErrorInvalidDevice);
     if (flags != 0)
         return madeup_leave(cudaErrorInvalidValue);
+    if (madeup_host(peer) != madeup_host(device_now))
+        return madeup_leave(cudaErrorPeerAccessUnsupported);
     const bool before = atomic_exchange(&device.peer[device_now][peer], true);
     return madeup_leave(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+}
+
+/* ---- hosts ---------------------------------------------------------------------------------- */
+
+int madeup_host(int at)
+{
+    return at / madeup_settings()->places;
+}
+
+/* In place of the C library's, for what is linked to the device: the name of this thread's host. */
+int gethostname(char *name, size_t bytes)
+{
+    struct utsname real;
+    if (uname(&real) != 0)
+        return -1;
+    if (madeup_settings()->places < madeup_settings()->devices)
+        snprintf(name, bytes, "host-%d", madeup_host(device_now));
+    else
+        snprintf(name, bytes, "%s", real.nodename);
+    return 0;
 }

@@ -17,7 +17,9 @@
  *
  * This header is the seam between those files. Settings, from the environment:
  *
- *   MADEUP_DEVICES=2        devices (default 1, at most 8)
+ *   MADEUP_DEVICES=2        devices (default 1, at most 32)
+ *   MADEUP_PLACES=4         devices of each host, neighbours (default: all). Hosts have names of
+ *                           their own, and do not reach each other's devices
  *   MADEUP_MEMORY=64Mi      bytes of each (default 1Gi)
  *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for
  *                           (default 0)
@@ -45,7 +47,7 @@
 extern "C" {
 #endif
 
-#define MADEUP_DEVICES_MAX 8
+#define MADEUP_DEVICES_MAX 32
 
 /* ---- device.c -------------------------------------------------------------------------------- */
 
@@ -56,8 +58,9 @@ void madeup_fail(const char *format, ...) __attribute__((noreturn, format(printf
  * call; `usual` where it names none. Any thread. */
 int madeup_injected(const char *function, int usual);
 
-/* The calling thread's device. */
+/* The calling thread's device, and the number of a device's host. */
 int madeup_device(void);
+int madeup_host(int device);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 

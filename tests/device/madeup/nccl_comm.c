@@ -7,6 +7,7 @@
 #include "device/madeup/nccl_madeup.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,13 @@ ncclResult_t madeup_comm_exchange(struct ncclComm *comm, const void *mine, size_
     return ncclSuccess;
 }
 
+struct madeup_nccl_facts madeup_facts;
+
+const struct madeup_nccl_facts *madeup_nccl_facts(void)
+{
+    return &madeup_facts;
+}
+
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 struct comm_hello {
@@ -188,10 +196,12 @@ struct comm_hello {
 };
 
 /* What distinguishes hosts for NCCL: the name, or what the user calls it. */
-static uint64_t comm_host(void)
+static uint64_t comm_host(int device)
 {
     const char *name = getenv("NCCL_HOSTID");
     uint64_t hash = 1469598103934665603u;
+    if (name == NULL)
+        hash += (uint64_t)madeup_host(device);
     for (; name != NULL && *name != '\0'; name++)
         hash = (hash ^ (unsigned char)*name) * 1099511628211u;
     return hash;
@@ -227,6 +237,8 @@ static ncclResult_t comm_meet(struct ncclComm *comm)
     result = madeup_comm_exchange(comm, &mine, sizeof(mine), all);
     if (result != ncclSuccess)
         return result;
+    for (int r = 0; r < comm->count; r++)
+        comm->hosts[r] = all[r].host;
     madeup_segment_hide(&comm->id);
     result = comm_compare(comm, all);
     if (result == ncclSuccess)
@@ -251,7 +263,7 @@ static struct ncclComm *comm_new(int rank, int count, int device, bool blocking)
     comm->count = count;
     comm->device = device;
     comm->blocking = blocking;
-    comm->host = comm_host();
+    comm->host = comm_host(device);
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->idle, NULL);
     return comm;
@@ -268,6 +280,17 @@ static ncclResult_t comm_check_config(const ncclConfig_t *config, bool *blocking
         return madeup_nccl_say(ncclInvalidArgument, "a configuration of a newer NCCL");
     if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 && config->blocking != 1)
         return madeup_nccl_say(ncclInvalidArgument, "blocking is %d", config->blocking);
+    if ((config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs <= 0) ||
+        (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0) ||
+        config->minCTAs > config->maxCTAs)
+        return madeup_nccl_say(ncclInvalidArgument, "minCTAs is %d, maxCTAs %d", config->minCTAs,
+                               config->maxCTAs);
+    const bool has_policy = config->size > offsetof(ncclConfig_t, CTAPolicy);
+    if (has_policy && config->CTAPolicy != NCCL_CONFIG_UNDEF_INT &&
+        (config->CTAPolicy < NCCL_CTA_POLICY_DEFAULT || config->CTAPolicy > NCCL_CTA_POLICY_ZERO))
+        return madeup_nccl_say(ncclInvalidArgument, "CTAPolicy is %d", config->CTAPolicy);
+    madeup_facts.max_ctas = config->maxCTAs;
+    madeup_facts.cta_policy = has_policy ? config->CTAPolicy : NCCL_CONFIG_UNDEF_INT;
     *blocking_out = config->blocking != 0;
     return ncclSuccess;
 }

@@ -278,6 +278,9 @@ static bool kernel_messages(struct kernel_run *run)
         const struct madeup_part *part = &kernel->part[i];
         kernel_add(run, part->sends, part->peer, part->at,
                    part->count * madeup_dtype_bytes(part->dtype));
+        if (part->sends && run->comm->hosts[part->peer] != run->comm->host)
+            atomic_fetch_add(&madeup_facts.crossed[run->comm->device],
+                             part->count * madeup_dtype_bytes(part->dtype));
         struct madeup_sign *sign = &run->move[run->moves - 1].sign;
         sign->count = part->count;
         sign->dtype = (int32_t)part->dtype;

@@ -112,6 +112,7 @@ struct ncclComm {
     bool threaded;
     ncclUniqueId id;
     uint64_t host; /* which ranks of one machine have in common */
+    uint64_t hosts[MADEUP_RANKS];
     struct madeup_segment segment;
     uint64_t exchanged;   /* jobs: exchanges so far */
     uint64_t collectives; /* kernels: collectives so far */
@@ -139,6 +140,14 @@ ncclResult_t madeup_comm_exchange(struct ncclComm *comm, const void *mine, size_
 /* Keep the last words of this process; returns `result`. */
 ncclResult_t madeup_nccl_say(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* What NCCL was given in this process; the module exports it for tests. */
+struct madeup_nccl_facts {
+    _Atomic uint64_t crossed[MADEUP_DEVICES_MAX]; /* bytes of messages from it to other hosts */
+    _Atomic int max_ctas, cta_policy;             /* of the latest configuration */
+};
+__attribute__((visibility("default"))) const struct madeup_nccl_facts *madeup_nccl_facts(void);
+extern struct madeup_nccl_facts madeup_facts;
 
 /* Groups: at the end of one, its aborted communicators are freed. True: noted, for later. */
 bool madeup_group_ends(struct ncclComm *comm);

@@ -12,7 +12,7 @@ extern "C" {
 /* ---- device.c ------------------------------------------------------------------------------- */
 
 struct madeup_settings {
-    int devices;
+    int devices, places;
     size_t memory;   /* bytes of each */
     double late_s;   /* see MADEUP_LATE */
     int connections; /* hardware queues of each */

@@ -330,7 +330,9 @@ static void case_comm(void **state)
     /* One rank has no peer, and needs no device for it; two do, before they meet. */
     const struct tess_boot boot = {
         .rank = 0, .rank_count = 2, .timeout_s = 1, .address = "127.0.0.1"};
-    assert_int_not_equal(cuda->comm_open(&boot, NULL, TESS_ORDER_CANONICAL, 1, &comm), TESS_OK);
+    const struct tess_comm_choices choices = {.scratch_bytes = 1 << 20};
+    assert_int_not_equal(cuda->comm_open(&boot, NULL, TESS_ORDER_CANONICAL, 1, &choices, &comm),
+                         TESS_OK);
     assert_null(comm);
     assert_string_not_equal(tess_log_last_error(), "");
 }
