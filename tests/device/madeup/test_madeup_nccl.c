@@ -614,6 +614,36 @@ static void case_injected(void **unused)
     unsetenv("MADEUP_FAIL");
 }
 
+/* What a configuration may not have. */
+static void config_rank(struct rank *rank)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER, wrong[5];
+    for (int i = 0; i < 5; i++)
+        wrong[i] = config;
+    wrong[0].maxCTAs = 0;
+    wrong[1].minCTAs = -1;
+    wrong[2].minCTAs = 4;
+    wrong[2].maxCTAs = 3;
+    wrong[3].CTAPolicy = NCCL_CTA_POLICY_ZERO + 1;
+    wrong[4].blocking = 2;
+    OK(ncclGetUniqueId(&table->id));
+    for (int i = 0; i < 5; i++)
+        CHECK(ncclCommInitRankConfig(&rank->comm, 1, table->id, 0, &wrong[i]) ==
+              ncclInvalidArgument);
+    config.maxCTAs = 8;
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    OK(ncclCommInitRankConfig(&rank->comm, 1, table->id, 0, &config));
+    rank_close(rank);
+}
+
+static void case_config(void **unused)
+{
+    (void)unused;
+    world.no_comm = true;
+    assert_int_equal(run(run_threads, config_rank, 1, NULL, 0), 0);
+    world.no_comm = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -622,7 +652,7 @@ int main(void)
         cmocka_unit_test(case_one_device),  cmocka_unit_test(case_split),
         cmocka_unit_test(case_windows),     cmocka_unit_test(case_graph),
         cmocka_unit_test(case_killed),      cmocka_unit_test(case_differ),
-        cmocka_unit_test(case_injected),
+        cmocka_unit_test(case_injected),    cmocka_unit_test(case_config),
     };
     table = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (table == MAP_FAILED)

@@ -64,7 +64,6 @@ static void hash_of(int devices, const char *model, const char *words, char hash
 struct way {
     int devices;
     const char *words;
-    int places; /* devices of each host; 0: all */
 };
 
 /* All end with the hash of one rank. */
@@ -75,10 +74,7 @@ static void all_same(const char *model, const struct way *way, size_t count)
     for (size_t w = 0; w < count; w++) {
         if (left_to_others((int)w))
             continue;
-        if (way[w].places > 0)
-            set_number("MADEUP_PLACES", way[w].places);
         hash_of(way[w].devices, model, way[w].words, hash);
-        unsetenv("MADEUP_PLACES");
         if (strcmp(hash, one) != 0)
             fail_msg("%s on %d devices: %s, and one rank %s", way[w].words, way[w].devices, hash,
                      one);
@@ -98,9 +94,12 @@ static void case_mlp(void **state)
              {1, "--strategy zero1 --ranks 4"}, {2, "--strategy zero2 --ranks 4"},
              {2, "--strategy fsdp --ranks 4"}, {1, "--strategy hsdp --ranks 4"},
              {2, "--strategy ddp --ranks 2"}, {4, "--strategy fsdp --ranks 4"},
-             {4, "--strategy fsdp --ranks 4", 2}, {4, "--strategy ddp --ranks 4", 2},
              {8, "--strategy ddp --ranks 8"}, {1, "--strategy pp --ranks 2"},
              {2, "--strategy pp --ranks 2"});
+    set_number("MADEUP_PLACES", 2); /* two hosts */
+    ALL_SAME(MLP, {4, "--strategy fsdp --ranks 4"},
+             {4, "--strategy ddp --ranks 4 --comm.nccl.max-ctas 4 --comm.nccl.scratch 64Ki"});
+    unsetenv("MADEUP_PLACES");
 }
 
 static void case_cnn(void **state)
@@ -219,11 +218,22 @@ static void case_failures(void **state)
     fails("work:40", 1, "--strategy ddp --ranks 2", "cudaErrorIllegalAddress");
 }
 
+/* Choices of NCCL's where the ranks do not use it. */
+static void case_choices(void **state)
+{
+    (void)state;
+    const int code = run(1, MLP, "--strategy ddp --ranks 2 --comm.nccl.cta-policy zero");
+    if (code == 0 || strstr(spawn.err, "--comm.nccl.cta-policy is a choice of NCCL's") == NULL)
+        fail_msg("it ended with %d:\n%s%s", code, spawn.out, spawn.err);
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
-        cmocka_unit_test(case_mlp),   cmocka_unit_test(case_cnn),   cmocka_unit_test(case_gpt),
-        cmocka_unit_test(case_graph), cmocka_unit_test(case_cudnn), cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_mlp),     cmocka_unit_test(case_cnn),
+        cmocka_unit_test(case_gpt),     cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_cudnn),   cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_choices),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0)
         return 2;
