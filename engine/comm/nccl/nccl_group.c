@@ -109,5 +109,7 @@ enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_q
     if (!fresh)
         return TESS_OK;
     TESS_TRY(tess__nccl_run_first(group));
+    if (group->comm.order == TESS_ORDER_FAST) /* whose arrays are registered with that lane */
+        TESS_TRY(tess__nccl_scratch_open(group));
     return tess__nccl_register_all(group);
 }

@@ -94,6 +94,7 @@ struct nccl_block {
     void *base; /* what cudaMalloc gave, where NCCL has no allocator; else NULL */
     size_t bytes;
     bool symmetric; /* all ranks have the same bytes */
+    bool scratch;   /* a group's own: for its sums' lane alone */
     LIST_HEAD(nccl_registrations, nccl_registration) registered;
 };
 
@@ -122,7 +123,8 @@ struct nccl_group {
     struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
     /* Sums in canonical order: two halves, filled on the lane, added up on `sums`. */
     unsigned char *scratch;
-    size_t scratch_bytes; /* of both */
+    size_t scratch_bytes;      /* of both */
+    struct nccl_block *shared; /* the same, registered with the lane; NULL: there is none */
     struct tess_queue *sums;
     struct tess_fence *full[2], *taken[2];
 };
@@ -298,6 +300,12 @@ void tess__nccl_release(struct tess_comm *comm, void *memory);
 void tess__nccl_release_all(struct nccl_group *group);
 /* Registers the family's memory with a group that has new lanes; collective over the group. */
 enum tess_status tess__nccl_register_all(struct nccl_group *group);
+/* Scratch for sums whose source is registered with their lane: NCCL takes messages from registered
+ * memory to registered memory, or from any other to any other (2.28, addP2pToPlan). Collective. */
+enum tess_status tess__nccl_scratch_open(struct nccl_group *group);
+/* Where parts of sums of `source` [bytes] may be received on the lane. */
+unsigned char *tess__nccl_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
+                                  const void *source, size_t bytes);
 /* The lane is about to be closed. */
 void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane);
 

@@ -156,7 +156,8 @@ static enum tess_status memory_register_lane(struct nccl_group *group, struct nc
 static enum tess_status memory_register_group(struct nccl_group *group, struct nccl_block *block)
 {
     /* Only memory of all ranks is known to all members. */
-    if (group->splits > 0 || block->owner->comm.rank_count != group->family->rank_count)
+    if (block->scratch || group->splits > 0 ||
+        block->owner->comm.rank_count != group->family->rank_count)
         return TESS_OK;
     if (group->lane[NCCL_GATHERS].comm != NULL)
         TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
@@ -229,6 +230,41 @@ static enum tess_status memory_register_blocks(struct nccl_group *group, struct 
 enum tess_status tess__nccl_register_all(struct nccl_group *group)
 {
     return memory_register_blocks(group, LIST_FIRST(&group->family->blocks));
+}
+
+enum tess_status tess__nccl_scratch_open(struct nccl_group *group)
+{
+    struct nccl_block *block = calloc(1, sizeof(*block));
+    if (block == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to allocate memory of the device");
+    *block = (struct nccl_block){.owner = group, .bytes = group->scratch_bytes, .scratch = true};
+    LIST_INSERT_HEAD(&group->family->blocks, block, link);
+    TESS_TRY(memory_take(block));
+    TESS_TRY(memory_register_lane(group, &group->lane[NCCL_SUMS], block));
+    group->shared = block;
+    return TESS_OK;
+}
+
+static bool memory_is_registered(const struct nccl_block *block, const struct nccl_lane *lane)
+{
+    const struct nccl_registration *made = LIST_FIRST(&block->registered);
+    while (made != NULL && made->lane != lane)
+        made = LIST_NEXT(made, link);
+    return made != NULL && (made->window != NULL || made->handle != NULL);
+}
+
+unsigned char *tess__nccl_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
+                                  const void *source, size_t bytes)
+{
+    const struct nccl_block *block = LIST_FIRST(&group->family->blocks);
+    if (group->shared == NULL || !memory_is_registered(group->shared, lane))
+        return group->scratch;
+    while (block != NULL &&
+           ((const char *)source < (const char *)block->memory ||
+            (const char *)source + bytes > (const char *)block->memory + block->bytes))
+        block = LIST_NEXT(block, link);
+    return block != NULL && memory_is_registered(block, lane) ? group->shared->memory
+                                                              : group->scratch;
 }
 
 static void memory_forget(struct nccl_family *family, struct nccl_block *block,

@@ -41,6 +41,7 @@ struct nccl_sum {
     int32_t host, place;     /* h, p */
     size_t piece;            /* elements of a slice in an exchange */
     size_t cell;             /* bytes of a piece in the scratch */
+    unsigned char *scratch;  /* its two halves */
     char *target;            /* where this rank's slice goes; NULL: it stays in the scratch */
 };
 
@@ -69,7 +70,7 @@ static unsigned char *sum_cell(const struct nccl_group *group, const struct nccl
                                size_t piece, int32_t place, int32_t host)
 {
     const size_t at = (size_t)(place % sum->places * sum->hosts + host);
-    return group->scratch + piece % 2 * (group->scratch_bytes / 2) + at * sum->cell;
+    return sum->scratch + piece % 2 * (group->scratch_bytes / 2) + at * sum->cell;
 }
 
 /* Where this rank's slice is whole: its first element of a piece. */
@@ -296,6 +297,7 @@ enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane
     /* Whole vectors, so that every source of the sum is as aligned as the next. */
     sum.cell = group->scratch_bytes / 2 / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
     sum.piece = sum.cell / tess_dtype_bytes(sum.between);
+    sum.scratch = tess__nccl_scratch(group, lane, call->source, sum.total * sum.size);
     sum.target = scatters ? call->target
                  : here   ? (char *)call->target + sum_at(&sum, rank, 0)
                           : NULL;

@@ -164,6 +164,10 @@ static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm
     if (kernel->comm != comm || kernel->stream != stream)
         madeup_fail("%s: a group of several communicators or streams is not modelled", name);
     kernel->part[parts] = *part;
+    /* What is recorded NCCL registers by itself. */
+    kernel->part[parts].registered =
+        madeup_is_recorded(stream) ||
+        madeup_is_registered(comm, part->at, part->count * madeup_dtype_bytes(part->dtype));
     kernel->parts = parts + 1;
     if (group.depth == 0)
         return call_launch(kernel);
@@ -174,14 +178,14 @@ static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm
 ncclResult_t ncclSend(const void *source, size_t count, ncclDataType_t dtype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
-    const struct madeup_part part = {true, peer, (char *)(uintptr_t)source, count, dtype};
+    const struct madeup_part part = {true, peer, (char *)(uintptr_t)source, count, dtype, false};
     return call_message(&part, comm, stream, "ncclSend");
 }
 
 ncclResult_t ncclRecv(void *target, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    const struct madeup_part part = {false, peer, target, count, dtype};
+    const struct madeup_part part = {false, peer, target, count, dtype, false};
     return call_message(&part, comm, stream, "ncclRecv");
 }
 

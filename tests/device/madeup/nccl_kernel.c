@@ -284,6 +284,7 @@ static bool kernel_messages(struct kernel_run *run)
         struct madeup_sign *sign = &run->move[run->moves - 1].sign;
         sign->count = part->count;
         sign->dtype = (int32_t)part->dtype;
+        sign->window = part->registered;
     }
     return kernel_progress(run);
 }

@@ -43,7 +43,8 @@ struct madeup_sign {
     uint64_t number; /* of the collective in its communicator */
     int32_t kind, dtype, op, root;
     uint64_t count;
-    int32_t window; /* symmetric memory of the communicator, from 1; 0: other memory */
+    int32_t window; /* symmetric memory of the communicator, from 1; 0: other memory; of a message,
+                       whether its memory is registered */
     int32_t reserved;
     uint64_t offset[2]; /* in it, of source and target, as far as all ranks need the same */
 };
@@ -162,6 +163,7 @@ struct madeup_part { /* a message, or a collective's */
     char *at;
     size_t count;
     ncclDataType_t dtype;
+    bool registered; /* NCCL wants it of both ends, or of none */
 };
 
 struct madeup_kernel {
@@ -188,6 +190,7 @@ int madeup_window_find(struct ncclComm *comm, const void *memory, size_t bytes,
                        uint64_t *offset_out);
 /* Ends the program where MADEUP_NCCL_REGISTERED is set and memory of ncclMemAlloc has not been
  * registered with the communicator. */
+bool madeup_is_registered(struct ncclComm *comm, const void *memory, size_t bytes);
 void madeup_registered_check(struct ncclComm *comm, const char *name, const void *memory,
                              size_t bytes);
 

@@ -114,19 +114,23 @@ int madeup_window_find(struct ncclComm *comm, const void *at, size_t bytes, uint
     return 0;
 }
 
-void madeup_registered_check(struct ncclComm *comm, const char *name, const void *at, size_t bytes)
+bool madeup_is_registered(struct ncclComm *comm, const void *memory_at, size_t bytes)
 {
+    const char *at = memory_at;
     uint64_t offset;
-    if (getenv("MADEUP_NCCL_REGISTERED") == NULL || !memory_is_ours(at, bytes) ||
-        madeup_window_find(comm, at, bytes, &offset) > 0)
-        return;
-    bool known = false;
+    bool known = madeup_window_find(comm, at, bytes, &offset) > 0;
     pthread_mutex_lock(&memory.lock);
     for (const struct memory_handle *handle = memory_handles; handle != NULL; handle = handle->next)
-        known = known || (handle->comm == comm && (const char *)at >= handle->memory &&
-                          (const char *)at + bytes <= handle->memory + handle->bytes);
+        known = known || (handle->comm == comm && at >= handle->memory &&
+                          at + bytes <= handle->memory + handle->bytes);
     pthread_mutex_unlock(&memory.lock);
-    if (!known)
+    return known;
+}
+
+void madeup_registered_check(struct ncclComm *comm, const char *name, const void *at, size_t bytes)
+{
+    if (getenv("MADEUP_NCCL_REGISTERED") != NULL && memory_is_ours(at, bytes) &&
+        !madeup_is_registered(comm, at, bytes))
         madeup_fail("%s: memory of ncclMemAlloc that is not registered with the communicator",
                     name);
 }

@@ -29,6 +29,7 @@ static struct {
     const struct tess_module *module;
     const struct tess_kernel_ops *kernel;
     const struct madeup_nccl_facts *facts;
+    enum tess_order order;
     int32_t lines; /* rank 0 has logged why sums go rank by rank */
 } levels;
 
@@ -79,7 +80,7 @@ static void levels_run(int (*run)(struct tess_comm *, struct tess_comm *))
     static struct world_report report;
     const struct world_setup setup = {.ranks = levels.hosts * levels.places,
                                       .mode = TESS_RANKS_THREADS,
-                                      .order = TESS_ORDER_CANONICAL,
+                                      .order = levels.order,
                                       .timeout_s = LIMIT_S,
                                       .limit_s = LIMIT_S};
     const int failed = world_run_setup(&setup, levels_rank, &run, &report);
@@ -322,6 +323,42 @@ static void case_graph(void **state)
     levels_run(levels_graph);
 }
 
+/* ---- registered memory ----------------------------------------------------------------------- */
+
+/* Sums of 16 bits, in any order by our tree: of registered memory and of other. */
+static int levels_registered(struct tess_comm *comm, struct tess_comm *local)
+{
+    (void)local;
+    const size_t count = 2001, bytes = count * 2;
+    struct tess_kernel *kernel = comm->queue->kernel;
+    struct levels_sum sum = {
+        .collective = TESS_COLLECTIVE_ALL_REDUCE, .dtype = TESS_BF16, .count = count, .seed = 3};
+    struct place from, to;
+    void *memory;
+    WORLD_OK(place_open(comm, bytes, false, &from));
+    WORLD_OK(place_open(comm, bytes, false, &to));
+    WORLD_OK(tess_comm_alloc(comm, bytes, &memory));
+    WORLD_OK(kernel->ops->adopt(kernel, memory, bytes));
+    struct place registered = {.comm = comm, .at = memory, .host = from.host};
+    for (int i = 0; i < 2; i++)
+        if (levels_sum(comm, &sum, i == 0 ? &from : &registered, &to) != 0)
+            return 1;
+    place_close(&from);
+    place_close(&to);
+    kernel->ops->disown(kernel, memory, bytes);
+    tess_comm_release(comm, memory);
+    return 0;
+}
+
+static void case_registered_sums(void **state)
+{
+    (void)state;
+    levels.order = TESS_ORDER_FAST;
+    levels_run(levels_registered);
+    levels.order = TESS_ORDER_CANONICAL;
+    levels_run(levels_registered);
+}
+
 /* ---- choices --------------------------------------------------------------------------------- */
 
 static int levels_nothing(struct tess_comm *comm, struct tess_comm *local)
@@ -344,15 +381,16 @@ static void case_choices(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_counted), cmocka_unit_test(case_bits),
-                                       cmocka_unit_test(case_graph),
-                                       cmocka_unit_test(case_choices)};
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_counted), cmocka_unit_test(case_bits), cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_registered_sums), cmocka_unit_test(case_choices)};
     char text[16];
     if (argc < 3)
         return 2;
     levels.hosts = atoi(argv[1]);
     levels.places = atoi(argv[2]);
     levels.choices.scratch_bytes = SCRATCH;
+    levels.order = TESS_ORDER_CANONICAL;
     snprintf(text, sizeof(text), "%d", (int)(levels.hosts * levels.places));
     setenv("MADEUP_DEVICES", text, 1);
     setenv("MADEUP_PLACES", argv[2], 1);
