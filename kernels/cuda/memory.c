@@ -163,7 +163,7 @@ enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void *
     if (error == cudaErrorMemoryAllocation)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot pin %zu bytes of host memory for device %d", bytes,
                   tess__cuda_state(kernel)->device);
-    CUDA_TRY(error);
+    TESS_TRY(tess__cuda_status(error, "cudaHostAlloc"));
     memset(start, 0, room);
     const enum tess_status status = memory_add(start, room, NULL, MEMORY_PINNED);
     if (status != TESS_OK) {

@@ -180,7 +180,7 @@ static enum tess_status fence_reached(const struct tess_fence *fence, bool *reac
         return TESS_OK;
     const cudaError_t error = tess__cuda_polled(cudaEventQuery(own->event));
     if (error != cudaErrorNotReady)
-        CUDA_TRY(error);
+        TESS_TRY(tess__cuda_status(error, "cudaEventQuery"));
     *reached_out = error == cudaSuccess;
     return TESS_OK;
 }

@@ -274,9 +274,9 @@ static enum tess_status graph_build(struct graph *g, bool *taken_out)
                            &g->place->handle));
     const cudnnStatus_t error = g->library->cudnnBackendFinalize(g->whole);
     *taken_out = !graph_unsupported(error);
-    if (*taken_out)
-        CUDNN_TRY(error);
-    return TESS_OK;
+    return *taken_out && error != CUDNN_STATUS_SUCCESS
+               ? tess__cudnn_fail(error, "cudnnBackendFinalize")
+               : TESS_OK;
 }
 
 /* ---- the choice --------------------------------------------------------------------------- */
@@ -372,7 +372,8 @@ static enum tess_status graph_query(struct graph *g, cudnnBackendHeurMode_t mode
     const cudnnStatus_t error = g->library->cudnnBackendFinalize(advice);
     if (graph_unsupported(error))
         return TESS_OK;
-    CUDNN_TRY(error);
+    if (error != CUDNN_STATUS_SUCCESS)
+        return tess__cudnn_fail(error, "cudnnBackendFinalize");
     for (int i = 0; i < GRAPH_CANDIDATES; i++)
         TESS_TRY(graph_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]));
     CUDNN_TRY(g->library->cudnnBackendGetAttribute(advice, CUDNN_ATTR_ENGINEHEUR_RESULTS,

@@ -13,10 +13,15 @@ static std::mutex emulator;
 static std::mutex loaded_lock;
 static std::set<std::pair<int, const void *>> loaded;
 
-static bool kernel_load(const void *kernel)
+static void kernel_load(const void *kernel)
 {
-    std::lock_guard<std::mutex> locked(loaded_lock);
-    return loaded.insert({madeup_device(), kernel}).second;
+    {
+        std::lock_guard<std::mutex> locked(loaded_lock);
+        if (!madeup_settings()->lazy || !loaded.insert({madeup_device(), kernel}).second)
+            return;
+    }
+    (void)madeup_injected(MADEUP_LOAD, 0);
+    madeup_wait_idle(madeup_device());
 }
 
 /* ---- attributes ----------------------------------------------------------------------------- */
@@ -26,8 +31,7 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *about, const vo
     cudaError_t error = madeup_enter(__func__, cudaErrorNoKernelImageForDevice);
     if (error != cudaSuccess)
         return error;
-    if (kernel_load(kernel))
-        madeup_wait_idle(madeup_device());
+    kernel_load(kernel);
     *about = cudaFuncAttributes();
     about->maxThreadsPerBlock = 1024;
     about->numRegs = 32;
@@ -72,8 +76,7 @@ cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later)
         delete later.call;
         return cudaGetLastError();
     }
-    if (madeup_settings()->lazy && kernel_load(later.kernel))
-        madeup_wait_idle(madeup_device());
+    kernel_load(later.kernel);
     const char *slash = strrchr(later.file, '/');
     madeup_work work = {slash ? slash + 1 : later.file, kernel_run, kernel_drop,
                         new emulate_later(later)};

@@ -217,16 +217,18 @@ struct layer {
     float *dw, *dbias;
 };
 
-static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in, int64_t out)
+static enum tess_status layer_open_of(struct bench *b, struct layer *l, int64_t in, int64_t out,
+                                      int64_t leaf_rows, bool relu)
 {
     struct tess_op_needs needs = {0};
     memset(l, 0, sizeof(*l));
     l->op.desc = (struct tess_op_desc){.kind = TESS_OP_LINEAR,
                                        .dtype = TESS_BF16,
                                        .rows = 64,
-                                       .leaf_rows = 64,
+                                       .leaf_rows = leaf_rows,
                                        .in = in,
                                        .out = out,
+                                       .relu = relu,
                                        .input_grad = true};
     l->op.kernel = &b->kernel;
     TESS(tess__cuda_linear_needs(&l->op.desc, &needs));
@@ -239,6 +241,11 @@ static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in,
     l->dw = array(b, false, in * out, 9);
     l->dbias = array(b, false, out, 10);
     return tess__cuda_linear_open(&l->op);
+}
+
+static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in, int64_t out)
+{
+    return layer_open_of(b, l, in, out, 64, false);
 }
 
 static void layer_close(struct layer *l)
@@ -281,18 +288,48 @@ static void case_bias_gradient(void **state)
     bench_close(&b);
 }
 
-/* Where no algorithm adds a bias, layers without one work; and the other way round. */
+static float value_at(const uint16_t *bf16, int64_t at)
+{
+    return tess__f32_of_bf16(bf16[at]);
+}
+
+/* The layer's result with its bias is that without it, and the bias. */
+static void expect_bias(const struct bench *b, struct layer *l, bool relu)
+{
+    const int64_t rows = l->op.desc.rows, out = l->op.desc.out;
+    const size_t bytes = (size_t)(rows * out) * sizeof(uint16_t);
+    TESS(tess__cuda_linear_forward(&l->op, l->x, l->w, NULL, l->y));
+    uint16_t *plain = fetch(b, l->y, bytes);
+    TESS(tess__cuda_linear_forward(&l->op, l->x, l->w, l->bias, l->y));
+    uint16_t *with = fetch(b, l->y, bytes);
+    uint16_t *bias = fetch(b, l->bias, (size_t)out * sizeof(uint16_t));
+    for (int64_t i = 0; i < rows * out; i++) {
+        const float sum = value_at(plain, i) + value_at(bias, i % out);
+        if (relu && value_at(plain, i) == 0) /* what was below 0 is not known */
+            assert_true(value_at(with, i) >= 0 && value_at(with, i) <= 1);
+        else
+            assert_float_equal(value_at(with, i), relu && sum < 0 ? 0 : sum, 0.07);
+    }
+    free(plain);
+    free(with);
+    free(bias);
+}
+
+/* Where no algorithm adds a bias, a layer with one works all the same; where none multiplies, it is
+ * refused when it is opened. */
 static void case_bias(void **state)
 {
     (void)state;
     struct bench b;
     struct layer l;
     bench_open(&b);
-    setenv("MADEUP_BLAS_WITHOUT", "4", 1);
-    TESS(layer_open(&b, &l, 32, 24));
-    TESS(tess__cuda_linear_forward(&l.op, l.x, l.w, NULL, l.y));
-    assert_int_equal(tess__cuda_linear_forward(&l.op, l.x, l.w, l.bias, l.y), TESS_ERR_UNSUPPORTED);
-    layer_close(&l);
+    setenv("MADEUP_BLAS_WITHOUT", "4,6", 1);
+    for (int relu = 0; relu < 2; relu++)
+        for (int64_t leaf_rows = 16; leaf_rows <= 64; leaf_rows *= 4) {
+            TESS(layer_open_of(&b, &l, 32, 24, leaf_rows, relu > 0));
+            expect_bias(&b, &l, relu > 0);
+            layer_close(&l);
+        }
     setenv("MADEUP_BLAS_WITHOUT", "1,4", 1);
     assert_int_equal(layer_open(&b, &l, 40, 24), TESS_ERR_UNSUPPORTED);
     layer_close(&l);

@@ -24,6 +24,8 @@
     RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 8 "                 \
         "--optimizer adamw --grid 4 --tensor.canonical 4 "
 
+#define FP8(mode) "--precision bf16 --fp8 " mode " "
+
 static struct spawn spawn;
 
 static void set_number(const char *name, int number)
@@ -125,6 +127,44 @@ static void case_graph(void **state)
     ALL_SAME(GPT, {1, "--cuda.graph on"}, {1, "--cuda.graph on --accumulate 2"});
 }
 
+/* ---- sealed ---------------------------------------------------------------------------------- */
+
+/* No rank takes memory, opens a plan or connects to another one after the first step began. */
+static void sealed(const struct way *way, const char *const *model, size_t count)
+{
+    setenv("MADEUP_SEAL", "step", 1);
+    for (size_t m = 0; m < count; m++)
+        for (int w = 0; way[w].words != NULL; w++) {
+            if (left_to_others((int)m))
+                continue;
+            const int code = run(way[w].devices, model[m], way[w].words);
+            if (code != 0)
+                fail_msg("%s%s on %d devices ended with %d:\n%s%s", model[m], way[w].words,
+                         way[w].devices, code, spawn.out, spawn.err);
+        }
+    unsetenv("MADEUP_SEAL");
+}
+
+static void case_sealed(void **state)
+{
+    (void)state;
+    static const char *const models[] = {MLP,
+                                         CNN "--precision bf16 ",
+                                         GPT FP8("now"),
+                                         MLP "--precision bf16 ",
+                                         CNN,
+                                         GPT,
+                                         MLP FP8("history")};
+    static const struct way ways[] = {
+        {1, ""}, {1, "--strategy fsdp --ranks 2"}, {2, "--strategy fsdp --ranks 2"}, {0, NULL}};
+    static const char *const deep[] = {MLP "--accumulate 2 ", CNN "--accumulate 2 ",
+                                       GPT "--accumulate 2 "};
+    static const struct way stages[] = {
+        {1, "--strategy pp --ranks 2"}, {2, "--strategy pp --ranks 2"}, {0, NULL}};
+    sealed(ways, models, sizeof(models) / sizeof(models[0]));
+    sealed(stages, deep, sizeof(deep) / sizeof(deep[0]));
+}
+
 /* ---- failures ------------------------------------------------------------------------------- */
 
 /* One sentence, exit code 1, nobody hangs. */
@@ -157,6 +197,7 @@ int main(int argc, char **argv)
     static const struct CMUnitTest all[] = {
         cmocka_unit_test(case_mlp),   cmocka_unit_test(case_cnn),      cmocka_unit_test(case_gpt),
         cmocka_unit_test(case_graph), cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_sealed),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0)
         return 2;
