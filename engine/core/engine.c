@@ -105,6 +105,7 @@ static enum tess_status engine_choose(struct tess_engine *engine)
         .tf32 = options->tf32,
         .autotune = options->autotune,
         .conv = (enum tess_conv)options->conv,
+        .timeout_s = engine->config->run.timeout,
         .store = engine->config->cuda_store[0] != '\0' ? engine->config->cuda_store : NULL};
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }

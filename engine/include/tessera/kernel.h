@@ -131,7 +131,11 @@ struct tess_kernel_choices {
     bool autotune;       /* measure the ways to compute each shape when it is opened */
     const char *store;   /* file that keeps what was measured; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
+    double timeout_s; /* after TESS_KERNEL_TIMEOUTS of these the host no longer waits for what was
+                         queued, with TESS_ERR_TIMEOUT: many a call; 0: it waits for ever */
 };
+
+#define TESS_KERNEL_TIMEOUTS 10
 
 /* ---- host and device ------------------------------------------------------------------------ */
 

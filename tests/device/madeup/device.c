@@ -248,6 +248,7 @@ cudaError_t cudaGetLastError(void)
     E(cudaErrorMemoryAllocation, "out of memory")                                                  \
     E(cudaErrorInitializationError, "initialization error")                                        \
     E(cudaErrorCudartUnloading, "driver shutting down")                                            \
+    E(cudaErrorInvalidConfiguration, "invalid configuration argument")                             \
     E(cudaErrorInvalidDevice, "invalid device ordinal")                                            \
     E(cudaErrorNoDevice, "no CUDA-capable device is detected")                                     \
     E(cudaErrorInvalidResourceHandle, "invalid resource handle")                                   \
