@@ -94,6 +94,11 @@ bool tess__cuda_hangs(void)
     return atomic_load(&event_hangs);
 }
 
+void tess__cuda_give_up(void)
+{
+    atomic_store(&event_hangs, true);
+}
+
 /* The sleep between two looks: a share of what has passed, so that little is lost at the end. */
 static void event_sleep(double waited_s)
 {
@@ -113,7 +118,7 @@ enum tess_status tess__cuda_await(const struct cuda_state *state, cudaEvent_t ev
             return tess__cuda_status(error, "cudaEventQuery");
         const double waited_s = tess_clock_s() - begin_s;
         if (state->limit_s > 0 && waited_s > state->limit_s) {
-            atomic_store(&event_hangs, true);
+            tess__cuda_give_up();
             TESS_FAIL(TESS_ERR_TIMEOUT,
                       "device %d: what was queued on it has not ended after %g s, %d times "
                       "--timeout: a kernel hangs, or the device does: look at nvidia-smi and dmesg",

@@ -185,12 +185,30 @@ static void case_failures(void **state)
     fails("work:40", 1, "--strategy ddp --ranks 2", "cudaErrorIllegalAddress");
 }
 
+/* Work that never ends: one sentence that names the rank and what it waits for. */
+static void hangs(const char *stall, int devices, const char *words, const char *part)
+{
+    setenv("MADEUP_STALL", stall, 1);
+    const int code = run(devices, MLP, words);
+    unsetenv("MADEUP_STALL");
+    if (code != 1 || strstr(spawn.err, part) == NULL || spawn_count(spawn.err, "error: ") != 1)
+        fail_msg("%s, %s ended with %d:\n%s%s", stall, words, code, spawn.out, spawn.err);
+}
+
+static void case_hangs(void **state)
+{
+    (void)state;
+    hangs("update.cu:1", 1, "--timeout 0.2", "has not ended after 2 s");
+    hangs("update.cu:1", 1, "--timeout 0.2 --strategy ddp --ranks 2", "has not ended after 2 s");
+    hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
-        cmocka_unit_test(case_mlp),      cmocka_unit_test(case_cnn), cmocka_unit_test(case_gpt),
-        cmocka_unit_test(case_bf16),     cmocka_unit_test(case_fp8), cmocka_unit_test(case_graph),
-        cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_mlp),      cmocka_unit_test(case_cnn),   cmocka_unit_test(case_gpt),
+        cmocka_unit_test(case_bf16),     cmocka_unit_test(case_fp8),   cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_failures), cmocka_unit_test(case_hangs),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
         setenv("MADEUP_SEAL", "step", 1) != 0)
