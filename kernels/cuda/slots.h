@@ -64,8 +64,8 @@ static inline cudaStream_t tess__cuda_stream(const struct tess_kernel *kernel)
 /* 8 bytes of device memory for a call: free between calls on the kernels' queue. */
 void *tess__cuda_scratch(const struct tess_kernel *kernel);
 
-/* A wait for a device was given up, by tess__cuda_await or for NCCL: what frees or closes leaves things as they
- * are, because it would wait too. For the process's life. Any thread. */
+/* A wait for a device was given up, by tess__cuda_await or for NCCL: what frees or closes leaves
+ * things as they are, because it would wait too. For the process's life. Any thread. */
 bool tess__cuda_hangs(void);
 void tess__cuda_give_up(void);
 

@@ -163,7 +163,8 @@ static enum tess_status rows_fill(struct tess_kernel *kernel, const struct cuda_
     CUDA_TRY(cudaMemcpyAsync(o->d, o->bias, done, cudaMemcpyDeviceToDevice, stream));
     while (done < bytes) {
         const size_t more = done < bytes - done ? done : bytes - done;
-        CUDA_TRY(cudaMemcpyAsync((char *)o->d + done, o->d, more, cudaMemcpyDeviceToDevice, stream));
+        CUDA_TRY(
+            cudaMemcpyAsync((char *)o->d + done, o->d, more, cudaMemcpyDeviceToDevice, stream));
         done += more;
     }
     return TESS_OK;
