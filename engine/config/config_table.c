@@ -122,7 +122,8 @@ const struct tess_option tess_run_option_table[] = {
     {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
      "threads one kernel may use in each rank"},
     {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
-     "seconds a collective may wait for another rank"},
+     "seconds a collective may wait for another rank; a device may take ten times as long for what "
+     "it was given"},
     {"log-every", TESS_OPTION_INT, CONFIG_FIELD(log_every), "0", 0, 1e9, NULL,
      "steps between lines of the log and of metrics.jsonl; 0: ten lines an epoch, a thousand of "
      "metrics.jsonl a run"},

@@ -106,6 +106,7 @@ static enum tess_status engine_choose(struct tess_engine *engine)
         .autotune = options->autotune,
         .conv = (enum tess_conv)options->conv,
         .attention = (enum tess_attention)options->attention,
+        .timeout_s = engine->config->run.timeout,
         .store = engine->config->cuda_store[0] != '\0' ? engine->config->cuda_store : NULL};
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }

@@ -295,11 +295,13 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
     if (engine->progress.step % engine->sizes.steps_per_epoch == 0)
         memset(engine->progress.epoch_loss, 0, sizeof(engine->progress.epoch_loss));
+    tess__engine_range(engine, "step");
     step_prepare_optim(engine);
     result.rate = engine->progress.rate;
     TESS_TRY(record_run(engine, want_loss));
     TESS_TRY(tess__laps_stop(&engine->laps));
     TESS_TRY(step_conclude(engine, want_loss, &result));
+    tess__engine_range(engine, NULL);
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     result.epoch = engine->progress.step / engine->sizes.steps_per_epoch;
     result.rows = engine->progress.step_rows;

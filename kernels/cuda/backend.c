@@ -20,6 +20,8 @@
 static void cuda_close(struct tess_kernel *kernel)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
+    if (tess__cuda_hangs())
+        return;
     tess__cuda_graph_close(kernel);
     tess__cudnn_close(kernel);            /* while there is the stream that its handle has */
     tess__cuda_queue_stop(kernel->queue); /* its work is done: nothing below is in use any more */
@@ -80,6 +82,7 @@ static enum tess_status cuda_open(struct tess_kernel *kernel)
 static enum tess_status cuda_choose(struct tess_kernel *kernel,
                                     const struct tess_kernel_choices *choices)
 {
+    tess__cuda_state(kernel)->limit_s = TESS_KERNEL_TIMEOUTS * choices->timeout_s;
     TESS_TRY(tess__cuda_conv_choose(kernel, choices->conv));
     TESS_TRY(tess__cuda_attention_choose(kernel, choices->attention, choices->store));
     TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));

@@ -33,6 +33,7 @@ struct cuda_state {
     struct cuda_cudnn *cudnn;    /* NULL: not in use */
     cudaError_t error;           /* the first error of a launch; returned by failed() */
     const char *error_where;     /* a literal */
+    double limit_s;              /* for which the host waits for the device; 0: for ever */
     bool planned_only;           /* opened by a thread without a device: it only plans */
     /* Opens it on the thread's device, or on the first one where it has selected none. `what`
      * ("allocate device memory") is for the message where there is no device. */

@@ -3,6 +3,9 @@
 
 #include "base/clock.h"
 
+#include <stdatomic.h>
+#include <time.h>
+
 /* As tess_event_wait promises: awake for this long, then asleep. */
 #define EVENT_AWAKE_S 50e-6
 
@@ -84,12 +87,44 @@ cudaError_t tess__cuda_polled(cudaError_t error)
     return last == cudaSuccess ? cudaErrorNotReady : last;
 }
 
-cudaError_t tess__cuda_await(cudaEvent_t event)
+static _Atomic bool event_hangs;
+
+bool tess__cuda_hangs(void)
 {
-    const double until_s = tess_clock_s() + EVENT_AWAKE_S;
-    cudaError_t error;
-    do
-        error = tess__cuda_polled(cudaEventQuery(event));
-    while (error == cudaErrorNotReady && tess_clock_s() < until_s);
-    return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
+    return atomic_load(&event_hangs);
+}
+
+void tess__cuda_give_up(void)
+{
+    atomic_store(&event_hangs, true);
+}
+
+/* The sleep between two looks: a share of what has passed, so that little is lost at the end. */
+static void event_sleep(double waited_s)
+{
+    const double most_s = waited_s < 1 ? 100e-6 : 1e-3;
+    const double pause_s = waited_s / 32 < most_s ? waited_s / 32 : most_s;
+    const struct timespec pause = {.tv_nsec = (long)(pause_s * 1e9)};
+    (void)nanosleep(&pause, NULL);
+}
+
+/* Not cudaEventSynchronize, which never returns where a kernel never ends. */
+enum tess_status tess__cuda_await(const struct cuda_state *state, cudaEvent_t event)
+{
+    const double begin_s = tess_clock_s();
+    for (;;) {
+        const cudaError_t error = tess__cuda_polled(cudaEventQuery(event));
+        if (error != cudaErrorNotReady)
+            return tess__cuda_status(error, "cudaEventQuery");
+        const double waited_s = tess_clock_s() - begin_s;
+        if (state->limit_s > 0 && waited_s > state->limit_s) {
+            tess__cuda_give_up();
+            TESS_FAIL(TESS_ERR_TIMEOUT,
+                      "device %d: what was queued on it has not ended after %g s, %d times "
+                      "--timeout: a kernel hangs, or the device does: look at nvidia-smi and dmesg",
+                      state->device, state->limit_s, TESS_KERNEL_TIMEOUTS);
+        }
+        if (waited_s > EVENT_AWAKE_S)
+            event_sleep(waited_s);
+    }
 }

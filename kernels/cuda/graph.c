@@ -58,7 +58,7 @@ enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
     cudaGraph_t graph = NULL;
     const cudaError_t error = cudaStreamEndCapture(tess__cuda_stream(kernel), &graph);
     state->graph = 0;
-    CUDA_TRY(error);
+    TESS_TRY(tess__cuda_status(error, "cudaStreamEndCapture"));
     enum tess_status status = TESS_OK;
     if (slot < 0 || slot >= TESS_GRAPH_SLOTS)
         status = tess_fail(TESS_ERR_INTERNAL, "kernel cuda: there is no graph slot %d", (int)slot);

@@ -51,8 +51,9 @@ uint64_t tess__cuda_free_bytes_before(const char *bus);
 
 /* The same error; "not ready", which is none, does not remain for the next launch to report. */
 cudaError_t tess__cuda_polled(cudaError_t error);
-/* Wait until the event is reached: poll for a short while, then sleep. */
-cudaError_t tess__cuda_await(cudaEvent_t event);
+/* Wait until the event, of a queue of this kernel, is reached: poll for a short while, then sleep.
+ * TESS_ERR_TIMEOUT after the kernel's limit_s. */
+enum tess_status tess__cuda_await(const struct cuda_state *state, cudaEvent_t event);
 
 /* ---- memory.c ----------------------------------------------------------------------------- */
 

@@ -124,7 +124,7 @@ void tess__cuda_free(struct tess_kernel *kernel, void *start)
         return;
     (void)kernel;
     void *base = memory_remove(start, MEMORY_OWN);
-    if (base != NULL)
+    if (base != NULL && !tess__cuda_hangs())
         tess__cuda_log_error(cudaFree(base), "cudaFree");
 }
 
@@ -163,7 +163,7 @@ enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void *
     if (error == cudaErrorMemoryAllocation)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot pin %zu bytes of host memory for device %d", bytes,
                   tess__cuda_state(kernel)->device);
-    CUDA_TRY(error);
+    TESS_TRY(tess__cuda_status(error, "cudaHostAlloc"));
     memset(start, 0, room);
     const enum tess_status status = memory_add(start, room, NULL, MEMORY_PINNED);
     if (status != TESS_OK) {
@@ -180,7 +180,8 @@ void tess__cuda_unpin(struct tess_kernel *kernel, void *start)
     if (start == NULL)
         return;
     (void)memory_remove(start, MEMORY_PINNED);
-    tess__cuda_log_error(cudaFreeHost(start), "cudaFreeHost");
+    if (!tess__cuda_hangs())
+        tess__cuda_log_error(cudaFreeHost(start), "cudaFreeHost");
 }
 
 /* ---- between host and device -------------------------------------------------------------- */
@@ -223,12 +224,12 @@ static enum tess_status memory_check(struct tess_kernel *kernel, const char *wha
 static enum tess_status memory_copy_pinned(struct tess_kernel *kernel, size_t bytes,
                                            const void *source, void *target)
 {
-    const cudaEvent_t event = tess__cuda_state(kernel)->bounced[0];
+    const struct cuda_state *state = tess__cuda_state(kernel);
+    const cudaEvent_t event = state->bounced[0];
     const cudaStream_t stream = tess__cuda_stream(kernel);
     CUDA_TRY(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, stream));
     CUDA_TRY(cudaEventRecord(event, stream));
-    CUDA_TRY(tess__cuda_await(event));
-    return TESS_OK;
+    return tess__cuda_await(state, event);
 }
 
 /* Bytes of the piece that begins at `at`. Piece p goes by way of half p % 2. */
@@ -255,7 +256,7 @@ enum tess_status tess__cuda_read(struct tess_kernel *kernel, size_t bytes, const
             CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
         }
         if (p > 0) {
-            CUDA_TRY(tess__cuda_await(state->bounced[(p - 1) % 2]));
+            TESS_TRY(tess__cuda_await(state, state->bounced[(p - 1) % 2]));
             memcpy((char *)host + before, state->bounce + (p - 1) % 2 * MEMORY_HALF,
                    memory_part(bytes, before));
         }
@@ -276,13 +277,13 @@ enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, cons
         const size_t at = p * MEMORY_HALF, part = memory_part(bytes, at);
         char *half = state->bounce + p % 2 * MEMORY_HALF;
         if (p >= 2) /* until what this half held before has left it */
-            CUDA_TRY(tess__cuda_await(state->bounced[p % 2]));
+            TESS_TRY(tess__cuda_await(state, state->bounced[p % 2]));
         memcpy(half, (const char *)host + at, part);
         CUDA_TRY(cudaMemcpyAsync((char *)device + at, half, part, cudaMemcpyHostToDevice, stream));
         CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
     }
     if (pieces > 0)
-        CUDA_TRY(tess__cuda_await(state->bounced[(pieces - 1) % 2]));
+        TESS_TRY(tess__cuda_await(state, state->bounced[(pieces - 1) % 2]));
     return TESS_OK;
 }
 

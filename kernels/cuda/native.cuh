@@ -14,10 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Dynamic shared memory that a block has without asking: 48 KiB (CUDA C++ programming guide,
- * "Technical specifications per compute capability") less what a kernel here may have of static. */
-#define CUDA_SHARED_PLAIN ((size_t)24 << 10)
-
 /* A grid without blocks is nothing to do, not an error. */
 template <typename... Parameters, typename... Arguments>
 static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
@@ -26,11 +22,9 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
 {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return cudaSuccess;
-    if (shared_bytes > CUDA_SHARED_PLAIN) {
-        cudaError_t error = cuda_ask_shared(reinterpret_cast<const void *>(kernel), shared_bytes);
-        if (error != cudaSuccess)
-            return error;
-    }
+    cudaError_t error = cuda_need_shared(reinterpret_cast<const void *>(kernel), shared_bytes);
+    if (error != cudaSuccess)
+        return error;
     kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
     return cudaGetLastError();
 }

@@ -56,7 +56,7 @@ enum tess_status tess__cuda_queue_start(struct tess_queue *queue, bool sends)
 
 void tess__cuda_queue_stop(struct tess_queue *queue)
 {
-    if (queue->native == NULL)
+    if (queue->native == NULL || tess__cuda_hangs())
         return;
     tess__cuda_log_error(cudaStreamSynchronize(queue_stream(queue)), "closing a queue");
     tess__cuda_log_error(cudaStreamDestroy(queue_stream(queue)), "cudaStreamDestroy");
@@ -182,7 +182,7 @@ static enum tess_status fence_reached(const struct tess_fence *fence, bool *reac
         return TESS_OK;
     const cudaError_t error = tess__cuda_polled(cudaEventQuery(own->event));
     if (error != cudaErrorNotReady)
-        CUDA_TRY(error);
+        TESS_TRY(tess__cuda_status(error, "cudaEventQuery"));
     *reached_out = error == cudaSuccess;
     return TESS_OK;
 }
@@ -197,8 +197,7 @@ static enum tess_status fence_wait(const struct tess_fence *fence)
     if (fence_is_pending(own))
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "kernel cuda: cannot wait for work that is being recorded as a graph");
-    CUDA_TRY(tess__cuda_await(own->event));
-    return TESS_OK;
+    return tess__cuda_await(own->owner, own->event);
 }
 
 static enum tess_status fence_elapsed(const struct tess_fence *from, const struct tess_fence *to,

@@ -6,7 +6,12 @@
 #define KERNELS_CUDA_SHARED_H
 
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/* Dynamic shared memory that a block has without asking: 48 KiB (CUDA C++ programming guide,
+ * "Technical specifications per compute capability") less what a kernel here may have of static. */
+#define CUDA_SHARED_PLAIN ((size_t)24 << 10)
 
 /* Kernels of one file that need it, times devices; above it they are asked for at each launch. */
 #define CUDA_SHARED_KERNELS 256
@@ -58,6 +63,12 @@ static inline cudaError_t cuda_ask_shared(const void *kernel, size_t bytes)
     }
     error = cuda_raise_shared(kernel, device, &room);
     return error != cudaSuccess ? error : bytes <= room ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Before each launch with so many bytes of it. */
+static inline cudaError_t cuda_need_shared(const void *kernel, size_t bytes)
+{
+    return bytes > CUDA_SHARED_PLAIN ? cuda_ask_shared(kernel, bytes) : cudaSuccess;
 }
 
 #endif

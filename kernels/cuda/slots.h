@@ -74,6 +74,11 @@ static inline cudaStream_t tess__cuda_stream(const struct tess_kernel *kernel)
 /* 8 bytes of device memory for a call: free between calls on the kernels' queue. */
 void *tess__cuda_scratch(const struct tess_kernel *kernel);
 
+/* A wait for a device was given up, by tess__cuda_await or for NCCL: what frees or closes leaves
+ * things as they are, because it would wait too. For the process's life. Any thread. */
+bool tess__cuda_hangs(void);
+void tess__cuda_give_up(void);
+
 /* Keep the first error of a call that has no status to give; `where` is a literal. */
 void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where);
 /* TESS_ERR_MEMORY where device memory is exhausted, else TESS_ERR_DEVICE, with the device's number,

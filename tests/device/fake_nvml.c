@@ -1,7 +1,8 @@
 /*
  * A library that answers as NVML's documentation says NVML does, with made-up numbers: for tests of
  * how ours are read and printed, on machines without a driver. It proves nothing about a driver.
- * FAKE_NVML in the environment: "unloaded" (no driver), "none" (no device), else two devices; how
+ * FAKE_NVML in the environment: "unloaded" (no driver), "none" (no device), "lost" (two devices
+ * that have fallen off the bus: each call fails), else two devices; how
  * they are joined is fake_nvml_links.c's. Compiled a second time with FAKE_NVML_OLD it lacks what
  * old drivers lack.
  */
@@ -55,6 +56,13 @@ static int fake_is(const char *what)
     return set != NULL && strcmp(set, what) == 0;
 }
 
+#define FAKE_LOST 15 /* NVML_ERROR_GPU_IS_LOST */
+#define FAKE_ANSWER()                                                                              \
+    do {                                                                                           \
+        if (fake_is("lost"))                                                                       \
+            return FAKE_LOST;                                                                      \
+    } while (0)
+
 int nvmlInit_v2(void)
 {
     return fake_is("unloaded") ? 9 : 0;
@@ -84,12 +92,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
 
 int nvmlDeviceGetName(void *handle, char *name, unsigned bytes)
 {
+    FAKE_ANSWER();
     snprintf(name, bytes, fake_index(handle) == 0 ? "NVIDIA H200" : "NVIDIA H100 PCIe");
     return 0;
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, struct fake_pci *pci)
 {
+    FAKE_ANSWER();
     memset(pci, 0, sizeof(*pci));
     pci->bus = fake_index(handle) == 0 ? 0x18 : 0xaf;
     snprintf(pci->id, sizeof(pci->id), "%08X:%02X:00.0", pci->domain, pci->bus);
@@ -98,6 +108,7 @@ int nvmlDeviceGetPciInfo_v3(void *handle, struct fake_pci *pci)
 
 int nvmlDeviceGetUtilizationRates(void *handle, struct fake_utilization *rates)
 {
+    FAKE_ANSWER();
     rates->gpu = fake_index(handle) == 0 ? 97 : 0;
     rates->memory = fake_index(handle) == 0 ? 41 : 0;
     return 0;
@@ -105,6 +116,7 @@ int nvmlDeviceGetUtilizationRates(void *handle, struct fake_utilization *rates)
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct fake_memory *memory)
 {
+    FAKE_ANSWER();
     memory->total = 140ull << 30;
     memory->used = (fake_index(handle) == 0 ? 71ull : 1ull) << 30;
     memory->free = memory->total - memory->used;
@@ -113,6 +125,7 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct fake_memory *memory)
 
 int nvmlDeviceGetClockInfo(void *handle, int clock, unsigned *mhz)
 {
+    FAKE_ANSWER();
     (void)handle;
     *mhz = clock == 1 ? 1980 : clock == 2 ? 3201 : 0;
     return clock == 1 || clock == 2 ? 0 : 2;
@@ -120,12 +133,14 @@ int nvmlDeviceGetClockInfo(void *handle, int clock, unsigned *mhz)
 
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *mw)
 {
+    FAKE_ANSWER();
     *mw = 651400;
     return fake_index(handle) == 0 ? 0 : FAKE_NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius)
 {
+    FAKE_ANSWER();
     (void)handle;
     *celsius = 61;
     return sensor == 0 ? 0 : 2;
@@ -134,6 +149,7 @@ int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius)
 #ifndef FAKE_NVML_OLD
 int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *mw)
 {
+    FAKE_ANSWER();
     (void)handle;
     *mw = 700000;
     return 0;
@@ -141,6 +157,7 @@ int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *mw)
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons)
 {
+    FAKE_ANSWER();
     *reasons = fake_index(handle) == 0 ? 0x4 | 0x8 | 0x40 : 0x1;
     return 0;
 }
@@ -149,6 +166,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *
  * has no links. */
 int nvmlDeviceGetFieldValues(void *handle, int count, struct fake_field *field)
 {
+    FAKE_ANSWER();
     static unsigned long long sent_kib = 1000;
 
     sent_kib += 1 << 20;
@@ -169,6 +187,7 @@ int nvmlDeviceGetFieldValues(void *handle, int count, struct fake_field *field)
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                             struct fake_process *process)
 {
+    FAKE_ANSWER();
     const char *own = getenv("FAKE_NVML_PID");
 
     if (*count < 2)

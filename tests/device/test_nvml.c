@@ -113,6 +113,28 @@ static void case_old_driver(void **state)
     tess_watch_close(watch);
 }
 
+/* A device that has fallen off the bus has no numbers, and ends nothing. */
+static void case_lost(void **state)
+{
+    struct tess_watch_sample sample;
+    char why[256];
+    struct tess_watch *watch = open_fake(FAKE_NVML, "lost", why);
+
+    (void)state;
+    assert_non_null(watch);
+    assert_int_equal(tess_watch_device_count(watch), 2);
+    for (int32_t d = 0; d < 2; d++) {
+        tess_watch_sample(watch, d, &sample);
+        assert_string_equal(sample.name, "");
+        assert_true(isnan(sample.gpu_percent) && isnan(sample.power_w) && isnan(sample.sm_mhz));
+        assert_true(isnan(sample.temperature_c) && isnan(sample.link_tx_bytes_per_s));
+        assert_int_equal(sample.memory_used_bytes, -1);
+        assert_int_equal(sample.throttle, -1);
+        assert_int_equal(sample.process_count, -1);
+    }
+    tess_watch_close(watch);
+}
+
 static void case_refusals(void **state)
 {
     char why[256];
@@ -148,7 +170,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_two_devices), cmocka_unit_test(case_links),
         cmocka_unit_test(case_find),        cmocka_unit_test(case_old_driver),
-        cmocka_unit_test(case_refusals),    cmocka_unit_test(case_throttle),
+        cmocka_unit_test(case_lost),        cmocka_unit_test(case_refusals),
+        cmocka_unit_test(case_throttle),
     };
 
     return cmocka_run_group_tests_name("nvml", tests, NULL, NULL);

@@ -243,6 +243,7 @@ static const struct tess_comm_ops local_ops = {
     .wait = local_wait,
     .poll = local_poll,
     .attach = tess__local_attach,
+    .meet = tess__local_meet,
     .alloc = tess__local_alloc,
     .release = tess__local_release,
     .split = local_split,

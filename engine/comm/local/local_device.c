@@ -215,6 +215,14 @@ static enum tess_status device_pair(struct local_group *group, int32_t peer,
     return TESS_OK;
 }
 
+enum tess_status tess__local_meet(struct tess_comm *comm, int32_t from, int32_t to)
+{
+    struct local_group *group = (struct local_group *)comm;
+    struct local_device_pair *pair;
+    return group->device != NULL ? device_pair(group, comm->rank == from ? to : from, &pair)
+                                 : TESS_OK;
+}
+
 enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
                                                  uint64_t seq)
 {

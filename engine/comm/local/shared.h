@@ -209,6 +209,8 @@ void tess__local_release_all(struct local_group *group);
 
 /* local_device.c: calls on device memory. Opening and closing what they need; ops->attach. */
 enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue);
+/* ops->meet: the fences of messages with the other rank. */
+enum tess_status tess__local_meet(struct tess_comm *comm, int32_t from, int32_t to);
 /* TESS_ERR_UNSUPPORTED where the ranks cannot reach each other's. */
 enum tess_status tess__local_device_check(const struct local_group *group,
                                           const struct tess_comm_call *call);

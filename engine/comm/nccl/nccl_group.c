@@ -16,6 +16,7 @@ static bool group_quiet(struct nccl_group *group)
         tess__nccl_lane_quiet(group->family, &at->lane);
     if (tess__nccl_wait_aborted(group->family))
         return true;
+    tess__cuda_give_up();
     tess_log(TESS_LOG_WARN, "rank %d: NCCL does not let go of its calls, nor do we of what it uses",
              (int)group->family->rank);
     return false;

@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOST_MESSAGE_BYTES ((size_t)4096) /* the least room of a message */
+/* The least room of a message, and what meeting makes ahead: tess_comm_meet promises it. */
+#define HOST_MESSAGE_BYTES TESS_COMM_MEET_BYTES
 
 /* How a call is staged: `sources` arrays of the piece go to the device, `targets` come back. */
 struct host_way {

@@ -248,8 +248,10 @@ enum tess_status tess_comm_recv(struct tess_comm *comm, void *target, size_t cou
  * There will be messages from `from` to `to`, this rank being one of them: make what they need.
  * Both call it, in any order with others, and wait for each other; no call is under way in any
  * group of either. OPTIONAL: the first message between two ranks does the same, and on a device
- * may then wait for calls that are under way, which the peer may not have made yet.
+ * may then wait for calls that are under way, which the peer may not have made yet. So it does, on
+ * communicators between devices, at a message of more bytes of host memory than there is room for.
  */
+#define TESS_COMM_MEET_BYTES ((size_t)65536)
 enum tess_status tess_comm_meet(struct tess_comm *comm, int32_t from, int32_t to);
 
 /* Return when every rank has called it. Collective. */

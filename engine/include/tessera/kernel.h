@@ -140,7 +140,11 @@ struct tess_kernel_choices {
     const char *store;   /* file that keeps what was measured, stays; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
     enum tess_attention attention; /* the same; once for a kernel */
+    double timeout_s; /* after TESS_KERNEL_TIMEOUTS of these the host no longer waits for what was
+                         queued, with TESS_ERR_TIMEOUT: many a call; 0: it waits for ever */
 };
+
+#define TESS_KERNEL_TIMEOUTS 10
 
 /* ---- host and device ------------------------------------------------------------------------ */
 

@@ -58,9 +58,9 @@ static enum tess_status choice_finish_graph(struct cudnn_graph *g, bool *taken_o
                                  1, &g->place->handle));
     const cudnnStatus_t error = g->library->cudnnBackendFinalize(g->whole);
     *taken_out = !choice_unsupported(error);
-    if (*taken_out)
-        CUDNN_TRY(error);
-    return TESS_OK;
+    return *taken_out && error != CUDNN_STATUS_SUCCESS
+               ? tess__cudnn_fail(error, "cudnnBackendFinalize")
+               : TESS_OK;
 }
 
 /* Which engine a piece of advice is about, and what is to be known of it. */
@@ -125,7 +125,8 @@ static enum tess_status choice_query(struct cudnn_graph *g, cudnnBackendHeurMode
     const cudnnStatus_t error = g->library->cudnnBackendFinalize(advice);
     if (choice_unsupported(error))
         return TESS_OK;
-    CUDNN_TRY(error);
+    if (error != CUDNN_STATUS_SUCCESS)
+        return tess__cudnn_fail(error, "cudnnBackendFinalize");
     for (int i = 0; i < CHOICE_CANDIDATES; i++)
         TESS_TRY(tess__cudnn_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]));
     CUDNN_TRY(g->library->cudnnBackendGetAttribute(advice, CUDNN_ATTR_ENGINEHEUR_RESULTS,

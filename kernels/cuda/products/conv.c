@@ -236,8 +236,8 @@ static enum tess_status conv_open_plans(struct tess_op *op)
     TESS_TRY(conv_open_way(op, CONV_FORWARD_BIAS));
     if (op->desc.input_grad)
         TESS_TRY(conv_open_way(op, CONV_DATA));
-    /* Whether there is a bias is known when it runs: one of the two must be there. */
-    if ((!conv_has(op, CONV_FORWARD) && !conv_has(op, CONV_FORWARD_BIAS)) ||
+    /* Whether there is a bias is known when it runs. */
+    if (!conv_has(op, CONV_FORWARD) || !conv_has(op, CONV_FORWARD_BIAS) ||
         (op->desc.input_grad && !conv_has(op, CONV_DATA)))
         return conv_no_algorithm(&op->desc);
     return conv_open_way(op, CONV_WEIGHT);
@@ -320,7 +320,7 @@ static enum tess_status conv_forward_chunks(struct tess_op *op, const struct cud
         void *to = conv_at(y, row * r.n.y, r.word);
         TESS_TRY(conv_lay_out(op, &r, conv_at(x, row * r.n.x, r.word), &o.b));
         o.d = r.n.wide ? r.y : to;
-        TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
+        TESS_TRY(tess__cuda_leaf_run(op->kernel, rows, &o));
         if (r.n.wide)
             op->kernel->ops->cast(op->kernel, r.n.chunk * r.n.y, TESS_F32, r.y, d->dtype, to);
     }
@@ -338,8 +338,6 @@ enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, co
     const struct cuda_rows *rows = &data->rows[which];
     /* cuBLASLt takes a bias as void *, though it only reads it. */
     struct cuda_operands o = {.b = x, .d = y, .bias = (void *)(uintptr_t)bias};
-    if (!conv_has(op, which))
-        return conv_no_algorithm(d);
     if (plan != NULL) {
         TESS_TRY(conv_run_leaves(op, plan,
                                  &(struct cudnn_operands){.x = x, .w = w, .bias = bias, .y = y}));

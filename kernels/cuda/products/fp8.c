@@ -61,7 +61,8 @@ enum tess_status tess__cuda_fp8_open(struct tess_op *op, struct cuda_fp8 *fp8_ou
 
 void tess__cuda_fp8_close(struct cuda_fp8 *fp8)
 {
-    cudaError_t error = fp8->tensor != NULL ? cudaFree(fp8->tensor) : cudaSuccess;
+    cudaError_t error =
+        fp8->tensor != NULL && !tess__cuda_hangs() ? cudaFree(fp8->tensor) : cudaSuccess;
     if (error != cudaSuccess) /* a close does not fail; the message is there */
         (void)tess__cuda_fail(error, "cudaFree of the scales of fp8 operands");
     fp8->tensor = NULL;

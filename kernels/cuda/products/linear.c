@@ -94,8 +94,8 @@ static enum tess_status linear_open_plans(struct tess_op *op)
     TESS_TRY(linear_open_plain(op, LINEAR_FORWARD_BIAS));
     if (d->input_grad)
         TESS_TRY(linear_open_plain(op, LINEAR_DATA));
-    /* Whether there is a bias is known when it runs: one of the two must be there. */
-    if ((data->rows[LINEAR_FORWARD].leaf == NULL && data->rows[LINEAR_FORWARD_BIAS].leaf == NULL) ||
+    /* Whether there is a bias is known when it runs. */
+    if (data->rows[LINEAR_FORWARD].leaf == NULL || data->rows[LINEAR_FORWARD_BIAS].leaf == NULL ||
         (d->input_grad && data->rows[LINEAR_DATA].leaf == NULL))
         return linear_no_algorithm(op);
     if (d->gelu) {
@@ -178,7 +178,7 @@ static enum tess_status linear_by_leaf(struct tess_op *op, const struct cuda_row
             tess__cuda_linear_operand(op, operand, source + (size_t)(row * from) * word, &o.b));
         void *leaf = target + (size_t)(row * to) * word;
         o.d = linear_is_wide(d) ? wide : leaf;
-        TESS_TRY(tess__cuda_plan_run(op->kernel, rows->leaf, &o));
+        TESS_TRY(tess__cuda_leaf_run(op->kernel, rows, &o));
         if (linear_is_wide(d))
             op->kernel->ops->cast(op->kernel, d->leaf_rows * to, TESS_F32, wide, d->dtype, leaf);
     }
@@ -192,8 +192,6 @@ static enum tess_status linear_run(struct tess_op *op, enum linear_product which
     const struct cuda_rows *rows = &data->rows[which];
     const bool is_data = which == LINEAR_DATA || which == LINEAR_DATA_GELU;
     const enum cuda_fp8_operand operand = is_data ? CUDA_FP8_DY : CUDA_FP8_X;
-    if (rows->leaf == NULL && !is_data)
-        return linear_no_algorithm(op);
     if (rows->leaf == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "a linear layer was opened without this product: set input_grad in its "

@@ -98,12 +98,16 @@ struct cuda_rows {
     int64_t leaves;
     size_t b_bytes, d_bytes; /* of one leaf */
     bool relu_after;         /* there is no algorithm with the ReLU: the plans leave it out */
+    bool bias_first;         /* nor with the bias: D is filled with it, and the product added */
 };
 
 /* `product` is that of one leaf. rows_out->leaf is NULL where there is no algorithm. */
 enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
                                       const struct cuda_product *product, int64_t leaves,
                                       struct cuda_rows *rows_out);
+/* operands: of one leaf. */
+enum tess_status tess__cuda_leaf_run(struct tess_kernel *kernel, const struct cuda_rows *rows,
+                                     const struct cuda_operands *operands);
 /* operands: of the whole batch. */
 enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cuda_rows *rows,
                                      const struct cuda_operands *operands);

@@ -187,8 +187,9 @@ static enum tess_status matmul_query(struct tess_kernel *kernel, const struct cu
     cublasStatus_t closed = cublasLtMatmulPreferenceDestroy(preference);
     if (error != CUBLAS_STATUS_SUCCESS)
         return tess__cuda_blas_fail(error, where);
-    CUBLAS_TRY(closed);
-    return TESS_OK;
+    return closed == CUBLAS_STATUS_SUCCESS
+               ? TESS_OK
+               : tess__cuda_blas_fail(closed, "cublasLtMatmulPreferenceDestroy");
 }
 
 /* Keeps of the candidates those that may be used, in their order. */
@@ -307,6 +308,34 @@ enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cu
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* The leaf's plan; without the ReLU or the bias, or without both, where there is none with them.
+ * The bias is in the sum before the ReLU then, as in cuBLASLt's own epilogue. */
+static enum tess_status rows_open_leaf(struct tess_kernel *kernel, struct cuda_product *product,
+                                       struct cuda_rows *rows)
+{
+    static const struct rows_way {
+        cublasLtEpilogue_t wanted, epilogue;
+        bool relu_after, bias_first;
+    } way[] = {
+        {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_DEFAULT, true, false},
+        {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_BIAS, true, false},
+        {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_RELU, false, true},
+        {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_DEFAULT, true, true},
+        {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, false, true},
+    };
+    const cublasLtEpilogue_t wanted = product->epilogue;
+    TESS_TRY(tess__cuda_plan_get(kernel, product, &rows->leaf));
+    for (size_t i = 0; i < sizeof(way) / sizeof(way[0]) && rows->leaf == NULL; i++) {
+        if (way[i].wanted != wanted)
+            continue;
+        product->epilogue = way[i].epilogue;
+        rows->relu_after = way[i].relu_after;
+        rows->bias_first = way[i].bias_first;
+        TESS_TRY(tess__cuda_plan_get(kernel, product, &rows->leaf));
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
                                       const struct cuda_product *product, int64_t leaves,
                                       struct cuda_rows *rows_out)
@@ -317,13 +346,7 @@ enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
         .d_bytes = (size_t)(product->m * product->n) * matmul_type_bytes(product->d),
     };
     struct cuda_product all = *product;
-    TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.leaf));
-    const bool relu = product->epilogue == CUBLASLT_EPILOGUE_RELU;
-    if (rows.leaf == NULL && (relu || product->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)) {
-        all.epilogue = relu ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
-        rows.relu_after = true;
-        TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.leaf));
-    }
+    TESS_TRY(rows_open_leaf(kernel, &all, &rows));
     if (rows.leaf != NULL && leaves > 1) {
         all.like_n = product->n;
         all.n = product->n * leaves;

@@ -153,14 +153,48 @@ enum tess_status tess__cuda_plan_prove(struct tess_kernel *kernel, struct cuda_p
                : TESS_OK;
 }
 
+/* D = the bias in each of its columns; whole columns are doubled until all is full. */
+static enum tess_status rows_fill(struct tess_kernel *kernel, const struct cuda_product *p,
+                                  const struct cuda_operands *o)
+{
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    size_t done = (size_t)p->m * matmul_type_bytes(p->d);
+    const size_t bytes = done * (size_t)p->n;
+    CUDA_TRY(cudaMemcpyAsync(o->d, o->bias, done, cudaMemcpyDeviceToDevice, stream));
+    while (done < bytes) {
+        const size_t more = done < bytes - done ? done : bytes - done;
+        CUDA_TRY(
+            cudaMemcpyAsync((char *)o->d + done, o->d, more, cudaMemcpyDeviceToDevice, stream));
+        done += more;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status rows_give(struct tess_kernel *kernel, const struct cuda_rows *rows,
+                                  struct cuda_plan *plan, const struct cuda_operands *operands)
+{
+    struct cuda_operands o = *operands;
+    if (rows->bias_first) {
+        TESS_TRY(rows_fill(kernel, &plan->product, &o));
+        o.beta = 1;
+    }
+    return tess__cuda_plan_run(kernel, plan, &o);
+}
+
+enum tess_status tess__cuda_leaf_run(struct tess_kernel *kernel, const struct cuda_rows *rows,
+                                     const struct cuda_operands *operands)
+{
+    return rows_give(kernel, rows, rows->leaf, operands);
+}
+
 enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cuda_rows *rows,
                                      const struct cuda_operands *operands)
 {
     if (rows->all != NULL)
-        return tess__cuda_plan_run(kernel, rows->all, operands);
+        return rows_give(kernel, rows, rows->all, operands);
     struct cuda_operands leaf = *operands;
     for (int64_t l = 0; l < rows->leaves; l++) {
-        TESS_TRY(tess__cuda_plan_run(kernel, rows->leaf, &leaf));
+        TESS_TRY(rows_give(kernel, rows, rows->leaf, &leaf));
         leaf.b = (const char *)leaf.b + rows->b_bytes;
         leaf.d = (char *)leaf.d + rows->d_bytes;
         if (leaf.aux != NULL) /* as D */

@@ -68,8 +68,7 @@ static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cu
     if (error == cudaSuccess)
         error = cudaStreamSynchronize(stream);
     free(numbers);
-    CUDA_TRY(error);
-    return TESS_OK;
+    return tess__cuda_status(error, "cudaMemcpyAsync of random numbers");
 }
 
 /* Fills what the trial reads, otherwise in every round. */
@@ -124,7 +123,7 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
         (void)cudaGetLastError(); /* else the next launch would report it */
         return TESS_ERR_MEMORY;
     }
-    CUDA_TRY(error);
+    TESS_TRY(tess__cuda_status(error, "cudaMalloc"));
     struct cuda_trial trial = trial_layout(p, memory, &bytes);
     enum tess_status status = trial_draw_operands(kernel, &trial, 0);
     if (status != TESS_OK)
@@ -173,6 +172,7 @@ static enum tess_status trial_compare_once(struct tess_kernel *kernel, const str
     struct cuda_rows leaf_by_leaf = *rows;
     struct cuda_operands by_leaves = trial->operands;
     leaf_by_leaf.all = NULL;
+    leaf_by_leaf.bias_first = false; /* what the sums begin with is no matter of their order */
     by_leaves.d = trial->other;
     if (trial_writes_aux(&rows->all->product))
         by_leaves.aux = trial->other_aux;

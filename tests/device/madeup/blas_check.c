@@ -1,8 +1,9 @@
 /*
- * What cuBLASLt multiplies: the document's tables of types ("When A, B, C, and D are Regular
- * Column- or Row-major Matrices", "To use FP8 kernels, the following set of requirements must be
- * satisfied") and what it and the header demand of epilogues, as far as this project uses them.
- * Where they leave open what happens, the answer here is a refusal.
+ * What cuBLASLt multiplies: the tables of types of NVIDIA's cuBLAS documentation for CUDA 13,
+ * section 3.4.17, "cublasLtMatmul()" ("Datatypes Supported", "To use tensor- or block-scaled FP8
+ * kernels, the following set of requirements must be satisfied"), compared with its text line by
+ * line, and what it and the header demand of epilogues, as far as this project uses them. Where
+ * they leave open what happens, the answer here is a refusal.
  */
 #include "device/madeup/blas.h"
 
@@ -133,9 +134,9 @@ static cublasStatus_t check_shape(struct blas_problem *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* "All matrix dimensions must meet the optimal requirements ... (i.e. pointers and matrix dimension
- * must support 16-byte alignment). A must be transposed and B non-transposed"; Ada is the first
- * with such kernels. */
+/* "All matrix dimensions must meet the optimal requirements listed in Tensor Core Usage (i.e.
+ * pointers and matrix dimension must support 16-byte alignment)", which leaves n open; "A must be
+ * transposed and B non-transposed" on Ada, the first with such kernels, and on Hopper. */
 static cublasStatus_t check_narrow(const struct blas_problem *p)
 {
     int major = 0, minor = 0;

@@ -25,6 +25,8 @@ static struct {
     pid_t process;
     struct device_rule fail[RULES_MAX], stall[RULES_MAX];
     int fails, stalls;
+    const char *seal; /* the name of a range, or NULL */
+    _Atomic bool sealed;
     _Atomic int broken[MADEUP_DEVICES_MAX];
     _Atomic bool peer[MADEUP_DEVICES_MAX][MADEUP_DEVICES_MAX];
 } device = {.once = PTHREAD_ONCE_INIT};
@@ -97,6 +99,7 @@ static void device_start(void)
         .connections = (int)device_number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1, 32),
         .lazy = loading == NULL || strcmp(loading, "EAGER") != 0,
     };
+    device.seal = getenv("MADEUP_SEAL");
     device.fails = device_rules("MADEUP_FAIL", device.fail);
     device.stalls = device_rules("MADEUP_STALL", device.stall);
     device.process = getpid();
@@ -106,6 +109,45 @@ const struct madeup_settings *madeup_settings(void)
 {
     (void)pthread_once(&device.once, device_start);
     return &device.settings;
+}
+
+/* What belongs before the first step: it may wait until the device has nothing to do, while another
+ * rank's work there waits for this rank; or it takes long. */
+static const char *const device_early[] = {
+    "cudaInitDevice",
+    "cudaDeviceEnablePeerAccess",
+    "cudaMalloc",
+    "cudaHostAlloc",
+    "cudaStreamCreateWithFlags",
+    "cudaStreamCreateWithPriority",
+    "cudaEventCreateWithFlags",
+    "cublasLtCreate",
+    "cublasLtMatmulAlgoCheck",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "ncclGetUniqueId",
+    "ncclCommInitRankConfig",
+    "ncclCommSplit",
+    "ncclMemAlloc",
+    "ncclCommRegister",
+    "ncclCommWindowRegister",
+    MADEUP_LOAD,
+    MADEUP_CONNECT,
+};
+
+static void device_check_seal(const char *function)
+{
+    if (!atomic_load(&device.sealed))
+        return;
+    for (size_t i = 0; i < sizeof(device_early) / sizeof(device_early[0]); i++)
+        if (strcmp(device_early[i], function) == 0)
+            madeup_fail("%s after the first range '%s'", function, device.seal);
+}
+
+void madeup_range(const char *name)
+{
+    (void)madeup_settings();
+    if (device.seal != NULL && strcmp(device.seal, name) == 0)
+        atomic_store(&device.sealed, true);
 }
 
 /* Is this call the n-th that a rule names? Its error, 0 where it is not. */
@@ -120,6 +162,7 @@ static int device_met(struct device_rule *rule, int count, const char *name, int
 int madeup_injected(const char *function, int usual)
 {
     (void)madeup_settings();
+    device_check_seal(function);
     return device_met(device.fail, device.fails, function, usual);
 }
 
@@ -207,6 +250,7 @@ cudaError_t cudaGetLastError(void)
     E(cudaErrorMemoryAllocation, "out of memory")                                                  \
     E(cudaErrorInitializationError, "initialization error")                                        \
     E(cudaErrorCudartUnloading, "driver shutting down")                                            \
+    E(cudaErrorInvalidConfiguration, "invalid configuration argument")                             \
     E(cudaErrorInvalidDevice, "invalid device ordinal")                                            \
     E(cudaErrorNoDevice, "no CUDA-capable device is detected")                                     \
     E(cudaErrorInvalidResourceHandle, "invalid resource handle")                                   \

@@ -1,8 +1,10 @@
 /* Launches of the project's own kernels on streams of the made-up device: the emulator of
  * tests/kernels/emulate runs them, one at a time. */
+#include "cuda/shared.h"
 #include "device/madeup/runtime.h"
 #include "emulate/native.h"
 
+#include <map>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -13,10 +15,15 @@ static std::mutex emulator;
 static std::mutex loaded_lock;
 static std::set<std::pair<int, const void *>> loaded;
 
-static bool kernel_load(const void *kernel)
+static void kernel_load(const void *kernel)
 {
-    std::lock_guard<std::mutex> locked(loaded_lock);
-    return loaded.insert({madeup_device(), kernel}).second;
+    {
+        std::lock_guard<std::mutex> locked(loaded_lock);
+        if (!madeup_settings()->lazy || !loaded.insert({madeup_device(), kernel}).second)
+            return;
+    }
+    (void)madeup_injected(MADEUP_LOAD, 0);
+    madeup_wait_idle(madeup_device());
 }
 
 /* ---- attributes ----------------------------------------------------------------------------- */
@@ -26,22 +33,40 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *about, const vo
     cudaError_t error = madeup_enter(__func__, cudaErrorNoKernelImageForDevice);
     if (error != cudaSuccess)
         return error;
-    if (kernel_load(kernel))
-        madeup_wait_idle(madeup_device());
+    kernel_load(kernel);
     *about = cudaFuncAttributes();
     about->maxThreadsPerBlock = 1024;
     about->numRegs = 32;
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute attribute, int value)
+/* Dynamic shared memory that launches of a kernel on a device may ask for, where that was set. What
+ * kernels have of static memory is not known here, and counted as none. */
+#define SHARED_USUAL (48 << 10)
+#define SHARED_MOST  (227 << 10)
+static std::mutex limit_lock;
+static std::map<std::pair<int, const void *>, int> limits;
+
+static bool kernel_fits(const void *kernel, size_t bytes)
+{
+    std::lock_guard<std::mutex> locked(limit_lock);
+    auto found = limits.find({madeup_device(), kernel});
+    return bytes <= (size_t)(found != limits.end() ? found->second : SHARED_USUAL);
+}
+
+extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute,
+                                            int value)
 {
     cudaError_t error = madeup_enter(__func__, cudaErrorInvalidValue);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         madeup_fail("cudaFuncSetAttribute of %d is not modelled", (int)attribute);
-    if (error == cudaSuccess && (value < 0 || value > 227 << 10))
+    if (error == cudaSuccess && (value < 0 || value > SHARED_MOST))
         error = madeup_leave(cudaErrorInvalidValue);
-    return error;
+    if (error != cudaSuccess)
+        return error;
+    std::lock_guard<std::mutex> locked(limit_lock);
+    limits[{madeup_device(), kernel}] = value;
+    return cudaSuccess;
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -62,18 +87,36 @@ static void kernel_drop(void *context)
     delete later;
 }
 
-/* As the launcher of a real one it returns the thread's last error, whichever call that was of. */
+/* What the programming guide's "Technical specifications per compute capability" allows. */
+static cudaError_t kernel_check(const emulate_later &later)
+{
+    const dim3 block = later.block, grid = later.grid;
+    if (block.x == 0 || block.y == 0 || block.z == 0 || block.z > 64 ||
+        (uint64_t)block.x * block.y * block.z > 1024 || grid.x > 0x7fffffffu || grid.y > 65535 ||
+        grid.z > 65535)
+        return cudaErrorInvalidConfiguration;
+    return kernel_fits(later.kernel, later.shared_bytes) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Asks for shared memory as the launcher of a real one does (cuda/native.cuh), and returns the
+ * thread's last error, whichever call that was of. */
 cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later)
 {
-    cudaError_t error = madeup_enter("cudaLaunchKernel", cudaErrorLaunchFailure);
+    cudaError_t error = cuda_need_shared(later.kernel, later.shared_bytes);
+    if (error != cudaSuccess) {
+        delete later.call;
+        return error;
+    }
+    error = madeup_enter("cudaLaunchKernel", cudaErrorLaunchFailure);
+    if (error == cudaSuccess)
+        error = madeup_leave(kernel_check(later));
     if (error == cudaSuccess && madeup_stream_device(stream) != madeup_device())
         error = madeup_leave(cudaErrorInvalidResourceHandle);
     if (error != cudaSuccess) {
         delete later.call;
         return cudaGetLastError();
     }
-    if (madeup_settings()->lazy && kernel_load(later.kernel))
-        madeup_wait_idle(madeup_device());
+    kernel_load(later.kernel);
     const char *slash = strrchr(later.file, '/');
     madeup_work work = {slash ? slash + 1 : later.file, kernel_run, kernel_drop,
                         new emulate_later(later)};

@@ -27,6 +27,9 @@
  *                           error e (default: the function's usual one); several, joined by ','.
  *                           Launches are "cudaLaunchKernel"; "work" is the n-th piece of work
  *                           that is run
+ *   MADEUP_SEAL=step        after the first range of this name (of those for profilers) what takes
+ *                           memory, makes a stream, event or communicator, loads a kernel or
+ *                           searches a plan ends the program
  *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself; a kernel
  *                           has the name of its file ("update.cu")
  *   MADEUP_BLAS_WITHOUT=4,6 epilogues of cuBLASLt for which there is no algorithm
@@ -57,6 +60,13 @@ void madeup_fail(const char *format, ...) __attribute__((noreturn, format(printf
 /* Every function of a library begins with this: 0, or the error that MADEUP_FAIL wants of this
  * call; `usual` where it names none. Any thread. */
 int madeup_injected(const char *function, int usual);
+
+/* A range begins that is named for profilers. */
+void madeup_range(const char *name);
+
+/* Work that is no function's, where calls have the names of functions. */
+#define MADEUP_LOAD    "loading a kernel"
+#define MADEUP_CONNECT "connecting ranks"
 
 /* The calling thread's device, and the number of a device's host. */
 int madeup_device(void);

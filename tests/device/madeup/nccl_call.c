@@ -56,6 +56,7 @@ static bool connect_ranks(struct ncclComm *comm, int kind)
     struct madeup_segment *segment = &comm->segment;
     if ((atomic_load(&segment->seat[comm->rank].connected) & bit) != 0)
         return true;
+    (void)madeup_injected(MADEUP_CONNECT, 0);
     madeup_wait_idle(comm->device);
     atomic_fetch_or(&segment->seat[comm->rank].connected, bit);
     madeup_segment_ring(segment);
@@ -82,6 +83,7 @@ static bool connect_peers(struct ncclComm *comm, const struct madeup_kernel *ker
     }
     if (!fresh)
         return true;
+    (void)madeup_injected(MADEUP_CONNECT, 0);
     madeup_wait_idle(comm->device);
     for (int i = 0; i < kernel->parts; i++) {
         struct madeup_box *box = connect_box(comm, &kernel->part[i]);

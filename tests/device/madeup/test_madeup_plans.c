@@ -7,6 +7,8 @@
 
 #include "base/half.h"
 #include "cuda/host.h"
+#include "cuda/products/conv.h"
+#include "cuda/products/conv_cudnn.h"
 #include "cuda/products/launch_fp8.h"
 #include "cuda/products/matmul.h"
 #include "cuda/rows/columns.h"
@@ -120,6 +122,30 @@ cudaError_t tess__cuda_fp8_narrow(cudaStream_t stream, enum tess_dtype dtype,
     madeup_fail("fp8 is not a subject of this test");
 }
 
+cudaError_t tess__cuda_conv_windows(cudaStream_t stream, enum tess_dtype dtype,
+                                    const struct cuda_windows *windows, const void *x,
+                                    void *columns)
+{
+    (void)stream;
+    (void)dtype;
+    (void)windows;
+    (void)x;
+    (void)columns;
+    madeup_fail("windows of several pixels are not a subject of this test");
+}
+
+cudaError_t tess__cuda_conv_gather(cudaStream_t stream, enum tess_dtype dtype,
+                                   const struct cuda_windows *windows, const float *columns,
+                                   void *dx)
+{
+    (void)stream;
+    (void)dtype;
+    (void)windows;
+    (void)columns;
+    (void)dx;
+    madeup_fail("windows of several pixels are not a subject of this test");
+}
+
 /* ---- a kernel of products alone -------------------------------------------------------------- */
 
 struct bench {
@@ -217,34 +243,70 @@ struct layer {
     float *dw, *dbias;
 };
 
-static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in, int64_t out)
+#define ROWS 64
+
+/* Memory for a layer of 64 rows, which op.desc describes; conv: of pixels. */
+static void layer_arrays(struct bench *b, struct layer *l)
 {
+    const int64_t in = l->op.desc.in, out = l->op.desc.out;
     struct tess_op_needs needs = {0};
-    memset(l, 0, sizeof(*l));
-    l->op.desc = (struct tess_op_desc){.kind = TESS_OP_LINEAR,
-                                       .dtype = TESS_BF16,
-                                       .rows = 64,
-                                       .leaf_rows = 64,
-                                       .in = in,
-                                       .out = out,
-                                       .input_grad = true};
+    TESS(l->op.desc.kind == TESS_OP_CONV2D ? tess__cuda_conv_needs(&l->op.desc, &needs)
+                                           : tess__cuda_linear_needs(&l->op.desc, &needs));
     l->op.kernel = &b->kernel;
-    TESS(tess__cuda_linear_needs(&l->op.desc, &needs));
     CUDA(cudaMalloc(&l->op.scratch, needs.scratch_bytes + 256));
-    l->x = array(b, true, 64 * in, 4);
+    l->x = array(b, true, ROWS * in, 4);
     l->w = array(b, true, in * out, 5);
-    l->dy = array(b, true, 64 * out, 6);
-    l->y = array(b, true, 64 * out, 7);
+    l->dy = array(b, true, ROWS * out, 6);
+    l->y = array(b, true, ROWS * out, 7);
     l->bias = array(b, true, out, 8);
     l->dw = array(b, false, in * out, 9);
     l->dbias = array(b, false, out, 10);
+}
+
+static enum tess_status layer_open_of(struct bench *b, struct layer *l, int64_t in, int64_t out,
+                                      int64_t leaf_rows, bool relu)
+{
+    *l = (struct layer){.op.desc = {.kind = TESS_OP_LINEAR,
+                                    .dtype = TESS_BF16,
+                                    .rows = ROWS,
+                                    .leaf_rows = leaf_rows,
+                                    .in = in,
+                                    .out = out,
+                                    .relu = relu,
+                                    .input_grad = true}};
+    layer_arrays(b, l);
     return tess__cuda_linear_open(&l->op);
+}
+
+static enum tess_status layer_open_conv(struct bench *b, struct layer *l, int64_t in, int64_t out)
+{
+    *l = (struct layer){.op.desc = {.kind = TESS_OP_CONV2D,
+                                    .dtype = TESS_BF16,
+                                    .rows = ROWS / 4,
+                                    .leaf_rows = ROWS / 8,
+                                    .height = 2,
+                                    .width = 2,
+                                    .window = 1,
+                                    .stride = 1,
+                                    .in = in,
+                                    .out = out,
+                                    .input_grad = true}};
+    layer_arrays(b, l);
+    return tess__cuda_conv_open(&l->op);
+}
+
+static enum tess_status layer_open(struct bench *b, struct layer *l, int64_t in, int64_t out)
+{
+    return layer_open_of(b, l, in, out, 64, false);
 }
 
 static void layer_close(struct layer *l)
 {
     void *const all[] = {l->op.scratch, l->x, l->w, l->dy, l->y, l->bias, l->dw, l->dbias};
-    tess__cuda_linear_close(&l->op);
+    if (l->op.desc.kind == TESS_OP_CONV2D)
+        tess__cuda_conv_close(&l->op);
+    else
+        tess__cuda_linear_close(&l->op);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         CUDA(cudaFree(all[i]));
 }
@@ -281,18 +343,55 @@ static void case_bias_gradient(void **state)
     bench_close(&b);
 }
 
-/* Where no algorithm adds a bias, layers without one work; and the other way round. */
+static float value_at(const uint16_t *bf16, int64_t at)
+{
+    return tess__f32_of_bf16(bf16[at]);
+}
+
+static void layer_forward(struct layer *l, const void *bias)
+{
+    TESS(l->op.desc.kind == TESS_OP_CONV2D
+             ? tess__cuda_conv2d_forward(&l->op, l->x, l->w, bias, l->y)
+             : tess__cuda_linear_forward(&l->op, l->x, l->w, bias, l->y));
+}
+
+/* The layer's result with its bias is that without it, and the bias. */
+static void expect_bias(const struct bench *b, struct layer *l, bool relu)
+{
+    const int64_t out = l->op.desc.out;
+    const size_t bytes = (size_t)(ROWS * out) * sizeof(uint16_t);
+    layer_forward(l, NULL);
+    uint16_t *plain = fetch(b, l->y, bytes);
+    layer_forward(l, l->bias);
+    uint16_t *with = fetch(b, l->y, bytes);
+    uint16_t *bias = fetch(b, l->bias, (size_t)out * sizeof(uint16_t));
+    for (int64_t i = 0; i < ROWS * out; i++) {
+        const float sum = value_at(plain, i) + value_at(bias, i % out);
+        if (relu && value_at(plain, i) == 0) /* what was below 0 is not known */
+            assert_true(value_at(with, i) >= 0 && value_at(with, i) <= 1);
+        else
+            assert_float_equal(value_at(with, i), relu && sum < 0 ? 0 : sum, 0.07);
+    }
+    free(plain);
+    free(with);
+    free(bias);
+}
+
+/* Where no algorithm adds a bias, a layer with one works all the same; where none multiplies, it is
+ * refused when it is opened. */
 static void case_bias(void **state)
 {
     (void)state;
     struct bench b;
     struct layer l;
     bench_open(&b);
-    setenv("MADEUP_BLAS_WITHOUT", "4", 1);
-    TESS(layer_open(&b, &l, 32, 24));
-    TESS(tess__cuda_linear_forward(&l.op, l.x, l.w, NULL, l.y));
-    assert_int_equal(tess__cuda_linear_forward(&l.op, l.x, l.w, l.bias, l.y), TESS_ERR_UNSUPPORTED);
-    layer_close(&l);
+    setenv("MADEUP_BLAS_WITHOUT", "4,6", 1);
+    for (int relu = 0; relu < 2; relu++)
+        for (int64_t leaf_rows = 16; leaf_rows <= 64; leaf_rows *= 4) {
+            TESS(layer_open_of(&b, &l, 32, 24, leaf_rows, relu > 0));
+            expect_bias(&b, &l, relu > 0);
+            layer_close(&l);
+        }
     setenv("MADEUP_BLAS_WITHOUT", "1,4", 1);
     assert_int_equal(layer_open(&b, &l, 40, 24), TESS_ERR_UNSUPPORTED);
     layer_close(&l);
@@ -328,6 +427,28 @@ static void case_mask(void **state)
     TESS(tess__cuda_plan_get(&b.kernel, &p, &plan));
     assert_non_null(plan);
     free(results(&b, plan, &p));
+    bench_close(&b);
+}
+
+/* The same of convolutions, with and without an algorithm that adds the bias. Their windows are of
+ * one pixel. */
+static void case_convolutions(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b);
+    for (int64_t at = 0; at < SHAPES; at++) {
+        struct layer l;
+        const int64_t in = 32 + 8 * at, out = 24 + 8 * (at % 3);
+        setenv("MADEUP_BLAS_WITHOUT", at % 2 > 0 ? "4" : "", 1);
+        TESS(layer_open_conv(&b, &l, in, out));
+        expect_bias(&b, &l, false);
+        TESS(tess__cuda_conv2d_backward_data(&l.op, l.dy, l.w, l.x));
+        TESS(tess__cuda_conv2d_backward_weight(&l.op, l.x, l.dy, l.dw, l.dbias));
+        CUDA(cudaStreamSynchronize(b.queue.native));
+        layer_close(&l);
+    }
+    unsetenv("MADEUP_BLAS_WITHOUT");
     bench_close(&b);
 }
 
@@ -382,9 +503,8 @@ static void case_store(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_opened_runs),
-        cmocka_unit_test(case_bias_gradient),
-        cmocka_unit_test(case_bias),
+        cmocka_unit_test(case_opened_runs), cmocka_unit_test(case_bias_gradient),
+        cmocka_unit_test(case_bias),        cmocka_unit_test(case_convolutions),
         cmocka_unit_test(case_store),
     };
     const struct CMUnitTest mask[] = {cmocka_unit_test(case_mask)};

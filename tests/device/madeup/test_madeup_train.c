@@ -2,7 +2,9 @@
  * `tessera train --device cuda` on devices made of host code (madeup.h): the module's own sources,
  * through the program. One hash of all parameters for every strategy, number of ranks and number of
  * devices, with several ranks on a device (threads) and with one each (processes over NCCL);
- * graphs; attention over the made-up cuDNN; and calls that fail. A word chooses the case.
+ * 16 and 8 bits; attention over the made-up cuDNN; graphs; and calls that fail. No rank takes
+ * memory, searches a plan or connects to another one after its first step began (MADEUP_SEAL). A
+ * word chooses one of the cases in main.
  */
 #include "harness/spawn.h"
 
@@ -24,6 +26,13 @@
 #define GPT                                                                                        \
     RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 8 "                 \
         "--optimizer adamw --grid 4 --tensor.canonical 4 "
+
+/* Sizes in multiples of 16, also of a part. */
+#define FP8                                                                                        \
+    "train --device cuda --data synthetic --synthetic-rows 8 --batch-size 2 --steps 2 "            \
+    "--evaluate off --save-weights off --timeout 60 --model gpt --gpt.layers 1 --gpt.heads 2 "     \
+    "--gpt.width 32 --data.length 32 --optimizer adamw --grid 2 --tensor.canonical 2 "             \
+    "--precision bf16 "
 
 static struct spawn spawn;
 
@@ -121,6 +130,29 @@ static void case_gpt(void **state)
              {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
              {4, "--strategy pp --ranks 4 --accumulate 4 --pp.schedule gpipe"},
              {8, "--strategy fsdp+tp+pp --ranks 8"});
+}
+
+static void case_bf16(void **state)
+{
+    (void)state;
+    ALL_SAME(CNN "--precision bf16 ", {2, "--strategy fsdp --ranks 2"},
+             {1, "--strategy pp --ranks 2 --accumulate 4"});
+    ALL_SAME(FP8, {1, "--strategy fsdp --ranks 2"}, {2, "--strategy tp --ranks 2"});
+}
+
+/* With a history, scales follow from what a rank has multiplied, so layouts differ; where the ranks
+ * are does not matter. */
+static void case_fp8(void **state)
+{
+    static const char *const cut[] = {"--strategy fsdp --ranks 2", "--strategy tp --ranks 2"};
+    char threads[17], processes[17];
+    (void)state;
+    ALL_SAME(FP8 "--fp8 now ", {1, "--strategy fsdp --ranks 2"}, {2, "--strategy tp --ranks 2"});
+    for (int c = 0; c < 2; c++) {
+        hash_of(1, FP8 "--fp8 history ", cut[c], threads);
+        hash_of(2, FP8 "--fp8 history ", cut[c], processes);
+        assert_string_equal(threads, processes);
+    }
 }
 
 static void case_graph(void **state)
@@ -227,15 +259,35 @@ static void case_choices(void **state)
         fail_msg("it ended with %d:\n%s%s", code, spawn.out, spawn.err);
 }
 
+/* Work that never ends: one sentence that names the rank and what it waits for. */
+static void hangs(const char *stall, int devices, const char *words, const char *part)
+{
+    setenv("MADEUP_STALL", stall, 1);
+    const int code = run(devices, MLP, words);
+    unsetenv("MADEUP_STALL");
+    if (code != 1 || strstr(spawn.err, part) == NULL || spawn_count(spawn.err, "error: ") != 1)
+        fail_msg("%s, %s ended with %d:\n%s%s", stall, words, code, spawn.out, spawn.err);
+}
+
+static void case_hangs(void **state)
+{
+    (void)state;
+    hangs("update.cu:1", 1, "--timeout 0.2", "has not ended after 2 s");
+    hangs("update.cu:1", 1, "--timeout 0.2 --strategy ddp --ranks 2", "has not ended after 2 s");
+    hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
         cmocka_unit_test(case_mlp),     cmocka_unit_test(case_cnn),
         cmocka_unit_test(case_gpt),     cmocka_unit_test(case_graph),
         cmocka_unit_test(case_cudnn),   cmocka_unit_test(case_failures),
-        cmocka_unit_test(case_choices),
+        cmocka_unit_test(case_choices), cmocka_unit_test(case_bf16),
+        cmocka_unit_test(case_fp8),     cmocka_unit_test(case_hangs),
     };
-    if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0)
+    if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
+        setenv("MADEUP_SEAL", "step", 1) != 0)
         return 2;
     cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(all, NULL, NULL);

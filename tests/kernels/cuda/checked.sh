@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # checked.sh FOLDER...: is the value of every call of CUDA, cuBLASLt, cuDNN and NCCL in the sources below each
 # FOLDER used? A call by name, or through a table of functions, that begins a statement or follows a cast to void
-# is an error. Lists those and fails if there is one.
+# is an error; so is CUDA_TRY of a variable, whose message names that in place of the call. Lists those and fails if
+# there is one.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 [ $# -gt 0 ] || { echo "usage: checked.sh FOLDER..." >&2; exit 2; }
@@ -32,6 +33,11 @@ while read -r file; do
         grep -vE "^[^A-Za-z]*[A-Za-z0-9]*_t ?\(|\<($silent) ?\(" || true)
     if [ -n "$found" ]; then
         printf '%s: what this returns is not used:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"
+        unchecked=$((unchecked + $(wc -l <<<"$found")))
+    fi
+    found=$(flat "$file" | grep -oE '\<(CUDA|CUBLAS|CUDNN|NCCL)_TRY\( ?[a-z_0-9]+ ?\) ?;' || true)
+    if [ -n "$found" ]; then
+        printf '%s: no call is named:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"
         unchecked=$((unchecked + $(wc -l <<<"$found")))
     fi
 done <"$list"

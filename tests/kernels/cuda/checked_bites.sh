@@ -63,6 +63,7 @@ bites bad.c 'void f(void) { cudnnDestroy(handle); }'
 bites bad.c 'void f(void) { library->cudnnDestroy(handle); }'
 bites bad.c 'void f(void) { (void)state.library->cudnnBackendFinalize(plan); }'
 bites bad.c 'void f(void) { cuInit(0); }'
+bites bad.c 'void f(void) { cudaError_t error = g(); CUDA_TRY(error); }'
 bites bad.cu 'void f(void *p) { cudaFree(p); }'
 bites bad.h 'static inline void f(void *p) { cudaFree(p); }'
 

@@ -1,0 +1,19 @@
+/* A kernel that does nothing, for tests of launches. */
+#ifndef TESTS_DEVICE_MADEUP_LAUNCH_H
+#define TESTS_DEVICE_MADEUP_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t launch_nothing(cudaStream_t stream, unsigned blocks_x, unsigned blocks_y,
+                           unsigned threads_x, unsigned threads_z, size_t shared_bytes);
+/* To be asked for more shared memory. */
+const void *launch_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
