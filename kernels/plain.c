@@ -192,10 +192,11 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
 }
 
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, const void *logits, float *max)
+                   int64_t stride, const void *logits, float *max, float *sum, float *target,
+                   float *best)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, xent_max, dtype, rows, classes, stride, logits, max);
+        KERNEL_RUN(kernel, xent_max, dtype, rows, classes, stride, logits, max, sum, target, best);
 }
 
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,

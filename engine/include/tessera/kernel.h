@@ -299,7 +299,8 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  * classes); the columns beyond are padding: never read as logits, and their gradient is 0. classes
  * may be 0. In this order, with a reduction over the parts after each of the first two:
  *
- *   xent_max    max[row] = greatest logit here, -inf where there is none
+ *   xent_max    max[row] = greatest logit here, -inf where there is none; sum, target, best [rows]
+ *               are for the same part's xent_sum to go on from: what is there is the backend's own
  *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
@@ -313,7 +314,8 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  * are below 2^24, so that f32 holds them.
  */
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, const void *logits, float *max);
+                   int64_t stride, const void *logits, float *max, float *sum, float *target,
+                   float *best);
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
                    int64_t stride, int64_t first, const void *logits, const int32_t *label,
                    const float *max, float *sum, float *target, float *best);
