@@ -72,6 +72,13 @@ void tess_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, f
         KERNEL_RUN(kernel, square_sum, count, block, scale, x, sum);
 }
 
+void tess_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
+                         int32_t count)
+{
+    if (count > 0)
+        KERNEL_RUN(kernel, square_sum_all, square, count);
+}
+
 void tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                       const void *x, double *sum)
 {

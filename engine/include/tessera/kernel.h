@@ -442,6 +442,7 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(count_zeros)                                                                                 \
     X(leaf_sum)                                                                                    \
     X(square_sum)                                                                                  \
+    X(square_sum_all)                                                                              \
     X(update)                                                                                      \
     X(update_all)                                                                                  \
     X(update_judge)                                                                                \
