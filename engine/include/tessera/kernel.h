@@ -153,6 +153,10 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx);
+/* Forward plus add[B, out], which is not y. A backend that fuses the two rounds their sum once,
+ * others each. */
+enum tess_status tess_linear_forward_add(struct tess_op *op, const void *x, const void *w,
+                                         const void *bias, const void *add, void *y);
 /*
  * before[B, out] = x w^T + bias, y = gelu(before), the GELU of tess_gelu_forward; and
  * dx[B, in] = (dy w) times the derivative of gelu at before[B, in], which is what the linear layer
@@ -168,6 +172,11 @@ enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *
  * NULL. */
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias);
+/* backward_weight and backward_data in one, which narrows dy to 8 bits once; dx may be x. term [B,
+ * in] not NULL: dx += what backward_data gives, rounded as in forward_add; a backend may use term
+ * for that. */
+enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const void *dy,
+                                      const void *w, float *dw, float *dbias, void *term, void *dx);
 
 /* y[B, OH, OW, out] = x[B, H, W, in] * w[out, window, window, in] + bias, cross-correlated, then
  * max(0, .) when desc.relu. */
@@ -397,6 +406,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(linear_forward)                                                                              \
     X(linear_backward_data)                                                                        \
     X(linear_backward_weight)                                                                      \
+    X(linear_forward_add)                                                                          \
+    X(linear_backward)                                                                             \
     X(linear_forward_gelu)                                                                         \
     X(linear_backward_data_gelu)                                                                   \
     X(conv2d_forward)                                                                              \

@@ -52,7 +52,8 @@ struct cuda_operands {
     void *bias;                     /* [m] of D's type; BGRADB: written, [n] */
     void *aux;                      /* GELU_AUX: written, DGELU: read; as D */
     const float *scale_a, *scale_b; /* device; 8-bit operands are multiplied by them */
-    float beta;                     /* D = op(A) op(B) + beta D, in f32, rounded once; 0 or 1 */
+    float beta;                     /* D = op(A) op(B) + beta C, in f32, rounded once; 0 or 1 */
+    const void *c;                  /* C, as D; NULL: D */
 };
 
 struct cuda_plan;
