@@ -129,6 +129,7 @@ enum tess_conv {
 struct tess_kernel_choices {
     bool tf32;           /* f32 operands are cut to the 10 bits of TF32 */
     bool autotune;       /* measure the ways to compute each shape when it is opened */
+    bool fp8_fast;       /* sums of 8-bit products keep what the units keep: 14 bits on Hopper */
     const char *store;   /* file that keeps what was measured; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
 };

@@ -17,6 +17,7 @@ enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
     p.a = tess__cuda_linear_type_x(d);
     p.b = tess__cuda_linear_type_dy(d);
     p.compute = tess__cuda_linear_compute(op);
+    p.fast = tess__cuda_matmul_is_fast(op->kernel, p.a);
     p.split = true; /* neither m nor n is a number of rows, and k is that of a leaf */
     /* 8-bit operands have been turned. */
     p.transpose_a = narrow;

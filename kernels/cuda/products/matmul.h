@@ -39,6 +39,7 @@ struct cuda_product {
     cublasLtEpilogue_t epilogue;
     cublasComputeType_t compute;
     bool transpose_a, transpose_b;
+    bool fast;  /* of 8-bit operands: see tess__cuda_matmul_fp8_fast */
     bool split; /* the sum over k may be cut into parts that run beside each other; they are added
                    in f32, in a fixed order. Only where n is no number of rows */
 };
@@ -114,6 +115,14 @@ cudaDataType_t tess__cuda_data_type(enum tess_dtype dtype);
 /* How products of this type add up, in plans made from here on: f32; of f32 in TF32 (10 bits of
  * fraction) where that was turned on, and the operation does not insist on f32. Off by default. */
 enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on);
+/*
+ * 8-bit products in plans made from here on add up in the tensor cores alone (cublasLt.h,
+ * CUBLASLT_MATMUL_DESC_FAST_ACCUM). Off, the library brings the sums to f32 every so many products
+ * on Hopper. Either is within the bound of tests/kernels/test_fp8.c, which is that of a sum that
+ * the units alone have made. Off by default.
+ */
+enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on);
+bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type);
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
                                               bool exact);
 
