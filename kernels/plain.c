@@ -72,6 +72,13 @@ void tess_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, f
         KERNEL_RUN(kernel, square_sum, count, block, scale, x, sum);
 }
 
+void tess_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
+                         int32_t count)
+{
+    if (count > 0)
+        KERNEL_RUN(kernel, square_sum_all, square, count);
+}
+
 void tess_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                       const void *x, double *sum)
 {
@@ -192,10 +199,11 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
 }
 
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, const void *logits, float *max)
+                   int64_t stride, const void *logits, float *max, float *sum, float *target,
+                   float *best)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, xent_max, dtype, rows, classes, stride, logits, max);
+        KERNEL_RUN(kernel, xent_max, dtype, rows, classes, stride, logits, max, sum, target, best);
 }
 
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,

@@ -28,6 +28,12 @@ enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, c
     return OP_RUN(op, TESS_OP_LINEAR, linear_backward_data, dy, w, dx);
 }
 
+enum tess_status tess_linear_forward_add(struct tess_op *op, const void *x, const void *w,
+                                         const void *bias, const void *add, void *y)
+{
+    return OP_RUN(op, TESS_OP_LINEAR, linear_forward_add, x, w, bias, add, y);
+}
+
 enum tess_status tess_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
                                           const void *bias, void *before, void *y)
 {
@@ -47,6 +53,14 @@ enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, 
         return prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out,
                              dbias);
     return OP_RUN(op, TESS_OP_LINEAR, linear_backward_weight, x, dy, dw, dbias);
+}
+
+enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const void *dy,
+                                      const void *w, float *dw, float *dbias, void *term, void *dx)
+{
+    if (op->desc.rows == 0)
+        return tess_linear_backward_weight(op, x, dy, dw, dbias);
+    return OP_RUN(op, TESS_OP_LINEAR, linear_backward, x, dy, w, dw, dbias, term, dx);
 }
 
 enum tess_status tess_conv2d_forward(struct tess_op *op, const void *x, const void *w,

@@ -102,7 +102,7 @@ static enum tess_status rows_xent_max(struct rows *r)
 {
     const int64_t classes = r->row[ROWS_CLASSES];
     tess_xent_max(r->kernel, r->dtype, r->rows[ROWS_CLASSES], classes, classes, r->array[0],
-                  r->small[0]);
+                  r->small[0], r->small[1], r->small[2], r->small[3]);
     return TESS_OK;
 }
 
@@ -148,8 +148,8 @@ static const struct rows_kernel {
     {"swiglu", ROWS_INNER, 3, 0, 0, 0, .from_two = tess_swiglu_forward},
     {"swiglu backward", ROWS_INNER, 5, 0, 0, 0, .run = rows_swiglu_grad},
     {"xent, loss and gradient", ROWS_CLASSES, 2, 3, 0, 0, .run = rows_xent},
-    {"xent max", ROWS_CLASSES, 1, 1, 0, 0, .run = rows_xent_max},
-    {"xent sum", ROWS_CLASSES, 1, 5, 0, 0, .run = rows_xent_sum},
+    {"xent max", ROWS_CLASSES, 1, 4, 0, 0, .run = rows_xent_max},
+    {"xent sum", ROWS_CLASSES, 0, 8, 0, 0, .run = rows_xent_sum},
     {"xent gradient, in place", ROWS_CLASSES, 2, 3, 0, 0, .run = rows_xent_grad},
 };
 

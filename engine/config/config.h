@@ -84,6 +84,7 @@ struct tess_cuda_options {
     bool graph;        /* record a step's work once and play it from then on */
     bool autotune;     /* measure the ways to multiply a shape and keep the fastest */
     bool tf32;         /* f32 products by units that keep 10 bits of the factors */
+    bool fp8_fast;     /* 8-bit products add up in the units alone */
     int32_t conv;      /* auto|im2col|cudnn: enum tess_conv */
     int32_t attention; /* own|cudnn|auto: enum tess_attention */
 };

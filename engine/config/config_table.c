@@ -179,6 +179,9 @@ const struct tess_option tess_cuda_option_table[] = {
     {"tf32", TESS_OPTION_BOOL, CUDA_FIELD(tf32), "off", 0, 0, NULL,
      "f32 products by tensor cores, which keep 10 bits of each factor: several times faster, with "
      "less precision than f32"},
+    {"fp8-fast", TESS_OPTION_BOOL, CUDA_FIELD(fp8_fast), "off", 0, 0, NULL,
+     "with --fp8, leave the sums of 8-bit products to the tensor cores, which keep 14 bits of them "
+     "on Hopper; off has them brought to f32 every few products, which costs time"},
     {"conv", TESS_OPTION_CHOICE, CUDA_FIELD(conv), "auto", 0, 0, "auto|im2col|cudnn",
      "who computes convolutions: im2col, windows laid out as matrices for cuBLASLt; cudnn, "
      "NVIDIA's library for them, not yet run on a device, leaf by leaf, and im2col where it has no "

@@ -103,6 +103,7 @@ static enum tess_status engine_choose(struct tess_engine *engine)
     const struct tess_cuda_options *options = &engine->config->cuda;
     const struct tess_kernel_choices choices = {
         .tf32 = options->tf32,
+        .fp8_fast = options->fp8_fast,
         .autotune = options->autotune,
         .conv = (enum tess_conv)options->conv,
         .attention = (enum tess_attention)options->attention,

@@ -282,18 +282,21 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     return tess__layer_forward_part(pass, &block->join, part, mixed, term);
 }
 
-/* A part's feed-forward of x [N, C], and its term [N, C] of the sum. */
+/* A part's feed-forward of x [N, C], and its term [N, C] of the sum; plus `add` unless that is
+ * NULL. */
 static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt_block *block,
                                    const struct tess_pass *pass, int32_t part, const void *x,
-                                   void *term)
+                                   const void *add, void *term)
 {
     const int64_t count = gpt->hidden;
+    const void *active = tess__gpt_at(pass, block->active, part * count);
     for (int32_t w = 0; w < gpt->widen_count; w++)
         TESS_TRY(tess__layer_forward_part(pass, &block->widen[w], part, x,
                                           tess__gpt_at(pass, block->hidden[w], part * count)));
     block_activate(gpt, block, pass, part);
-    return tess__layer_forward_part(pass, &block->narrow, part,
-                                    tess__gpt_at(pass, block->active, part * count), term);
+    if (add != NULL)
+        return tess__layer_forward_part_add(pass, &block->narrow, part, active, add, term);
+    return tess__layer_forward_part(pass, &block->narrow, part, active, term);
 }
 
 enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,
@@ -302,6 +305,8 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     void *middle = pass->tensor[block->middle];
     void *a = pass->tensor[block->normed[0]], *b = pass->tensor[block->normed[1]];
     const void *whole;
+    /* With dropout, or a sum over parts, between the last product and the residual: after them. */
+    const bool fused = gpt->axis.parts == 1 && gpt->dropout <= 0;
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
     TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], a, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
@@ -312,8 +317,10 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[1], pass->input, middle, middle, b));
     TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], b, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
-        TESS_TRY(
-            block_feed(gpt, block, pass, p, whole, block_term(gpt, block, pass, p, pass->output)));
+        TESS_TRY(block_feed(gpt, block, pass, p, whole, fused ? middle : NULL,
+                            block_term(gpt, block, pass, p, pass->output)));
+    if (fused)
+        return TESS_OK;
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, pass->output), pass->output));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_NARROW, pass->output, pass->output);
     tess_add(pass->kernel, pass->dtype, gpt->own_positions * gpt->width, middle, pass->output,
@@ -327,19 +334,16 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
  */
 
 /* Backward of layers that share the input x: dx = the sum of their terms. */
-static enum tess_status block_shared_backward(const struct gpt_state *gpt,
-                                              const struct gpt_block *block,
+static enum tess_status block_shared_backward(const struct gpt_block *block,
                                               const struct tess_pass *pass,
                                               const struct tess__layer *cut, int32_t count,
                                               int32_t part, const void *x, void *const *dy,
                                               void *dx)
 {
     TESS_TRY(tess__layer_backward_part(pass, &cut[0], part, x, dy[0], NULL, dx));
-    for (int32_t i = 1; i < count; i++) {
-        void *term = pass->tensor[block->term];
-        TESS_TRY(tess__layer_backward_part(pass, &cut[i], part, x, dy[i], NULL, term));
-        tess_add(pass->kernel, pass->dtype, gpt->positions * gpt->width, dx, term, dx);
-    }
+    for (int32_t i = 1; i < count; i++)
+        TESS_TRY(tess__layer_backward_onto(pass, &cut[i], part, x, dy[i], pass->tensor[block->term],
+                                           dx));
     return TESS_OK;
 }
 
@@ -361,8 +365,7 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
                              hidden[0], hidden[1]);
     else
         hidden[0] = active;
-    return block_shared_backward(gpt, block, pass, block->widen, gpt->widen_count, part, x, hidden,
-                                 dx);
+    return block_shared_backward(block, pass, block->widen, gpt->widen_count, part, x, hidden, dx);
 }
 
 static enum tess_status block_attend_backward(const struct gpt_state *gpt,
@@ -383,8 +386,8 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
                                      mixed_grad, lse + part * gpt->positions * gpt->part_heads,
                                      grad[0], grad[1], grad[2]));
     block_rope(gpt, pass, true, grad[0], grad[1]);
-    return block_shared_backward(gpt, block, pass, block->project, gpt->project_count, part, x,
-                                 grad, dx);
+    return block_shared_backward(block, pass, block->project, gpt->project_count, part, x, grad,
+                                 dx);
 }
 
 /* The gradient of what was dropped at `site`, all positions of it. dy stays. */

@@ -158,16 +158,21 @@ static int64_t head_classes(const struct gpt_state *gpt, int32_t part)
     return left < 0 ? 0 : left < gpt->words ? left : gpt->words;
 }
 
-/* What is known of a chunk's positions, for a part; sums and targets of a part lie side by side, so
- * that they cross the axis together. */
-static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pass, int stat,
-                        int32_t part)
+/*
+ * What is known of a chunk's positions, for a part; sums and targets of a part lie side by side, so
+ * that they cross the axis together. Without parts nothing crosses, and it lies where the loss will
+ * look for it.
+ */
+static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pass,
+                        const struct head_chunk *chunk, int stat, int32_t part)
 {
     const int64_t parts = gpt->axis.count;
     const int64_t at = stat == HEAD_MAX      ? part
                        : stat == HEAD_BEST   ? 3 * parts + part
                        : stat == HEAD_TARGET ? parts + 2 * part + 1
                                              : parts + 2 * part;
+    if (gpt->axis.parts == 1)
+        return (float *)pass->tensor[gpt->head.stats] + stat * gpt->positions + chunk->at;
     return (float *)pass->tensor[gpt->head.stat] + at * gpt->head.chunk;
 }
 
@@ -176,23 +181,27 @@ static enum tess_status head_measure(const struct gpt_state *gpt, const struct t
                                      const struct head_chunk *chunk)
 {
     const int64_t rows = gpt->head.chunk, words = gpt->words;
-    const float *max = head_stat(gpt, pass, HEAD_MAX, 0);
+    const float *max = head_stat(gpt, pass, chunk, HEAD_MAX, 0);
     for (int32_t p = 0; p < gpt->axis.count; p++) {
         TESS_TRY(tess_linear_forward(tess__layer_op(pass, gpt->head.op[0]), chunk->x,
                                      head_weight(gpt, pass, p), NULL, head_logits(gpt, pass, p)));
-        tess_xent_max(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
-                      head_logits(gpt, pass, p), head_stat(gpt, pass, HEAD_MAX, p));
+        tess_xent_max(
+            pass->kernel, pass->dtype, rows, head_classes(gpt, p), words, head_logits(gpt, pass, p),
+            head_stat(gpt, pass, chunk, HEAD_MAX, p), head_stat(gpt, pass, chunk, HEAD_SUM, p),
+            head_stat(gpt, pass, chunk, HEAD_TARGET, p), head_stat(gpt, pass, chunk, HEAD_BEST, p));
     }
-    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, HEAD_MAX, 0)));
+    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, chunk, HEAD_MAX, 0)));
     for (int32_t p = 0; p < gpt->axis.count; p++)
-        tess_xent_sum(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
-                      head_first(gpt, p), head_logits(gpt, pass, p), chunk->label, max,
-                      head_stat(gpt, pass, HEAD_SUM, p), head_stat(gpt, pass, HEAD_TARGET, p),
-                      head_stat(gpt, pass, HEAD_BEST, p));
-    TESS_TRY(tess_pass_sum_f32(pass, 2 * rows, head_stat(gpt, pass, HEAD_SUM, 0)));
-    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, HEAD_BEST, 0)));
+        tess_xent_sum(
+            pass->kernel, pass->dtype, rows, head_classes(gpt, p), words, head_first(gpt, p),
+            head_logits(gpt, pass, p), chunk->label, max, head_stat(gpt, pass, chunk, HEAD_SUM, p),
+            head_stat(gpt, pass, chunk, HEAD_TARGET, p), head_stat(gpt, pass, chunk, HEAD_BEST, p));
+    if (gpt->axis.parts == 1)
+        return TESS_OK;
+    TESS_TRY(tess_pass_sum_f32(pass, 2 * rows, head_stat(gpt, pass, chunk, HEAD_SUM, 0)));
+    TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, chunk, HEAD_BEST, 0)));
     for (int stat = 0; stat < HEAD_STATS; stat++)
-        tess_copy(pass->kernel, rows * (int64_t)sizeof(float), head_stat(gpt, pass, stat, 0),
+        tess_copy(pass->kernel, rows * (int64_t)sizeof(float), head_stat(gpt, pass, chunk, stat, 0),
                   (float *)pass->tensor[gpt->head.stats] + stat * gpt->positions + chunk->at);
     return TESS_OK;
 }
@@ -208,8 +217,8 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
         void *dlogits = head_logits(gpt, pass, p);
         tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), gpt->words,
                        head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
-                       head_stat(gpt, pass, HEAD_MAX, 0), head_stat(gpt, pass, HEAD_SUM, 0),
-                       dlogits);
+                       head_stat(gpt, pass, chunk, HEAD_MAX, 0),
+                       head_stat(gpt, pass, chunk, HEAD_SUM, 0), dlogits);
         TESS_TRY(tess_linear_backward_weight(tess__layer_op(pass, gpt->head.op[!chunk->first]),
                                              chunk->x, dlogits,
                                              chunk->dweight + p * head_weights(gpt), NULL));

@@ -183,19 +183,37 @@ static void *layer_terms(const struct tess_pass *pass, const struct tess__layer 
     return layer->terms < 0 ? y : pass->tensor[layer->terms];
 }
 
+static const void *layer_weight(const struct tess_pass *pass, const struct tess__layer *layer,
+                                int32_t part)
+{
+    return layer_at(pass, pass->param[layer->weight], part * layer->weight_count);
+}
+
+/* What forward adds in this part; NULL: nothing. */
+static const void *layer_bias(const struct tess_pass *pass, const struct tess__layer *layer,
+                              int32_t part)
+{
+    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
+        return layer_at(pass, pass->param[layer->bias], part * layer->bias_count);
+    return layer->bias >= 0 && pass->axis->first + part == 0 ? pass->param[layer->bias] : NULL;
+}
+
 enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
                                           const struct tess__layer *layer, int32_t part,
                                           const void *x, void *y)
 {
     struct tess_op *op = layer_op(pass, layer);
-    const void *weight = layer_at(pass, pass->param[layer->weight], part * layer->weight_count);
-    const void *bias = NULL;
-    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
-        bias = layer_at(pass, pass->param[layer->bias], part * layer->bias_count);
-    else if (layer->bias >= 0 && pass->axis->first + part == 0)
-        bias = pass->param[layer->bias];
+    const void *weight = layer_weight(pass, layer, part), *bias = layer_bias(pass, layer, part);
     return layer->kind == TESS_OP_CONV2D ? tess_conv2d_forward(op, x, weight, bias, y)
                                          : tess_linear_forward(op, x, weight, bias, y);
+}
+
+enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
+                                              const struct tess__layer *layer, int32_t part,
+                                              const void *x, const void *add, void *y)
+{
+    return tess_linear_forward_add(layer_op(pass, layer), x, layer_weight(pass, layer, part),
+                                   layer_bias(pass, layer, part), add, y);
 }
 
 static void dropout_whole(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
@@ -230,27 +248,41 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
     return TESS_OK;
 }
 
+/* Where a part's gradient of the bias goes; NULL: nowhere. */
+static float *layer_bias_grad(const struct tess_pass *pass, const struct tess__layer *layer,
+                              int32_t part)
+{
+    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
+        return pass->grad[layer->bias] + part * layer->bias_count;
+    return layer->bias >= 0 && part == 0 ? pass->grad[layer->bias] : NULL;
+}
+
 enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
                                            const struct tess__layer *layer, int32_t part,
                                            const void *x, const void *dy, const void *before,
                                            void *dx)
 {
     struct tess_op *op = layer_op(pass, layer);
-    const int64_t at = part * layer->weight_count;
-    const void *weight = layer_at(pass, pass->param[layer->weight], at);
-    float *dweight = pass->grad[layer->weight] + at, *dbias = NULL;
-    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
-        dbias = pass->grad[layer->bias] + part * layer->bias_count;
-    else if (layer->bias >= 0 && part == 0)
-        dbias = pass->grad[layer->bias];
+    const void *weight = layer_weight(pass, layer, part);
+    float *dweight = pass->grad[layer->weight] + part * layer->weight_count;
+    float *dbias = layer_bias_grad(pass, layer, part);
     if (layer->kind == TESS_OP_CONV2D) {
         TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
         return dx != NULL ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
     }
+    if (before == NULL && dx != NULL)
+        return tess_linear_backward(op, x, dy, weight, dweight, dbias, NULL, dx);
     TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
-    if (before != NULL)
-        return tess_linear_backward_data_gelu(op, dy, weight, before, dx);
-    return dx != NULL ? tess_linear_backward_data(op, dy, weight, dx) : TESS_OK;
+    return before != NULL ? tess_linear_backward_data_gelu(op, dy, weight, before, dx) : TESS_OK;
+}
+
+enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, void *term, void *dx)
+{
+    return tess_linear_backward(layer_op(pass, layer), x, dy, layer_weight(pass, layer, part),
+                                pass->grad[layer->weight] + part * layer->weight_count,
+                                layer_bias_grad(pass, layer, part), term, dx);
 }
 
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,

@@ -104,6 +104,11 @@ enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
                                           const struct tess__layer *layer, int32_t part,
                                           const void *x, void *y);
 
+/* The same of a linear layer, plus add: tess_linear_forward_add. */
+enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
+                                              const struct tess__layer *layer, int32_t part,
+                                              const void *x, const void *add, void *y);
+
 /*
  * The part's gradients of weight, bias and x; dx NULL: not computed; of a linear layer dx may be x.
  * The bias of a layer cut by rows is on every rank, and so is dy: the first part that a rank
@@ -114,6 +119,12 @@ enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
                                            const struct tess__layer *layer, int32_t part,
                                            const void *x, const void *dy, const void *before,
                                            void *dx);
+
+/* The same of a linear layer, but dx += the part's gradient of x: tess_linear_backward, with its
+ * room `term`. */
+enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, void *term, void *dx);
 
 /* y = layer(x); neither may alias the other. Collective over the tensor axis, as all below. */
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,

@@ -68,12 +68,17 @@ static bool optim_piece_counts(const struct tess_optim *optim, const struct tess
 static enum tess_status optim_gradient_sums(struct tess_optim *optim)
 {
     tess_fill(optim->kernel, optim->param_count * (int64_t)sizeof(*optim->sum), 0, optim->sum);
+    int32_t count = 0;
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
         if (!optim_is_buffer(piece) && optim_piece_counts(optim, piece))
-            tess_square_sum(optim->kernel, piece->count, piece->sum_block, 1, piece->g,
-                            &optim->sum[piece->param]);
+            optim->square[count++] = (struct tess_square){.count = piece->count,
+                                                          .block = piece->sum_block,
+                                                          .scale = 1,
+                                                          .x = piece->g,
+                                                          .sum = &optim->sum[piece->param]};
     }
+    tess_square_sum_all(optim->kernel, optim->square, count);
     return optim_reduce(optim, optim->param_count);
 }
 
@@ -259,7 +264,8 @@ enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *upl
     optim->tensor_state = (float *)(void *)left;
     optim->upload = upload;
     optim->update = calloc((size_t)optim->piece_count + 1, sizeof(*optim->update));
-    if (optim->update == NULL)
+    optim->square = calloc((size_t)optim->piece_count + 1, sizeof(*optim->square));
+    if (optim->update == NULL || optim->square == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the updates of %d pieces", optim->piece_count);
     optim->update_count = 0;
     for (int32_t i = 0; i < optim->piece_count; i++)
@@ -271,7 +277,9 @@ enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *upl
 void tess_optim_close(struct tess_optim *optim)
 {
     free(optim->update);
+    free(optim->square);
     optim->update = NULL;
+    optim->square = NULL;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */

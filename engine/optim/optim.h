@@ -144,6 +144,7 @@ struct tess_optim {
     float *tensor_state;               /* [param_count] with a tensor moment, else empty */
     void *upload;                      /* host: rates, age and unused of the coming step */
     struct tess_update *update;        /* [piece_count] of the pieces updated by one call */
+    struct tess_square *square;        /* [piece_count]: room for those that a step adds up */
     int32_t update_count;
 };
 

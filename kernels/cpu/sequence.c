@@ -231,8 +231,12 @@ void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t r
 /* ---- softmax and cross-entropy ------------------------------------------------------------ */
 
 void tess__cpu_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                        int64_t classes, int64_t stride, const void *logits, float *max)
+                        int64_t classes, int64_t stride, const void *logits, float *max, float *sum,
+                        float *target, float *best)
 {
+    (void)sum; /* xent_sum reads the logits again */
+    (void)target;
+    (void)best;
     struct cpu_xent x = {
         .dtype = dtype, .classes = classes, .stride = stride, .logits = logits, .max_out = max};
     sequence_share(kernel, tess__cpu_loops(kernel)->xent_max, &x, rows);

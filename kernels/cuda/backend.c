@@ -86,6 +86,7 @@ static enum tess_status cuda_choose(struct tess_kernel *kernel,
     TESS_TRY(tess__cuda_conv_choose(kernel, choices->conv));
     TESS_TRY(tess__cuda_attention_choose(kernel, choices->attention, choices->store));
     TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));
+    TESS_TRY(tess__cuda_matmul_fp8_fast(kernel, choices->fp8_fast));
     return tess__cuda_matmul_autotune(kernel, choices->autotune, choices->store);
 }
 

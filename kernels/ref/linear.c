@@ -162,6 +162,25 @@ enum tess_status tess__ref_linear_backward_weight(struct tess_op *op, const void
 }
 
 /* The two steps, each by the kernel's own slot: another backend's, where the operation is its. */
+enum tess_status tess__ref_linear_forward_add(struct tess_op *op, const void *x, const void *w,
+                                              const void *bias, const void *add, void *y)
+{
+    TESS_TRY(tess_linear_forward(op, x, w, bias, y));
+    tess_add(op->kernel, op->desc.dtype, op->desc.rows * op->desc.out, add, y, y);
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_linear_backward(struct tess_op *op, const void *x, const void *dy,
+                                           const void *w, float *dw, float *dbias, void *term,
+                                           void *dx)
+{
+    TESS_TRY(tess_linear_backward_weight(op, x, dy, dw, dbias));
+    TESS_TRY(tess_linear_backward_data(op, dy, w, term != NULL ? term : dx));
+    if (term != NULL)
+        tess_add(op->kernel, op->desc.dtype, op->desc.rows * op->desc.in, dx, term, dx);
+    return TESS_OK;
+}
+
 enum tess_status tess__ref_linear_forward_gelu(struct tess_op *op, const void *x, const void *w,
                                                const void *bias, void *before, void *y)
 {

@@ -11,6 +11,14 @@ void tess__ref_square_sum(struct tess_kernel *kernel, int64_t count, int32_t blo
     tess__square_sum(count, block, scale, x, sum);
 }
 
+void tess__ref_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
+                              int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        tess_square_sum(kernel, square[i].count, square[i].block, square[i].scale, square[i].x,
+                        square[i].sum);
+}
+
 void tess__ref_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                            const void *x, double *sum)
 {

@@ -1,5 +1,6 @@
 /*
- * 8-bit products of one backend (argv[1]), and the conversions they rest on.
+ * 8-bit products of one backend (argv[1]; with argv[2] "fast" by --cuda.fp8-fast), and the
+ * conversions they rest on.
  *
  * Conversions against a table of all codes made from the definition of the formats, searched for
  * the nearest; scales against the property that defines them; layers against sums in double of
@@ -672,6 +673,9 @@ int main(int argc, char **argv)
     const char *backend = device_backend(argc, argv);
     on_gpu = strcmp(backend, "cuda") == 0;
     device_open(&device, backend, (size_t)1 << 20);
+    const struct tess_kernel_choices fast = {.fp8_fast = true};
+    if (argc > 2 && device.kernel->ops->choose(device.kernel, &fast) != TESS_OK)
+        return 1;
     char why[200] = "";
     int status = device.kernel->ops->supports(&layers[0], why, sizeof(why))
                      ? cmocka_run_group_tests_name(backend, cases, NULL, NULL)

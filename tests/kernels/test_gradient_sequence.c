@@ -241,11 +241,12 @@ static void case_plain(void **state)
 enum { XENT_ROWS = 20, XENT_PARTS = 2 };
 static const int64_t xent_width[XENT_PARTS] = {7, 5}, xent_first[XENT_PARTS] = {0, 7};
 
-/* aux: max, sum, target, best; this reduces what `part` wrote into the rows before. */
+/* aux: max, sum, target, best of a part after the other; this reduces what `part` wrote into the
+ * rows before. */
 static void xent_reduce(struct problem *b, int aux, bool max, int part, float host[XENT_ROWS])
 {
     float got[XENT_ROWS];
-    device_get(&device, got, b->aux[aux], sizeof(got));
+    device_get(&device, got, b->aux[aux] + part * XENT_ROWS, sizeof(got));
     for (int i = 0; i < XENT_ROWS; i++)
         host[i] = part == 0 ? got[i] : max ? fmaxf(host[i], got[i]) : host[i] + got[i];
     if (part == XENT_PARTS - 1)
@@ -257,13 +258,16 @@ static void xent_forward(struct problem *b)
 {
     float max[XENT_ROWS], rest[3][XENT_ROWS], *aux = b->aux[0];
     for (int p = 0; p < XENT_PARTS; p++) {
+        const int64_t at = (int64_t)p * XENT_ROWS;
         tess_xent_max(device.kernel, TESS_F32, XENT_ROWS, xent_width[p], xent_width[p], b->p_dev[p],
-                      aux);
+                      aux + at, b->aux[1] + at, b->aux[2] + at, b->aux[3] + at);
         xent_reduce(b, 0, true, p, max);
     }
     for (int p = 0; p < XENT_PARTS; p++) {
+        const int64_t at = (int64_t)p * XENT_ROWS;
         tess_xent_sum(device.kernel, TESS_F32, XENT_ROWS, xent_width[p], xent_width[p],
-                      xent_first[p], b->p_dev[p], b->label, aux, b->aux[1], b->aux[2], b->aux[3]);
+                      xent_first[p], b->p_dev[p], b->label, aux, b->aux[1] + at, b->aux[2] + at,
+                      b->aux[3] + at);
         for (int i = 1; i < 4; i++)
             xent_reduce(b, i, i == 3, p, rest[i - 1]);
     }

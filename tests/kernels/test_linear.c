@@ -123,6 +123,76 @@ static void check_backward_weight(struct linear_case *c, struct tess_op *op)
     free(bound);
 }
 
+/* got [count], which is sum [count], good to its bound, plus add, each perhaps rounded on its own.
+ */
+static void check_sum(const char *what, enum tess_dtype dtype, const void *got_dev,
+                      const double *add, double *sum, double *bound, int64_t count)
+{
+    double *got = reals(count);
+    device_get_real(&device, dtype, got_dev, got, count);
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += add[i];
+        bound[i] += unit_of(dtype) * (fabs(sum[i]) + bound[i]) + tiny_of(dtype);
+    }
+    check_close(what, got, sum, bound, count);
+    free(got);
+}
+
+/* Forward and backward_data onto something that is there; a leaf's bits are those that it has
+ * alone.
+ */
+static void check_onto(struct linear_case *c, struct tess_op *op, struct draw *draw)
+{
+    const struct tess_op_desc *d = &c->d;
+    const int64_t count[2] = {d->rows * d->out, d->rows * d->in};
+    const int64_t leaf_count[2] = {d->leaf_rows * d->out, d->leaf_rows * d->in};
+    const size_t word = tess_dtype_bytes(d->dtype);
+    struct tess_op_desc one = *d;
+    one.rows = d->leaf_rows;
+    struct tess_op leaf;
+    device_op_open(&device, &one, &leaf);
+    for (int i = 0; i < 2; i++) {
+        double *add = draw_reals(draw, d->dtype, count[i]);
+        double *sum = reals(count[i]), *bound = reals(count[i]);
+        char *add_dev = device_put_real(&device, d->dtype, add, count[i]);
+        char *to = device_put_real(&device, d->dtype, add, count[i]);
+        char *alone = device_put_real(&device, d->dtype, add, count[i]);
+        char *term = device_array(&device, (size_t)count[i] * word);
+        float *dw = device_array(&device, (size_t)(d->out * d->in) * sizeof(float));
+        for (int64_t k = 0; k < count[i]; k++) {
+            const int64_t row = k / (i == 0 ? d->out : d->in), at = k % (i == 0 ? d->out : d->in);
+            double size;
+            sum[k] = i == 0 ? dot(c->x + row * d->in, 1, c->w + at * d->in, 1, d->in,
+                                  c->bias ? c->b[at] : 0, &size)
+                            : dot(c->dy + row * d->out, 1, c->w + at, d->in, d->out, 0, &size);
+            sum[k] = i == 0 && d->relu && sum[k] < 0 ? 0 : sum[k];
+            bound[k] = bound_of(d->dtype, (double)(i == 0 ? d->in : d->out), size, sum[k]);
+        }
+        for (int64_t l = -1; l < (d->rows > 0 ? d->rows / d->leaf_rows : 0); l++) {
+            struct tess_op *run = l < 0 ? op : &leaf;
+            const size_t at = l < 0 ? 0 : (size_t)(l * leaf_count[i]) * word;
+            const size_t other = l < 0 ? 0 : (size_t)(l * leaf_count[1 - i]) * word;
+            char *y = (l < 0 ? to : alone) + at;
+            const enum tess_status status =
+                i == 0 ? tess_linear_forward_add(run, (char *)c->x_dev + other, c->w_dev, c->b_dev,
+                                                 add_dev + at, y)
+                       : tess_linear_backward(run, (char *)c->x_dev + at, (char *)c->dy_dev + other,
+                                              c->w_dev, dw, NULL, term, y);
+            assert_int_equal(status, TESS_OK);
+        }
+        char *whole = device_fetch(&device, to, (size_t)count[i] * word);
+        char *leaves = device_fetch(&device, alone, (size_t)count[i] * word);
+        check_bytes("linear onto, by leaves", leaves, whole, (size_t)count[i] * word);
+        check_sum("linear onto", d->dtype, to, add, sum, bound, count[i]);
+        free(add);
+        free(sum);
+        free(bound);
+        free(whole);
+        free(leaves);
+    }
+    device_op_close(&leaf);
+}
+
 /* y, dx, dw and dbias of the whole, then of each leaf with an operation of one leaf: the same bits.
  */
 static void check_leaves(struct linear_case *c, struct tess_op *whole)
@@ -238,6 +308,7 @@ static void linear_run(struct linear_case *c, uint64_t seed)
     check_backward_weight(c, &op);
     check_leaves(c, &op);
     check_add(c, &op, &draw);
+    check_onto(c, &op, &draw);
     device_op_close(&op);
     linear_free(c);
 }

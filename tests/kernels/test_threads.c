@@ -331,7 +331,7 @@ static void run_xent(struct twin *twin, enum tess_dtype dtype)
     int32_t *label = take(twin, row_bytes), *correct = take(twin, row_bytes);
     for (int64_t i = 0; i < rows; i++)
         label[i] = (int32_t)(i * 7919 % classes) - (i == 3);
-    tess_xent_max(kernel, dtype, rows, classes, stride, logits, max);
+    tess_xent_max(kernel, dtype, rows, classes, stride, logits, max, sum, target, best);
     tess_xent_sum(kernel, dtype, rows, classes, stride, 0, logits, label, max, sum, target, best);
     tess_xent_loss(kernel, rows, 1, label, max, sum, target, best, loss, correct);
     tess_xent_grad(kernel, dtype, rows, classes, stride, 0, 0.5f, logits, label, max, sum, grad);

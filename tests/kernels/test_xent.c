@@ -151,34 +151,35 @@ static void xent_check_sequence(const struct xent_case *c, const struct xent_res
 static void xent_pass(const struct xent_case *c, struct xent_result *r, bool over)
 {
     void *logits[PART_MAX];
-    float *one[4] = {xent_rows(c), xent_rows(c), xent_rows(c), xent_rows(c)}, *all[4];
+    float *one[PART_MAX][4], *all[4], *loss = xent_rows(c);
     size_t bytes = (size_t)c->rows * sizeof(float);
     int32_t *label = device_array(&device, bytes), *correct = device_array(&device, bytes);
     device_put(&device, label, c->label, bytes);
     xent_start(c, r);
     for (int p = 0; p < c->parts; p++) {
         logits[p] = xent_put(c, p);
+        for (int i = 0; i < 4; i++)
+            one[p][i] = xent_rows(c);
         tess_xent_max(device.kernel, c->dtype, c->rows, c->cut[p + 1] - c->cut[p], c->stride,
-                      logits[p], one[0]);
-        xent_reduce(c, true, one[0], r->max);
+                      logits[p], one[p][0], one[p][1], one[p][2], one[p][3]);
+        xent_reduce(c, true, one[p][0], r->max);
     }
     all[0] = xent_rows(c);
     device_put(&device, all[0], r->max, bytes);
     for (int p = 0; p < c->parts; p++) {
         tess_xent_sum(device.kernel, c->dtype, c->rows, c->cut[p + 1] - c->cut[p], c->stride,
-                      c->cut[p], logits[p], label, all[0], one[1], one[2], one[3]);
-        xent_reduce(c, false, one[1], r->sum);
-        xent_reduce(c, false, one[2], r->target);
-        xent_reduce(c, true, one[3], r->best);
+                      c->cut[p], logits[p], label, all[0], one[p][1], one[p][2], one[p][3]);
+        xent_reduce(c, false, one[p][1], r->sum);
+        xent_reduce(c, false, one[p][2], r->target);
+        xent_reduce(c, true, one[p][3], r->best);
     }
     const float *const from[] = {r->max, r->sum, r->target, r->best};
     for (int i = 1; i < 4; i++) {
         all[i] = xent_rows(c);
         device_put(&device, all[i], from[i], bytes);
     }
-    tess_xent_loss(device.kernel, c->rows, 1, label, all[0], all[1], all[2], all[3], one[0],
-                   correct);
-    device_get(&device, r->loss, one[0], bytes);
+    tess_xent_loss(device.kernel, c->rows, 1, label, all[0], all[1], all[2], all[3], loss, correct);
+    device_get(&device, r->loss, loss, bytes);
     device_get(&device, r->correct, correct, bytes);
     if (c->rows > 0)
         xent_check_sequence(c, r, label, all);

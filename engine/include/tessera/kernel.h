@@ -137,6 +137,7 @@ enum tess_attention {
 struct tess_kernel_choices {
     bool tf32;           /* f32 operands are cut to the 10 bits of TF32 */
     bool autotune;       /* measure the ways to compute each shape when it is opened */
+    bool fp8_fast;       /* sums of 8-bit products keep what the units keep: 14 bits on Hopper */
     const char *store;   /* file that keeps what was measured, stays; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
     enum tess_attention attention; /* the same; once for a kernel */
@@ -166,6 +167,10 @@ enum tess_status tess_linear_forward(struct tess_op *op, const void *x, const vo
 /* dx[B, in] = dy[B, out] w. dy has the ReLU's backward applied already (tess_relu_backward). */
 enum tess_status tess_linear_backward_data(struct tess_op *op, const void *dy, const void *w,
                                            void *dx);
+/* Forward plus add[B, out], which is not y. A backend that fuses the two rounds their sum once,
+ * others each. */
+enum tess_status tess_linear_forward_add(struct tess_op *op, const void *x, const void *w,
+                                         const void *bias, const void *add, void *y);
 /*
  * before[B, out] = x w^T + bias, y = gelu(before), the GELU of tess_gelu_forward; and
  * dx[B, in] = (dy w) times the derivative of gelu at before[B, in], which is what the linear layer
@@ -181,6 +186,11 @@ enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *
  * NULL. */
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias);
+/* backward_weight and backward_data in one, which narrows dy to 8 bits once; dx may be x. term [B,
+ * in] not NULL: dx += what backward_data gives, rounded as in forward_add; a backend may use term
+ * for that. */
+enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const void *dy,
+                                      const void *w, float *dw, float *dbias, void *term, void *dx);
 
 /* y[B, OH, OW, out] = x[B, H, W, in] * w[out, window, window, in] + bias, cross-correlated, then
  * max(0, .) when desc.relu. */
@@ -312,7 +322,8 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  * classes); the columns beyond are padding: never read as logits, and their gradient is 0. classes
  * may be 0. In this order, with a reduction over the parts after each of the first two:
  *
- *   xent_max    max[row] = greatest logit here, -inf where there is none
+ *   xent_max    max[row] = greatest logit here, -inf where there is none; sum, target, best [rows]
+ *               are for the same part's xent_sum to go on from: what is there is the backend's own
  *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
@@ -326,7 +337,8 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  * are below 2^24, so that f32 holds them.
  */
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, const void *logits, float *max);
+                   int64_t stride, const void *logits, float *max, float *sum, float *target,
+                   float *best);
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
                    int64_t stride, int64_t first, const void *logits, const int32_t *label,
                    const float *max, float *sum, float *target, float *best);
@@ -408,6 +420,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(linear_forward)                                                                              \
     X(linear_backward_data)                                                                        \
     X(linear_backward_weight)                                                                      \
+    X(linear_forward_add)                                                                          \
+    X(linear_backward)                                                                             \
     X(linear_forward_gelu)                                                                         \
     X(linear_backward_data_gelu)                                                                   \
     X(conv2d_forward)                                                                              \
@@ -453,6 +467,7 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(count_zeros)                                                                                 \
     X(leaf_sum)                                                                                    \
     X(square_sum)                                                                                  \
+    X(square_sum_all)                                                                              \
     X(update)                                                                                      \
     X(update_all)                                                                                  \
     X(update_judge)                                                                                \

@@ -138,6 +138,16 @@ struct tess_update {
  */
 void tess_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
                      const float *x, struct tess_sum *sum);
+/* The same of several arrays, whose sums may be one; `square` may be reused at once. */
+struct tess_square {
+    int64_t count;
+    int32_t block;
+    float scale;
+    const float *x;
+    struct tess_sum *sum;
+};
+void tess_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
+                         int32_t count);
 /* verdict's grad_bad becomes the greater of itself and `flag` where x holds a NaN or infinity. */
 void tess_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
                     struct tess_verdict *verdict);

@@ -10,15 +10,23 @@
 /* State of a lane for the rows that it shares with three others: m fragments, rows group and group
  * + 8 of each. */
 template <int M> struct forward_rows {
-    float max[M][2]; /* greatest score so far, times scale_log2, rounded: the p and the rescaling of
-                        sums are all relative to this number */
+    float max[M][2]; /* the greatest score so far, times scale_log2, rounded, or up to FORWARD_SLACK
+                        less: the p and the rescaling of sums are all relative to this number */
     float sum[M][2]; /* of this lane's columns only */
 };
 
 /*
+ * How far, as a power of two, a row's weights may grow beyond 1 before y is rescaled: a new maximum
+ * alone is no reason to. Some of a warp's 16 M rows has one in most tiles (of scores in random
+ * order in n of the first n^2 / 32), and rescaling is 2 M D / 4 multiplications of a lane beside
+ * 12 M for the weights of 32 keys. 2^8 has room in f16, and costs no digit: y is divided by the
+ * sum of the same weights.
+ */
+#define FORWARD_SLACK 8.0f
+
+/*
  * Scores become weights p = exp2(score scale_log2 - max); sums and y are brought to the new max.
- * Most tiles raise no maximum of a warp's rows: then y is left alone, which is the same bits as
- * multiplying by 1.
+ * Where no row of a warp has one y is left alone, which is the same bits as multiplying by 1.
  */
 template <int M, int N, int DN>
 static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
@@ -35,7 +43,8 @@ static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
 #pragma unroll
             for (int n = 0; n < N; n++)
                 max = fmaxf(max, fmaxf(score[m][n][2 * half], score[m][n][2 * half + 1]));
-            max = fmaxf(rows.max[m][half], attention_row_max(max) * scale_log2);
+            max = attention_row_max(max) * scale_log2;
+            max = max > rows.max[m][half] + FORWARD_SLACK ? max : rows.max[m][half];
             /* A row of nothing but minus infinities must not become inf - inf. */
             float base = max == -INFINITY ? 0 : max;
             keep[m][half] = cuda_exp2(rows.max[m][half] - base);

@@ -6,13 +6,11 @@
 /* x has `in` columns, dy has `out`. */
 static const struct fp8_operand {
     enum cuda_fp8_format format;
-    bool of_x, turned;
+    bool of_x;
 } fp8_operands[CUDA_FP8_OPERAND_COUNT] = {
-    [CUDA_FP8_W] = {CUDA_FP8_E4M3, false, false},
-    [CUDA_FP8_X] = {CUDA_FP8_E4M3, true, false},
-    [CUDA_FP8_DY] = {CUDA_FP8_E5M2, false, false},
-    [CUDA_FP8_X_TURNED] = {CUDA_FP8_E4M3, true, true},
-    [CUDA_FP8_DY_TURNED] = {CUDA_FP8_E5M2, false, true},
+    [CUDA_FP8_W] = {CUDA_FP8_E4M3, false},         [CUDA_FP8_X] = {CUDA_FP8_E4M3, true},
+    [CUDA_FP8_DY] = {CUDA_FP8_E5M2, false},        [CUDA_FP8_X_TURNED] = {CUDA_FP8_E4M3, true},
+    [CUDA_FP8_DY_TURNED] = {CUDA_FP8_E5M2, false},
 };
 
 struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, void *packed)
@@ -109,7 +107,7 @@ enum tess_status tess__cuda_fp8_begin(struct tess_op *op, struct cuda_fp8 *fp8,
 
 enum tess_status tess__cuda_fp8_narrow_leaf(struct tess_op *op, struct cuda_fp8 *fp8,
                                             enum cuda_fp8_operand operand, const void *x,
-                                            uint8_t *y)
+                                            uint8_t *y, uint8_t *y_turned)
 {
     const struct tess_op_desc *d = &op->desc;
     const struct fp8_operand *about = &fp8_operands[operand];
@@ -122,7 +120,6 @@ enum tess_status tess__cuda_fp8_narrow_leaf(struct tess_op *op, struct cuda_fp8 
         CUDA_TRY(tess__cuda_fp8_scale(stream, about->format, false, tensor));
     }
     CUDA_TRY(tess__cuda_fp8_narrow(stream, d->dtype, about->format, d->leaf_rows, columns, x,
-                                   tensor, history, about->turned ? NULL : y,
-                                   about->turned ? y : NULL));
+                                   tensor, history, y, y_turned));
     return TESS_OK;
 }

@@ -10,7 +10,8 @@
 #include "cuda/products/launch_fp8.h"
 #include "cuda/products/matmul.h"
 
-/* Operands, each with a history of its own: x and dy come to two slots, once in either order. */
+/* Operands, each with a history of its own: x and dy come to two slots, once in either order; but
+ * dy in both orders to tess_linear_backward, as CUDA_FP8_DY. */
 enum cuda_fp8_operand {
     CUDA_FP8_W,
     CUDA_FP8_X,         /* forward */
@@ -41,10 +42,10 @@ enum tess_status tess__cuda_fp8_pack(struct tess_op *op, struct cuda_fp8 *fp8, c
 /* A call begins: with a history, make the scale of the call from it. x is the whole batch. */
 enum tess_status tess__cuda_fp8_begin(struct tess_op *op, struct cuda_fp8 *fp8,
                                       enum cuda_fp8_operand operand, const void *x);
-/* Narrow one leaf [leaf_rows, columns] to y; operands called turned to [columns, leaf_rows].
- * Without a history its scale is made first. */
+/* Narrow one leaf [leaf_rows, columns] to y and to y_turned [columns, leaf_rows]; either may be
+ * NULL. Without a history its scale is made first. */
 enum tess_status tess__cuda_fp8_narrow_leaf(struct tess_op *op, struct cuda_fp8 *fp8,
                                             enum cuda_fp8_operand operand, const void *x,
-                                            uint8_t *y);
+                                            uint8_t *y, uint8_t *y_turned);
 
 #endif

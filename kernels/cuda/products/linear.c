@@ -41,6 +41,7 @@ static struct cuda_product linear_product(const struct tess_op *op, enum linear_
     /* backward_data has w with its inner index slow, but in 8 bits: there it is kept turned. */
     p.transpose_a = !data || linear_is_narrow(d);
     p.compute = tess__cuda_linear_compute(op);
+    p.fast = tess__cuda_matmul_is_fast(op->kernel, p.a);
     const cublasLtEpilogue_t epilogue[LINEAR_PRODUCT_COUNT] = {
         [LINEAR_FORWARD] = d->relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT,
         [LINEAR_FORWARD_BIAS] = d->relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS,

@@ -20,6 +20,7 @@ struct linear_room tess__cuda_linear_room(const struct tess_op_desc *d, void *sc
     if (linear_is_narrow(d)) {
         r.narrow_x = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->in));
         r.narrow_dy = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out));
+        r.narrow_dy_turned = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out));
     }
     r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out * d->in, leaves, true));
     r.bias_tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out, leaves, false));
@@ -71,7 +72,9 @@ enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_ope
     *ready_out = leaf;
     if (!linear_is_narrow(d))
         return TESS_OK;
-    uint8_t *narrow = of_x ? room.narrow_x : room.narrow_dy;
+    const bool turned = operand == CUDA_FP8_X_TURNED || operand == CUDA_FP8_DY_TURNED;
+    uint8_t *narrow = of_x ? room.narrow_x : turned ? room.narrow_dy_turned : room.narrow_dy;
     *ready_out = narrow;
-    return tess__cuda_fp8_narrow_leaf(op, &data->fp8, operand, leaf, narrow);
+    return tess__cuda_fp8_narrow_leaf(op, &data->fp8, operand, leaf, turned ? NULL : narrow,
+                                      turned ? narrow : NULL);
 }

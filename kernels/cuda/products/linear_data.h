@@ -26,7 +26,7 @@ struct linear_data {
 /* Pieces of op->scratch; the first four with f32_math only, x and y of one leaf. */
 struct linear_room {
     float *x, *w, *y, *bias;
-    uint8_t *narrow_x, *narrow_dy; /* with fp8 only, of one leaf */
+    uint8_t *narrow_x, *narrow_dy, *narrow_dy_turned; /* with fp8 only, of one leaf */
     void *tree, *bias_tree, *columns;
     float *sum, *bias_sum; /* with add_grad: the sum over the leaves, before it is added */
     size_t bytes;
@@ -51,8 +51,11 @@ enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_ope
 /* The scale of an operand; NULL but for fp8. */
 const float *tess__cuda_linear_scale(const struct tess_op *op, enum cuda_fp8_operand operand);
 
-/* linear_weight.c: plans of the weight gradient. */
+/* linear_weight.c: plans of the weight gradient; and tess_linear_backward of fp8, without term. */
 enum tess_status tess__cuda_linear_weight_open(struct tess_op *op);
+enum tess_status tess__cuda_linear_narrow_backward(struct tess_op *op, const void *x,
+                                                   const void *dy, const void *w, float *dw,
+                                                   float *dbias, void *dx);
 
 /* Types of x and w, and of dy, in products; of their results. */
 cudaDataType_t tess__cuda_linear_type_x(const struct tess_op_desc *desc);

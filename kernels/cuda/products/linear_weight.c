@@ -17,6 +17,7 @@ enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
     p.a = tess__cuda_linear_type_x(d);
     p.b = tess__cuda_linear_type_dy(d);
     p.compute = tess__cuda_linear_compute(op);
+    p.fast = tess__cuda_matmul_is_fast(op->kernel, p.a);
     p.split = true; /* neither m nor n is a number of rows, and k is that of a leaf */
     /* 8-bit operands have been turned. */
     p.transpose_a = narrow;
@@ -36,16 +37,39 @@ enum tess_status tess__cuda_linear_weight_open(struct tess_op *op)
     return narrow ? TESS_OK : tess__cuda_plan_get(op->kernel, &p, &data->weight_and_bias);
 }
 
-static enum tess_status weight_leaf(struct tess_op *op, const void *x, const void *dy, float beta,
-                                    float *dw, float *dbias)
+/* A leaf's dx beside its dw: dy is narrowed for both at once. */
+static enum tess_status weight_and_data(struct tess_op *op, const void *dy, void *dx,
+                                        struct cuda_operands *weight)
+{
+    struct linear_data *data = op->data;
+    const struct linear_room room = tess__cuda_linear_room(&op->desc, op->scratch);
+    const struct cuda_operands o = {
+        .a = tess__cuda_fp8_weights(&op->desc, op->packed).turned,
+        .b = room.narrow_dy,
+        .d = dx,
+        .scale_a = tess__cuda_linear_scale(op, CUDA_FP8_W),
+        .scale_b = tess__cuda_linear_scale(op, CUDA_FP8_DY),
+    };
+    weight->b = room.narrow_dy_turned;
+    weight->scale_b = o.scale_b;
+    TESS_TRY(tess__cuda_fp8_narrow_leaf(op, &data->fp8, CUDA_FP8_DY, dy, room.narrow_dy,
+                                        room.narrow_dy_turned));
+    return tess__cuda_plan_run(op->kernel, data->rows[LINEAR_DATA].leaf, &o);
+}
+
+static enum tess_status weight_leaf(struct tess_op *op, const void *x, const void *dy,
+                                    struct cuda_operands o, void *dx)
 {
     const struct linear_data *data = op->data;
-    struct cuda_operands o = {.d = dw, .bias = dbias, .beta = beta};
     TESS_TRY(tess__cuda_linear_operand(op, CUDA_FP8_X_TURNED, x, &o.a));
-    TESS_TRY(tess__cuda_linear_operand(op, CUDA_FP8_DY_TURNED, dy, &o.b));
     o.scale_a = tess__cuda_linear_scale(op, CUDA_FP8_X_TURNED);
-    o.scale_b = tess__cuda_linear_scale(op, CUDA_FP8_DY_TURNED);
-    return tess__cuda_plan_run(op->kernel, dbias != NULL ? data->weight_and_bias : data->weight,
+    if (dx != NULL) {
+        TESS_TRY(weight_and_data(op, dy, dx, &o));
+    } else {
+        TESS_TRY(tess__cuda_linear_operand(op, CUDA_FP8_DY_TURNED, dy, &o.b));
+        o.scale_b = tess__cuda_linear_scale(op, CUDA_FP8_DY_TURNED);
+    }
+    return tess__cuda_plan_run(op->kernel, o.bias != NULL ? data->weight_and_bias : data->weight,
                                &o);
 }
 
@@ -53,6 +77,7 @@ static enum tess_status weight_leaf(struct tess_op *op, const void *x, const voi
 struct weight_target {
     float *dw, *dbias; /* dbias NULL: not by the products */
     float beta;        /* of the first product */
+    char *dx;          /* fp8: made too; NULL: not */
 };
 
 static enum tess_status weight_leaves(struct tess_op *op, const void *x, const void *dy,
@@ -72,8 +97,11 @@ static enum tess_status weight_leaves(struct tess_op *op, const void *x, const v
             dbias = tess__cuda_tree_leaf(&bias_tree, &bias_beta);
         if (row == 0)
             beta = target->beta;
-        TESS_TRY(weight_leaf(op, (const char *)x + (size_t)(row * d->in) * word,
-                             (const char *)dy + (size_t)(row * d->out) * word, beta, dw, dbias));
+        const struct cuda_operands o = {.d = dw, .bias = dbias, .beta = beta};
+        const size_t at = (size_t)(row * d->in) * word;
+        TESS_TRY(weight_leaf(op, (const char *)x + at,
+                             (const char *)dy + (size_t)(row * d->out) * word, o,
+                             target->dx != NULL ? target->dx + at : NULL));
         tess__cuda_tree_push(&tree);
         if (target->dbias != NULL)
             tess__cuda_tree_push(&bias_tree);
@@ -84,8 +112,8 @@ static enum tess_status weight_leaves(struct tess_op *op, const void *x, const v
     return TESS_OK;
 }
 
-enum tess_status tess__cuda_linear_backward_weight(struct tess_op *op, const void *x,
-                                                   const void *dy, float *dw, float *dbias)
+static enum tess_status weight_run(struct tess_op *op, const void *x, const void *dy, float *dw,
+                                   float *dbias, void *dx)
 {
     const struct tess_op_desc *d = &op->desc;
     struct linear_data *data = op->data;
@@ -101,10 +129,12 @@ enum tess_status tess__cuda_linear_backward_weight(struct tess_op *op, const voi
                  : d->add_grad ? room.bias_sum
                                : dbias,
         .beta = d->add_grad && !beside ? 1.0f : 0.0f,
+        .dx = dx,
     };
     if (d->fp8 != TESS_FP8_OFF) {
         TESS_TRY(tess__cuda_fp8_begin(op, &data->fp8, CUDA_FP8_X_TURNED, x));
-        TESS_TRY(tess__cuda_fp8_begin(op, &data->fp8, CUDA_FP8_DY_TURNED, dy));
+        TESS_TRY(tess__cuda_fp8_begin(op, &data->fp8, dx != NULL ? CUDA_FP8_DY : CUDA_FP8_DY_TURNED,
+                                      dy));
     }
     TESS_TRY(weight_leaves(op, x, dy, &target));
     if (beside)
@@ -115,4 +145,19 @@ enum tess_status tess__cuda_linear_backward_weight(struct tess_op *op, const voi
         CUDA_TRY(tess__cuda_column_sum(tess__cuda_stream(kernel), d->dtype, leaves, d->leaf_rows,
                                        d->out, dy, d->add_grad, dbias, room.columns));
     return TESS_OK;
+}
+
+enum tess_status tess__cuda_linear_backward_weight(struct tess_op *op, const void *x,
+                                                   const void *dy, float *dw, float *dbias)
+{
+    return weight_run(op, x, dy, dw, dbias, NULL);
+}
+
+enum tess_status tess__cuda_linear_narrow_backward(struct tess_op *op, const void *x,
+                                                   const void *dy, const void *w, float *dw,
+                                                   float *dbias, void *dx)
+{
+    struct linear_data *data = op->data;
+    TESS_TRY(tess__cuda_fp8_pack(op, &data->fp8, w));
+    return weight_run(op, x, dy, dw, dbias, dx);
 }

@@ -39,6 +39,7 @@ struct cuda_product {
     cublasLtEpilogue_t epilogue;
     cublasComputeType_t compute;
     bool transpose_a, transpose_b;
+    bool fast;  /* of 8-bit operands: see tess__cuda_matmul_fp8_fast */
     bool split; /* the sum over k may be cut into parts that run beside each other; they are added
                    in f32, in a fixed order. Only where n is no number of rows */
 };
@@ -52,7 +53,8 @@ struct cuda_operands {
     void *bias;                     /* [m] of D's type; BGRADB: written, [n] */
     void *aux;                      /* GELU_AUX: written, DGELU: read; as D */
     const float *scale_a, *scale_b; /* device; 8-bit operands are multiplied by them */
-    float beta;                     /* D = op(A) op(B) + beta D, in f32, rounded once; 0 or 1 */
+    float beta;                     /* D = op(A) op(B) + beta C, in f32, rounded once; 0 or 1 */
+    const void *c;                  /* C, as D; NULL: D */
 };
 
 struct cuda_plan;
@@ -117,6 +119,14 @@ cudaDataType_t tess__cuda_data_type(enum tess_dtype dtype);
 /* How products of this type add up, in plans made from here on: f32; of f32 in TF32 (10 bits of
  * fraction) where that was turned on, and the operation does not insist on f32. Off by default. */
 enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on);
+/*
+ * 8-bit products in plans made from here on add up in the tensor cores alone (cublasLt.h,
+ * CUBLASLT_MATMUL_DESC_FAST_ACCUM). Off, the library brings the sums to f32 every so many products
+ * on Hopper. Either is within the bound of tests/kernels/test_fp8.c, which is that of a sum that
+ * the units alone have made. Off by default.
+ */
+enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on);
+bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type);
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
                                               bool exact);
 

@@ -78,6 +78,19 @@ enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on)
     return TESS_OK;
 }
 
+enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on)
+{
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    tess__cuda_state(kernel)->plans->fp8_fast = on;
+    return TESS_OK;
+}
+
+bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type)
+{
+    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    return plans != NULL && plans->fp8_fast && matmul_type_bytes(type) == 1;
+}
+
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
                                               bool exact)
 {
@@ -105,11 +118,14 @@ static enum tess_status matmul_describe_work(struct cuda_plan *plan)
     const uint32_t epilogue = p->epilogue;
     const int32_t bias_type = p->d;
     const int64_t aux_stride = p->m;
+    const int8_t fast = 1;
     TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_TRANSA, &transpose[0],
                                  sizeof(transpose[0])));
     TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &transpose[1],
                                  sizeof(transpose[1])));
     TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    if (p->fast)
+        TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
     if (matmul_has_bias(p))
         TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
                                      sizeof(bias_type)));
@@ -273,7 +289,7 @@ static bool matmul_same(const struct cuda_product *a, const struct cuda_product 
            a->like_plain == b->like_plain && a->a == b->a && a->b == b->b && a->d == b->d &&
            a->epilogue == b->epilogue && a->compute == b->compute &&
            a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
-           a->split == b->split;
+           a->split == b->split && a->fast == b->fast;
 }
 
 enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cuda_product *product,

@@ -25,7 +25,7 @@ struct cuda_plan {
 
 struct cuda_plans {
     struct cuda_plan *first;
-    bool tune, tf32;
+    bool tune, tf32, fp8_fast;
     char store[4096]; /* "": none */
 };
 

@@ -94,7 +94,7 @@ static enum tess_status plan_check_operands(const struct cuda_plan *plan,
 {
     const struct cuda_product *p = &plan->product;
     if (!matmul_is_aligned(o->a, plan->align_a) || !matmul_is_aligned(o->b, plan->align_b) ||
-        !matmul_is_aligned(o->d, plan->align_d) ||
+        !matmul_is_aligned(o->d, plan->align_d) || !matmul_is_aligned(o->c, plan->align_d) ||
         (matmul_has_bias(p) && !matmul_is_aligned(o->bias, plan->align_bias)) ||
         (matmul_has_aux(p) && !matmul_is_aligned(o->aux, plan->align_d)))
         TESS_FAIL(TESS_ERR_INTERNAL,
@@ -110,8 +110,8 @@ static cublasStatus_t plan_launch(struct tess_kernel *kernel, const struct cuda_
     const struct cuda_state *state = tess__cuda_state(kernel);
     const float alpha = 1;
     return cublasLtMatmul(state->blas, plan->work, &alpha, o->a, plan->a, o->b, plan->b, &o->beta,
-                          o->d, plan->d, o->d, plan->d, &plan->algorithm, state->workspace,
-                          plan->workspace_bytes, tess__cuda_stream(kernel));
+                          o->c ? o->c : o->d, plan->d, o->d, plan->d, &plan->algorithm,
+                          state->workspace, plan->workspace_bytes, tess__cuda_stream(kernel));
 }
 
 enum tess_status tess__cuda_plan_run(struct tess_kernel *kernel, struct cuda_plan *plan,
@@ -197,7 +197,9 @@ enum tess_status tess__cuda_rows_run(struct tess_kernel *kernel, const struct cu
         TESS_TRY(rows_give(kernel, rows, rows->leaf, &leaf));
         leaf.b = (const char *)leaf.b + rows->b_bytes;
         leaf.d = (char *)leaf.d + rows->d_bytes;
-        if (leaf.aux != NULL) /* as D */
+        if (leaf.c != NULL) /* as D */
+            leaf.c = (const char *)leaf.c + rows->d_bytes;
+        if (leaf.aux != NULL)
             leaf.aux = (char *)leaf.aux + rows->d_bytes;
     }
     return TESS_OK;

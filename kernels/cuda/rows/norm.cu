@@ -15,7 +15,9 @@
 
 /* Threads of the widest block: the compiler then keeps to 128 registers. Elements of a row for one
  * thread: of the backward half as many while threads last, because it keeps two rows and two sums
- * for each of them. */
+ * for each of them. Where they do not last, in rows of more than 8192 elements, the sums would go
+ * to the stack: there they are a kernel of their own, which reads x and dy again (6 w), and the
+ * rest finds the row in the first-level cache when it comes back to it. */
 #define NORM_THREADS       512
 #define NORM_FORWARD_EACH  32
 #define NORM_BACKWARD_EACH 16
@@ -68,6 +70,13 @@ static __device__ __forceinline__ void norm_store(T *row, int64_t at, int64_t co
         cuda_store(row + at, v);
 }
 
+/* Does what is added come with the row? In f32, and element by element, there are no registers for
+ * that: it comes piece by piece. */
+template <typename T, bool WHOLE> static __device__ __forceinline__ constexpr bool norm_ahead()
+{
+    return WHOLE && sizeof(T) < sizeof(float);
+}
+
 /* ---- forward -------------------------------------------------------------------------------- */
 
 template <typename T> struct norm_forward_args {
@@ -83,6 +92,7 @@ static __device__ __forceinline__ void norm_read(const norm_shape &s, const norm
                                                  cuda_vec<T> (&x)[PIECES])
 {
     constexpr int piece = cuda_vec<T>::count;
+    const bool ahead = norm_ahead<T, WHOLE>();
     cuda_vec<T> more[PIECES];
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
@@ -90,11 +100,14 @@ static __device__ __forceinline__ void norm_read(const norm_shape &s, const norm
     if (!a.add)
         return;
 #pragma unroll
-    for (int p = 0; p < PIECES; p++)
+    for (int p = 0; p < PIECES && ahead; p++)
         more[p] =
             norm_load<T, WHOLE>(a.add + row * s.channels, (p * s.lanes + lane) * piece, count);
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
+        if (!ahead)
+            more[p] =
+                norm_load<T, WHOLE>(a.add + row * s.channels, (p * s.lanes + lane) * piece, count);
 #pragma unroll
         for (int i = 0; i < piece; i++)
             x[p].at[i] = cuda_from_f32<T>(cuda_to_f32(x[p].at[i]) + cuda_to_f32(more[p].at[i]));
@@ -207,6 +220,7 @@ static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
                                                          norm_sums<SPAN> &sums)
 {
     constexpr int piece = cuda_vec<T>::count, pieces = SPAN / piece;
+    const bool ahead = norm_ahead<T, WHOLE>();
     int64_t first = row * s.channels;
     cuda_vec<T> x[pieces], dy[pieces], more[pieces];
 #pragma unroll
@@ -214,7 +228,7 @@ static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
         int at = (p * s.lanes + lane) * piece;
         x[p] = norm_load<T, WHOLE>(a.x + first, at, count);
         dy[p] = norm_load<T, WHOLE>(a.dy + first, at, count);
-        if (a.add)
+        if (a.add && ahead)
             more[p] = norm_load<T, WHOLE>(a.add + first, at, count);
     }
     float mean = count > 0 && !s.rms ? a.mean[row] : 0.0f, rstd = count > 0 ? a.rstd[row] : 0.0f;
@@ -239,6 +253,8 @@ static __device__ __forceinline__ void norm_backward_row(const norm_shape &s,
     for (int p = 0; p < pieces; p++) {
         int at = (p * s.lanes + lane) * piece;
         cuda_vec<T> gamma = norm_load<T, WHOLE>(a.gamma, at, count), dx;
+        if (a.add && !ahead)
+            more[p] = norm_load<T, WHOLE>(a.add + first, at, count);
 #pragma unroll
         for (int i = 0; i < piece; i++) {
             float hat = (cuda_to_f32(x[p].at[i]) - mean) * rstd;
@@ -293,17 +309,107 @@ static __global__ void __launch_bounds__(NORM_THREADS)
         norm_gather<T, SPAN>(s, group, lane, sums.beta, total, a.dbeta + out);
 }
 
+/* The partial sums alone; a block takes a tile of columns of a slab. */
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    norm_columns_kernel(columns_shape s, norm_backward_args<T> a, bool rms, bool aligned)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    __shared__ float shared[ROWS_THREADS * piece];
+    columns_place here = columns_here<piece>(s);
+    float gamma[piece] = {}, beta[piece] = {};
+#pragma unroll 4
+    for (int64_t row = here.first + here.row; row < here.end; row += here.step) {
+        cuda_vec<T> x = rows_load(a.x + row * s.n, here.at, s.n, aligned);
+        cuda_vec<T> dy = rows_load(a.dy + row * s.n, here.at, s.n, aligned);
+        float mean = rms ? 0.0f : a.mean[row], rstd = a.rstd[row];
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float d = cuda_to_f32(dy.at[i]);
+            gamma[i] += d * ((cuda_to_f32(x.at[i]) - mean) * rstd);
+            beta[i] += d;
+        }
+    }
+    columns_fold<piece>(gamma, here, s.lanes, shared);
+    if (!rms)
+        columns_fold<piece>(beta, here, s.lanes, shared);
+    for (int i = 0; i < piece && here.row == 0; i++) {
+        if (here.at + i >= s.n)
+            continue;
+        a.dgamma[here.slab * s.n + here.at + i] = gamma[i];
+        if (!rms)
+            a.dbeta[here.slab * s.n + here.at + i] = beta[i];
+    }
+}
+
+/* dx alone, of rows of more than 8192 elements: a block takes a row, twice. */
+template <typename T>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    norm_wide_kernel(norm_shape s, norm_backward_args<T> a, bool aligned)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    __shared__ float shared[4 * ROWS_WARPS];
+    int64_t row = blockIdx.x, first = row * s.channels, begin = (int64_t)threadIdx.x * piece;
+    float mean = s.rms ? 0.0f : a.mean[row], rstd = a.rstd[row], sum = 0.0f, product = 0.0f;
+#pragma unroll 4
+    for (int64_t at = begin; at < s.channels; at += NORM_THREADS * piece) {
+        cuda_vec<T> x = rows_load(a.x + first, at, s.channels, aligned);
+        cuda_vec<T> dy = rows_load(a.dy + first, at, s.channels, aligned);
+        cuda_vec<T> gamma = rows_load(a.gamma, at, s.channels, aligned);
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float g = cuda_to_f32(gamma.at[i]) * cuda_to_f32(dy.at[i]);
+            sum += g;
+            product += g * ((cuda_to_f32(x.at[i]) - mean) * rstd);
+        }
+    }
+    rows_sum_pair(sum, product, NORM_THREADS, 0, shared);
+    sum = s.rms ? 0.0f : sum / (float)s.channels;
+    product /= (float)s.channels;
+#pragma unroll 2
+    for (int64_t at = begin; at < s.channels; at += NORM_THREADS * piece) {
+        cuda_vec<T> x = rows_load(a.x + first, at, s.channels, aligned);
+        cuda_vec<T> dy = rows_load(a.dy + first, at, s.channels, aligned);
+        cuda_vec<T> gamma = rows_load(a.gamma, at, s.channels, aligned), more = {}, dx;
+        if (a.add)
+            more = rows_load(a.add + first, at, s.channels, aligned);
+#pragma unroll
+        for (int i = 0; i < piece; i++) {
+            float hat = (cuda_to_f32(x.at[i]) - mean) * rstd;
+            float g = cuda_to_f32(gamma.at[i]) * cuda_to_f32(dy.at[i]);
+            float grad = rstd * (g - sum - hat * product);
+            dx.at[i] = cuda_from_f32<T>(a.add ? grad + cuda_to_f32(more.at[i]) : grad);
+        }
+        rows_store(a.dx + first, at, s.channels, aligned, dx);
+    }
+}
+
+/* The sums come first: dx may lie over dy. */
+template <typename T>
+static cudaError_t norm_backward_wide(cudaStream_t stream, const norm_shape &s,
+                                      const norm_backward_args<T> &a)
+{
+    const bool aligned = rows_aligned<T>(s.channels, a.x, a.dy, a.gamma, a.add, a.dx);
+    const columns_shape c = {s.rows / s.leaf_rows, s.leaf_rows, s.channels, s.slabs,
+                             s.slab_rows,          CUDA_WARP};
+    const cudaError_t error =
+        CUDA_LAUNCH(norm_columns_kernel<T>, columns_grid(c, cuda_vec<T>::count), ROWS_THREADS, 0,
+                    stream, c, a, s.rms, aligned);
+    return error != cudaSuccess ? error
+                                : CUDA_LAUNCH(norm_wide_kernel<T>, (unsigned)s.rows, NORM_THREADS,
+                                              0, stream, s, a, aligned);
+}
+
 template <typename T>
 static cudaError_t norm_backward(cudaStream_t stream, const norm_shape &s,
                                  const norm_backward_args<T> &a)
 {
-    bool whole = rows_aligned<T>(s.channels, a.x, a.dy, a.gamma, a.add, a.dx);
-    bool narrow = s.channels <= 16 * s.lanes;
-    auto kernel = !whole && narrow            ? norm_backward_kernel<T, 16, false>
-                  : !whole                    ? norm_backward_kernel<T, 32, false>
+    if (s.channels > 16 * s.lanes)
+        return norm_backward_wide(stream, s, a);
+    const bool whole = rows_aligned<T>(s.channels, a.x, a.dy, a.gamma, a.add, a.dx);
+    auto kernel = !whole                      ? norm_backward_kernel<T, 16, false>
                   : s.channels <= 8 * s.lanes ? norm_backward_kernel<T, 8, true>
-                  : narrow                    ? norm_backward_kernel<T, 16, true>
-                                              : norm_backward_kernel<T, 32, true>;
+                                              : norm_backward_kernel<T, 16, true>;
     return CUDA_LAUNCH(kernel, (unsigned)(s.rows / s.leaf_rows * s.slabs), s.lanes * s.groups,
                        (size_t)s.channels * sizeof(float), stream, s, a);
 }

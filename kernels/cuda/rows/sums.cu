@@ -20,7 +20,9 @@ static unsigned sums_blocks(int64_t count, int64_t per_block)
 
 /* ---- sums of squares ------------------------------------------------------------------------ */
 
-#define SQUARE_PAIRS (SUMS_THREADS / 2)
+#define SQUARE_PAIRS  (SUMS_THREADS / 2)
+#define SQUARE_TURNS  8  /* 64 Ki elements for a thread block: two waves for 124 million */
+#define SQUARE_PIECES 96 /* of a launch: less than 4 KiB of parameters */
 
 /* Elements i .. i + 3 of x, zeros from count on. */
 static __device__ __forceinline__ float4 square_load(const float *x, int64_t i, int64_t count,
@@ -42,6 +44,46 @@ static __device__ __forceinline__ double square_step(double lane, float x, float
     return lane + value * value; /* the square is exact: fused or not, the bits are the same */
 }
 
+/* One array, and the first block of the launch that is its own. */
+struct square_piece {
+    const float *x;
+    long long *sum;
+    int64_t count;
+    float scale;
+    int32_t first_block;
+    int16_t block;
+    bool aligned;
+};
+
+/* By value, as the kernel's parameter. */
+struct square_batch {
+    int32_t count;
+    square_piece piece[SQUARE_PIECES];
+};
+
+/* Squares of elements [begin, begin + block) of an array, by two threads; those beyond `end` are 0.
+ * The sum is that of both. */
+static __device__ __forceinline__ double square_block(const square_piece &a, int64_t begin,
+                                                      int64_t end, int side)
+{
+    float4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = square_load(a.x, begin + 4 * side + 8 * j, end, a.aligned);
+    double lane[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        lane[0] = square_step(lane[0], v[j].x, a.scale);
+        lane[1] = square_step(lane[1], v[j].y, a.scale);
+        lane[2] = square_step(lane[2], v[j].z, a.scale);
+        lane[3] = square_step(lane[3], v[j].w, a.scale);
+    }
+#pragma unroll
+    for (int l = 0; l < 4; l++)
+        lane[l] = __dadd_rn(lane[l], __shfl_xor_sync(CUDA_FULL, lane[l], 1));
+    return __dadd_rn(__dadd_rn(lane[0], lane[2]), __dadd_rn(lane[1], lane[3]));
+}
+
 /*
  * Two threads take a block of up to 64 elements, in the order of ref/square.h: one has the lanes 0
  * to 3, the other 4 to 7, so that each element is read once, 16 bytes at a time:
@@ -50,62 +92,85 @@ static __device__ __forceinline__ double square_step(double lane, float x, float
  *     thread    0     1      0       1       0
  *
  * Every pair of threads keeps digits of its own in shared memory, [limb][pair], which are added up
- * over the block at the end and into `sum` by one atomic per limb.
+ * over the thread block at the end and into `sum` by one atomic per limb. A thread block has
+ * SQUARE_TURNS turns in one array.
  */
 __global__ void __launch_bounds__(SUMS_THREADS)
-    sums_square(int64_t count, int block, float scale, const float *x, long long *sum, bool aligned)
+    sums_square(const __grid_constant__ square_batch batch)
 {
     __shared__ long long limb[TESS_SUM_LIMBS * SQUARE_PAIRS];
     const int t = (int)threadIdx.x, pair = t / 2, side = t % 2;
     for (int i = t; i < TESS_SUM_LIMBS * SQUARE_PAIRS; i += SUMS_THREADS)
         limb[i] = 0;
+    int p = 0; /* the last array that begins no later than this thread block */
+    while (p + 1 < batch.count && batch.piece[p + 1].first_block <= (int)blockIdx.x)
+        p++;
+    const square_piece a = batch.piece[p];
     __syncthreads();
 
-    const int64_t blocks = (count + block - 1) / block;
-    for (int64_t turn = (int64_t)blockIdx.x * SQUARE_PAIRS; turn < blocks;
-         turn += (int64_t)gridDim.x * SQUARE_PAIRS) {
-        const int64_t begin = (turn + pair) * block; /* may be beyond the end */
-        const int64_t end = begin + block < count ? begin + block : count;
-        float4 v[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            v[j] = square_load(x, begin + 4 * side + 8 * j, end, aligned);
-        double lane[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            lane[0] = square_step(lane[0], v[j].x, scale);
-            lane[1] = square_step(lane[1], v[j].y, scale);
-            lane[2] = square_step(lane[2], v[j].z, scale);
-            lane[3] = square_step(lane[3], v[j].w, scale);
-        }
-#pragma unroll
-        for (int l = 0; l < 4; l++)
-            lane[l] = __dadd_rn(lane[l], __shfl_xor_sync(CUDA_FULL, lane[l], 1));
+    const int64_t first = (int64_t)((int)blockIdx.x - a.first_block) * SQUARE_TURNS * SQUARE_PAIRS;
+    const int64_t blocks = (a.count + a.block - 1) / a.block;
+    for (int64_t turn = first; turn < blocks && turn < first + SQUARE_TURNS * SQUARE_PAIRS;
+         turn += SQUARE_PAIRS) {
+        const int64_t begin = (turn + pair) * a.block; /* may be beyond the end */
+        const int64_t end = begin + a.block < a.count ? begin + a.block : a.count;
+        const double square = square_block(a, begin, end, side);
         if (side == 0 && turn + pair < blocks)
-            fixed_add(limb + pair, SQUARE_PAIRS,
-                      __dadd_rn(__dadd_rn(lane[0], lane[2]), __dadd_rn(lane[1], lane[3])));
+            fixed_add(limb + pair, SQUARE_PAIRS, square);
     }
     __syncthreads();
 
     for (int k = cuda_warp(); k < TESS_SUM_LIMBS; k += SUMS_THREADS / CUDA_WARP) {
         long long total = 0;
-        for (int p = cuda_lane(); p < SQUARE_PAIRS; p += CUDA_WARP)
-            total += limb[k * SQUARE_PAIRS + p];
+        for (int q = cuda_lane(); q < SQUARE_PAIRS; q += CUDA_WARP)
+            total += limb[k * SQUARE_PAIRS + q];
         total = cuda_warp_sum(total);
         if (cuda_lane() == 0 && total != 0)
-            atomicAdd(reinterpret_cast<unsigned long long *>(sum + k), (unsigned long long)total);
+            atomicAdd(reinterpret_cast<unsigned long long *>(a.sum + k), (unsigned long long)total);
     }
+}
+
+static cudaError_t square_all(cudaStream_t stream, const struct tess_square *square, int32_t count)
+{
+    square_batch batch;
+    int64_t blocks = 0;
+    batch.count = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const struct tess_square *s = &square[i];
+        const int64_t each = (int64_t)SQUARE_TURNS * SQUARE_PAIRS * s->block;
+        if (s->count <= 0)
+            continue;
+        batch.piece[batch.count++] = {s->x,
+                                      reinterpret_cast<long long *>(s->sum->limb),
+                                      s->count,
+                                      s->scale,
+                                      (int32_t)blocks,
+                                      (int16_t)s->block,
+                                      cuda_aligned16(s->x) && s->block % 4 == 0};
+        blocks += (s->count + each - 1) / each;
+        if (batch.count < SQUARE_PIECES)
+            continue;
+        cudaError_t error =
+            CUDA_LAUNCH(sums_square, (unsigned)blocks, SUMS_THREADS, 0, stream, batch);
+        if (error != cudaSuccess)
+            return error;
+        batch.count = 0;
+        blocks = 0;
+    }
+    return CUDA_LAUNCH(sums_square, (unsigned)blocks, SUMS_THREADS, 0, stream, batch);
+}
+
+void tess__cuda_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
+                               int32_t count)
+{
+    tess__cuda_note(kernel, square_all(tess__cuda_stream(kernel), square, count), "square_sum");
 }
 
 void tess__cuda_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
                            const float *x, struct tess_sum *sum)
 {
-    unsigned blocks = sums_blocks(count, SQUARE_PAIRS * (int64_t)block);
-    tess__cuda_note(kernel,
-                    CUDA_LAUNCH(sums_square, blocks, SUMS_THREADS, 0, tess__cuda_stream(kernel),
-                                count, block, scale, x, reinterpret_cast<long long *>(sum->limb),
-                                cuda_aligned16(x) && block % 4 == 0),
-                    "square_sum");
+    const struct tess_square square = {count, block, scale, x, sum};
+    tess__cuda_square_sum_all(kernel, &square, 1);
 }
 
 /* ---- elements that are something: not finite, zero ------------------------------------------- */

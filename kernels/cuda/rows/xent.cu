@@ -1,13 +1,14 @@
 /*
- * Softmax and cross-entropy: the three passes over parts of the classes (vocabulary parallel) and
- * the whole in one kernel. A row belongs to a warp, or from 1025 classes on to a block of 256.
+ * Softmax and cross-entropy: over parts of the classes (vocabulary parallel) and the whole in one
+ * kernel. A row belongs to a warp, or from 1025 classes on to a block of 256.
  *
- * Bytes a logit of w bytes: xent_max and xent_sum read it once each (w), xent_grad reads it and
- * writes the gradient in its place (2 w); softmax_xent reads it for the sum (online: Milakov and
- * Gimelshein 2018, algorithm 3), reads it again and writes (3 w, of which the second reading finds
- * a row of 100 KB in the second-level cache). A thread has 4 loads of 16 bytes under way, a
- * multiprocessor with 2048 threads 128 KiB. What could bind instead of memory is the exponential:
- * by 2^x it is a subtraction, a multiplication and one instruction of the special function unit.
+ * Bytes a logit of w bytes: xent_max reads it once (w) for maximum and sum together (online:
+ * Milakov and Gimelshein 2018, algorithm 3), and xent_sum, which has 32 bytes a row to do, not at
+ * all; xent_grad reads it and writes the gradient in its place (2 w). softmax_xent is the same in
+ * one (3 w, of which the second reading finds a row of 100 KB in the second-level cache). A thread
+ * has 4 loads of 16 bytes under way, a multiprocessor with 2048 threads 128 KiB. What could bind
+ * instead of memory is the exponential: by 2^x it is a subtraction, a multiplication and one
+ * instruction of the special function unit.
  */
 #include "cuda/rows/rows.cuh"
 #include "cuda/slots.h"
@@ -60,58 +61,89 @@ static __device__ __forceinline__ void xent_each(const xent_shape &s, const T *r
     }
 }
 
+/* ---- one pass over a row --------------------------------------------------------------------- */
+
+/* The state of a thread for a row: the greatest logit so far and its first index, and the sum of
+ * exp(x - max) so far. */
+struct xent_online {
+    float max, sum, best;
+};
+
+/* One piece: the sum is brought to the new maximum, then the piece is added. With nothing above
+ * -inf so far there is no maximum to subtract: 0 stands for it. */
+template <typename T>
+static __device__ __forceinline__ void xent_take(xent_online &o, const cuda_vec<T> &v, int64_t at)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    float greatest = o.max;
+#pragma unroll
+    for (int i = 0; i < piece; i++)
+        greatest = fmaxf(greatest, cuda_to_f32(v.at[i]));
+    if (greatest > o.max) {
+#pragma unroll
+        for (int i = piece - 1; i >= 0; i--)
+            if (cuda_to_f32(v.at[i]) == greatest)
+                o.best = -(float)(at + i);
+        o.sum *= xent_exp(o.max, greatest);
+        o.max = greatest;
+    }
+    float shift = o.max == -INFINITY ? 0.0f : o.max;
+#pragma unroll
+    for (int i = 0; i < piece; i++)
+        o.sum += xent_exp(cuda_to_f32(v.at[i]), shift);
+}
+
+/* A row, by its group, whose threads all get the same. Classes are below 2^24: best is exact. */
+template <typename T>
+static __device__ __forceinline__ xent_online xent_row_online(const xent_shape &s, const T *row,
+                                                              float *shared)
+{
+    xent_online o = {-INFINITY, 0.0f, -INFINITY}, all;
+    xent_each(s, row, s.classes, [&](const cuda_vec<T> &v, int64_t at) { xent_take(o, v, at); });
+    all.max = rows_max(o.max, s.lanes, shared);
+    all.sum =
+        rows_sum(o.max == -INFINITY ? o.sum : o.sum * xent_exp(o.max, all.max), s.lanes, shared);
+    all.best = rows_max(o.max == all.max ? o.best : -INFINITY, s.lanes, shared);
+    return all;
+}
+
 /* ---- parts ---------------------------------------------------------------------------------- */
 
+/* sum and best by the part's own maximum, which is kept in target too: max is reduced in place. */
 template <typename T>
 static __global__ void __launch_bounds__(ROWS_THREADS)
-    xent_max_kernel(xent_shape s, const T *logits, float *max)
+    xent_max_kernel(xent_shape s, const T *logits, float *max, float *sum, float *target,
+                    float *best)
 {
     __shared__ float shared[ROWS_WARPS];
     int64_t row = xent_row(s);
     if (row >= s.rows)
         return;
-    float greatest = -INFINITY;
-    xent_each(s, logits + row * s.stride, s.classes, [&](const cuda_vec<T> &v, int64_t) {
-#pragma unroll
-        for (int i = 0; i < cuda_vec<T>::count; i++)
-            greatest = fmaxf(greatest, cuda_to_f32(v.at[i]));
-    });
-    greatest = rows_max(greatest, s.lanes, shared);
-    if (threadIdx.x % s.lanes == 0)
-        max[row] = greatest;
+    xent_online o = xent_row_online(s, logits + row * s.stride, shared);
+    if (threadIdx.x % s.lanes > 0)
+        return;
+    max[row] = target[row] = o.max;
+    sum[row] = o.sum;
+    best[row] = o.best;
 }
 
-/* best is the first class whose logit is the greatest, as its negative: classes are below 2^24.
- * Elements beyond the classes are -inf: they add 0, or NaN to what is NaN without them (a greatest
- * of -inf), and a real class comes before them. */
+/*
+ * From the part's own maximum to that of all parts; a thread takes a row. Where nothing is above
+ * -inf the sum is NaN, as that of the definition.
+ */
 template <typename T>
 static __global__ void __launch_bounds__(ROWS_THREADS)
     xent_sum_kernel(xent_shape s, const T *logits, const int32_t *label, const float *max,
                     float *sum, float *target, float *best)
 {
-    __shared__ float shared[ROWS_WARPS];
-    int64_t row = xent_row(s);
+    int64_t row = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x;
     if (row >= s.rows)
         return;
-    float greatest = max[row], total = 0.0f, found = -INFINITY;
-    const T *from = logits + row * s.stride;
-    xent_each(s, from, s.classes, [&](const cuda_vec<T> &v, int64_t at) {
-#pragma unroll
-        for (int i = 0; i < cuda_vec<T>::count; i++) {
-            float logit = cuda_to_f32(v.at[i]);
-            total += xent_exp(logit, greatest);
-            if (logit == greatest)
-                found = fmaxf(found, -(float)(s.first + at) - (float)i);
-        }
-    });
-    total = rows_sum(total, s.lanes, shared);
-    found = rows_max(found, s.lanes, shared);
-    if (threadIdx.x % s.lanes > 0)
-        return;
     int64_t here = label[row] - s.first; /* negative for padding too */
-    sum[row] = total;
-    target[row] = here >= 0 && here < s.classes ? cuda_to_f32(from[here]) : 0.0f;
-    best[row] = found;
+    float own = target[row], all = max[row];
+    sum[row] = s.classes > 0 ? sum[row] * xent_exp(own, all) : 0.0f;
+    best[row] = own < all ? -INFINITY : best[row] - (float)s.first;
+    target[row] = here >= 0 && here < s.classes ? cuda_to_f32(logits[row * s.stride + here]) : 0.0f;
 }
 
 /* One row's gradient, over all of its stride; `own` is the label among the classes here. Every
@@ -194,36 +226,6 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 
 /* ---- whole ---------------------------------------------------------------------------------- */
 
-/* The state of a thread for a row: the greatest logit so far and its first index, and the sum of
- * exp(x - max) so far. */
-struct xent_online {
-    float max, sum, best;
-};
-
-/* One piece: the sum is brought to the new maximum, then the piece is added. With nothing above
- * -inf so far there is no maximum to subtract: 0 stands for it. */
-template <typename T>
-static __device__ __forceinline__ void xent_take(xent_online &o, const cuda_vec<T> &v, int64_t at)
-{
-    constexpr int piece = cuda_vec<T>::count;
-    float greatest = o.max;
-#pragma unroll
-    for (int i = 0; i < piece; i++)
-        greatest = fmaxf(greatest, cuda_to_f32(v.at[i]));
-    if (greatest > o.max) {
-#pragma unroll
-        for (int i = piece - 1; i >= 0; i--)
-            if (cuda_to_f32(v.at[i]) == greatest)
-                o.best = -(float)(at + i);
-        o.sum *= xent_exp(o.max, greatest);
-        o.max = greatest;
-    }
-    float shift = o.max == -INFINITY ? 0.0f : o.max;
-#pragma unroll
-    for (int i = 0; i < piece; i++)
-        o.sum += xent_exp(cuda_to_f32(v.at[i]), shift);
-}
-
 template <typename T>
 static __global__ void __launch_bounds__(ROWS_THREADS)
     xent_whole_kernel(xent_shape s, float scale, const T *logits, const int32_t *label, T *dlogits,
@@ -246,20 +248,15 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     }
     const T *from = logits + row * s.stride;
     float target = cuda_to_f32(from[own]);
-    xent_online o = {-INFINITY, 0.0f, -INFINITY};
-    xent_each(s, from, s.classes, [&](const cuda_vec<T> &v, int64_t at) { xent_take(o, v, at); });
-    float max = rows_max(o.max, s.lanes, shared);
-    float sum =
-        rows_sum(o.max == -INFINITY ? o.sum : o.sum * xent_exp(o.max, max), s.lanes, shared);
-    float best = rows_max(o.max == max ? o.best : -INFINITY, s.lanes, shared);
+    xent_online o = xent_row_online(s, from, shared);
     if (leader) {
-        loss[row] = logf(sum) - (target - max);
-        correct[row] = -best == (float)own;
+        loss[row] = logf(o.sum) - (target - o.max);
+        correct[row] = -o.best == (float)own;
     }
     /* dlogits may be the logits: the target has been read by all. */
     __syncwarp();
     if (dlogits)
-        xent_write(s, from, own, scale, max, sum, dlogits + row * s.stride);
+        xent_write(s, from, own, scale, o.max, o.sum, dlogits + row * s.stride);
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -278,12 +275,13 @@ static void xent_slot(struct tess_kernel *kernel, const char *where, enum tess_d
 }
 
 void tess__cuda_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                         int64_t classes, int64_t stride, const void *logits, float *max)
+                         int64_t classes, int64_t stride, const void *logits, float *max,
+                         float *sum, float *target, float *best)
 {
     xent_slot(kernel, "xent_max", dtype, {rows, classes, stride, 0, 0, false}, logits, logits,
               [&](auto type, const xent_shape &s, unsigned blocks) {
                   return CUDA_LAUNCH(xent_max_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
-                                     tess__cuda_stream(kernel), s, logits, max);
+                                     tess__cuda_stream(kernel), s, logits, max, sum, target, best);
               });
 }
 
@@ -293,8 +291,9 @@ void tess__cuda_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                          float *best)
 {
     xent_slot(kernel, "xent_sum", dtype, {rows, classes, stride, first, 0, false}, logits, logits,
-              [&](auto type, const xent_shape &s, unsigned blocks) {
-                  return CUDA_LAUNCH(xent_sum_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
+              [&](auto type, const xent_shape &s, unsigned) {
+                  return CUDA_LAUNCH(xent_sum_kernel<decltype(type)>,
+                                     cuda_blocks(s.rows, ROWS_THREADS), ROWS_THREADS, 0,
                                      tess__cuda_stream(kernel), s, logits, label, max, sum, target,
                                      best);
               });

@@ -44,6 +44,7 @@ struct blas_work {
     uint32_t epilogue;
     int32_t bias_type; /* -1: D's */
     int64_t aux_stride;
+    int8_t fast;
     void *bias, *aux;
     const float *scale_a, *scale_b; /* device */
 };

@@ -225,6 +225,8 @@ cublasStatus_t blas_check(cublasLtMatmulDesc_t work, const cublasLtMatrixLayout_
     };
     const cudaDataType_t type[4] = {p.a.type, p.b.type, p.c.type, p.d.type};
     p.narrow = check_is_narrow(p.a.type);
+    if (p.work.fast != 0 && !p.narrow)
+        madeup_fail("fast accumulation of operands that are not of 8 bits is not modelled");
     cublasStatus_t status = check_shape(&p);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas_check_types(p.work.compute, p.work.scale_type, type);

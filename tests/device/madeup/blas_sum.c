@@ -158,7 +158,8 @@ static void sum_part(const struct blas_run *run, const struct sum_operands *o, i
                      int64_t from, int64_t to, float *sum)
 {
     const struct blas_problem *p = &run->problem;
-    const int64_t step = p->narrow ? 8 * run->sum.step : run->sum.step;
+    const int64_t all = to > from ? to - from : 1;
+    const int64_t step = !p->narrow ? run->sum.step : p->work.fast ? all : 8 * run->sum.step;
     const int64_t blocks = (to - from + step - 1) / step;
     float *block = o->sum + 2 * p->m;
     memset(sum, 0, (size_t)p->m * sizeof(*sum));

@@ -399,6 +399,58 @@ static void case_bias(void **state)
     bench_close(&b);
 }
 
+/* Random numbers of [0, 2) on the device, in e4m3. */
+static void *narrow_array(const struct bench *b, size_t count, uint64_t seed)
+{
+    uint8_t *codes = malloc(count);
+    void *memory;
+    for (size_t i = 0; i < count; i++)
+        codes[i] = (uint8_t)(draw_next(&seed) % 0x40);
+    CUDA(cudaMalloc(&memory, count));
+    CUDA(cudaMemcpyAsync(memory, codes, count, cudaMemcpyHostToDevice, b->queue.native));
+    CUDA(cudaStreamSynchronize(b->queue.native));
+    free(codes);
+    return memory;
+}
+
+/* 8-bit products add up in the units alone where that is chosen: a long sum keeps fewer bits. */
+static void case_fast(void **state)
+{
+    (void)state;
+    const float one[4] = {1, 1, 1, 1};
+    double total[2] = {0, 0};
+    struct bench b;
+    bench_open(&b);
+    float *scale = array(&b, false, 4, 1);
+    CUDA(cudaMemcpyAsync(scale, one, sizeof(one), cudaMemcpyHostToDevice, b.queue.native));
+    for (int fast = 0; fast < 2; fast++) {
+        struct cuda_plan *plan;
+        struct cuda_product p = tess__cuda_product(16, 16, 4096, CUDA_R_8F_E4M3);
+        TESS(tess__cuda_matmul_fp8_fast(&b.kernel, fast));
+        p.d = CUDA_R_32F;
+        p.transpose_a = true;
+        p.fast = tess__cuda_matmul_is_fast(&b.kernel, p.a);
+        TESS(tess__cuda_plan_get(&b.kernel, &p, &plan));
+        assert_non_null(plan);
+        struct cuda_operands o = {.a = narrow_array(&b, 16 * 4096, 1),
+                                  .b = narrow_array(&b, 16 * 4096, 2),
+                                  .d = array(&b, false, 256, 3),
+                                  .scale_a = scale,
+                                  .scale_b = scale};
+        TESS(tess__cuda_plan_run(&b.kernel, plan, &o));
+        float *sums = fetch(&b, o.d, 256 * sizeof(float));
+        for (int i = 0; i < 256; i++)
+            total[fast] += (double)sums[i];
+        free(sums);
+        CUDA(cudaFree((void *)(uintptr_t)o.a));
+        CUDA(cudaFree((void *)(uintptr_t)o.b));
+        CUDA(cudaFree(o.d));
+    }
+    CUDA(cudaFree(scale));
+    assert_true(total[1] < total[0]); /* positive ones, of which more is cut off */
+    bench_close(&b);
+}
+
 /* What has been opened runs: with every algorithm that the library names first. */
 static void case_opened_runs(void **state)
 {
@@ -505,7 +557,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_opened_runs), cmocka_unit_test(case_bias_gradient),
         cmocka_unit_test(case_bias),        cmocka_unit_test(case_convolutions),
-        cmocka_unit_test(case_store),
+        cmocka_unit_test(case_store),       cmocka_unit_test(case_fast),
     };
     const struct CMUnitTest mask[] = {cmocka_unit_test(case_mask)};
     if (argc > 1 && strcmp(argv[1], "mask") == 0) {

@@ -19,6 +19,20 @@ static void case_default(void **state)
     assert_false(tess__cuda_runs_on("90a ptx", 7, 5));
 }
 
+/* What a package is built for. */
+static void case_package(void **state)
+{
+    (void)state;
+    static const char archs[] = "80 86 89 90a 100 120";
+    assert_true(tess__cuda_runs_on(archs, 8, 0));
+    assert_true(tess__cuda_runs_on(archs, 8, 7));
+    assert_true(tess__cuda_runs_on(archs, 9, 0));
+    assert_true(tess__cuda_runs_on(archs, 10, 3));
+    assert_true(tess__cuda_runs_on(archs, 12, 1));
+    assert_false(tess__cuda_runs_on(archs, 7, 5));
+    assert_false(tess__cuda_runs_on(archs, 11, 0)); /* ptx's */
+}
+
 static void case_real(void **state)
 {
     (void)state;
@@ -43,6 +57,7 @@ int main(void)
 {
     static const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_default),
+        cmocka_unit_test(case_package),
         cmocka_unit_test(case_real),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -36,6 +36,7 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
     ops.fill = tess__cuda_fill;
     ops.copy = tess__cuda_copy;
     ops.square_sum = tess__cuda_square_sum;
+    ops.square_sum_all = tess__cuda_square_sum_all;
     ops.find_nonfinite = tess__cuda_find_nonfinite;
     ops.count_zeros = tess__cuda_count_zeros;
     ops.find_flag = tess__cuda_find_flag;

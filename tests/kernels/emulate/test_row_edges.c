@@ -127,7 +127,7 @@ static void run_xent(struct way *w, int64_t n)
           *target = way_floats(rows);
     float *best = way_keep_words(w, rows), *loss = way_keep_words(w, rows);
     int32_t *correct = way_keep_words(w, rows);
-    tess__cuda_xent_max(kernel, w->dtype, rows, n, stride, x, max);
+    tess__cuda_xent_max(kernel, w->dtype, rows, n, stride, x, max, sum, target, best);
     tess__cuda_xent_sum(kernel, w->dtype, rows, n, stride, 0, x, label, max, sum, target, best);
     tess__cuda_xent_grad(kernel, w->dtype, rows, n, stride, 0, 0.5f, x, label, max, sum, d);
     void *own = way_draw(w, rows * n), *over = way_keep(w, (size_t)(rows * n) * word);
@@ -152,7 +152,8 @@ static void run_xent_alone(struct way *w, int64_t n)
         int64_t each = i == 0 ? rows : 1;
         for (int64_t b = 0; b < rows; b += each) {
             const char *from = x + (size_t)b * row;
-            tess__cuda_xent_max(kernel, w->dtype, each, n, n, from, max[i] + b);
+            tess__cuda_xent_max(kernel, w->dtype, each, n, n, from, max[i] + b, sum[i] + b,
+                                target[i] + b, best[i] + b);
             tess__cuda_xent_sum(kernel, w->dtype, each, n, n, 0, from, label + b, max[i] + b,
                                 sum[i] + b, target[i] + b, best[i] + b);
             tess__cuda_xent_grad(kernel, w->dtype, each, n, n, 0, 2, from, label + b, max[i] + b,

@@ -30,24 +30,38 @@ static float *draw_floats(struct draw *draw, int64_t count, size_t offset)
     return x;
 }
 
-static void square_run(int64_t count, int32_t block, size_t offset, float scale, int fault,
-                       uint64_t seed)
+/* `pieces` arrays of these lengths and more, of which every third adds to the sum before. */
+#define PIECES_MAX 200
+
+static void square_run(int32_t pieces, int64_t count, int32_t block, size_t offset, float scale,
+                       int fault, uint64_t seed)
 {
     struct draw draw = {seed};
-    float *x = draw_floats(&draw, count, offset);
-    if (fault > 0 && count > 0)
-        x[draw_between(&draw, 0, count - 1)] = fault == 1 ? NAN : -INFINITY;
-    struct tess_sum start = {{0}}, expected;
-    for (int k = 0; k < TESS_SUM_LIMBS - 1; k++)
-        start.limb[k] = draw_between(&draw, 0, 1000);
-    expected = start;
-    struct tess_sum *sum = emulate_copy_of(&start, sizeof(start));
-    tess_kernel_ref.square_sum(NULL, count, block, scale, x, &expected);
-    tess__cuda_square_sum(&emulate_kernel, count, block, scale, x, sum);
-    for (int k = 0; k < TESS_SUM_LIMBS; k++)
-        if (sum->limb[k] != expected.limb[k])
-            fail_msg("%lld elements: limb %d is %lld, expected %lld", (long long)count, k,
-                     (long long)sum->limb[k], (long long)expected.limb[k]);
+    struct tess_square square[PIECES_MAX];
+    struct tess_sum *expected = calloc((size_t)pieces, sizeof(*expected));
+    for (int32_t i = 0; i < pieces; i++)
+        for (int k = 0; k < TESS_SUM_LIMBS - 1; k++)
+            expected[i].limb[k] = draw_between(&draw, 0, 1000);
+    struct tess_sum *sum = emulate_copy_of(expected, (size_t)pieces * sizeof(*sum));
+    for (int32_t i = 0; i < pieces; i++, count = count * 5 % 997) {
+        float *x = draw_floats(&draw, count, offset);
+        const int32_t to = i % 3 == 2 ? i - 1 : i;
+        if (fault > 0 && count > 0)
+            x[draw_between(&draw, 0, count - 1)] = fault == 1 ? NAN : -INFINITY;
+        square[i] = (struct tess_square){count, block, scale, x, &sum[to]};
+        tess_kernel_ref.square_sum(NULL, count, block, scale, x, &expected[to]);
+    }
+    if (pieces == 1)
+        tess__cuda_square_sum(&emulate_kernel, square[0].count, block, scale, square[0].x, sum);
+    else
+        tess__cuda_square_sum_all(&emulate_kernel, square, pieces);
+    for (int32_t i = 0; i < pieces * TESS_SUM_LIMBS; i++) {
+        const int32_t k = i % TESS_SUM_LIMBS, p = i / TESS_SUM_LIMBS;
+        if (sum[p].limb[k] != expected[p].limb[k])
+            fail_msg("%lld elements: sum %d, limb %d is %lld, expected %lld", (long long)count, p,
+                     k, (long long)sum[p].limb[k], (long long)expected[p].limb[k]);
+    }
+    free(expected);
     emulate_free_all();
 }
 
@@ -55,10 +69,20 @@ static void case_square_sum(void **state)
 {
     (void)state;
     for (size_t i = 0; i < LENGTHS * 6; i++)
-        square_run(length[i / 6], TESS_SUM_BLOCK >> i % 7, i % 2 ? 4 : 0, i % 3 == 2 ? 0.37f : 1.0f,
-                   (int)(i % 6) / 2, i);
-    /* more blocks than are launched: some take two turns */
-    square_run(1056 * 8192 + 70, TESS_SUM_BLOCK, 0, 1, 0, 1);
+        square_run(1, length[i / 6], TESS_SUM_BLOCK >> i % 7, i % 2 ? 4 : 0,
+                   i % 3 == 2 ? 0.37f : 1.0f, (int)(i % 6) / 2, i);
+    /* eight turns of a thread block and more, to the end of the last one or not */
+    square_run(1, 2 * 65536, TESS_SUM_BLOCK, 0, 1, 0, 1);
+    square_run(1, 2 * 65536 + 8192 + 70, TESS_SUM_BLOCK, 0, 1, 0, 1);
+}
+
+/* Around what a launch takes, with empty arrays among them. */
+static void case_square_pieces(void **state)
+{
+    (void)state;
+    static const int32_t pieces[] = {2, 95, 96, 97, PIECES_MAX};
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
+        square_run(pieces[i], 66000, TESS_SUM_BLOCK >> i % 3, i % 2 ? 4 : 0, 1, i == 4, i);
 }
 
 static void *draw_words(struct draw *draw, enum tess_dtype dtype, int64_t count, size_t offset)
@@ -163,9 +187,8 @@ static void case_leaf_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_square_sum),
-        cmocka_unit_test(case_find),
-        cmocka_unit_test(case_find_flag),
+        cmocka_unit_test(case_square_sum), cmocka_unit_test(case_square_pieces),
+        cmocka_unit_test(case_find),       cmocka_unit_test(case_find_flag),
         cmocka_unit_test(case_leaf_sum),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
