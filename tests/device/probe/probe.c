@@ -414,7 +414,7 @@ static void work_xent(struct device *d, struct result *r)
     tess_softmax_xent(kernel, of.dtype, ROWS, WIDTH, 0.5f, logits, label, dlogits, row[0], correct);
     take(d, r, of.dtype, dlogits, COUNT);
     take(d, r, TESS_F32, row[0], ROWS);
-    tess_xent_max(kernel, of.dtype, ROWS, WIDTH, WIDTH, logits, row[0]);
+    tess_xent_max(kernel, of.dtype, ROWS, WIDTH, WIDTH, logits, row[0], row[1], row[2], row[3]);
     tess_xent_sum(kernel, of.dtype, ROWS, WIDTH, WIDTH, 0, logits, label, row[0], row[1], row[2],
                   row[3]);
     tess_xent_loss(kernel, ROWS, ROWS, label, row[0], row[1], row[2], row[3], row[4], correct);

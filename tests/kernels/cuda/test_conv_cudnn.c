@@ -67,6 +67,12 @@ enum tess_status tess__cuda_plan_run(struct tess_kernel *of, struct cuda_plan *p
     TESS_FAIL(TESS_ERR_INTERNAL, "a product was run");
 }
 
+enum tess_status tess__cuda_leaf_run(struct tess_kernel *of, const struct cuda_rows *rows,
+                                     const struct cuda_operands *operands)
+{
+    return tess__cuda_plan_run(of, rows->leaf, operands);
+}
+
 enum tess_status tess__cuda_rows_run(struct tess_kernel *of, const struct cuda_rows *rows,
                                      const struct cuda_operands *operands)
 {
