@@ -252,8 +252,9 @@ static const struct {
     {"kernels", "swiglu backward", 5 * 65536},
     /* logits and their gradient; label, loss, correct */
     {"kernels", "xent, loss and gradient", 2 * 65536 + 64 * 12},
-    {"kernels", "xent max", 65536 + 64 * 4},
-    {"kernels", "xent sum", 65536 + 64 * 20},
+    /* maximum, sum, target, best; then these once more, label, one logit */
+    {"kernels", "xent max", 65536 + 64 * 16},
+    {"kernels", "xent sum", 64 * 32},
     {"kernels", "xent gradient, in place", 2 * 65536 + 64 * 12},
     {"kernels", "accumulate", 16384 * 12},
     {"kernels", "cast from f32", 16384 * 6},

@@ -115,8 +115,8 @@ int main(int argc, char **argv)
     attention_few = strncmp(device_backend(argc, argv), "guard", 5) == 0 || TESTS_DIVISOR > 1;
     device_open(&device, device_backend(argc, argv), 16u << 20);
     const struct tess_kernel_choices choices = {
-        .attention = argc > 2 && strcmp(argv[2], "cudnn") == 0 ? TESS_ATTENTION_CUDNN
-                                                               : TESS_ATTENTION_OWN};
+        .attention =
+            argc > 2 && strcmp(argv[2], "cudnn") == 0 ? TESS_ATTENTION_CUDNN : TESS_ATTENTION_OWN};
     if (device.kernel->ops->choose(device.kernel, &choices) != TESS_OK)
         return 77;
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),

@@ -220,14 +220,15 @@ static void case_reduce(void **state)
     tess_copy(bench.kernel, BYTES, bench.a, bench.b);
     const void *source[3] = {bench.a, bench.b, bench.a};
     void *target[2] = {bench.c, bench.b};
-    OK(bench.ops->reduce(bench.lazy, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 3, source, 2, target, COUNT));
+    OK(bench.ops->reduce(bench.lazy, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 3, source, 2, target,
+                         COUNT));
     OK(bench.ops->record(bench.lazy, bench.fence));
     assert_true(bench_seven(&bench, bench.c) == 0);
     OK(bench.ops->follow(bench.own, bench.fence));
     assert_true(bench_seven(&bench, bench.c) == 21 && bench_seven(&bench, bench.b) == 21);
-    assert_int_not_equal(
-        bench.ops->reduce(bench.lazy, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 0, source, 1, target, COUNT),
-        TESS_OK);
+    assert_int_not_equal(bench.ops->reduce(bench.lazy, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 0,
+                                           source, 1, target, COUNT),
+                         TESS_OK);
     bench_close(&bench);
 }
 
