@@ -267,13 +267,13 @@ static void case_reduce(void **state)
     float *d = take_floats(1), *other = take_floats(0);
     const void *three[] = {a, b, c}, *four[] = {a, b, c, d};
     void *both[] = {other, c};
-    assert_int_equal(queue_ops->reduce(kernel->queue, TESS_F32, TESS_REDUCE_SUM, 4, four, 1,
-                                       (void *[]){other}, COUNT),
+    assert_int_equal(queue_ops->reduce(kernel->queue, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 4, four,
+                                       1, (void *[]){other}, COUNT),
                      TESS_OK);
     expect_floats(other, 16777218.0f);
-    assert_int_equal(
-        queue_ops->reduce(kernel->queue, TESS_F32, TESS_REDUCE_SUM, 3, three, 2, both, COUNT),
-        TESS_OK);
+    assert_int_equal(queue_ops->reduce(kernel->queue, TESS_F32, TESS_F32, TESS_REDUCE_SUM, 3, three,
+                                       2, both, COUNT),
+                     TESS_OK);
     expect_floats(other, 16777216.0f);
     expect_floats(c, 16777216.0f);
     give(a);
@@ -423,7 +423,7 @@ static int rank_round(struct tess_comm *comm, struct tess_kernel *own, int round
         WORLD_OK(queue_ops->follow(own->queue, shared.filled[r]));
         source[r] = shared.array[r];
     }
-    WORLD_OK(queue_ops->reduce(own->queue, TESS_F32, TESS_REDUCE_SUM, RANKS, source, 1,
+    WORLD_OK(queue_ops->reduce(own->queue, TESS_F32, TESS_F32, TESS_REDUCE_SUM, RANKS, source, 1,
                                (void *[]){sum}, COUNT));
     WORLD_OK(queue_ops->record(own->queue, shared.summed[rank]));
     WORLD_OK(tess_read(own, COUNT * sizeof(*sum), sum, host));
