@@ -250,7 +250,7 @@ void tess__nccl_group_detach(struct nccl_group *group);
 /* How its members lie on nodes: group->shape, for sums. Once they are known. */
 void tess__nccl_group_shape(struct nccl_group *group);
 
-/* ---- nccl_run.c, nccl_sum.c: what NCCL does for a call on memory of the device ----------------
+/* ---- nccl_exchange.c, nccl_sum.c, nccl_run.c: what NCCL does for a call on device memory ------
  */
 
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype);
@@ -303,9 +303,6 @@ enum tess_status tess__nccl_register_all(struct nccl_group *group);
 /* Scratch for sums whose source is registered with their lane: NCCL takes messages from registered
  * memory to registered memory, or from any other to any other (2.28, addP2pToPlan). Collective. */
 enum tess_status tess__nccl_scratch_open(struct nccl_group *group);
-/* Where parts of sums of `source` [bytes] may be received on the lane. */
-unsigned char *tess__nccl_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
-                                  const void *source, size_t bytes);
 /* The lane is about to be closed. */
 void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane);
 

@@ -245,28 +245,6 @@ enum tess_status tess__nccl_scratch_open(struct nccl_group *group)
     return TESS_OK;
 }
 
-static bool memory_is_registered(const struct nccl_block *block, const struct nccl_lane *lane)
-{
-    const struct nccl_registration *made = LIST_FIRST(&block->registered);
-    while (made != NULL && made->lane != lane)
-        made = LIST_NEXT(made, link);
-    return made != NULL && (made->window != NULL || made->handle != NULL);
-}
-
-unsigned char *tess__nccl_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
-                                  const void *source, size_t bytes)
-{
-    const struct nccl_block *block = LIST_FIRST(&group->family->blocks);
-    if (group->shared == NULL || !memory_is_registered(group->shared, lane))
-        return group->scratch;
-    while (block != NULL &&
-           ((const char *)source < (const char *)block->memory ||
-            (const char *)source + bytes > (const char *)block->memory + block->bytes))
-        block = LIST_NEXT(block, link);
-    return block != NULL && memory_is_registered(block, lane) ? group->shared->memory
-                                                              : group->scratch;
-}
-
 static void memory_forget(struct nccl_family *family, struct nccl_block *block,
                           const struct nccl_lane *lane)
 {

@@ -1,36 +1,11 @@
 /*
- * What NCCL does for a call on device memory; sums in canonical order are in nccl_sum.c. Nothing
- * here waits for the device, allocates, or asks anything of it, so that a call can be recorded in a
- * graph.
+ * What NCCL does for a call on device memory: one call of its own or an exchange (nccl_exchange.c),
+ * or a sum in canonical order (nccl_sum.c). Nothing here waits for the device, allocates, or asks
+ * anything of it, so that a call can be recorded in a graph.
  */
 #include "comm/nccl/nccl_group.h"
 
 #include "comm/call.h"
-
-ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype)
-{
-    switch (dtype) {
-    case TESS_F32:
-        return ncclFloat32;
-    case TESS_BF16:
-        return ncclBfloat16;
-    case TESS_F16:
-        return ncclFloat16;
-    case TESS_F64:
-        return ncclFloat64;
-    case TESS_I32:
-        return ncclInt32;
-    case TESS_I64:
-        return ncclInt64;
-    default:
-        return ncclUint8;
-    }
-}
-
-static ncclRedOp_t run_operator(enum tess_reduce reduce)
-{
-    return reduce == TESS_REDUCE_SUM ? ncclSum : reduce == TESS_REDUCE_MAX ? ncclMax : ncclMin;
-}
 
 /*
  * By our tree, or by NCCL in an order of its own? NCCL adds 16 bits in 16 bits at every hop, which
@@ -39,68 +14,6 @@ static ncclRedOp_t run_operator(enum tess_reduce reduce)
 static bool run_is_canonical(const struct tess_comm_call *call)
 {
     return call->order == TESS_ORDER_CANONICAL || tess__nccl_is_narrow(call);
-}
-
-size_t tess__nccl_slice(size_t count, int32_t rank_count)
-{
-    size_t n = (size_t)rank_count;
-    return (count + n - 1) / n;
-}
-
-/* ---- one call of NCCL, or one group of them -------------------------------------------------- */
-
-/* Lock taken, unless the communicators are gone. */
-static enum tess_status run_begin(struct nccl_group *group, const struct nccl_lane *lane)
-{
-    pthread_mutex_lock(&group->family->lock);
-    if (lane->comm != NULL)
-        return TESS_OK;
-    pthread_mutex_unlock(&group->family->lock);
-    TESS_TRY(tess__nccl_check(group->family));
-    TESS_FAIL(TESS_ERR_INTERNAL, "a call on a communicator that was closed");
-}
-
-static enum tess_status run_end(struct nccl_group *group, struct nccl_lane *lane,
-                                ncclResult_t result, const char *what)
-{
-    enum tess_status status = tess__nccl_taken(group->family, &lane->comm, result, what, lane);
-    pthread_mutex_unlock(&group->family->lock);
-    return status;
-}
-
-/* Of several results the first error; within a group nothing is in progress before its end. */
-static void run_note(ncclResult_t *first, ncclResult_t result)
-{
-    if (*first == ncclSuccess && result != ncclInProgress)
-        *first = result;
-}
-
-void tess__nccl_part(struct nccl_group *group, const struct nccl_part *part)
-{
-    if (part->send_bytes > 0 || part->receive_bytes > 0)
-        group->part[group->parts++] = *part;
-}
-
-enum tess_status tess__nccl_run_parts(struct nccl_group *group, struct nccl_lane *lane)
-{
-    const int32_t parts = group->parts;
-    group->parts = 0;
-    if (parts == 0)
-        return TESS_OK;
-    TESS_TRY(run_begin(group, lane));
-    ncclResult_t result = ncclGroupStart();
-    for (int32_t i = 0; i < parts && result == ncclSuccess; i++) {
-        const struct nccl_part *part = &group->part[i];
-        if (part->send_bytes > 0)
-            run_note(&result, ncclSend(part->source, part->send_bytes, ncclUint8, part->to,
-                                       lane->comm, lane->stream));
-        if (part->receive_bytes > 0)
-            run_note(&result, ncclRecv(part->target, part->receive_bytes, ncclUint8, part->from,
-                                       lane->comm, lane->stream));
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return run_end(group, lane, result != ncclSuccess ? result : ended,
-                   "ncclSend and ncclRecv in a group");
 }
 
 static enum tess_status run_all_to_all(struct nccl_group *group, struct nccl_lane *lane,
@@ -120,47 +33,6 @@ static enum tess_status run_all_to_all(struct nccl_group *group, struct nccl_lan
                                             .receive_bytes = bytes});
     }
     return tess__nccl_run_parts(group, lane);
-}
-
-enum tess_status tess__nccl_run_direct(struct nccl_group *group, struct nccl_lane *lane,
-                                       const struct tess_comm_call *call)
-{
-    ncclDataType_t dtype = tess__nccl_dtype(call->dtype);
-    ncclRedOp_t operator= run_operator(call->reduce);
-    ncclResult_t result = ncclSuccess;
-    const void *source = call->source;
-    void *target = call->target;
-    TESS_TRY(run_begin(group, lane));
-    switch (call->collective) {
-    case TESS_COLLECTIVE_ALL_GATHER:
-        result = ncclAllGather(source, target, call->count, dtype, lane->comm, lane->stream);
-        break;
-    case TESS_COLLECTIVE_BROADCAST:
-        result =
-            ncclBroadcast(source, target, call->count, dtype, call->peer, lane->comm, lane->stream);
-        break;
-    case TESS_COLLECTIVE_ALL_REDUCE:
-        result =
-            ncclAllReduce(source, target, call->count, dtype, operator, lane->comm, lane->stream);
-        break;
-    case TESS_COLLECTIVE_REDUCE_SCATTER:
-        result = ncclReduceScatter(source, target, call->count, dtype, operator, lane->comm,
-                                   lane->stream);
-        break;
-    case TESS_COLLECTIVE_REDUCE:
-        result = ncclReduce(source, target, call->count, dtype, operator, call->peer, lane->comm,
-                            lane->stream);
-        break;
-    case TESS_COLLECTIVE_SEND: /* on a channel's lane: its sender is rank 0, its receiver rank 1 */
-        result = ncclSend(source, call->count, dtype, 1, lane->comm, lane->stream);
-        break;
-    case TESS_COLLECTIVE_RECV:
-        result = ncclRecv(target, call->count, dtype, 0, lane->comm, lane->stream);
-        break;
-    default:
-        break;
-    }
-    return run_end(group, lane, result, tess_collective_name(call->collective));
 }
 
 /* ---- all calls ---------------------------------------------------------------------------------

@@ -278,6 +278,28 @@ bool tess__nccl_is_narrow(const struct tess_comm_call *call)
     return (call->dtype == TESS_F16 || call->dtype == TESS_BF16) && call->reduce == TESS_REDUCE_SUM;
 }
 
+static bool sum_is_registered(const struct nccl_block *block, const struct nccl_lane *lane)
+{
+    const struct nccl_registration *made = LIST_FIRST(&block->registered);
+    while (made != NULL && made->lane != lane)
+        made = LIST_NEXT(made, link);
+    return made != NULL && (made->window != NULL || made->handle != NULL);
+}
+
+/* Where parts of sums of `source` [bytes] may be received on the lane. */
+static unsigned char *sum_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
+                                  const void *source, size_t bytes)
+{
+    const struct nccl_block *block = LIST_FIRST(&group->family->blocks);
+    if (group->shared == NULL || !sum_is_registered(group->shared, lane))
+        return group->scratch;
+    while (block != NULL &&
+           ((const char *)source < (const char *)block->memory ||
+            (const char *)source + bytes > (const char *)block->memory + block->bytes))
+        block = LIST_NEXT(block, link);
+    return block != NULL && sum_is_registered(block, lane) ? group->shared->memory : group->scratch;
+}
+
 enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call)
 {
@@ -297,7 +319,7 @@ enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane
     /* Whole vectors, so that every source of the sum is as aligned as the next. */
     sum.cell = group->scratch_bytes / 2 / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
     sum.piece = sum.cell / tess_dtype_bytes(sum.between);
-    sum.scratch = tess__nccl_scratch(group, lane, call->source, sum.total * sum.size);
+    sum.scratch = sum_scratch(group, lane, call->source, sum.total * sum.size);
     sum.target = scatters ? call->target
                  : here   ? (char *)call->target + sum_at(&sum, rank, 0)
                           : NULL;
