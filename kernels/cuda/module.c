@@ -41,13 +41,16 @@ static void module_device_usage(struct tess_device_usage *usage_out)
 
 #define MODULE_TEXT_(x) #x
 #define MODULE_TEXT(x)  MODULE_TEXT_(x)
+#define MODULE_BLAS                                                                                \
+    MODULE_TEXT(CUBLAS_VER_MAJOR)                                                                  \
+    "." MODULE_TEXT(CUBLAS_VER_MINOR) "." MODULE_TEXT(CUBLAS_VER_PATCH)
 
 extern const struct tess_module tess_module;
 __attribute__((visibility("default"))) const struct tess_module tess_module = {
     .abi = TESS_ABI,
     .name = "cuda",
-    .summary = "NVIDIA GPUs: CUDA " MODULE_TEXT(CUDART_VERSION) ", cuBLASLt " MODULE_TEXT(
-        CUBLAS_VERSION) ", code for " CUDA_ARCHS,
+    .summary = "NVIDIA GPUs: CUDA " MODULE_TEXT(CUDART_VERSION) ", cuBLASLt " MODULE_BLAS
+                                                                ", code for " CUDA_ARCHS,
     .kernel = &tess_kernel_cuda,
     .device_count = module_device_count,
     .device_info = module_device_info,
