@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.." || exit 2
 . bench/gpu/correct.sh
 . bench/gpu/speed.sh
 
-# name, seconds at most, correct: its failure is a failure of the whole | speed: it measures. What tells most in
-# the least time comes first: whoever loses the machine has the results of all stages before.
+# name, seconds at most, correct: its failure is a failure of the whole | speed: it measures. What decides most
+# in the least time comes first: a machine that is lost leaves the results of all stages before.
 stages="
 facts      10 correct  the device, its driver, the libraries
 build     130 correct  the prebuilt tree; without one that starts, preset cuda for this device alone

@@ -102,7 +102,7 @@ one_test()
     row tests "$name" "$result" "$(since "$start")" "$([[ $result == passed ]] || test_words "$log")"
 }
 
-# test_words LOG: the line that tells most.
+# test_words LOG: the line that names the error.
 test_words()
 {
     grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1" | cut -c 1-300

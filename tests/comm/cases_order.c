@@ -298,7 +298,7 @@ void case_queues(void **state)
     case_run(state, order_queues_rank, NULL);
 }
 
-/* Messages within memory of the communicator, which a made-up NCCL is told to want registered. */
+/* Messages within memory of the communicator, which a made-up NCCL requires to be registered. */
 static int order_registered_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;

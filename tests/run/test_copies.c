@@ -15,7 +15,7 @@
 #define RUNS   6
 #define ROUNDS 100
 
-/* The folder is there, and nobody else can lock it. */
+/* The folder is there, and no other process can lock it. */
 static bool is_held(const char *folder)
 {
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

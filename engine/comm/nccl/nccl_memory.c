@@ -12,7 +12,7 @@
  * Either all ranks of a communicator have memory registered or none (NCCL user guide, "User Buffer
  * Registration"), so they agree on what became of it. Of a group's lanes those take part on which
  * NCCL moves arrays at once, not canonical sums; and the channels that were made ahead, for memory
- * of all ranks that comes after them (tess_comm_meet): both their ranks know of it then.
+ * of all ranks that comes after them (tess_comm_meet): both ranks have it then.
  */
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"

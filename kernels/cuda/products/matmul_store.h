@@ -8,8 +8,8 @@
  *     end <number of lines between>
  *
  * The last line shows that the file is complete; the check sum is over the line before it, because
- * nobody else may tell a damaged algorithm from a sound one. Files are replaced as a whole, never
- * edited.
+ * nothing later distinguishes a damaged algorithm from a sound one. Files are replaced as a whole,
+ * never edited.
  */
 #ifndef KERNELS_CUDA_PRODUCTS_MATMUL_STORE_H
 #define KERNELS_CUDA_PRODUCTS_MATMUL_STORE_H

@@ -21,7 +21,7 @@
  *   MADEUP_PLACES=4         devices of each host, neighbours (default: all). Hosts have names of
  *                           their own, and do not reach each other's devices
  *   MADEUP_MEMORY=64Mi      bytes of each (default 1Gi)
- *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that nobody waits for
+ *   MADEUP_LATE=0.5         ms for which a queue leaves work undone that no call waits for
  *                           (default 0)
  *   MADEUP_FAIL=name:n[:e]  the n-th call (from 1) of this function in this process returns
  *                           error e (default: the function's usual one); several, joined by ','.

@@ -79,7 +79,7 @@ struct madeup_segment {
 
 ncclResult_t madeup_segment_id(ncclUniqueId *id_out);
 ncclResult_t madeup_segment_open(const ncclUniqueId *id, int count, struct madeup_segment *segment);
-/* All ranks have opened it: nobody else needs what the id names. */
+/* All ranks have opened it: no other needs what the id names. */
 void madeup_segment_hide(const ncclUniqueId *id);
 void madeup_segment_close(struct madeup_segment *segment);
 /* Wake all that wait in madeup_segment_wait. */

@@ -2,7 +2,7 @@
  * The runtime of the made-up device: what it promises, and that it refuses the rest. Settings are
  * read once in a process, so each word is a process of its own:
  *
- *   plain    two devices       late     work that nobody waits for is left undone
+ *   plain    two devices       late     work that no call waits for is left undone
  *   few      one queue         capture  graphs
  *   broken   failures          refused  calls that end the program, each in a child
  */
