@@ -92,6 +92,17 @@ bool tess__module_is_there(const char *name)
     return device_locate(name, folders, path);
 }
 
+bool tess__driver_is_there(void)
+{
+    const char *named = getenv("TESSERA_MODULE_PATH");
+    if (named != NULL && named[0] != '\0')
+        return true;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != NULL)
+        dlclose(driver);
+    return driver != NULL;
+}
+
 /* ---- why not --------------------------------------------------------------------------------- */
 
 /* A text that stays; NULL: no memory. */

@@ -8,4 +8,9 @@
  * nothing; tess_module_find tries to load it. */
 bool tess__module_is_there(const char *name);
 
+/* Is there a driver for the devices of the module for CUDA? Where TESSERA_MODULE_PATH names a
+ * module that is taken for granted. Costs some 20 microseconds where there is none; opening the
+ * module costs 5,000 times that, most of it for the libraries that it needs. */
+bool tess__driver_is_there(void);
+
 #endif

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "tessera/log.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,6 +84,21 @@ static void case_absent(void **state)
                MODULES "/many");
     /* Names are names, not paths. */
     expect_why("../sound", "no such module");
+}
+
+/* Without a driver `--device auto` does not open the module; one that is named is opened. */
+static void case_driver(void **state)
+{
+    (void)state;
+    char *named = strdup(getenv("TESSERA_MODULE_PATH"));
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    assert_true(tess__driver_is_there());
+    unsetenv("TESSERA_MODULE_PATH");
+    assert_int_equal(tess__driver_is_there(), driver != NULL);
+    setenv("TESSERA_MODULE_PATH", named, 1);
+    free(named);
+    if (driver != NULL)
+        dlclose(driver);
 }
 
 static void case_damaged(void **state)
@@ -203,13 +219,10 @@ static void case_registry_without(void **state)
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest modules[] = {
-        cmocka_unit_test(case_found),
-        cmocka_unit_test(case_threads),
-        cmocka_unit_test(case_absent),
-        cmocka_unit_test(case_damaged),
-        cmocka_unit_test(case_other),
-        cmocka_unit_test(case_libraries),
-        cmocka_unit_test(case_registry_without),
+        cmocka_unit_test(case_found),     cmocka_unit_test(case_threads),
+        cmocka_unit_test(case_absent),    cmocka_unit_test(case_driver),
+        cmocka_unit_test(case_damaged),   cmocka_unit_test(case_other),
+        cmocka_unit_test(case_libraries), cmocka_unit_test(case_registry_without),
     };
     static const struct CMUnitTest registry[] = {
         cmocka_unit_test(case_registry),
