@@ -11,9 +11,16 @@
 
 #include <string.h>
 
+/* Of the widest vectors that the level has. GCC would split wider ones, too, but compares them
+ * element by element. */
+#if defined(__AVX512F__)
 #define CPU_LANES 16
+#elif defined(__AVX2__)
+#define CPU_LANES 8
+#else
+#define CPU_LANES 4
+#endif
 
-/* GCC's vectors: split by the compiler where the instruction set has shorter ones. */
 typedef float image_float __attribute__((vector_size(4 * CPU_LANES)));
 typedef int32_t image_int __attribute__((vector_size(4 * CPU_LANES)));
 typedef uint32_t image_bits __attribute__((vector_size(4 * CPU_LANES)));
