@@ -184,18 +184,19 @@ void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64
         KERNEL_RUN(kernel, gelu_backward, dtype, count, x, dy, dx);
 }
 
-void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                         const void *gate, const void *up, void *y)
+void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t width, int64_t stride, const void *gate, const void *up, void *y)
 {
-    if (count > 0)
-        KERNEL_RUN(kernel, swiglu_forward, dtype, count, gate, up, y);
+    if (rows > 0 && width > 0)
+        KERNEL_RUN(kernel, swiglu_forward, dtype, rows, width, stride, gate, up, y);
 }
 
-void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                          const void *gate, const void *up, const void *dy, void *dgate, void *dup)
+void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                          int64_t width, int64_t stride, const void *gate, const void *up,
+                          const void *dy, void *dgate, void *dup)
 {
-    if (count > 0)
-        KERNEL_RUN(kernel, swiglu_backward, dtype, count, gate, up, dy, dgate, dup);
+    if (rows > 0 && width > 0)
+        KERNEL_RUN(kernel, swiglu_backward, dtype, rows, width, stride, gate, up, dy, dgate, dup);
 }
 
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,

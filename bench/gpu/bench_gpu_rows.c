@@ -83,11 +83,20 @@ static enum tess_status rows_dropout(struct rows *r)
     return TESS_OK;
 }
 
+static enum tess_status rows_swiglu(struct rows *r)
+{
+    const int64_t width = r->row[ROWS_INNER];
+    tess_swiglu_forward(r->kernel, r->dtype, r->rows[ROWS_INNER], width, width, r->array[0],
+                        r->array[1], r->array[3]);
+    return TESS_OK;
+}
+
 static enum tess_status rows_swiglu_grad(struct rows *r)
 {
+    const int64_t width = r->row[ROWS_INNER];
     void **a = r->array;
-    tess_swiglu_backward(r->kernel, r->dtype, r->rows[ROWS_INNER] * r->row[ROWS_INNER], a[0], a[1],
-                         a[2], a[3], a[4]);
+    tess_swiglu_backward(r->kernel, r->dtype, r->rows[ROWS_INNER], width, width, a[0], a[1], a[2],
+                         a[3], a[4]);
     return TESS_OK;
 }
 
@@ -145,7 +154,7 @@ static const struct rows_kernel {
     {"relu backward", ROWS_WIDTH, 3, 0, 0, 0, .from_two = tess_relu_backward},
     {"gelu", ROWS_INNER, 2, 0, 0, 0, .from_one = tess_gelu_forward},
     {"gelu backward", ROWS_INNER, 3, 0, 0, 0, .from_two = tess_gelu_backward},
-    {"swiglu", ROWS_INNER, 3, 0, 0, 0, .from_two = tess_swiglu_forward},
+    {"swiglu", ROWS_INNER, 3, 0, 0, 0, .run = rows_swiglu},
     {"swiglu backward", ROWS_INNER, 5, 0, 0, 0, .run = rows_swiglu_grad},
     {"xent, loss and gradient", ROWS_CLASSES, 2, 3, 0, 0, .run = rows_xent},
     {"xent max", ROWS_CLASSES, 1, 4, 0, 0, .run = rows_xent_max},

@@ -170,10 +170,10 @@ static enum tess_status sequence_run(void *context)
         tess_gelu_backward(kernel, s->dtype, count, a[0], a[1], a[2]);
         break;
     case SEQUENCE_SWIGLU:
-        tess_swiglu_forward(kernel, s->dtype, count, a[0], a[1], a[2]);
+        tess_swiglu_forward(kernel, s->dtype, 1, count, count, a[0], a[1], a[2]);
         break;
     case SEQUENCE_SWIGLU_GRAD:
-        tess_swiglu_backward(kernel, s->dtype, count, a[0], a[1], a[2], a[3], a[4]);
+        tess_swiglu_backward(kernel, s->dtype, 1, count, count, a[0], a[1], a[2], a[3], a[4]);
         break;
     case SEQUENCE_ROPE:
         tess_rope(kernel, s->dtype, SEQUENCE_ROWS, SEQUENCE_LENGTH, 0,

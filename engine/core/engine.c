@@ -39,7 +39,8 @@ static enum tess_status engine_declare(struct tess_engine *engine)
                                      .tokens = engine->dataset->tokens,
                                      .rows = engine->sizes.rows,
                                      .leaf_rows = engine->sizes.leaf_rows,
-                                     .axis = engine_tensor_axis(engine)};
+                                     .axis = engine_tensor_axis(engine),
+                                     .stacks = config->kernel->stacks};
     engine->model.rows = engine->sizes.rows;
     engine->model.leaf_rows = engine->sizes.leaf_rows;
     engine->model.dtype = engine->plan.dtype;

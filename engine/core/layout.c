@@ -49,6 +49,7 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
         param[i].index = declare->param[i].index;
         param[i].chunk = declare->unit[declare->param[i].unit].chunk;
         param[i].alone = layout_is_alone(model, &declare->param[i]);
+        param[i].stacked = declare->param[i].stacked;
         plan->param_total += param[i].count;
     }
     plan->unit_count = declare->unit_count;
@@ -78,10 +79,13 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
         const struct tess_segment *last = &plan->segment[plan->segment_count - 1];
         first = last->param_first + last->param_count;
     }
-    if (param_count <= 0 || param_count > plan->param_count - first)
+    if (param_count <= 0 || param_count > plan->param_count - plan->asked_count)
         TESS_FAIL(TESS_ERR_INTERNAL, "a segment of %d parameters after %d of %d", param_count,
-                  first, plan->param_count);
-    const int32_t end = first + param_count;
+                  plan->asked_count, plan->param_count);
+    plan->asked_count += param_count;
+    int32_t end = plan->asked_count > first ? plan->asked_count : first;
+    while (end < plan->param_count && plan->param[end].stacked)
+        end++;
     for (int32_t p = first + 1; p <= end; p++) {
         const struct tess_plan_param *before = &plan->param[p - 1], *here = &plan->param[p];
         if (p < end && !before->alone && !here->alone && before->chunk == here->chunk)

@@ -156,6 +156,32 @@ static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
     return TESS_OK;
 }
 
+/* Can another weight be stacked on one of so many outputs? */
+static bool gpt_stacks(const struct gpt_state *gpt, int64_t out)
+{
+    return out * gpt->width % TESS_SUM_BLOCK == 0;
+}
+
+/* Which of Llama's products are one follows from the shapes of a part, so that the bits are the
+ * same on every layout. */
+static void gpt_read_part(struct gpt_state *gpt, bool stacks)
+{
+    const int64_t ffn = gpt->ffn / gpt->axis.parts;
+    gpt->part_heads = gpt->heads / gpt->axis.parts;
+    gpt->part_kv_heads = gpt->kv_heads / gpt->axis.parts;
+    const int64_t q = gpt->part_heads * gpt->head_size, kv = gpt->part_kv_heads * gpt->head_size;
+    const bool qkv = !gpt->llama || (stacks && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
+    const bool gate_up = gpt->llama && stacks && gpt_stacks(gpt, ffn);
+    gpt->project_count = qkv ? 1 : 3;
+    gpt->project_stride[0] = qkv ? q + 2 * kv : q;
+    gpt->project_stride[1] = qkv ? q + 2 * kv : kv;
+    gpt->widen_count = gpt->llama && !gate_up ? 2 : 1;
+    gpt->hidden_stride = gate_up ? 2 * ffn : ffn;
+    gpt->mixed = gpt->positions * q;
+    gpt->hidden = gpt->positions * ffn;
+    gpt->words = gpt->padded / gpt->axis.parts;
+}
+
 static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt_options *o,
                                          const struct tess_model_input *input)
 {
@@ -191,13 +217,7 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->positions = input->rows * length;
     gpt->own_positions = input->rows * gpt->own_length;
 
-    gpt->project_count = gpt->llama ? 3 : 1;
-    gpt->widen_count = gpt->llama ? 2 : 1;
-    gpt->part_heads = gpt->heads / gpt->axis.parts;
-    gpt->part_kv_heads = gpt->kv_heads / gpt->axis.parts;
-    gpt->mixed = gpt->positions * gpt->part_heads * gpt->head_size;
-    gpt->hidden = gpt->positions * (gpt->ffn / gpt->axis.parts);
-    gpt->words = gpt->padded / gpt->axis.parts;
+    gpt_read_part(gpt, input->stacks);
     return gpt_check_axis(gpt);
 }
 

@@ -14,7 +14,7 @@
 #include "layer.h"
 
 #define GPT_LAYERS_MAX      512
-#define GPT_PROJECTIONS_MAX 3 /* q, k, v; one where they share a weight */
+#define GPT_PROJECTIONS_MAX TESS_STACK_MAX /* q, k, v; one where they are one product */
 
 struct gpt_norm {
     int32_t op, gamma, beta; /* beta -1: none */
@@ -25,11 +25,11 @@ struct gpt_norm {
 struct gpt_block {
     struct gpt_norm norm[2];
     struct tess__layer project[GPT_PROJECTIONS_MAX], join; /* of attention */
-    struct tess__layer widen[2], narrow; /* of feed-forward: gate and up, or one */
+    struct tess__layer widen[2], narrow; /* of feed-forward: gate and up, or one product */
     int32_t attention;
     int32_t projected[GPT_PROJECTIONS_MAX], mixed, lse; /* attention's inputs and outputs */
     int32_t middle;                                     /* x + attention */
-    int32_t hidden[2];                                  /* of widen */
+    int32_t hidden[2];                                  /* of widen: gate and up, or one */
     int32_t normed[2], active;                          /* remade: of norm, of the activation */
     int32_t projected_grad[GPT_PROJECTIONS_MAX];
     int32_t dropped, term, terms, whole[2]; /* scratch, see gpt_block.c */
@@ -70,10 +70,12 @@ struct gpt_state {
     int64_t own_positions; /* M */
 
     /* Of a part. */
-    int32_t project_count, widen_count; /* layers */
+    int32_t project_count, widen_count; /* products */
     int32_t part_heads, part_kv_heads;
-    int64_t mixed, hidden; /* elements of attention's output, of the feed-forward layer */
-    int64_t words;         /* V / parts */
+    int64_t project_stride[2]; /* elements from one position to the next: of q; of k and v */
+    int64_t mixed, hidden;     /* elements of attention's output, of the feed-forward layer */
+    int64_t hidden_stride;     /* as project_stride, of gate and up */
+    int64_t words;             /* V / parts */
 
     /* Declared. */
     int32_t table, table_op, table_terms; /* of tokens */

@@ -8,7 +8,8 @@
  *
  * Column- then row-parallel along the tensor axis: q, k, v and widen are cut by columns, join and
  * narrow by rows, and what lies between belongs to the parts. Heads go to the parts in groups that
- * share keys and values.
+ * share keys and values. q, k and v are one product in GPT-2, and in Llama where the kernel asks
+ * for it and their weights can be stacked; so are gate and up.
  *
  * What is kept from forward to backward, in bytes per position and block, for activations of e
  * bytes, P parts of `parts` on this rank, and M of N positions where the axis does not cut:
@@ -55,37 +56,36 @@ static const struct block_names block_llama = {
     .narrow = "mlp.down_proj",
 };
 
-/* Channels of a part's projection `i`, all heads: q, k or v, or in GPT-2 all of them. */
-static int64_t block_projected(const struct gpt_state *gpt, int32_t i)
-{
-    if (!gpt->llama)
-        return 3 * gpt->part_heads * gpt->head_size;
-    return (i == 0 ? gpt->part_heads : gpt->part_kv_heads) * gpt->head_size;
-}
-
+/* `count` weights name[i] of out[i] outputs as one product. */
 static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *declare,
-                              int32_t layer, const char *name, int64_t in, int64_t out,
-                              enum tess__split split, struct tess__layer *layer_out)
+                              int32_t layer, const char *const *name, int32_t count, int64_t in,
+                              const int64_t *out, enum tess__split split,
+                              struct tess__layer *layer_out)
 {
     const double residual = split == TESS_SPLIT_ROWS ? sqrt(2.0 * gpt->layers) : 1;
-    char text[64];
-    const struct tess__layer_desc desc = {
-        .name = text,
-        .op = {.kind = TESS_OP_LINEAR,
-               .rows = gpt->positions,
-               .leaf_rows = gpt->leaf_length,
-               .in = in,
-               .out = out,
-               .gelu = name == block_gpt2.narrow,
-               .calls = gpt->axis.count},
-        .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
-        .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
-        .bias = !gpt->llama,
-        .split = split,
-        .blocks = name == block_gpt2.project[0] ? 3 : 1,
-    };
-    snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer, name);
-    tess__layer_declare_parts(declare, &gpt->axis, &desc, layer_out);
+    struct tess__layer_desc desc[TESS_STACK_MAX];
+    char text[TESS_STACK_MAX][64];
+    for (int32_t i = 0; i < count; i++) {
+        snprintf(text[i], sizeof(text[i]), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
+                 name[i]);
+        desc[i] = (struct tess__layer_desc){
+            .name = text[i],
+            .op = {.kind = TESS_OP_LINEAR,
+                   .dtype = gpt->dtype,
+                   .rows = gpt->positions,
+                   .leaf_rows = gpt->leaf_length,
+                   .in = in,
+                   .out = out[i],
+                   .gelu = name == &block_gpt2.narrow,
+                   .calls = gpt->axis.count},
+            .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
+            .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
+            .bias = !gpt->llama,
+            .split = split,
+            .blocks = name == block_gpt2.project ? 3 : 1,
+        };
+    }
+    tess__layer_declare_stack(declare, &gpt->axis, desc, count, layer_out);
 }
 
 static void block_declare_layers(const struct gpt_state *gpt, struct tess_declare *declare,
@@ -94,6 +94,9 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
     const struct block_names *name = gpt->llama ? &block_llama : &block_gpt2;
     const int64_t kv = gpt->kv_heads * gpt->head_size;
     const int64_t out[GPT_PROJECTIONS_MAX] = {gpt->llama ? gpt->width : 3 * gpt->width, kv, kv};
+    const int64_t wide[2] = {gpt->ffn, gpt->ffn};
+    const int32_t of_project = (gpt->llama ? 3 : 1) / gpt->project_count; /* weights of a product */
+    const int32_t of_widen = (gpt->llama ? 2 : 1) / gpt->widen_count;
     char text[64];
     for (int i = 0; i < 2; i++) {
         snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
@@ -101,22 +104,21 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
         tess__gpt_declare_norm(gpt, declare, text, &block->norm[i]);
         if (i == 0) {
             for (int32_t p = 0; p < gpt->project_count; p++)
-                block_declare_cut(gpt, declare, layer, name->project[p], gpt->width, out[p],
-                                  TESS_SPLIT_COLUMNS, &block->project[p]);
-            block_declare_cut(gpt, declare, layer, name->join, gpt->width, gpt->width,
+                block_declare_cut(gpt, declare, layer, &name->project[p], of_project, gpt->width,
+                                  &out[p], TESS_SPLIT_COLUMNS, &block->project[p]);
+            block_declare_cut(gpt, declare, layer, &name->join, 1, gpt->width, &gpt->width,
                               TESS_SPLIT_ROWS, &block->join);
         }
     }
     for (int32_t w = 0; w < gpt->widen_count; w++)
-        block_declare_cut(gpt, declare, layer, name->widen[w], gpt->width, gpt->ffn,
+        block_declare_cut(gpt, declare, layer, &name->widen[w], of_widen, gpt->width, &wide[w],
                           TESS_SPLIT_COLUMNS, &block->widen[w]);
-    block_declare_cut(gpt, declare, layer, name->narrow, gpt->ffn, gpt->width, TESS_SPLIT_ROWS,
+    block_declare_cut(gpt, declare, layer, &name->narrow, 1, gpt->ffn, &gpt->width, TESS_SPLIT_ROWS,
                       &block->narrow);
 }
 
 static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
 {
-    const int64_t q_stride = block_projected(gpt, 0);
     return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
                                  .calls = gpt->axis.count,
                                  .dtype = gpt->dtype,
@@ -125,18 +127,20 @@ static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
                                  .length = gpt->length,
                                  .heads = gpt->part_heads,
                                  .kv_heads = gpt->part_kv_heads,
-                                 .q_stride = q_stride,
-                                 .kv_stride = gpt->llama ? block_projected(gpt, 1) : q_stride};
+                                 .q_stride = gpt->project_stride[0],
+                                 .kv_stride = gpt->project_stride[1]};
 }
 
 static void block_declare_tensors(const struct gpt_state *gpt, struct tess_declare *declare,
                                   struct gpt_block *block)
 {
-    const bool llama = gpt->llama, terms = tess__layer_has_terms(&gpt->axis);
+    const bool terms = tess__layer_has_terms(&gpt->axis);
+    const bool three = gpt->project_count > 1, two = gpt->widen_count > 1;
     const int64_t parts = gpt->axis.count, whole = gpt->length * gpt->width;
-    const int64_t own = gpt->own_length * gpt->width, hidden = parts * gpt->hidden / gpt->rows;
-    const int64_t q = gpt->length * block_projected(gpt, 0);
-    const int64_t kv = gpt->length * block_projected(gpt, 1);
+    const int64_t own = gpt->own_length * gpt->width, active = parts * gpt->hidden / gpt->rows;
+    const int64_t hidden = parts * gpt->length * gpt->hidden_stride;
+    const int64_t q = gpt->length * gpt->project_stride[0];
+    const int64_t kv = gpt->length * gpt->project_stride[1];
     const int64_t kept = gpt->context * gpt->kv_heads * gpt->head_size;
     const struct {
         bool there;
@@ -145,22 +149,22 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
         int64_t count; /* per row, in the run's type */
         enum tess_life life;
     } tensor[] = {
-        {true, llama ? "q" : "qkv", &block->projected[0], parts * q, TESS_LIFE_SAVED},
-        {true, llama ? "q.grad" : "qkv.grad", &block->projected_grad[0], q, TESS_LIFE_UNIT},
-        {llama, "k", &block->projected[1], parts * kv, TESS_LIFE_SAVED},
-        {llama, "k.grad", &block->projected_grad[1], kv, TESS_LIFE_UNIT},
-        {llama, "v", &block->projected[2], parts * kv, TESS_LIFE_SAVED},
-        {llama, "v.grad", &block->projected_grad[2], kv, TESS_LIFE_UNIT},
+        {true, three ? "q" : "qkv", &block->projected[0], parts * q, TESS_LIFE_SAVED},
+        {true, three ? "q.grad" : "qkv.grad", &block->projected_grad[0], q, TESS_LIFE_UNIT},
+        {three, "k", &block->projected[1], parts * kv, TESS_LIFE_SAVED},
+        {three, "k.grad", &block->projected_grad[1], kv, TESS_LIFE_UNIT},
+        {three, "v", &block->projected[2], parts * kv, TESS_LIFE_SAVED},
+        {three, "v.grad", &block->projected_grad[2], kv, TESS_LIFE_UNIT},
         {true, "mixed", &block->mixed, whole / gpt->axis.parts * parts, TESS_LIFE_SAVED},
         {true, "lse", &block->lse, parts * gpt->part_heads * gpt->length, TESS_LIFE_SAVED},
         {true, "middle", &block->middle, own, TESS_LIFE_SAVED},
-        {true, llama ? "gate" : "hidden", &block->hidden[0], hidden, TESS_LIFE_SAVED},
-        {llama, "up", &block->hidden[1], hidden, TESS_LIFE_SAVED},
+        {true, two ? "gate" : "hidden", &block->hidden[0], hidden, TESS_LIFE_SAVED},
+        {two, "up", &block->hidden[1], hidden, TESS_LIFE_SAVED},
         {true, "normed1", &block->normed[0], own, TESS_LIFE_REMADE},
         {true, "normed2", &block->normed[1], own, TESS_LIFE_REMADE},
-        {true, "active", &block->active, hidden, TESS_LIFE_REMADE},
+        {true, "active", &block->active, active, TESS_LIFE_REMADE},
         {gpt->dropout > 0, "dropped", &block->dropped, own, TESS_LIFE_UNIT},
-        {llama, "term", &block->term, whole, TESS_LIFE_UNIT},
+        {three || two, "term", &block->term, whole, TESS_LIFE_UNIT},
         {terms, "terms", &block->terms, parts * whole, TESS_LIFE_UNIT},
         {gpt->axis.sequence, "whole", &block->whole[0], whole, TESS_LIFE_UNIT},
         {gpt->axis.sequence, "whole.grad", &block->whole[1], whole, TESS_LIFE_UNIT},
@@ -199,42 +203,57 @@ void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare
 
 /* ---- what both directions need --------------------------------------------------------------- */
 
-/* q, k and v of a part within arrays of projections, which begin at element `at` of their tensors.
- */
+/* q, k and v of a part: in tensors of their own, or side by side in one. */
 static void block_qkv(const struct gpt_state *gpt, const struct tess_pass *pass,
                       const int32_t tensor[GPT_PROJECTIONS_MAX], int32_t part, void *qkv[3])
 {
-    for (int32_t i = 0; i < 3; i++)
-        qkv[i] = gpt->llama ? tess__gpt_at(pass, tensor[i],
-                                           part * gpt->positions * block_projected(gpt, i))
-                            : tess__gpt_at(pass, tensor[0],
-                                           part * gpt->positions * block_projected(gpt, 0) +
-                                               i * gpt->part_heads * gpt->head_size);
+    for (int32_t i = 0, heads = 0; i < 3; i++) {
+        const int64_t row = part * gpt->positions * gpt->project_stride[i > 0];
+        qkv[i] = gpt->project_count > 1
+                     ? tess__gpt_at(pass, tensor[i], row)
+                     : tess__gpt_at(pass, tensor[0], row + heads * gpt->head_size);
+        heads += i == 0 ? gpt->part_heads : gpt->part_kv_heads;
+    }
+}
+
+/* gate and up of a part likewise; hidden[1] is NULL where there is one. */
+static void block_hidden(const struct gpt_state *gpt, const struct gpt_block *block,
+                         const struct tess_pass *pass, int32_t part, void *hidden[2])
+{
+    const int64_t row = part * gpt->positions * gpt->hidden_stride;
+    hidden[0] = tess__gpt_at(pass, block->hidden[0], row);
+    hidden[1] = NULL;
+    if (gpt->llama)
+        hidden[1] = gpt->widen_count > 1
+                        ? tess__gpt_at(pass, block->hidden[1], row)
+                        : tess__gpt_at(pass, block->hidden[0], row + gpt->hidden_stride / 2);
 }
 
 static void block_rope(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
                        void *q, void *k)
 {
     const int64_t first = gpt->decode ? pass->position : 0;
+    const bool both = gpt->project_count == 1; /* k's heads follow q's */
     if (!gpt->llama)
         return;
-    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_heads,
-              gpt->head_size, block_projected(gpt, 0), gpt->rope_base, inverse, q);
-    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_kv_heads,
-              gpt->head_size, block_projected(gpt, 1), gpt->rope_base, inverse, k);
+    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first,
+              gpt->part_heads + (both ? gpt->part_kv_heads : 0), gpt->head_size,
+              gpt->project_stride[0], gpt->rope_base, inverse, q);
+    if (!both)
+        tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_kv_heads,
+                  gpt->head_size, gpt->project_stride[1], gpt->rope_base, inverse, k);
 }
 
 static void block_activate(const struct gpt_state *gpt, const struct gpt_block *block,
                            const struct tess_pass *pass, int32_t part)
 {
-    const int64_t count = gpt->hidden;
-    const void *hidden = tess__gpt_at(pass, block->hidden[0], part * count);
-    void *active = tess__gpt_at(pass, block->active, part * count);
+    void *active = tess__gpt_at(pass, block->active, part * gpt->hidden), *hidden[2];
+    block_hidden(gpt, block, pass, part, hidden);
     if (gpt->llama)
-        tess_swiglu_forward(pass->kernel, pass->dtype, count, hidden,
-                            tess__gpt_at(pass, block->hidden[1], part * count), active);
+        tess_swiglu_forward(pass->kernel, pass->dtype, gpt->positions, gpt->hidden / gpt->positions,
+                            gpt->hidden_stride, hidden[0], hidden[1], active);
     else
-        tess_gelu_forward(pass->kernel, pass->dtype, count, hidden, active);
+        tess_gelu_forward(pass->kernel, pass->dtype, gpt->hidden, hidden[0], active);
 }
 
 /* Where a part writes its term of the sum that goes to y. */
@@ -288,11 +307,11 @@ static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt
                                    const struct tess_pass *pass, int32_t part, const void *x,
                                    const void *add, void *term)
 {
-    const int64_t count = gpt->hidden;
-    const void *active = tess__gpt_at(pass, block->active, part * count);
+    const void *active = tess__gpt_at(pass, block->active, part * gpt->hidden);
+    void *hidden[2];
+    block_hidden(gpt, block, pass, part, hidden);
     for (int32_t w = 0; w < gpt->widen_count; w++)
-        TESS_TRY(tess__layer_forward_part(pass, &block->widen[w], part, x,
-                                          tess__gpt_at(pass, block->hidden[w], part * count)));
+        TESS_TRY(tess__layer_forward_part(pass, &block->widen[w], part, x, hidden[w]));
     block_activate(gpt, block, pass, part);
     if (add != NULL)
         return tess__layer_forward_part_add(pass, &block->narrow, part, active, add, term);
@@ -352,17 +371,16 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
                                             const struct tess_pass *pass, int32_t part,
                                             const void *x, const void *dy, void *dx)
 {
-    const int64_t count = gpt->hidden;
-    void *active = tess__gpt_at(pass, block->active, part * count), *hidden[2] = {NULL, NULL};
-    for (int32_t w = 0; w < gpt->widen_count; w++)
-        hidden[w] = tess__gpt_at(pass, block->hidden[w], part * count);
+    void *active = tess__gpt_at(pass, block->active, part * gpt->hidden), *hidden[2];
+    block_hidden(gpt, block, pass, part, hidden);
     if (pass->remake)
         block_activate(gpt, block, pass, part);
     TESS_TRY(tess__layer_backward_part(pass, &block->narrow, part, active, dy,
                                        gpt->llama ? NULL : hidden[0], active));
     if (gpt->llama)
-        tess_swiglu_backward(pass->kernel, pass->dtype, count, hidden[0], hidden[1], active,
-                             hidden[0], hidden[1]);
+        tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions,
+                             gpt->hidden / gpt->positions, gpt->hidden_stride, hidden[0], hidden[1],
+                             active, hidden[0], hidden[1]);
     else
         hidden[0] = active;
     return block_shared_backward(block, pass, block->widen, gpt->widen_count, part, x, hidden, dx);

@@ -121,11 +121,41 @@ static void layer_declare_sum(struct tess_declare *declare, const struct tess_mo
                                            tess_shape2(input->axis.count, count), TESS_LIFE_UNIT);
 }
 
+/* The weights of a rank's only part lie together; those of one of several are copied. */
+static void layer_declare_stacked(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                                  const struct tess__layer_desc *desc, int32_t count,
+                                  struct tess__layer *layer)
+{
+    const struct tess_shape part = tess_shape1(layer->weight_count);
+    struct tess__layer next;
+    for (int32_t i = 0; i < count; i++) {
+        layer->stack[i] =
+            desc[i].op.in * desc[i].op.out / (desc->split == TESS_SPLIT_NONE ? 1 : axis->parts);
+        if (i > 0)
+            layer_declare_params(declare, &desc[i], &next);
+    }
+    tess_declare_stacked(declare, layer->weight, count);
+    if (desc->split == TESS_SPLIT_NONE || axis->count == 1)
+        return;
+    layer->stack_weight =
+        tess_declare_tensor(declare, "stack", desc->op.dtype, part, TESS_LIFE_CALL);
+    layer->stack_grad = tess_declare_tensor(declare, "stack.grad", TESS_F32, part, TESS_LIFE_CALL);
+}
+
 void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
                                const struct tess__layer_desc *desc, struct tess__layer *layer_out)
 {
+    tess__layer_declare_stack(declare, axis, desc, 1, layer_out);
+}
+
+void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                               const struct tess__layer_desc *desc, int32_t count,
+                               struct tess__layer *layer_out)
+{
     struct tess_op_desc op = desc->op;
     int64_t positions_in = 1, positions_out = 1;
+    for (int32_t i = 1; i < count; i++)
+        op.out += desc[i].op.out;
     if (desc->split == TESS_SPLIT_COLUMNS)
         op.out /= axis->parts;
     if (desc->split == TESS_SPLIT_ROWS)
@@ -147,8 +177,13 @@ void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_t
         .out_count = positions_out * op.out,
         .weight_count = op.in * op.out * (op.kind == TESS_OP_CONV2D ? op.window * op.window : 1),
         .bias_count = op.out,
+        .stack_count = count,
+        .stack_weight = -1,
+        .stack_grad = -1,
     };
     layer_declare_params(declare, desc, layer_out);
+    if (count > 1)
+        layer_declare_stacked(declare, axis, desc, count, layer_out);
     layer_out->op = tess_declare_op(declare, &op, desc->first);
 }
 
@@ -186,7 +221,34 @@ static void *layer_terms(const struct tess_pass *pass, const struct tess__layer 
 static const void *layer_weight(const struct tess_pass *pass, const struct tess__layer *layer,
                                 int32_t part)
 {
-    return layer_at(pass, pass->param[layer->weight], part * layer->weight_count);
+    if (layer->stack_weight < 0)
+        return layer_at(pass, pass->param[layer->weight], part * layer->weight_count);
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    void *stack = pass->tensor[layer->stack_weight];
+    for (int64_t i = 0, to = 0; i < layer->stack_count; to += layer->stack[i++])
+        tess_copy(pass->kernel, layer->stack[i] * word,
+                  layer_at(pass, pass->param[layer->weight + i], part * layer->stack[i]),
+                  layer_at(pass, stack, to));
+    return stack;
+}
+
+/* Where a part's gradient of the weight is written, and what is done with it then. */
+static float *layer_grad(const struct tess_pass *pass, const struct tess__layer *layer,
+                         int32_t part)
+{
+    return layer->stack_grad < 0 ? pass->grad[layer->weight] + part * layer->weight_count
+                                 : pass->tensor[layer->stack_grad];
+}
+
+static void layer_grad_done(const struct tess_pass *pass, const struct tess__layer *layer,
+                            int32_t part)
+{
+    if (layer->stack_grad < 0)
+        return;
+    const float *stack = pass->tensor[layer->stack_grad];
+    for (int32_t i = 0; i < layer->stack_count; stack += layer->stack[i++])
+        tess_copy(pass->kernel, layer->stack[i] * (int64_t)sizeof(*stack), stack,
+                  pass->grad[layer->weight + i] + part * layer->stack[i]);
 }
 
 /* What forward adds in this part; NULL: nothing. */
@@ -264,25 +326,32 @@ enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
 {
     struct tess_op *op = layer_op(pass, layer);
     const void *weight = layer_weight(pass, layer, part);
-    float *dweight = pass->grad[layer->weight] + part * layer->weight_count;
+    float *dweight = layer_grad(pass, layer, part);
     float *dbias = layer_bias_grad(pass, layer, part);
     if (layer->kind == TESS_OP_CONV2D) {
         TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
         return dx != NULL ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
     }
-    if (before == NULL && dx != NULL)
-        return tess_linear_backward(op, x, dy, weight, dweight, dbias, NULL, dx);
-    TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
-    return before != NULL ? tess_linear_backward_data_gelu(op, dy, weight, before, dx) : TESS_OK;
+    if (before == NULL && dx != NULL) {
+        TESS_TRY(tess_linear_backward(op, x, dy, weight, dweight, dbias, NULL, dx));
+    } else {
+        TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
+        if (before != NULL)
+            TESS_TRY(tess_linear_backward_data_gelu(op, dy, weight, before, dx));
+    }
+    layer_grad_done(pass, layer, part);
+    return TESS_OK;
 }
 
 enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
                                            const struct tess__layer *layer, int32_t part,
                                            const void *x, const void *dy, void *term, void *dx)
 {
-    return tess_linear_backward(layer_op(pass, layer), x, dy, layer_weight(pass, layer, part),
-                                pass->grad[layer->weight] + part * layer->weight_count,
-                                layer_bias_grad(pass, layer, part), term, dx);
+    TESS_TRY(tess_linear_backward(layer_op(pass, layer), x, dy, layer_weight(pass, layer, part),
+                                  layer_grad(pass, layer, part), layer_bias_grad(pass, layer, part),
+                                  term, dx));
+    layer_grad_done(pass, layer, part);
+    return TESS_OK;
 }
 
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,

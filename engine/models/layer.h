@@ -34,6 +34,8 @@ struct tess__layer_desc {
                        itself; 0 is 1 */
 };
 
+#define TESS_STACK_MAX 3
+
 /* A linear or convolution layer. Indices are those of the whole model. */
 struct tess__layer {
     enum tess_op_kind kind;
@@ -45,6 +47,9 @@ struct tess__layer {
     int64_t in_count,
         out_count; /* elements of one row of x and y, of one part where they are cut */
     int64_t weight_count, bias_count; /* likewise */
+    int32_t stack_count;              /* weights, one after the other from `weight` on */
+    int64_t stack[TESS_STACK_MAX];    /* elements of each, of one part where they are cut */
+    int32_t stack_weight, stack_grad; /* tensors: of one part, put together; -1: lie together */
 };
 
 /* A batch norm layer; `rate` of the running averages is PyTorch's momentum. */
@@ -88,6 +93,15 @@ void tess__layer_declare(struct tess_declare *declare, const struct tess_model_i
 /* The same without the sum over parts, for models that sum by themselves. */
 void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
                                const struct tess__layer_desc *desc, struct tess__layer *layer_out);
+
+/*
+ * The same for `count` linear layers without bias that read the same x, as one: its output is
+ * theirs side by side, [rows, sum of op.out]. desc [count] differ in name and op.out alone, and
+ * their weights can be stacked (tess_declare_stacked). op.dtype is that of the run.
+ */
+void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                               const struct tess__layer_desc *desc, int32_t count,
+                               struct tess__layer *layer_out);
 
 /* Operation `op` of the model for a part, whose weights are other than the last part's. */
 struct tess_op *tess__layer_op(const struct tess_pass *pass, int32_t op);

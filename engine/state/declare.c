@@ -202,6 +202,38 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     return index;
 }
 
+/* Elements of a row and of a part, by which parameters are stacked. */
+static int64_t declare_row(const struct tess_declare_param *param)
+{
+    return param->shape.rank > 0 ? tess_shape_count(&param->shape) / param->shape.dim[0] : 1;
+}
+
+static int64_t declare_part(const struct tess_declare *declare,
+                            const struct tess_declare_param *param)
+{
+    const int64_t count = tess_shape_count(&param->shape);
+    return param->slice.axis >= 0 && declare->axis.parts > 1 ? count / declare->axis.count : count;
+}
+
+void tess_declare_stacked(struct tess_declare *declare, int32_t first, int32_t count)
+{
+    if (declare->status != TESS_OK)
+        return;
+    for (int32_t p = first; p < first + count; p++) {
+        struct tess_declare_param *param = &declare->param[p];
+        if (first < 0 || p >= declare->param_count || param->unit != declare->unit_count - 1 ||
+            declare_row(param) != declare_row(&declare->param[first]) || param->slice.axis > 0 ||
+            tess_declare_source(param) >= 0 ||
+            declare_part(declare, param) % TESS_SHARD_ALIGN != 0) {
+            TESS_KEEP(declare->status,
+                      tess_fail(TESS_ERR_USAGE, "model: parameters %d to %d cannot be stacked",
+                                first, first + count - 1));
+            return;
+        }
+        param->stacked = p > first;
+    }
+}
+
 void tess_declare_crossing(struct tess_declare *declare, enum tess_crossing_when when,
                            enum tess_crossing_call call, int64_t count)
 {

@@ -31,6 +31,7 @@ struct tess_declare_param {
     struct tess_init init;
     uint32_t flags;
     float rate;          /* TESS_PARAM_BUFFER */
+    bool stacked;        /* without a gap behind the one before: tess_declare_stacked */
     int32_t source;      /* TESS_PARAM_TIED: index of the parameter whose value this is */
     int64_t model_begin; /* number of its first element among all of the model, whole tensors, tied
                             ones left out (theirs is their source's) */

@@ -71,20 +71,43 @@ void tess__cpu_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, 
     plain_alike(kernel, tess__cpu_loops(kernel)->gelu_backward, dtype, count, x, dy, dx);
 }
 
-void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *gate, const void *up, void *y)
+/* Rows without gaps are one. */
+static void plain_rows(int64_t *rows, int64_t *width, int64_t stride)
 {
-    plain_alike(kernel, tess__cpu_loops(kernel)->swiglu_forward, dtype, count, gate, up, y);
+    if (stride != *width)
+        return;
+    *width *= *rows;
+    *rows = 1;
 }
 
-void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *gate, const void *up, const void *dy, void *dgate,
-                               void *dup)
+void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                              int64_t width, int64_t stride, const void *gate, const void *up,
+                              void *y)
 {
-    plain_share(
-        kernel, tess__cpu_loops(kernel)->swiglu_backward,
-        (struct cpu_plain){
-            .count = count, .in = {gate, up, dy}, .out = {dgate, dup}, .from = dtype, .to = dtype});
+    const int64_t word = (int64_t)tess_dtype_bytes(dtype);
+    plain_rows(&rows, &width, stride);
+    for (int64_t r = 0; r < rows; r++)
+        plain_alike(kernel, tess__cpu_loops(kernel)->swiglu_forward, dtype, width,
+                    (const char *)gate + r * stride * word, (const char *)up + r * stride * word,
+                    (char *)y + r * width * word);
+}
+
+void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, const void *gate, const void *up,
+                               const void *dy, void *dgate, void *dup)
+{
+    const int64_t word = (int64_t)tess_dtype_bytes(dtype);
+    plain_rows(&rows, &width, stride);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = r * stride * word;
+        plain_share(kernel, tess__cpu_loops(kernel)->swiglu_backward,
+                    (struct cpu_plain){.count = width,
+                                       .in = {(const char *)gate + at, (const char *)up + at,
+                                              (const char *)dy + r * width * word},
+                                       .out = {(char *)dgate + at, (char *)dup + at},
+                                       .from = dtype,
+                                       .to = dtype});
+    }
 }
 
 void tess__cpu_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,

@@ -31,27 +31,30 @@ void tess__ref_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, 
     }
 }
 
-void tess__ref_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                              const void *gate, const void *up, void *y)
+void tess__ref_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                              int64_t width, int64_t stride, const void *gate, const void *up,
+                              void *y)
 {
     (void)kernel;
-    for (int64_t i = 0; i < count; i++) {
-        double g = ref_load(dtype, gate, i);
-        ref_store(dtype, y, i, g / (1 + exp(-g)) * ref_load(dtype, up, i));
+    for (int64_t i = 0; i < rows * width; i++) {
+        int64_t at = i / width * stride + i % width;
+        double g = ref_load(dtype, gate, at);
+        ref_store(dtype, y, i, g / (1 + exp(-g)) * ref_load(dtype, up, at));
     }
 }
 
 /* With s = 1 / (1 + exp(-g)): the derivative of g s is s (1 + g (1 - s)). */
-void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *gate, const void *up, const void *dy, void *dgate,
-                               void *dup)
+void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, const void *gate, const void *up,
+                               const void *dy, void *dgate, void *dup)
 {
     (void)kernel;
-    for (int64_t i = 0; i < count; i++) {
-        double g = ref_load(dtype, gate, i), u = ref_load(dtype, up, i);
+    for (int64_t i = 0; i < rows * width; i++) {
+        int64_t at = i / width * stride + i % width;
+        double g = ref_load(dtype, gate, at), u = ref_load(dtype, up, at);
         double grad = ref_load(dtype, dy, i), s = 1 / (1 + exp(-g));
-        ref_store(dtype, dgate, i, grad * u * s * (1 + g * (1 - s)));
-        ref_store(dtype, dup, i, grad * g * s);
+        ref_store(dtype, dgate, at, grad * u * s * (1 + g * (1 - s)));
+        ref_store(dtype, dup, at, grad * g * s);
     }
 }
 

@@ -98,18 +98,24 @@ static void *activation_copy(const struct activation_case *c, int which)
     return device_put_real(&device, c->dtype, c->x[which], c->count);
 }
 
-/* `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other. */
+/* Element i; `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other.
+ */
+static struct pair activation_want(const struct activation_case *c, int way, int64_t i)
+{
+    double x = c->x[0][i], up = c->x[1][i], dy = c->x[2][i];
+    return way == 0   ? gelu(c->dtype, x)
+           : way == 1 ? gelu_grad(c->dtype, x, dy)
+           : way == 2 ? swiglu(c->dtype, x, up)
+           : way == 3 ? swiglu_grad_gate(c->dtype, x, up, dy)
+                      : swiglu(c->dtype, x, dy);
+}
+
 static void activation_check(const struct activation_case *c, const char *what, int way,
                              const void *got)
 {
     double *want = reals(c->count), *bound = reals(c->count);
     for (int64_t i = 0; i < c->count; i++) {
-        double x = c->x[0][i], up = c->x[1][i], dy = c->x[2][i];
-        struct pair p = way == 0   ? gelu(c->dtype, x)
-                        : way == 1 ? gelu_grad(c->dtype, x, dy)
-                        : way == 2 ? swiglu(c->dtype, x, up)
-                        : way == 3 ? swiglu_grad_gate(c->dtype, x, up, dy)
-                                   : swiglu(c->dtype, x, dy);
+        struct pair p = activation_want(c, way, i);
         want[i] = p.value;
         bound[i] = p.bound;
     }
@@ -136,16 +142,48 @@ static void check_swiglu(const struct activation_case *c)
 {
     void *y = activation_array(c), *dup = activation_array(c);
     void *over_gate = activation_copy(c, 0), *over_up = activation_copy(c, 1);
-    tess_swiglu_forward(device.kernel, c->dtype, c->count, c->dev[0], c->dev[1], y);
+    tess_swiglu_forward(device.kernel, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1], y);
     activation_check(c, "swiglu", 2, y);
-    tess_swiglu_backward(device.kernel, c->dtype, c->count, c->dev[0], c->dev[1], c->dev[2], y,
-                         dup);
+    tess_swiglu_backward(device.kernel, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1],
+                         c->dev[2], y, dup);
     activation_check(c, "swiglu gradient of the gate", 3, y);
     activation_check(c, "swiglu gradient of the other", 4, dup);
-    tess_swiglu_backward(device.kernel, c->dtype, c->count, over_gate, over_up, c->dev[2],
-                         over_gate, over_up);
+    tess_swiglu_backward(device.kernel, c->dtype, 1, c->count, c->count, over_gate, over_up,
+                         c->dev[2], over_gate, over_up);
     activation_check(c, "swiglu gradient over the gate", 3, over_gate);
     activation_check(c, "swiglu gradient over the other", 4, over_up);
+}
+
+/* gate and up side by side in rows of one array, with a gap, which stays. */
+static void check_swiglu_rows(const struct activation_case *c, int64_t gap)
+{
+    int64_t rows = 2;
+    while (rows < c->count && c->count % rows != 0)
+        rows++;
+    if (c->count < 2)
+        return;
+    const int64_t width = c->count / rows, stride = 2 * width + gap, whole = rows * stride;
+    const size_t word = tess_dtype_bytes(c->dtype);
+    double *x = reals(whole), *want = reals(whole), *bound = reals(whole);
+    for (int64_t i = 0; i < whole; i++) {
+        const int64_t side = i % stride / width, at = i / stride * width + i % stride % width;
+        x[i] = want[i] = side < 2 ? c->x[side][at] : 7;
+        if (side < 2) {
+            const struct pair p = activation_want(c, 3 + (int)side, at);
+            want[i] = p.value;
+            bound[i] = p.bound;
+        }
+    }
+    void *both = device_put_real(&device, c->dtype, x, whole), *y = activation_array(c);
+    void *up = (char *)both + (size_t)width * word;
+    tess_swiglu_forward(device.kernel, c->dtype, rows, width, stride, both, up, y);
+    activation_check(c, "swiglu of rows", 2, y);
+    tess_swiglu_backward(device.kernel, c->dtype, rows, width, stride, both, up, c->dev[2], both,
+                         up);
+    device_check(&device, "swiglu gradient of rows", c->dtype, both, want, bound, whole);
+    free(x);
+    free(want);
+    free(bound);
 }
 
 static void activation_all(enum tess_dtype dtype)
@@ -157,6 +195,7 @@ static void activation_all(enum tess_dtype dtype)
         activation_draw(&c, spread[i / 10], 1400 + i);
         check_gelu(&c);
         check_swiglu(&c);
+        check_swiglu_rows(&c, (int64_t)(i / 10 % 3) * 8);
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
     }
@@ -192,7 +231,7 @@ static void case_nan(void **state)
     tess_gelu_forward(device.kernel, TESS_F32, 3, x_dev, y_dev);
     device_get_real(&device, TESS_F32, y_dev, y, 3);
     assert_true(isfinite(y[0]) && isnan(y[1]) && isfinite(y[2]));
-    tess_swiglu_forward(device.kernel, TESS_F32, 3, x_dev, x_dev, y_dev);
+    tess_swiglu_forward(device.kernel, TESS_F32, 1, 3, 3, x_dev, x_dev, y_dev);
     device_get_real(&device, TESS_F32, y_dev, y, 3);
     assert_true(isfinite(y[0]) && isnan(y[1]) && isfinite(y[2]));
 }
@@ -288,6 +327,7 @@ static void case_random(void **state)
         activation_draw(&c, (double)draw_between(&draw, 1, 40), draw_word(&draw));
         check_gelu(&c);
         check_swiglu(&c);
+        check_swiglu_rows(&c, draw_between(&draw, 0, 9));
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
         struct rope_case rope = {.dtype = dtypes[i % 3],

@@ -188,13 +188,13 @@ static void gelu_backward(struct problem *b)
 
 static void swiglu_forward(struct problem *b)
 {
-    tess_swiglu_forward(device.kernel, TESS_F32, PLAIN, b->p_dev[0], b->p_dev[1], b->y);
+    tess_swiglu_forward(device.kernel, TESS_F32, 1, PLAIN, PLAIN, b->p_dev[0], b->p_dev[1], b->y);
 }
 
 static void swiglu_backward(struct problem *b)
 {
-    tess_swiglu_backward(device.kernel, TESS_F32, PLAIN, b->p_dev[0], b->p_dev[1], b->r_dev,
-                         b->grad_dev[0], b->grad_dev[1]);
+    tess_swiglu_backward(device.kernel, TESS_F32, 1, PLAIN, PLAIN, b->p_dev[0], b->p_dev[1],
+                         b->r_dev, b->grad_dev[0], b->grad_dev[1]);
 }
 
 /* x [15, 4, 10] */

@@ -271,9 +271,9 @@ static void run_plain(struct twin *twin, enum tess_dtype dtype)
     tess_relu_backward(kernel, dtype, count, a, b, take(twin, bytes));
     tess_gelu_forward(kernel, dtype, count, a, take(twin, bytes));
     tess_gelu_backward(kernel, dtype, count, a, b, take(twin, bytes));
-    tess_swiglu_forward(kernel, dtype, count, a, b, take(twin, bytes));
+    tess_swiglu_forward(kernel, dtype, 1, count, count, a, b, take(twin, bytes));
     void *dgate = take(twin, bytes), *dup = take(twin, bytes);
-    tess_swiglu_backward(kernel, dtype, count, a, b, c, dgate, dup);
+    tess_swiglu_backward(kernel, dtype, 1, count, count, a, b, c, dgate, dup);
     tess_add(kernel, dtype, count, a, b, take(twin, bytes));
     tess_dropout(kernel, dtype, count, 0.3f, key, 5, a, take(twin, bytes));
     tess_copy(kernel, (int64_t)bytes, a, take(twin, bytes));

@@ -13,6 +13,13 @@ const struct gpt_words gpt_small[GPT_SMALL_COUNT] = {
       "--init-deviation=0.2", NULL}},
 };
 
+bool gpt_stacked;
+
+bool gpt_matters(const struct gpt_words *words)
+{
+    return !gpt_stacked || strcmp(words->word[0], "--style=llama") == 0;
+}
+
 int gpt_count(const struct gpt_words *words)
 {
     int count = 0;
@@ -36,7 +43,10 @@ struct tess_model_input gpt_input(int64_t length, int32_t classes, int64_t rows,
 void gpt_open(struct model_driver *driver, const char *kernel, const struct tess_model_input *input,
               const struct gpt_words *words)
 {
-    model_open_input(driver, "gpt", kernel, input, words->word, gpt_count(words));
+    struct tess_model_input asked = *input;
+
+    asked.stacks = gpt_stacked && !input->decode;
+    model_open_input(driver, "gpt", kernel, &asked, words->word, gpt_count(words));
     model_disturb(driver, 0.3f);
 }
 

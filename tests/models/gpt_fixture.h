@@ -14,6 +14,11 @@ struct gpt_words {
 #define GPT_SMALL_COUNT 4
 extern const struct gpt_words gpt_small[GPT_SMALL_COUNT];
 
+/* gpt_open opens models as for a kernel that asks for stacked weights; false at first. Those that
+ * have such weights are then what is of interest. */
+extern bool gpt_stacked;
+bool gpt_matters(const struct gpt_words *words);
+
 int gpt_count(const struct gpt_words *words);
 
 /* Samples of `length` tokens, in f32, without a tensor axis. */

@@ -170,6 +170,19 @@ static int64_t driver_tensor_bytes(const struct model_driver *driver, int32_t in
     return bytes;
 }
 
+/* Elements of a parameter and of those that are stacked on it, for which it has the memory. */
+static int64_t driver_stack(const struct model_driver *driver, int32_t param)
+{
+    int64_t count = model_param_count(driver, param);
+
+    for (int32_t i = param + 1; i < driver->declare.param_count; i++) {
+        if (!driver->declare.param[i].stacked)
+            break;
+        count += model_param_count(driver, i);
+    }
+    return count;
+}
+
 static void driver_open_arrays(struct model_driver *driver)
 {
     const struct tess_declare *declare = &driver->declare;
@@ -179,11 +192,17 @@ static void driver_open_arrays(struct model_driver *driver)
     driver->param = driver_alloc((size_t)declare->param_count * sizeof(void *));
     driver->grad = driver_alloc((size_t)declare->param_count * sizeof(void *));
     for (int32_t i = 0; i < declare->param_count; i++) {
-        const int64_t count = model_param_count(driver, i);
+        const int64_t count = driver_stack(driver, i);
+        const size_t before = i > 0 ? (size_t)model_param_count(driver, i - 1) : 0;
 
         driver->master[i] = driver_alloc((size_t)count * sizeof(float));
-        driver->param[i] = driver_alloc((size_t)count * word);
-        driver->grad[i] = driver_alloc((size_t)count * sizeof(float));
+        if (declare->param[i].stacked) {
+            driver->param[i] = (char *)driver->param[i - 1] + before * word;
+            driver->grad[i] = driver->grad[i - 1] + before;
+        } else {
+            driver->param[i] = driver_alloc((size_t)count * word);
+            driver->grad[i] = driver_alloc((size_t)count * sizeof(float));
+        }
         driver_fill_param(driver, i);
     }
     driver->used = driver_alloc((size_t)declare->param_count * sizeof(bool));
@@ -296,6 +315,8 @@ void model_close(struct model_driver *driver)
     }
     for (int32_t i = 0; i < driver->declare.param_count; i++) {
         free(driver->master[i]);
+        if (driver->declare.param[i].stacked)
+            continue;
         free(driver->param[i]);
         free(driver->grad[i]);
     }

@@ -354,12 +354,47 @@ static void case_refused(void **state)
     tess_declare_fini(&declare);
 }
 
+/* Weights to be stacked; two in the last of which a unit begins. */
+static const struct stack {
+    struct cut cut[2];
+    bool units, fits;
+} stacks[] = {
+    {{{{2, {8, 64}}, {0, 1, 0}}, {{2, {4, 64}}, {0, 1, 0}}}, false, true},
+    {{{{2, {4, 16}}, {-1, 1, 0}}, {{2, {8, 16}}, {-1, 1, 0}}}, false, true},
+    {{{{2, {8, 32}}, {0, 1, 0}}, {{2, {4, 32}}, {0, 1, 0}}}, false, false},   /* 32 in a part */
+    {{{{2, {8, 64}}, {0, 1, 0}}, {{2, {8, 128}}, {0, 1, 0}}}, false, false},  /* other rows */
+    {{{{2, {8, 128}}, {1, 1, 0}}, {{2, {8, 128}}, {1, 1, 0}}}, false, false}, /* columns cut */
+    {{{{2, {8, 64}}, {0, 1, 0}}, {{2, {4, 64}}, {0, 1, 0}}}, true, false},
+};
+
+static void case_stacked(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(stacks) / sizeof(stacks[0]); i++) {
+        const struct stack *stack = &stacks[i];
+        struct tess_declare declare = {.axis = axis_of(4, 1, 2)};
+        for (int w = 0; w < 2; w++) {
+            if (w == 0 || stack->units)
+                tess_declare_unit(&declare, "unit", tess_shape1(1));
+            tess_declare_sliced(&declare, w == 0 ? "a" : "b", stack->cut[w].whole, zero, 0,
+                                stack->cut[w].slice);
+        }
+        tess_declare_stacked(&declare, 0, 2);
+        assert_int_equal(declare.status, stack->fits ? TESS_OK : TESS_ERR_USAGE);
+        if (stack->fits)
+            assert_true(!declare.param[0].stacked && declare.param[1].stacked);
+        else
+            assert_non_null(strstr(tess_log_last_error(), "parameters 0 to 1 cannot be stacked"));
+        tess_declare_fini(&declare);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_slices),      cmocka_unit_test(case_blocks),
         cmocka_unit_test(case_file_shapes), cmocka_unit_test(case_select),
-        cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_refused),     cmocka_unit_test(case_stacked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

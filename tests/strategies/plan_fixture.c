@@ -27,6 +27,7 @@ static void fixture_declare(struct tess_declare *declare, const struct fixture_p
     for (int32_t p = 0; p < params->count; p++) {
         snprintf(declare->param[p].name, TESS_NAME_MAX, "param%d", (int)p);
         declare->param[p].unit = params->unit[p];
+        declare->param[p].stacked = params->stacked[p];
         declare->param[p].index = p;
         declare->param[p].source = -1;
         declare->param[p].shape = tess_shape1(params->elements[p]);

@@ -13,6 +13,7 @@ struct fixture_params {
     int32_t unit_count, count;
     int64_t elements[64];
     int32_t unit[64];
+    bool stacked[64]; /* on the one before */
     bool tied;
 };
 

@@ -29,7 +29,8 @@ static uint32_t plan_draw(struct plan_random *random, uint32_t below)
     return tess_rng_word(random->key, random->next++, 0) % below;
 }
 
-/* Units without parameters, parameters of one element and of many blocks all occur. */
+/* Units without parameters, parameters of one element and of many blocks, and stacked ones all
+ * occur. */
 static void plan_random_params(struct plan_random *random, struct fixture_params *params)
 {
     memset(params, 0, sizeof(*params));
@@ -38,9 +39,13 @@ static void plan_random_params(struct plan_random *random, struct fixture_params
         int32_t here = (int32_t)plan_draw(random, 4);
         if (u == params->unit_count - 1 && params->count == 0)
             here = 1;
+        const bool stack = plan_draw(random, 3) == 0;
         for (int32_t i = 0; i < here; i++) {
-            params->elements[params->count] =
-                1 + plan_draw(random, plan_draw(random, 2) ? 5000 : 100);
+            int64_t *elements = &params->elements[params->count];
+            *elements = 1 + plan_draw(random, plan_draw(random, 2) ? 5000 : 100);
+            if (stack)
+                *elements = (*elements + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK * TESS_SUM_BLOCK;
+            params->stacked[params->count] = stack && i > 0;
             params->unit[params->count++] = u;
         }
     }
@@ -75,7 +80,7 @@ static void plan_close(struct plan_world *world)
 }
 
 /* The same flat space on every rank; each parameter inside its one segment, apart from its
- * neighbours. */
+ * neighbours, stacked ones without a gap. */
 static void plan_check_flat(const struct plan_world *world)
 {
     const struct tess_plan *plan = &world->rank[0].plan;
@@ -89,7 +94,7 @@ static void plan_check_flat(const struct plan_world *world)
             const struct tess_plan_param *param = &plan->param[seen];
             assert_int_equal(param->segment, s);
             assert_int_equal(param->begin % TESS_SHARD_ALIGN, 0);
-            assert_true(param->begin >= at);
+            assert_true(param->begin >= at && (!param->stacked || (i > 0 && param->begin == at)));
             at = param->begin + param->count;
             assert_in_range(param->unit, segment->unit_first, segment->unit_last);
         }

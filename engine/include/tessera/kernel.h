@@ -310,12 +310,14 @@ void tess_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_
 /* dx = dy times the derivative at x. dx may be dy or x. */
 void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                         const void *x, const void *dy, void *dx);
-/* y = gate / (1 + exp(-gate)) up (Shazeer 2020). */
-void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                         const void *gate, const void *up, void *y);
-/* dgate may be gate, dup may be up. */
-void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                          const void *gate, const void *up, const void *dy, void *dgate, void *dup);
+/* y = gate / (1 + exp(-gate)) up (Shazeer 2020). y [rows, width]; gate, up and their gradients have
+ * `stride` elements from one row to the next, so that both may lie in one array. */
+void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t width, int64_t stride, const void *gate, const void *up, void *y);
+/* dgate may be gate, dup may be up. What lies in the gaps of the stride stays. */
+void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                          int64_t width, int64_t stride, const void *gate, const void *up,
+                          const void *dy, void *dgate, void *dup);
 /*
  * Softmax and cross-entropy of rows whose classes are spread over several arrays (vocabulary
  * parallel; Shoeybi et al. 2019, section 3). logits [rows, stride] hold classes [first, first +
@@ -486,6 +488,10 @@ struct tess_kernel_ops {
     bool host_memory;  /* host threads may touch device memory at any time, without access() */
     bool far_memory;   /* device memory is no host memory: it comes from alloc(), access() does not
                           open it, read() and write() copy */
+
+    bool stacks; /* linear layers that read the same x are faster as one product of their
+                    stacked weights. Models do so where they can (tess_declare_stacked); the
+                    sum of their input gradients is then rounded once */
 
     /* OPTIONAL, default: no queues. Then tess_kernel.queue is NULL, else open() has set it. */
     const struct tess_queue_ops *queue;

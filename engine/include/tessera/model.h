@@ -108,6 +108,17 @@ int32_t tess_declare_sliced_buffer(struct tess_declare *declare, const char *nam
  */
 int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_t source);
 
+/*
+ * Weights of linear layers that read the same x, to be used as one (q, k and v; gate and up):
+ * parameters first .. first + count - 1 of the current unit, declared one after the other, of the
+ * same length of a row, cut along dimension 0 or not at all. They keep their names, values and
+ * update rules, and lie without a gap on every layout: pass->param[first], and pass->grad[first],
+ * is the first element of a matrix of all their rows. A rank with several parts of the tensor axis
+ * has the parts of each parameter together, so a matrix of one part is to be copied. Elements of
+ * each, of a part where it is cut, are a multiple of TESS_SUM_BLOCK.
+ */
+void tess_declare_stacked(struct tess_declare *declare, int32_t first, int32_t count);
+
 /* A tensor of the current unit: `shape` per row, or by its life. Returns its index in the model. */
 int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum tess_dtype dtype,
                             struct tess_shape shape, enum tess_life life);
@@ -154,6 +165,7 @@ struct tess_model_input {
     bool tokens;             /* input is int32 [rows, T], labels the tokens that follow each */
     int64_t rows, leaf_rows; /* of a pass */
     struct tess_tensor_axis axis;
+    bool stacks; /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
     /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; keys and
      * values are TESS_LIFE_KEPT, the last unit's output is the logits [class_count] of each row in
      * f32. No backward. */

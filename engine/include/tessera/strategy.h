@@ -91,6 +91,7 @@ struct tess_plan_param {
     uint32_t flags;  /* enum tess_param_flag */
     int32_t chunk;   /* of a pipeline's rank, that its unit is in; else 0 */
     bool alone;      /* tied to another parameter, or that one: a segment of its own */
+    bool stacked;    /* follows the parameter before it without a gap, in the same segment */
     int64_t begin;   /* first element in flat space; set by the core after plan() */
     int32_t segment; /* set by the core after plan() */
 };
@@ -148,6 +149,7 @@ struct tess_plan {
     int32_t segment_count;
 
     /* Filled by the core. */
+    int32_t asked_count; /* parameters of all calls of tess_plan_add_segment */
     int64_t flat_count;  /* elements of the flat space */
     int64_t param_total; /* elements of all parameters, without padding */
     int32_t level_count; /* gradient accumulators that the fold over micro-batches needs */
@@ -157,6 +159,7 @@ struct tess_plan {
 /*
  * The next segment is the next `param_count` parameters. For plan() only. The core splits it where
  * units do not follow each other in the model (chunks of a pipeline), and around tied parameters.
+ * It moves an end between stacked parameters behind them; a segment that this leaves empty is none.
  */
 enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
 

@@ -17,23 +17,6 @@ struct activation_gelu_backward {
     }
 };
 
-struct activation_swiglu_forward {
-    __device__ void operator()(const float (&in)[2], float (&out)[1]) const
-    {
-        out[0] = in[0] * activation_sigmoid(in[0]) * in[1];
-    }
-};
-
-/* With s = sigmoid(g): the derivative of g s is s (1 + g (1 - s)). */
-struct activation_swiglu_backward {
-    __device__ void operator()(const float (&in)[3], float (&out)[2]) const
-    {
-        float g = in[0], up = in[1], dy = in[2], s = activation_sigmoid(g);
-        out[0] = dy * up * (s * (1 + g * (1 - s)));
-        out[1] = dy * (g * s);
-    }
-};
-
 void tess__cuda_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                              const void *x, void *y)
 {
@@ -47,19 +30,150 @@ void tess__cuda_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype,
                          activation_gelu_backward{});
 }
 
-void tess__cuda_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                               const void *gate, const void *up, void *y)
+/* ---- SwiGLU ---------------------------------------------------------------------------------- */
+
+struct swiglu_forward {
+    __device__ void operator()(const float (&in)[2], float (&out)[1]) const
+    {
+        out[0] = in[0] * activation_sigmoid(in[0]) * in[1];
+    }
+};
+
+/* With s = sigmoid(g): the derivative of g s is s (1 + g (1 - s)). */
+struct swiglu_backward {
+    __device__ void operator()(const float (&in)[3], float (&out)[2]) const
+    {
+        float g = in[0], up = in[1], dy = in[2], s = activation_sigmoid(g);
+        out[0] = dy * up * (s * (1 + g * (1 - s)));
+        out[1] = dy * (g * s);
+    }
+};
+
+/* As pointwise.cuh, of rows that have a stride of their own in each array. A row is `across` pieces
+ * of W elements. */
+template <typename T, int IN, int OUT> struct swiglu_rows {
+    static constexpr int unroll = 2;
+    int64_t rows;
+    uint32_t across;
+    int64_t in_stride[IN], out_stride[OUT];
+    const T *in[IN];
+    T *out[OUT];
+};
+
+template <typename T, int W>
+static __device__ __forceinline__ void swiglu_load(const T *memory, cuda_vec<T> *v)
 {
-    pointwise_slot<2, 1>(kernel, "swiglu_forward", dtype, count, {gate, up}, {y},
-                         activation_swiglu_forward{});
+    if (W > 1)
+        *v = cuda_load(memory);
+    else
+        v->at[0] = *memory;
 }
 
-void tess__cuda_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                                const void *gate, const void *up, const void *dy, void *dgate,
-                                void *dup)
+template <typename T, int W, int IN, int OUT, typename F>
+static __device__ __forceinline__ void swiglu_piece(const swiglu_rows<T, IN, OUT> &a,
+                                                    const cuda_vec<T> (&v)[IN], int64_t row,
+                                                    int64_t column, const F &f)
 {
-    pointwise_slot<3, 2>(kernel, "swiglu_backward", dtype, count, {gate, up, dy}, {dgate, dup},
-                         activation_swiglu_backward{});
+    cuda_vec<T> result[OUT];
+#pragma unroll
+    for (int e = 0; e < W; e++) {
+        float in[IN], out[OUT];
+#pragma unroll
+        for (int k = 0; k < IN; k++)
+            in[k] = cuda_widen(v[k].at[e]);
+        f(in, out);
+#pragma unroll
+        for (int k = 0; k < OUT; k++)
+            result[k].at[e] = cuda_narrow<T>(out[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < OUT; k++) {
+        T *to = a.out[k] + row * a.out_stride[k] + column;
+        if (W > 1)
+            cuda_store(to, result[k]);
+        else
+            *to = result[k].at[0];
+    }
+}
+
+/* The division in 64 bits is one for the block; each thread's is in 32. */
+template <typename T, int W, int IN, int OUT, typename F>
+__global__ void __launch_bounds__(POINTWISE_THREADS) swiglu_kernel(swiglu_rows<T, IN, OUT> a, F f)
+{
+    constexpr int unroll = swiglu_rows<T, IN, OUT>::unroll;
+    const int64_t first = (int64_t)blockIdx.x * (POINTWISE_THREADS * unroll);
+    const int64_t first_row = first / a.across;
+    const uint32_t rest = (uint32_t)(first % a.across) + threadIdx.x;
+    cuda_vec<T> v[unroll][IN];
+#pragma unroll
+    for (int u = 0; u < unroll; u++) {
+        const uint32_t at = rest + u * POINTWISE_THREADS;
+        const int64_t row = first_row + at / a.across, column = (int64_t)(at % a.across) * W;
+        if (row < a.rows) {
+#pragma unroll
+            for (int k = 0; k < IN; k++)
+                swiglu_load<T, W>(a.in[k] + row * a.in_stride[k] + column, &v[u][k]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < unroll; u++) {
+        const uint32_t at = rest + u * POINTWISE_THREADS;
+        const int64_t row = first_row + at / a.across, column = (int64_t)(at % a.across) * W;
+        if (row < a.rows)
+            swiglu_piece<T, W>(a, v[u], row, column, f);
+    }
+}
+
+/* Arrays of [rows, width]; in[k] has in_stride[k] elements from one row to the next. */
+template <int IN, int OUT, typename F>
+static void swiglu_slot(struct tess_kernel *kernel, const char *where, enum tess_dtype dtype,
+                        int64_t rows, int64_t width, const void *const (&in)[IN],
+                        const int64_t (&in_stride)[IN], void *const (&out)[OUT],
+                        const int64_t (&out_stride)[OUT], F f)
+{
+    if (width >= INT32_MAX) {
+        tess__cuda_note(kernel, cudaErrorInvalidValue, where);
+        return;
+    }
+    const cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
+        typedef decltype(type) T;
+        constexpr int piece = cuda_vec<T>::count;
+        swiglu_rows<T, IN, OUT> a;
+        bool vectors = width % piece == 0;
+        for (int k = 0; k < IN; k++) {
+            a.in[k] = static_cast<const T *>(in[k]);
+            a.in_stride[k] = in_stride[k];
+            vectors = vectors && cuda_aligned16(in[k]) && in_stride[k] % piece == 0;
+        }
+        for (int k = 0; k < OUT; k++) {
+            a.out[k] = static_cast<T *>(out[k]);
+            a.out_stride[k] = out_stride[k];
+            vectors = vectors && cuda_aligned16(out[k]) && out_stride[k] % piece == 0;
+        }
+        a.rows = rows;
+        a.across = (uint32_t)(vectors ? width / piece : width);
+        return CUDA_LAUNCH(
+            (vectors ? swiglu_kernel<T, piece, IN, OUT, F> : swiglu_kernel<T, 1, IN, OUT, F>),
+            cuda_blocks(rows * a.across, POINTWISE_THREADS * a.unroll), POINTWISE_THREADS, 0,
+            tess__cuda_stream(kernel), a, f);
+    });
+    tess__cuda_note(kernel, error, where);
+}
+
+void tess__cuda_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, const void *gate, const void *up,
+                               void *y)
+{
+    swiglu_slot<2, 1>(kernel, "swiglu_forward", dtype, rows, width, {gate, up}, {stride, stride},
+                      {y}, {width}, swiglu_forward{});
+}
+
+void tess__cuda_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                                int64_t width, int64_t stride, const void *gate, const void *up,
+                                const void *dy, void *dgate, void *dup)
+{
+    swiglu_slot<3, 2>(kernel, "swiglu_backward", dtype, rows, width, {gate, up, dy},
+                      {stride, stride, width}, {dgate, dup}, {stride, stride}, swiglu_backward{});
 }
 
 /* ---- rotary positions ----------------------------------------------------------------------- */

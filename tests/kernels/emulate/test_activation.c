@@ -130,10 +130,11 @@ static void check_swiglu(const struct activation_case *c)
     }
     void *y = emulate_array(c->bytes, 0), *dgate = emulate_copy_of(c->array[0], c->bytes);
     void *dup = emulate_copy_of(c->array[1], c->bytes);
-    tess__cuda_swiglu_forward(&emulate_kernel, c->dtype, c->count, c->array[0], c->array[1], y);
+    tess__cuda_swiglu_forward(&emulate_kernel, c->dtype, 1, c->count, c->count, c->array[0],
+                              c->array[1], y);
     check_array("swiglu", c->dtype, y, want[0], bound[0], c->count);
-    tess__cuda_swiglu_backward(&emulate_kernel, c->dtype, c->count, dgate, dup, c->array[2], dgate,
-                               dup);
+    tess__cuda_swiglu_backward(&emulate_kernel, c->dtype, 1, c->count, c->count, dgate, dup,
+                               c->array[2], dgate, dup);
     check_array("swiglu gradient of the gate", c->dtype, dgate, want[1], bound[1], c->count);
     check_array("swiglu gradient of the other", c->dtype, dup, want[2], bound[2], c->count);
     for (int k = 0; k < 3; k++) {
@@ -179,7 +180,7 @@ static void case_extremes(void **state)
     assert_true(isnan(y[0]) && y[1] == INFINITY && y[2] == 3e38f && y[3] == 0);
     tess__cuda_gelu_backward(&emulate_kernel, TESS_F32, 4, x, one, y);
     assert_true(isnan(y[0]) && isnan(y[1]) && y[2] == 1 && fabsf(y[3]) < 1e-30f);
-    tess__cuda_swiglu_forward(&emulate_kernel, TESS_F32, 4, x, one, y);
+    tess__cuda_swiglu_forward(&emulate_kernel, TESS_F32, 1, 4, 4, x, one, y);
     assert_true(isnan(y[0]) && y[1] == INFINITY && y[2] == 3e38f && y[3] == 0);
     emulate_free_all();
 }
