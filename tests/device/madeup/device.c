@@ -25,7 +25,9 @@ static struct {
     pid_t process;
     struct device_rule fail[RULES_MAX], stall[RULES_MAX];
     int fails, stalls;
-    const char *seal; /* the name of a range, or NULL */
+    const char *seal;    /* the name of a range, or NULL */
+    const char *counted; /* the name of work, or NULL */
+    _Atomic long count;
     _Atomic bool sealed;
     _Atomic int broken[MADEUP_DEVICES_MAX];
     _Atomic bool peer[MADEUP_DEVICES_MAX][MADEUP_DEVICES_MAX];
@@ -100,6 +102,7 @@ static void device_start(void)
         .lazy = loading == NULL || strcmp(loading, "EAGER") != 0,
     };
     device.seal = getenv("MADEUP_SEAL");
+    device.counted = getenv("MADEUP_COUNT");
     device.fails = device_rules("MADEUP_FAIL", device.fail);
     device.stalls = device_rules("MADEUP_STALL", device.stall);
     device.process = getpid();
@@ -164,6 +167,20 @@ int madeup_injected(const char *function, int usual)
     (void)madeup_settings();
     device_check_seal(function);
     return device_met(device.fail, device.fails, function, usual);
+}
+
+void madeup_count(const char *work)
+{
+    (void)madeup_settings();
+    if (device.counted != NULL && strcmp(device.counted, work) == 0)
+        atomic_fetch_add(&device.count, 1);
+}
+
+void madeup_report(void)
+{
+    if (device.counted != NULL)
+        fprintf(stderr, "made-up device: %s ran %ld times\n", device.counted,
+                atomic_load(&device.count));
 }
 
 bool madeup_stalls(const char *work)

@@ -32,6 +32,8 @@
  *                           searches a plan ends the program
  *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself; a kernel
  *                           has the name of its file ("update.cu")
+ *   MADEUP_COUNT=name       how often work of this name has run in this process is printed whenever
+ *                           a stream is destroyed
  *   MADEUP_BLAS_WITHOUT=4,6 epilogues of cuBLASLt for which there is no algorithm
  *   MADEUP_NCCL_REGISTERED  set: messages of memory of ncclMemAlloc that is not registered end the
  *                           program

@@ -139,6 +139,7 @@ static void queue_run(const struct madeup_queue *queue, const struct madeup_work
 {
     if (work->run == NULL || madeup_broken(queue->device) != cudaSuccess)
         return;
+    madeup_count(work->name);
     while (madeup_stalls(work->name) && !madeup_cancelled())
         while (!madeup_cancelled())
             (void)usleep(1000);

@@ -39,6 +39,10 @@ bool madeup_reaches(int device, int peer);
 /* Is this the n-th piece of work that MADEUP_STALL names? */
 bool madeup_stalls(const char *work);
 
+/* For MADEUP_COUNT: a piece of work runs; print how many did. */
+void madeup_count(const char *work);
+void madeup_report(void);
+
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 /* A point of a queue: reached when all work before it has ended. Shared by those that wait. */

@@ -91,6 +91,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         madeup_fail("a stream is destroyed while it is recorded");
     own->magic = 0;
     free(own);
+    madeup_report();
     return madeup_enter("cudaStreamDestroy", cudaErrorLaunchFailure);
 }
 

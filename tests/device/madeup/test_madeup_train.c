@@ -34,6 +34,13 @@
     "--gpt.width 32 --data.length 32 --optimizer adamw --grid 2 --tensor.canonical 2 "             \
     "--precision bf16 "
 
+/* Llama's blocks, whose q, k and v, and gate and up, are one product each. */
+#define LLAMA                                                                                      \
+    RUN "--model gpt --gpt.style llama --gpt.layers 1 --gpt.heads 8 --gpt.kv-heads 4 "             \
+        "--gpt.width 32 --gpt.ffn 64 --data.length 8 --optimizer adamw --batch-size 4 --grid 4 "   \
+        "--tensor.canonical 4 "
+#define LLAMA_FP8 FP8 "--gpt.style llama --gpt.ffn 64 "
+
 static struct spawn spawn;
 
 static void set_number(const char *name, int number)
@@ -130,6 +137,60 @@ static void case_gpt(void **state)
              {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
              {4, "--strategy pp --ranks 4 --accumulate 4 --pp.schedule gpipe"},
              {8, "--strategy fsdp+tp+pp --ranks 8"});
+}
+
+static void case_llama(void **state)
+{
+    (void)state;
+    ALL_SAME(LLAMA, {2, "--strategy fsdp+tp --ranks 4"},
+             {1, "--strategy zero2 --ranks 2 --zero2.bucket-mib 0 --zero2.first-bucket-mib 0"});
+    ALL_SAME(LLAMA "--precision bf16 ", {2, "--strategy pp --ranks 2 --accumulate 4"});
+    ALL_SAME(LLAMA_FP8 "--fp8 now ", {1, "--strategy tp --ranks 2"});
+}
+
+static void case_llama_all(void **state)
+{
+    (void)state;
+    ALL_SAME(LLAMA, {4, "--strategy fsdp+tp --ranks 4"}, {2, "--strategy fsdp --ranks 4"},
+             {1, "--strategy ddp --ranks 2 --ddp.bucket-mib 0 --ddp.first-bucket-mib 0"},
+             {1, "--strategy zero1 --ranks 2 --zero1.bucket-mib 0 --zero1.first-bucket-mib 0"},
+             {1, "--strategy hsdp --ranks 4"}, {1, "--strategy tp --ranks 4"},
+             {1, "--strategy dp --ranks 2"}, {2, "--strategy tp --ranks 2"},
+             {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
+             {1, "--strategy ddp --ranks 2 --audit 1"}, {8, "--strategy fsdp+tp+pp --ranks 8"},
+             {1, "--cuda.graph on --accumulate 2"});
+    ALL_SAME(LLAMA_FP8, {1, "--strategy fsdp --ranks 2"}, {2, "--strategy tp --ranks 2"});
+    ALL_SAME(LLAMA_FP8 "--fp8 now ", {1, "--strategy fsdp --ranks 2"},
+             {2, "--strategy tp --ranks 2"});
+}
+
+/* How often kernels that narrow to 8 bits run in two steps of Llama. */
+static int narrowed(const char *layers)
+{
+    static const char before[] = "made-up device: fp8.cu ran ";
+    char words[64];
+    snprintf(words, sizeof(words), "--fp8 now --tensor.canonical 1 --gpt.layers %s", layers);
+    setenv("MADEUP_COUNT", "fp8.cu", 1);
+    const int code = run(1, LLAMA_FP8, words);
+    unsetenv("MADEUP_COUNT");
+    const char *last = NULL;
+    for (const char *at = spawn.err; (at = strstr(at, before)) != NULL; last = at)
+        at += sizeof(before) - 1;
+    if (code != 0 || last == NULL)
+        fail_msg("%s ended with %d:\n%s%s", words, code, spawn.out, spawn.err);
+    return atoi(last);
+}
+
+/*
+ * A block has four products: q k v, join, gate up, narrow. Each narrows its weights once a step,
+ * and in both leaves of a step x in forward, x and dy in backward, by three kernels: the greatest
+ * element, the scale, the narrowing. With q, k, v and gate, up apart it would be 7/4 of that.
+ */
+static void case_narrowed(void **state)
+{
+    enum { STEPS = 2, PRODUCTS = 4, LEAVES = 2, KERNELS = 3 };
+    (void)state;
+    assert_int_equal(narrowed("2") - narrowed("1"), STEPS * PRODUCTS * (1 + 3 * LEAVES) * KERNELS);
 }
 
 static void case_bf16(void **state)
@@ -280,11 +341,13 @@ static void case_hangs(void **state)
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
-        cmocka_unit_test(case_mlp),     cmocka_unit_test(case_cnn),
-        cmocka_unit_test(case_gpt),     cmocka_unit_test(case_graph),
-        cmocka_unit_test(case_cudnn),   cmocka_unit_test(case_failures),
-        cmocka_unit_test(case_choices), cmocka_unit_test(case_bf16),
-        cmocka_unit_test(case_fp8),     cmocka_unit_test(case_hangs),
+        cmocka_unit_test(case_mlp),      cmocka_unit_test(case_cnn),
+        cmocka_unit_test(case_gpt),      cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_cudnn),    cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_choices),  cmocka_unit_test(case_bf16),
+        cmocka_unit_test(case_fp8),      cmocka_unit_test(case_hangs),
+        cmocka_unit_test(case_llama),    cmocka_unit_test(case_llama_all),
+        cmocka_unit_test(case_narrowed),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
         setenv("MADEUP_SEAL", "step", 1) != 0)
