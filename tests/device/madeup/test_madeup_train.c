@@ -37,8 +37,7 @@
 /* Llama's blocks, whose q, k and v, and gate and up, are one product each. */
 #define LLAMA                                                                                      \
     RUN "--model gpt --gpt.style llama --gpt.layers 1 --gpt.heads 8 --gpt.kv-heads 4 "             \
-        "--gpt.width 32 --gpt.ffn 64 --data.length 8 --optimizer adamw --batch-size 4 --grid 4 "   \
-        "--tensor.canonical 4 "
+        "--gpt.width 32 --gpt.ffn 64 --data.length 8 --optimizer adamw --batch-size 4 --grid 4 "
 #define LLAMA_FP8 FP8 "--gpt.style llama --gpt.ffn 64 "
 
 static struct spawn spawn;
@@ -139,26 +138,30 @@ static void case_gpt(void **state)
              {8, "--strategy fsdp+tp+pp --ranks 8"});
 }
 
+/* A rank with one part of each weight, or the whole, reads them where they lie; one with several
+ * copies them together. */
 static void case_llama(void **state)
 {
     (void)state;
-    ALL_SAME(LLAMA, {2, "--strategy fsdp+tp --ranks 4"},
-             {1, "--strategy zero2 --ranks 2 --zero2.bucket-mib 0 --zero2.first-bucket-mib 0"});
-    ALL_SAME(LLAMA "--precision bf16 ", {2, "--strategy pp --ranks 2 --accumulate 4"});
+    ALL_SAME(LLAMA "--tensor.canonical 2 ", {2, "--strategy fsdp+tp --ranks 4"});
+    ALL_SAME(LLAMA "--precision bf16 --gpt.layers 2 ",
+             {1, "--strategy zero2 --ranks 2 --zero2.bucket-mib 0 --zero2.first-bucket-mib 0"},
+             {2, "--strategy pp --ranks 2 --accumulate 4"});
     ALL_SAME(LLAMA_FP8 "--fp8 now ", {1, "--strategy tp --ranks 2"});
 }
 
 static void case_llama_all(void **state)
 {
     (void)state;
-    ALL_SAME(LLAMA, {4, "--strategy fsdp+tp --ranks 4"}, {2, "--strategy fsdp --ranks 4"},
+    ALL_SAME(LLAMA, {2, "--strategy fsdp --ranks 4"}, {1, "--strategy hsdp --ranks 4"},
              {1, "--strategy ddp --ranks 2 --ddp.bucket-mib 0 --ddp.first-bucket-mib 0"},
              {1, "--strategy zero1 --ranks 2 --zero1.bucket-mib 0 --zero1.first-bucket-mib 0"},
-             {1, "--strategy hsdp --ranks 4"}, {1, "--strategy tp --ranks 4"},
-             {1, "--strategy dp --ranks 2"}, {2, "--strategy tp --ranks 2"},
+             {1, "--strategy ddp --ranks 2 --audit 1"}, {1, "--strategy dp --ranks 2"},
              {2, "--strategy pp --ranks 2 --accumulate 4 --pp.schedule interleaved"},
-             {1, "--strategy ddp --ranks 2 --audit 1"}, {8, "--strategy fsdp+tp+pp --ranks 8"},
              {1, "--cuda.graph on --accumulate 2"});
+    ALL_SAME(LLAMA "--tensor.canonical 4 ", {4, "--strategy fsdp+tp --ranks 4"},
+             {1, "--strategy tp --ranks 4"}, {2, "--strategy tp --ranks 2"},
+             {8, "--strategy fsdp+tp+pp --ranks 8"});
     ALL_SAME(LLAMA_FP8, {1, "--strategy fsdp --ranks 2"}, {2, "--strategy tp --ranks 2"});
     ALL_SAME(LLAMA_FP8 "--fp8 now ", {1, "--strategy fsdp --ranks 2"},
              {2, "--strategy tp --ranks 2"});
