@@ -15,10 +15,11 @@
 static const struct tess_option topo_option_table[] = {
     {"file", TESS_OPTION_STRING, TOPO_FIELD(file), "", 0, 0, NULL,
      "a machine's description: NCCL's topology XML, hwloc's XML (lstopo --of xml), the text of "
-     "nvidia-smi topo -m, Slurm's topology.conf or scontrol show topology, or Tessera's YAML; -: "
-     "stdin"},
+     "nvidia-smi topo -m (and -p2p r) or rocm-smi --showtopo, Slurm's topology.conf, topology.yaml "
+     "or "
+     "scontrol show topology, kubectl get nodes -o json, or Tessera's YAML; -: stdin"},
     {"format", TESS_OPTION_CHOICE, TOPO_FIELD(format), "auto", 0, 0,
-     "auto|nccl|hwloc|smi|slurm|yaml", "format of the file; auto: by its content"},
+     "auto|nccl|hwloc|smi|slurm|yaml|rocm|labels", "format of the file; auto: by its content"},
     {"machine", TESS_OPTION_STRING, TOPO_FIELD(machine), "", 0, 0, NULL,
      "a regular machine as a line of words, outermost first: 'node:2 numa:2 gpu:4 nvlink:switch "
      "sm:90'"},
@@ -29,15 +30,16 @@ static const struct tess_option topo_option_table[] = {
     {"rings", TESS_OPTION_INT, TOPO_FIELD(rings), "32", 1, TESS_RINGS_MAX, NULL,
      "greatest number of rings that are used at once"},
     {"sm", TESS_OPTION_INT, TOPO_FIELD(sm), "0", 0, 999, NULL,
-     "compute capability * 10 of devices whose file does not give it: 90; 0: guessed"},
+     "compute capability * 10 of devices whose file does not give it: 90; 0: guessed; of Slurm's "
+     "blocks: that they are NVLink domains of such GPUs"},
     {"pci-gen", TESS_OPTION_INT, TOPO_FIELD(pci_gen), "0", 0, 6, NULL,
      "generation of PCIe links whose file does not give it; 0: guessed"},
     {"per-host", TESS_OPTION_INT, TOPO_FIELD(per_host), "0", 0, 1024, NULL,
-     "devices of each host of a Slurm file; 0: 1"},
+     "devices of each host of a Slurm file, or of labels; 0: 1, or what the labels say"},
     {"edge-gbs", TESS_OPTION_REAL, TOPO_FIELD(edge_gbs), "0", 0, 1e6, NULL,
-     "GB/s from a host to its switch, of a Slurm file; 0: 12.5"},
+     "GB/s from a host to its switch, of a Slurm file or labels; 0: 12.5"},
     {"uplink-gbs", TESS_OPTION_REAL, TOPO_FIELD(uplink_gbs), "0", 0, 1e6, NULL,
-     "GB/s from switch to switch, of a Slurm file; 0: 12.5"},
+     "GB/s from switch to switch, of a Slurm file or labels; 0: 12.5"},
     {"time-limit", TESS_OPTION_REAL, TOPO_FIELD(time_limit_s), "0", 0, 1e6, NULL,
      "seconds after which the search stops with the best rings so far; 0: no limit, always the "
      "same result"},

@@ -57,6 +57,8 @@ enum tess_status tess__topo_live(struct tess__topo *topo)
                  "no GPU is used (%s): devices are places of "
                  "ranks on the processors, --ranks of them",
                  why[0] ? why : "CUDA_VISIBLE_DEVICES hides all");
+    if (status == TESS_OK)
+        tess_topology_warn(topo->topology, topo->source);
     free(device);
     tess_watch_close(watch);
     return status;

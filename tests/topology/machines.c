@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#define LINK_GBS 20.0 /* of one link between devices */
 #define X16_GEN3 TESS_GBS_PCI(60, 16)
 #define X16_GEN4 TESS_GBS_PCI(120, 16)
 #define X16_GEN5 TESS_GBS_PCI(240, 16)
@@ -111,7 +112,7 @@ struct tess_topology *machine_epyc_hives(void)
         join(topology, TESS_LINK_PCI, gpu[i], pci, X16_GEN4, 1);
         join(topology, TESS_LINK_PCI, pci, cpu[numa[i]], X16_GEN4, 1);
         for (int j = i / 4 * 4; j < i; j++)
-            join(topology, TESS_LINK_NVLINK, gpu[i], gpu[j], TESS_GBS_XGMI, 1);
+            join(topology, TESS_LINK_NVLINK, gpu[i], gpu[j], LINK_GBS, 1);
     }
     return finish(topology);
 }
@@ -177,7 +178,7 @@ struct tess_topology *machine_square(void)
         join(topology, TESS_LINK_PCI, gpu[i], cpu[i / 2], X16_GEN3, 1);
     }
     for (int i = 0; i < 4; i++)
-        join(topology, TESS_LINK_NVLINK, gpu[side[i][0]], gpu[side[i][1]], TESS_GBS_XGMI, 1);
+        join(topology, TESS_LINK_NVLINK, gpu[side[i][0]], gpu[side[i][1]], LINK_GBS, 1);
     return finish(topology);
 }
 
@@ -209,12 +210,12 @@ struct tess_topology *machine_mi250(void)
     /* Two dies of a package by four links, packages in a cube, one link an edge, by even dies along
      * one axis and odd ones along the others. */
     for (int i = 0; i < 16; i += 2) {
-        join(topology, TESS_LINK_NVLINK, gpu[i], gpu[i + 1], TESS_GBS_XGMI * 4, 4);
+        join(topology, TESS_LINK_NVLINK, gpu[i], gpu[i + 1], LINK_GBS * 4, 4);
         for (int axis = 0; axis < 3; axis++) {
             int other = (i / 2 ^ 1 << axis) * 2;
             if (other > i)
                 join(topology, TESS_LINK_NVLINK, gpu[i + (axis > 0)], gpu[other + (axis > 0)],
-                     TESS_GBS_XGMI, 1);
+                     LINK_GBS, 1);
         }
     }
     return finish(topology);

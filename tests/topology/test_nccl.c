@@ -135,10 +135,10 @@ static void case_rccl(void **state)
     (void)state;
     struct tess_topology *t = nccl_open("rccl", NULL);
     assert_int_equal(t->device_count, 4);
-    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu1", 40);
-    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu2", 20);
-    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu1", "gpu3", 20);
-    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu2", "gpu3", 20);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu1", 2 * 36); /* gcn 910 and gfx90a are the same */
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu2", 36);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu1", "gpu3", 36);
+    ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu2", "gpu3", 36);
     ASSERT_GBS(t, TESS_LINK_NVLINK, "gpu0", "gpu3", 0);
     ASSERT_GBS(t, TESS_LINK_SYS, "numa0", "numa1", TESS_GBS_AMD);
     assert_int_equal(t->node[t->device[0]].sm, 0);

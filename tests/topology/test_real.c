@@ -11,6 +11,8 @@
  *     instead of 10 on a100-nvlink-and-pcie.
  *  b  A B300's links carry 40.1 GB/s each (sm 100); 370.8 is 18 links of sm 90.
  *  c  No PCIe generation is known: 24 GB/s is 16 lanes of generation 4, 12 GB/s those of 3.
+ *  e  "nccl" of AMD's machines was counted with 20 GB/s a link; with rccl's 24, 36 and 48 it is no
+ *     less. Their bounds are as many links as then, times those, and the same PCIe and NUMA rates.
  *  d  The source leaves NVLink to detection: what PCIe alone carries. 370.8 with NVSwitch.
  */
 #include "look.h"
@@ -70,19 +72,19 @@ static const struct known known[] = {
     {"aws-p5", 24, 24, 24, 0, NULL},     /* d */
     {"azure-ndv4", 16, 16, 24, 0, NULL}, /* d */
     {"azure-ndv5", 22, 22, 22, 0, NULL}, /* d */
-    {"mi50-4-ring", 12, 20, 52, 40, "0-1-3-2"},
-    {"mi200-8", 12, 20, 104, 80, "0-1-3-2-4-5-7-6"},
-    {"mi200-8-switches", 16, 20, 112, 80, "0-1-3-2-4-5-7-6"},
-    {"mi50-8-rome", 16, 20, 64, 40, NULL},
+    {"mi50-4-ring", 12, 24, 60, 40, "0-1-3-2"},
+    {"mi200-8", 12, 36, 168, 80, "0-1-3-2-4-5-7-6"},
+    {"mi200-8-switches", 16, 36, 176, 80, "0-1-3-2-4-5-7-6"},
+    {"mi50-8-rome", 16, 24, 64, 40, NULL},
     {"mi100-8-hives", 16, 16, 56, 16, NULL},
     {"mi100-8-hives-cards", 16, 16, 48, 16, NULL},
     {"mi100-8-hives-vm", 16, 16, 64, 16, NULL},
-    {"mi100-8", 20, 20, 124, 120, NULL},
-    {"mi300-8", 20, 20, 140, 120, NULL},
-    {"mi300-8-vm", 20, 20, 140, 120, NULL},
-    {"mi300-4", 20, 20, 60, 60, NULL},
-    {"mi100-4", 20, 20, 60, 60, NULL},
-    {"mi200-16", 0, 20, 144, 120, NULL},
+    {"mi100-8", 24, 24, 148, 120, NULL},
+    {"mi300-8", 48, 48, 336, 120, NULL},
+    {"mi300-8-vm", 48, 48, 336, 120, NULL},
+    {"mi300-4", 48, 48, 144, 60, NULL},
+    {"mi100-4", 24, 24, 72, 60, NULL},
+    {"mi200-16", 0, 36, 240, 120, NULL},
     {"mi50-8-pcie", 12, 12, 12, 10, NULL},
     {"mi50-8-rome-pcie", 16, 16, 16, 15, NULL},
     {"mi200-3-pcie", 16, 16, 16, 15, NULL},
@@ -186,7 +188,7 @@ static void case_orders(void **state)
     } row[] = {
         {"pcie-4-4", "0-4-1-5-2-6-3-7", 2.5},
         {"gooxi-5-3", "0-5-1-6-2-7-3-4", 10 / 3.0},
-        {"mi50-8-rome", "0-1-2-4-6-7-5-3", 20},
+        {"mi50-8-rome", "0-1-2-4-6-7-5-3", 24},
         /* The cycle of the pairs with two links, and its other direction: 2 of 5040. */
         {"dgx-1v", "0-4-7-6-5-1-2-3", 40},
         {"dgx-1v", "0-1-3-7-5-4-6-2", 20},

@@ -192,6 +192,40 @@ static void case_a_path_too_long(void **state)
     drop(&built);
 }
 
+/* Two on one switch, one of them without peer-to-peer: up to the processor and down again, which
+ * the switch's own link carries twice. A third has peer-to-peer with the second. */
+static void case_staged(void **state)
+{
+    (void)state;
+    struct built built = {.topology = tess_topology_new()};
+    int32_t cpu = node(&built, TESS_NODE_CPU, 0), far = node(&built, TESS_NODE_CPU, 0);
+    int32_t below = node(&built, TESS_NODE_PCI, 0), device[4];
+    join(&built, TESS_LINK_PCI, cpu, below, 24);
+    join(&built, TESS_LINK_SYS, cpu, far, 10);
+    for (int i = 0; i < 4; i++) {
+        device[i] = node(&built, TESS_NODE_DEVICE, 0);
+        join(&built, TESS_LINK_PCI, device[i], i < 3 ? below : far, 24);
+    }
+    built.topology->node[device[0]].staged = 1;
+    open_routes(&built);
+    const struct tess_route *route = built.routes.route;
+    assert_int_equal(route[0 * 4 + 1].kind, TESS_PATH_PHB);
+    assert_int_equal(route[0 * 4 + 1].link_count, 4);
+    assert_int_equal(route[1 * 4 + 0].kind, TESS_PATH_PHB);
+    assert_int_equal(route[1 * 4 + 2].kind, TESS_PATH_PIX);
+    assert_int_equal(route[0 * 4 + 3].kind, TESS_PATH_SYS);
+    assert_int_equal(route[0 * 4 + 3].link_count, 4);
+    assert_true(route[0 * 4 + 3].gbs == 10 && route[3 * 4 + 0].gbs == 10);
+    for (int pair = 0; pair < 4; pair++) {
+        /* Each link begins where the one before ended. */
+        const struct tess_route *to = &route[pair == 0 ? 1 : pair == 1 ? 4 : pair == 2 ? 3 : 12];
+        for (int32_t k = 1; k < to->link_count; k++)
+            assert_int_equal(built.topology->link[built.routes.link[to->first + k]].from,
+                             built.topology->link[built.routes.link[to->first + k - 1]].to);
+    }
+    drop(&built);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -200,6 +234,7 @@ int main(void)
         cmocka_unit_test(case_choice),
         cmocka_unit_test(case_network),
         cmocka_unit_test(case_a_path_too_long),
+        cmocka_unit_test(case_staged),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -142,7 +142,16 @@ static void case_refused(void **state)
     look_refused(read, "f", "", NULL, "f: no line with SwitchName=");
     look_refused(read, "f", "# nothing\n", NULL, "f:1: no line");
     look_refused(read, "f", "hello\n", NULL, "f:1: 'hello': SwitchName=NAME");
-    look_refused(read, "f", "---\n- topology: t\n", NULL, "topology.yaml");
+    look_refused(read, "f", "---\n- topology: t\n", NULL, "f:1: no topology with tree");
+    look_refused(read, "f", "- topology: t\n  tree: {switches: [{nodes: a}]}\n", NULL,
+                 "f:2: a switch without a name");
+    look_refused(read, "f",
+                 "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a b\n", NULL,
+                 "f:5: 'a b': a name or a list");
+    look_refused(read, "f",
+                 "- topology: t\n  block:\n    blocks:\n    - block: b\n      nodes: a[\n", NULL,
+                 "f:4: ");
+    look_refused(read, "f", "- topology: t\n  tree: [\n", NULL, "f:3: not YAML");
     look_refused(read, "f", "Nodes=a\n", NULL, "f:1: 'Nodes=a': SwitchName=NAME");
     look_refused(read, "f", "SwitchName=a Nodes=b\nNodes=a\n", NULL, "f:2: 'Nodes=a'");
     look_refused(read, "f", "SwitchName= Nodes=b\n", NULL, "f:1: '' names no switch");
@@ -197,6 +206,75 @@ static void case_hostile(void **state)
                                         "\xff",
                                         "\t"};
     look_hostile(tess_topology_read_slurm, conf, piece, sizeof(piece) / sizeof(piece[0]), 1500);
+}
+
+/* ---- topology.yaml -------------------------------------------------------------------------- */
+
+/* As in Slurm's manual page of topology.yaml and in Slinky's documentation of slurm-bridge. */
+static const char yaml[] = "---\n"
+                           "- topology: topo-switch\n"
+                           "  cluster_default: false\n"
+                           "  tree:\n"
+                           "    switches:\n"
+                           "      - switch: sw_root\n"
+                           "        children: s[1-2]\n"
+                           "      - switch: s1\n"
+                           "        nodes: n[1-2]\n"
+                           "      - switch: s2\n"
+                           "        nodes: n[3-4]\n"
+                           "- topology: topo-block\n"
+                           "  cluster_default: true\n"
+                           "  block:\n"
+                           "    block_sizes:\n"
+                           "      - 2\n"
+                           "    blocks:\n"
+                           "      - block: b1\n"
+                           "        nodes: n[1-2]\n"
+                           "      - block: b2\n"
+                           "        nodes: n[3-4]\n"
+                           "- topology: none\n"
+                           "  flat: true\n";
+
+static void case_yaml(void **state)
+{
+    (void)state;
+    /* Blocks are the default; with a kind of GPU they are NVLink domains. */
+    const struct tess_topology_options options = {.sm = 100, .per_host = 4, .edge_gbs = 50};
+    struct tess_topology *topology =
+        look_read(tess_topology_read_slurm, "t.yaml", yaml, strlen(yaml), &options);
+    assert_non_null(topology);
+    assert_int_equal(topology->host_count, 4);
+    assert_int_equal(topology->device_count, 16);
+    assert_int_equal(look_count(topology).nvswitches, 2);
+    CLOSE(look_gbs(topology, "n1.0", "nvlink.b1"), 18 * 40.1);
+    CLOSE(look_gbs(topology, "n3.3", "nvlink.b2"), 18 * 40.1);
+    CLOSE(look_gbs(topology, "n3.3", "nvlink.b1"), 0);
+    CLOSE(look_gbs(topology, "n2", "b1"), 50);
+    CLOSE(look_gbs(topology, "b1", "network"), 12.5);
+    assert_true(topology->remarks & TESS_REMARK_DOMAIN);
+    tess_topology_free(topology);
+    /* Without, they are switches of the network. */
+    topology = look_read(tess_topology_read_slurm, "t.yaml", yaml, strlen(yaml), NULL);
+    assert_non_null(topology);
+    assert_int_equal(look_count(topology).nvswitches, 0);
+    CLOSE(look_gbs(topology, "n4", "b2"), 12.5);
+    tess_topology_free(topology);
+    /* The tree alone. */
+    topology = look_read(tess_topology_read_slurm, "t.yaml", yaml,
+                         (size_t)(strstr(yaml, "- topology: topo-block") - yaml), NULL);
+    assert_non_null(topology);
+    CLOSE(look_gbs(topology, "n4", "s2"), 12.5);
+    CLOSE(look_gbs(topology, "s1", "sw_root"), 12.5);
+    tess_topology_free(topology);
+}
+
+static void case_yaml_hostile(void **state)
+{
+    (void)state;
+    static const char *const piece[] = {"- ",  "switch: ", "nodes: ", "children: ", "\n",      "  ",
+                                        "[0-", "]",        "{",       "*a",         "&a ",     "s1",
+                                        "b1",  "\xff",     "tree:",   "block:",     "blocks:", "#"};
+    look_hostile(tess_topology_read_slurm, yaml, piece, sizeof(piece) / sizeof(piece[0]), 1000);
 }
 
 /* ---- addresses of tasks --------------------------------------------------------------------- */
@@ -288,6 +366,8 @@ int main(void)
         cmocka_unit_test(case_refused),
         cmocka_unit_test(case_many_lists),
         cmocka_unit_test(case_hostile),
+        cmocka_unit_test(case_yaml),
+        cmocka_unit_test(case_yaml_hostile),
         cmocka_unit_test(case_addresses),
         cmocka_unit_test(case_addresses_apart),
         cmocka_unit_test(case_addresses_refused),

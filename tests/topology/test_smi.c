@@ -3,6 +3,7 @@
  * words stand for, and what is refused.
  */
 #include "look.h"
+#include "topology/machine/remark.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -162,6 +163,10 @@ static void case_refused(void **state)
     look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X NV0\n", NULL, "'NV0'");
     look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X NV1\nGPU1 NV2 X\n", NULL,
                  "f.txt:3: 'NV2' from GPU1 to GPU0, but another word from GPU0 to GPU1 in line 2");
+    look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\nGPU1 PIX X\n", NULL,
+                 "f.txt:3: 'PIX' from GPU1 to GPU0, but another word");
+    look_refused(read, "f.txt", "GPU0 GPU1 GPU2\nGPU0 X NV2 NV1\nGPU1 NV1 X NV1\nGPU2 NV1 NV1 X\n",
+                 NULL, "f.txt:3: 'NV1' from GPU1 to GPU0, but another");
     look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\nGPU0 X SYS\n", NULL, "f.txt:3: a second");
     look_refused(read, "f.txt", "GPU0 GPU0\n", NULL, "f.txt:1: two columns");
     look_refused(read, "f.txt", "GPU0 GPU1\nGPU0 X SYS\nGPU2 X SYS\n", NULL,
@@ -234,6 +239,155 @@ static void case_cube_mesh(void **state)
     tess_topology_free(topology);
 }
 
+/* ---- dead links ----------------------------------------------------------------------------- */
+
+/* Eight GPUs of 18 links, but for what `links` says of a pair. */
+static struct tess_topology *read_eight(int (*links)(int a, int b))
+{
+    char text[2048] = "    ";
+    for (int i = 0; i < 8; i++)
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "GPU%d ", i);
+    for (int i = 0; i < 8; i++) {
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "\nGPU%d ", i);
+        for (int j = 0; j < 8; j++) {
+            char cell[8] = "X";
+            if (i != j && links(i, j) > 0)
+                snprintf(cell, sizeof(cell), "NV%d", links(i, j));
+            else if (i != j)
+                snprintf(cell, sizeof(cell), "NODE");
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s ", cell);
+        }
+    }
+    return read_text("h100x8.txt", strcat(text, "\n"));
+}
+
+static int one_gpu_lacks(int a, int b)
+{
+    return a == 3 || b == 3 ? 17 : 18;
+}
+
+static int one_row_lacks(int a, int b)
+{
+    (void)b;
+    return a == 3 ? 17 : 18;
+}
+
+static int one_pair_lacks(int a, int b)
+{
+    return a + b == 1 ? 17 : 18;
+}
+
+static int one_gpu_without(int a, int b)
+{
+    return a == 5 || b == 5 ? 0 : 18;
+}
+
+static int all_lack(int a, int b)
+{
+    (void)a;
+    (void)b;
+    return 17;
+}
+
+static int all_have_fewer(int a, int b)
+{
+    (void)a;
+    (void)b;
+    return 8; /* an H800 */
+}
+
+/* The devices that are named, "3:17/18 ", after a fast ring's rate. */
+static void assert_dead(int (*links)(int a, int b), const char *expected)
+{
+    struct tess_topology *topology = read_eight(links);
+    struct tess__nvlinks *has = tess__nvlinks_open(topology, false);
+    char named[256] = "", text[TESS__REMARK_TEXT];
+    int warnings = 0;
+    assert_non_null(has);
+    assert_int_equal(look_count(topology).nvswitches, 1);
+    for (int32_t i = 0; i < topology->device_count; i++) {
+        const struct tess__nvlinks *at = &has[topology->device[i]];
+        if (tess__nvlinks_dead(at))
+            snprintf(named + strlen(named), sizeof(named) - strlen(named), "%d:%d/%d ", (int)i,
+                     (int)at->has, (int)at->of);
+    }
+    assert_string_equal(named, expected);
+    for (; tess__remark_warning(topology, has, warnings, text); warnings++)
+        assert_non_null(strstr(text, " of 18 NVLinks: "));
+    assert_int_equal(warnings == 0, expected[0] == '\0');
+    free(has);
+    tess_topology_free(topology);
+}
+
+/* NV17 beside NV18 is an NVSwitch and a dead link, no mesh of 126 links a GPU. */
+static void case_dead_links(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = read_eight(one_gpu_lacks);
+    CLOSE(look_gbs(topology, "gpu3", "nvswitch0"), 17 * 20.6);
+    CLOSE(look_gbs(topology, "gpu2", "nvswitch0"), 18 * 20.6);
+    CLOSE(look_gbs(topology, "gpu2", "gpu3"), 0);
+    tess_topology_free(topology);
+    assert_dead(one_gpu_lacks, "3:17/18 ");
+    assert_dead(one_row_lacks, "3:17/18 ");
+    assert_dead(one_pair_lacks, "0:17/18 1:17/18 ");
+    assert_dead(one_gpu_without, "5:0/18 ");
+    assert_dead(all_lack, "0:17/18 1:17/18 2:17/18 3:17/18 4:17/18 5:17/18 6:17/18 7:17/18 ");
+    assert_dead(all_have_fewer, "");
+}
+
+/* ---- peer-to-peer --------------------------------------------------------------------------- */
+
+#define TWO_PAIRS  "     GPU0 GPU1 GPU2\nGPU0 X PIX NV4\nGPU1 PIX X SYS\nGPU2 NV4 SYS X\n"
+#define P2P(words) "\tGPU0\tGPU1\tGPU2\n" words "\nLegend:\n\n  X    = Self\n"
+
+/* [device] has no peer-to-peer, as a string of digits. */
+static void assert_staged(const char *name, const char *text, const char *expected)
+{
+    struct tess_topology *topology = read_text(name, text);
+    char staged[8] = "";
+    for (int32_t i = 0; i < topology->device_count; i++)
+        staged[i] = (char)('0' + topology->node[topology->device[i]].staged);
+    assert_string_equal(staged, expected);
+    tess_topology_free(topology);
+}
+
+static void case_p2p(void **state)
+{
+    (void)state;
+    static const char none[] = P2P(" GPU0\tX\tCNS\tOK\n GPU1\tCNS\tX\tCNS\n GPU2\tOK\tCNS\tX\n");
+    static const char all[] = P2P("GPU0 X OK OK\nGPU1 OK X TNS\nGPU2 OK TNS X\n");
+    char text[1024];
+    snprintf(text, sizeof(text), "%s\n%s", TWO_PAIRS, none);
+    assert_staged("box.txt", text, "111");
+    snprintf(text, sizeof(text), "%s\n%s", none, TWO_PAIRS);
+    assert_staged("box.txt", text, "111");
+    snprintf(text, sizeof(text), "%s\n%s\n%s", TWO_PAIRS, none, all); /* OK somewhere */
+    assert_staged("box.txt", text, "001");
+    snprintf(text, sizeof(text), "%s\n%s", TWO_PAIRS, all);
+    assert_staged("rtx4090x3.txt", text, "001"); /* the matrix counts, not the name */
+    assert_staged("box.txt", TWO_PAIRS, "000");
+    assert_staged("rtx4090x3.txt", TWO_PAIRS, "111");
+    assert_staged("box.txt", "GPU 0: NVIDIA GeForce RTX 3080 (UUID: GPU-1)\n" TWO_PAIRS, "111");
+    tess_topology_reader *read = tess_topology_read_smi;
+    look_refused(read, "f", none, NULL, "names no links");
+    look_refused(read, "f", TWO_PAIRS "GPU0 GPU1\nGPU0 X OK\nGPU1 OK\n", NULL,
+                 "f:7: the row ends after 1 words");
+    look_refused(read, "f", TWO_PAIRS "GPU0 GPU1\nGPU0 X OK\nGPU1 SYS X\n", NULL,
+                 "f:7: 'SYS' from GPU1 to GPU0");
+    look_refused(read, "f", TWO_PAIRS "GPU0 nic\nGPU0 X OK\n", NULL, "f:5: 'nic' in the heading");
+}
+
+static void case_p2p_hostile(void **state)
+{
+    (void)state;
+    static const char text[] =
+        TWO_PAIRS P2P("GPU0 X CNS OK\nGPU1 CNS X CNS\nGPU2 OK CNS X\n") TWO_PAIRS;
+    static const char *const piece[] = {"GPU0", "GPU255", "GPU256", "OK", "CNS",
+                                        "U",    "X",      "\n",     " ",  "NV4"};
+    look_hostile(tess_topology_read_smi, text, piece, sizeof(piece) / sizeof(piece[0]), 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -242,6 +396,8 @@ int main(void)
         cmocka_unit_test(case_words_alone), cmocka_unit_test(case_refused),
         cmocka_unit_test(case_zero),        cmocka_unit_test(case_many_columns),
         cmocka_unit_test(case_hostile),     cmocka_unit_test(case_cube_mesh),
+        cmocka_unit_test(case_dead_links),  cmocka_unit_test(case_p2p),
+        cmocka_unit_test(case_p2p_hostile),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

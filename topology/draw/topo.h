@@ -6,6 +6,7 @@
 #ifndef TESSERA_TOPOLOGY_DRAW_TOPO_H
 #define TESSERA_TOPOLOGY_DRAW_TOPO_H
 
+#include "topology/machine/remark.h"
 #include "topology/machine/tree.h"
 #include "topology/rings/nccl_choice.h"
 #include "topology/rings/ring.h"
@@ -60,6 +61,10 @@ struct tess__topo {
     struct tess_rings rings;
     struct tess__topo_narrow best_narrow, natural_narrow;
     struct tess__topo_orders orders;
+    struct tess__nvlinks *nvlinks; /* [node_count] */
+    /* Rates of the best ring, the natural order and all rings at once, whose links carry what their
+     * standards say and not what NCCL counts; 0: not known. */
+    double wire_best, wire_natural, wire_total;
 };
 
 /* ---- topo_load.c ---- */
@@ -84,6 +89,8 @@ void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_
 
 #define TESS__TOPO_TEXT 128
 
+/* What a link's wire carries, by its standard; its own figure where that is not known. */
+double tess__topo_wire(const struct tess_topo_link *link);
 /* "12", "370.8", "0.0125": GB/s with up to four digits. */
 const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT]);
 /* The same of a ring; "memory" where no link holds it back. */

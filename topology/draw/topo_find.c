@@ -28,6 +28,49 @@ void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_
     }
 }
 
+/* What the most loaded link leaves of a load of 1, where wires carry what their standards say. */
+static double find_wire(const struct tess_topology *topology, const double *load)
+{
+    double least = INFINITY;
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (load[i] > 0)
+            least = fmin(least, tess__topo_wire(&topology->link[i]) / load[i]);
+    return least < INFINITY ? least : 0;
+}
+
+/* load [link_count]: scratch; rings [count], each with its share of the load. */
+static double find_wire_rings(const struct tess__topo *topo, const struct tess_ring *rings,
+                              int32_t count, int32_t *uses, double *load)
+{
+    const int32_t links = topo->topology->link_count;
+    double total = 0;
+    memset(load, 0, (size_t)links * sizeof(*load));
+    for (int32_t r = 0; r < count; r++)
+        total += rings[r].gbs;
+    for (int32_t r = 0; r < count && total > 0; r++) {
+        memset(uses, 0, (size_t)links * sizeof(*uses));
+        tess__topo_uses(topo, rings[r].order, uses);
+        for (int32_t i = 0; i < links; i++)
+            load[i] += uses[i] * rings[r].gbs / total;
+    }
+    memset(uses, 0, (size_t)links * sizeof(*uses));
+    const double wire = total > 0 ? find_wire(topo->topology, load) : 0;
+    return wire > 0 ? wire : total; /* no link at all */
+}
+
+static enum tess_status find_wires(struct tess__topo *topo, int32_t *uses)
+{
+    const struct tess_rings *rings = &topo->rings;
+    double *load = calloc((size_t)topo->topology->link_count + 1, sizeof(*load));
+    if (load == NULL)
+        return tess__no_memory("the rings");
+    topo->wire_best = find_wire_rings(topo, &rings->best_single, 1, uses, load);
+    topo->wire_natural = find_wire_rings(topo, &rings->natural, 1, uses, load);
+    topo->wire_total = find_wire_rings(topo, rings->ring, rings->ring_count, uses, load);
+    free(load);
+    return TESS_OK;
+}
+
 static void find_note(struct tess__topo_narrow *narrow, int32_t link, int32_t uses)
 {
     if (narrow->alike++ == 0)
@@ -137,7 +180,7 @@ static enum tess_status find_far_uses(const struct tess__topo *topo, const int32
 /* The narrowest link where these routes carry what the search of hosts has found, else none is
  * named: it may send another way. */
 static enum tess_status find_far(const struct tess__topo *topo, const struct tess_ring *ring,
-                                 int32_t *uses, struct tess__topo_narrow *narrow)
+                                 int32_t *uses, struct tess__topo_narrow *narrow, double *wire_out)
 {
     const struct tess_topology *topology = topo->topology;
     double least = INFINITY;
@@ -153,6 +196,10 @@ static enum tess_status find_far(const struct tess__topo *topo, const struct tes
             continue;
         find_note(narrow, i, uses[i]);
     }
+    *wire_out = INFINITY;
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (uses[i] > 0)
+            *wire_out = fmin(*wire_out, tess__topo_wire(&topology->link[i]) / uses[i]);
     return TESS_OK;
 }
 
@@ -167,10 +214,13 @@ static enum tess_status find_rings(struct tess__topo *topo, int32_t *uses)
         TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
         if ((int64_t)topo->rings.count * topo->topology->node_count > FIND_FAR_MAX)
             return TESS_OK;
-        TESS_TRY(find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow));
+        TESS_TRY(
+            find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow, &topo->wire_best));
+        topo->wire_total = topo->wire_best;
         if (topo->rings.natural.gbs <= 0)
             return TESS_OK;
-        return find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow);
+        return find_far(topo, &topo->rings.natural, uses, &topo->natural_narrow,
+                        &topo->wire_natural);
     }
     TESS_TRY(tess_routes_open(topo->topology, &topo->routes));
     topo->routed = true;
@@ -178,7 +228,7 @@ static enum tess_status find_rings(struct tess__topo *topo, int32_t *uses)
     topo->best_narrow = find_narrow(topo, topo->rings.best_single.order, uses);
     topo->natural_narrow = find_narrow(topo, topo->rings.natural.order, uses);
     find_orders(topo, uses);
-    return TESS_OK;
+    return find_wires(topo, uses);
 }
 
 enum tess_status tess__topo_find(struct tess__topo *topo)
@@ -191,8 +241,11 @@ enum tess_status tess__topo_find(struct tess__topo *topo)
                   "--devices 0-%d",
                   (int)topology->device_count, TESS__TOPO_ROUTED_MAX, TESS__TOPO_ROUTED_MAX - 1);
     int32_t *uses = calloc((size_t)topology->link_count + 1, sizeof(*uses));
-    if (uses == NULL)
+    topo->nvlinks = tess__nvlinks_open(topology, topo->subset);
+    if (uses == NULL || topo->nvlinks == NULL) {
+        free(uses);
         return tess__no_memory("the rings");
+    }
     enum tess_status status = find_rings(topo, uses);
     free(uses);
     return status;
@@ -205,5 +258,6 @@ void tess__topo_close(struct tess__topo *topo)
     tess_topology_free(topo->topology);
     free(topo->number);
     free(topo->model);
+    free(topo->nvlinks);
     *topo = (struct tess__topo){0};
 }

@@ -42,20 +42,48 @@ static json_t *json_rings(const struct tess__topo *topo)
     return NULL;
 }
 
-enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path)
+/* Texts number 0, 1 .. of the machine: what was guessed, or the warnings. */
+static json_t *json_remarks(const struct tess__topo *topo, bool warnings)
+{
+    char text[TESS__REMARK_TEXT];
+    json_t *list = json_array();
+    int failed = list == NULL;
+    for (int32_t at = 0; warnings ? tess__remark_warning(topo->topology, topo->nvlinks, at, text)
+                                  : tess__remark_guess(topo->topology, at, text);
+         at++)
+        failed |= json_array_append_new(list, json_string(text));
+    if (failed == 0)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* NULL without memory. */
+static json_t *json_root(const struct tess__topo *topo)
 {
     const struct tess_rings *rings = &topo->rings;
     json_t *list = json_rings(topo), *best = json_ring(topo, &rings->best_single);
-    json_t *root = list && best
-                       ? json_pack("{s:i, s:O, s:O, s:{s:f}, s:f, s:f, s:b}", "devices",
-                                   (int)rings->count, "rings", list, "best_single", best, "natural",
-                                   "gbs", rings->natural.gbs, "total_gbs", rings->total_gbs,
-                                   "bound_gbs", rings->bound_gbs, "optimal", (int)rings->optimal)
-                       : NULL;
-    /* Ten digits hold any rate that a model can mean. */
-    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    json_t *guessed = json_remarks(topo, false), *warnings = json_remarks(topo, true);
+    json_t *root = NULL;
+    if (list && best && guessed && warnings)
+        root = json_pack("{s:i, s:O, s:O, s:{s:f}, s:f, s:f, s:b, s:{s:f, s:f, s:f}, s:O, s:O}",
+                         "devices", (int)rings->count, "rings", list, "best_single", best,
+                         "natural", "gbs", rings->natural.gbs, "total_gbs", rings->total_gbs,
+                         "bound_gbs", rings->bound_gbs, "optimal", (int)rings->optimal, "physical",
+                         "best_single_gbs", topo->wire_best, "natural_gbs", topo->wire_natural,
+                         "total_gbs", topo->wire_total, "guessed", guessed, "warnings", warnings);
     json_decref(list);
     json_decref(best);
+    json_decref(guessed);
+    json_decref(warnings);
+    return root;
+}
+
+enum tess_status tess__topo_write_json(const struct tess__topo *topo, const char *path)
+{
+    json_t *root = json_root(topo);
+    /* Ten digits hold any rate that a model can mean. */
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
     json_decref(root);
     if (!text)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory left for the JSON of the rings");

@@ -21,6 +21,7 @@ static const char svg_style[] =
     ".h2{font-size:13px;font-weight:600}\n"
     ".big{font-size:26px;font-weight:650;letter-spacing:-.02em}\n"
     ".tiny{font-size:10px;fill:var(--ink2)}\n"
+    ".tag{font-size:10px;fill:var(--ink2);stroke:var(--card);stroke-width:3px;paint-order:stroke}\n"
     ".id{font-size:15px;font-weight:650}\n"
     ".mono{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\n"
     ".bad{font-size:11px;font-weight:650;fill:var(--bad)}\n"
@@ -96,9 +97,9 @@ static void svg_legend(struct tess__topo_svg *svg)
         x += 52 + 6.4 * (double)strlen(words[kind]);
     }
     tess__svg_text(svg, x + 4, y, "cap", "start",
-                   svg->uses
-                       ? "width: capacity; pale: not used by the best ring; red: what limits it"
-                       : "width: capacity",
+                   svg->uses ? "numbers: GB/s in each direction; pale: not used by the best ring; "
+                               "red: what limits it"
+                             : "numbers: GB/s in each direction",
                    100);
     svg->y += 34;
 }

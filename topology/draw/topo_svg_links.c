@@ -72,7 +72,7 @@ void tess__machine_upright(struct tess__machine *machine, int32_t number, double
     char text[TESS__TOPO_TEXT];
     tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, from, to);
     tess__machine_stroke(machine, number);
-    if (machine->device_w >= 36 && label)
+    if ((machine->device_w >= 36 || machine->boxed) && label)
         tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, (from + to) / 2 + 3.5,
                        "tiny", "start", tess__topo_gbs(gbs, text), 8);
 }
@@ -115,10 +115,13 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
 {
     const struct tess_topology *topology = machine->topology;
     double most = 0, top = machine->row - TESS__MACHINE_DEVICE_H;
-    for (int pass = 0; pass < 2; pass++) {
+    char gbs[TESS__TOPO_TEXT];
+    /* Pale ones, those that are used, and their figures, which no line is to cross. */
+    for (int pass = 0; pass < 3; pass++) {
         for (int32_t i = 0; i < topology->link_count; i++) {
             const struct tess_topo_link *link = &topology->link[i];
             if (link->kind != TESS_LINK_NVLINK || link->from > link->to ||
+                machine->x1[link->from] <= 0 || machine->x1[link->to] <= 0 ||
                 topology->node[link->from].kind != TESS_NODE_DEVICE ||
                 topology->node[link->to].kind != TESS_NODE_DEVICE)
                 continue;
@@ -126,8 +129,14 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
             double b = machine_anchor(machine, link->to, link->from);
             double height = fmin(190, 26 + 0.26 * fabs(b - a));
             most = fmax(most, 0.75 * height + 10);
-            if (!draw || tess__machine_used(machine, i) != (pass == 1))
+            if (!draw || (pass < 2 && tess__machine_used(machine, i) != (pass == 1)))
                 continue;
+            if (pass == 2) {
+                if (machine->device_w >= 50 && !tess__machine_marked(machine, i))
+                    tess__svg_text(machine->svg, (a + b) / 2, top - 0.75 * height + 3.5, "tag",
+                                   "middle", tess__topo_gbs(link->gbs, gbs), 8);
+                continue;
+            }
             tess__html_print(&machine->svg->out,
                              "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", a, top, a,
                              top - height, b, top - height, b, top);
@@ -136,6 +145,32 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
         }
     }
     return most;
+}
+
+/* What a NIC has of the network, GB/s. */
+static double machine_nic_gbs(const struct tess__machine *machine, int32_t nic)
+{
+    const struct tess_topology *topology = machine->topology;
+    double gbs = 0;
+    for (int32_t i = 0; i < topology->link_count; i++)
+        if (topology->link[i].from == nic && topology->link[i].kind == TESS_LINK_NET)
+            gbs = fmax(gbs, topology->link[i].gbs);
+    return gbs;
+}
+
+void tess__machine_nic(struct tess__machine *machine, int32_t nic)
+{
+    const double gbs = machine_nic_gbs(machine, nic), x = tess__machine_middle(machine, nic);
+    const double top = machine->row - TESS__MACHINE_NIC_H;
+    char text[TESS__TOPO_TEXT];
+    if (gbs <= 0)
+        return;
+    tess__html_print(&machine->svg->out,
+                     "<path d=\"M%.1f %.1fv-16\" class=\"l\" stroke=\"%s\" "
+                     "stroke-width=\"%.1f\"/>\n",
+                     x, top, tess__svg_colour(TESS_LINK_NET), tess__svg_stroke(gbs));
+    tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, top - 6, "tag", "start",
+                   tess__topo_gbs(gbs, text), 6);
 }
 
 static double machine_sys_depth(double gap)

@@ -2,7 +2,7 @@
  * The machine as a card: devices and NICs in a row, above them NVLinks and NVSwitches, below them
  * PCIe switches, NUMA nodes and the network's switches as bars, each as wide as what is attached to
  * it, so that all links of the tree are upright. A large cluster shows a box for the hosts of each
- * switch.
+ * switch, and below it one host of each kind.
  */
 #include "topology/draw/topo_svg_machine_room.h"
 
@@ -11,6 +11,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MACHINE_ALONE 32 /* devices of a host that is drawn by itself */
 
 /* ---- bars and boxes ------------------------------------------------------------------------- */
 
@@ -88,6 +90,12 @@ static void machine_nvswitch(struct tess__machine *machine, int32_t number, doub
         tess__machine_upright(machine, i, tess__machine_middle(machine, link->from),
                               machine->row - TESS__MACHINE_DEVICE_H, y + TESS__MACHINE_BAR_H,
                               first || machine->device_w >= 50);
+        const struct tess__nvlinks *links = &machine->svg->topo->nvlinks[link->from];
+        char text[32];
+        snprintf(text, sizeof(text), "%d of %d", (int)links->has, (int)links->of);
+        if (tess__nvlinks_dead(links))
+            tess__svg_mark(machine->svg, tess__machine_middle(machine, link->from),
+                           machine->row - TESS__MACHINE_DEVICE_H - 11, text);
         first = false;
     }
     machine_bar(machine, number, TESS__MACHINE_BAR_H);
@@ -159,7 +167,7 @@ static void machine_box(struct tess__machine *machine, int32_t net, double top)
 {
     struct tess__topo_svg *svg = machine->svg;
     double x = machine->x0[net];
-    char text[64];
+    char text[TESS__TOPO_TEXT];
     int32_t hosts = svg->net.hosts[net];
     tess__svg_box(svg, x, top, TESS__MACHINE_BOX_W, machine->bottom - top, 12, "host");
     tess__html_print(&svg->out,
@@ -167,6 +175,16 @@ static void machine_box(struct tess__machine *machine, int32_t net, double top)
                      "stroke-width=\"3\"/>\n",
                      x + TESS__MACHINE_BOX_W / 2, machine->bottom, machine->top[net],
                      tess__svg_colour(TESS_LINK_NET));
+    double gbs = 0;
+    for (int32_t i = 0; i < machine->topology->link_count; i++) {
+        const struct tess_topo_link *link = &machine->topology->link[i];
+        if (link->kind == TESS_LINK_NET && link->to == net &&
+            machine->topology->node[link->from].host >= 0)
+            gbs = fmax(gbs, link->gbs);
+    }
+    tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2 + 6,
+                   (machine->bottom + machine->top[net]) / 2 + 3.5, "tiny", "start",
+                   tess__topo_gbs(gbs, text), 8);
     snprintf(text, sizeof(text), "%d", (int)hosts);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 32, "big", "middle", text, 8);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 50, "cap", "middle",
@@ -219,17 +237,21 @@ static void machine_net(struct tess__machine *machine, double top)
 
 /* ---- the card ------------------------------------------------------------------------------- */
 
-static void machine_size(struct tess__machine *machine)
+/* Of what is drawn: `devices` and `nics` of one row, or of all hosts beside each other. */
+static void machine_size(struct tess__machine *machine, int32_t devices, int32_t nics)
 {
-    const struct tess_topology *topology = machine->topology;
-    int32_t nics = 0;
+    machine->device_w = devices <= TESS__TOPO_SHOWN_MAX ? 58 : devices <= 32 ? 36 : 22;
+    machine->nic_w = devices <= TESS__TOPO_SHOWN_MAX && nics <= 16 ? 50 : 0;
+}
+
+/* Nodes of that kind, on a host or, -1, on all. */
+static int32_t machine_count(const struct tess_topology *topology, enum tess_node_kind kind,
+                             int32_t host)
+{
+    int32_t count = 0;
     for (int32_t i = 0; i < topology->node_count; i++)
-        nics += topology->node[i].kind == TESS_NODE_NIC;
-    machine->boxed = topology->device_count > 32 && topology->host_count > 2;
-    machine->device_w = topology->device_count <= TESS__TOPO_SHOWN_MAX ? 58
-                        : topology->device_count <= 32                 ? 36
-                                                                       : 22;
-    machine->nic_w = topology->device_count <= TESS__TOPO_SHOWN_MAX && nics <= 16 ? 50 : 0;
+        count += topology->node[i].kind == kind && (host < 0 || topology->node[i].host == host);
+    return count;
 }
 
 static void machine_draw_hosts(struct tess__machine *machine)
@@ -255,33 +277,53 @@ static void machine_draw_hosts(struct tess__machine *machine)
             machine_bar(machine, i, TESS__MACHINE_BAR_H);
         else if (kind == TESS_NODE_DEVICE || kind == TESS_NODE_NIC)
             machine_device(machine, i);
+        if (kind == TESS_NODE_NIC && (machine->alone || topology->host_count == 1))
+            tess__machine_nic(machine, i);
     }
 }
 
-static void machine_draw(struct tess__machine *machine, double top)
+/* Heights of all that is on hosts, whose devices stand in a row below `top`, with NVLinks between;
+ * returns where an NVSwitch begins. */
+static double machine_rows(struct tess__machine *machine, double top)
 {
     const struct tess_topology *topology = machine->topology;
-    struct tess__topo_svg *svg = machine->svg;
-    double frame = topology->host_count > 1 ? 28 : 0, arcs = 0, switches = 0;
-    double below = 0;
+    double arcs = 0, above = 0, below = 0;
     for (int32_t i = 0; i < topology->node_count && !machine->boxed; i++)
         if (topology->node[i].kind == TESS_NODE_NVSWITCH)
-            switches = TESS__MACHINE_BAR_H + 34;
+            above = TESS__MACHINE_BAR_H + 34;
     for (int32_t i = 0; i < topology->link_count && !machine->boxed; i++)
         if (tess__machine_draws_sys(machine, &topology->link[i]))
             below = fmax(below, tess__machine_sys_room(machine, i));
     if (!machine->boxed)
         arcs = tess__machine_arcs(machine, false);
-    machine->row = top + frame + arcs + switches + TESS__MACHINE_DEVICE_H;
+    machine->row = top + arcs + above + TESS__MACHINE_DEVICE_H;
     /* Bars of PCIe and NUMA nodes below the row, each at its level; NUMA nodes share one. */
     for (int32_t i = 0; i < topology->node_count; i++) {
         bool cpu = topology->node[i].kind == TESS_NODE_CPU;
         machine->top[i] = machine->row + 26 +
                           ((cpu ? machine->cpu_level : machine->level[i]) - 1) * TESS__MACHINE_STEP;
     }
-    double low = machine->row + 26 + fmax(0, machine->cpu_level - 1) * TESS__MACHINE_STEP +
-                 TESS__MACHINE_BAR_H;
-    machine->bottom = machine->boxed ? top + 64 : low + below + (frame > 0 ? 14 : 0);
+    machine->bottom = machine->row + 26 + fmax(0, machine->cpu_level - 1) * TESS__MACHINE_STEP +
+                      TESS__MACHINE_BAR_H + below;
+    return top + arcs;
+}
+
+static void machine_nvswitches(struct tess__machine *machine, int32_t host, double y)
+{
+    const struct tess_topology *topology = machine->topology;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        if (topology->node[i].kind == TESS_NODE_NVSWITCH &&
+            (host < 0 || topology->node[i].host < 0 || topology->node[i].host == host))
+            machine_nvswitch(machine, i, y);
+}
+
+static void machine_draw(struct tess__machine *machine, double top)
+{
+    const struct tess_topology *topology = machine->topology;
+    struct tess__topo_svg *svg = machine->svg;
+    double frame = topology->host_count > 1 ? 28 : 0;
+    double y = machine_rows(machine, top + frame);
+    machine->bottom = machine->boxed ? top + 64 : machine->bottom + (frame > 0 ? 14 : 0);
     double end = machine->bottom;
     if (topology->host_count > 1)
         end += 40 + svg->net.level_count * 56 - 30;
@@ -292,36 +334,94 @@ static void machine_draw(struct tess__machine *machine, double top)
     machine_net(machine, top);
     if (!machine->boxed) {
         machine_draw_hosts(machine);
-        for (int32_t i = 0; i < topology->node_count; i++)
-            if (topology->node[i].kind == TESS_NODE_NVSWITCH)
-                machine_nvswitch(machine, i, top + frame + arcs);
+        machine_nvswitches(machine, -1, y);
     }
     svg->y = end + TESS__SVG_PADDING + 16;
+}
+
+/* ---- one host of a kind --------------------------------------------------------------------- */
+
+/* Draws the host, or makes the page as wide as it needs. */
+static void machine_kind(struct tess__machine *machine, int32_t host, int32_t alike, bool draw)
+{
+    struct tess__topo_svg *svg = machine->svg;
+    const double left = TESS__SVG_MARGIN + TESS__SVG_PADDING;
+    char name[TESS__TOPO_TEXT], text[2 * TESS__TOPO_TEXT];
+    machine->alone = true;
+    machine_size(machine, machine_count(machine->topology, TESS_NODE_DEVICE, host),
+                 machine_count(machine->topology, TESS_NODE_NIC, host));
+    double width = tess__machine_place_host(machine, host, left) - left;
+    if (!draw) {
+        svg->width = fmax(svg->width, width + 2 * left);
+        return;
+    }
+    tess__machine_place_host(machine, host, (svg->width - width) / 2);
+    double y = machine_rows(machine, svg->y + TESS__SVG_PADDING + 24);
+    tess__svg_box(svg, TESS__SVG_MARGIN, svg->y, svg->width - 2 * TESS__SVG_MARGIN,
+                  machine->bottom - svg->y + TESS__SVG_PADDING, 16, "card");
+    tess__topo_host_name(machine->topology, host, name);
+    snprintf(text, sizeof(text), alike > 0 ? "%s, and %d like it" : "%s", name, (int)alike);
+    tess__svg_text(svg, left, svg->y + 28, "h2", "start", text, 60);
+    machine_draw_hosts(machine);
+    machine_nvswitches(machine, host, y);
+    svg->y = machine->bottom + TESS__SVG_PADDING + 16;
+}
+
+static enum tess_status machine_open(struct tess__machine *machine, struct tess__pool *pool)
+{
+    const struct tess_topology *topology = machine->topology;
+    size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
+    machine->cpu_level = 1;
+    machine->level = tess__pool_array(pool, nodes, sizeof(*machine->level));
+    machine->x0 = tess__pool_array(pool, nodes, sizeof(double));
+    machine->x1 = tess__pool_array(pool, nodes, sizeof(double));
+    machine->top = tess__pool_array(pool, nodes, sizeof(double));
+    machine->host0 = tess__pool_array(pool, hosts, sizeof(double));
+    machine->host1 = tess__pool_array(pool, hosts, sizeof(double));
+    return pool->failed ? tess__no_memory("the picture") : TESS_OK;
+}
+
+/* Below a cluster that is too large to draw: a host of each kind, as it is inside. */
+static enum tess_status machine_kinds(struct tess__topo_svg *svg, bool draw)
+{
+    const struct tess_topology *topology = svg->topo->topology;
+    for (int32_t host = 0; host < topology->host_count; host++) {
+        struct tess__machine machine = {.svg = svg, .topology = topology};
+        struct tess__pool pool = {0};
+        int32_t alike = 0;
+        if (svg->tree.class[host] != host)
+            continue;
+        for (int32_t other = host + 1; other < topology->host_count; other++)
+            alike += svg->tree.class[other] == host;
+        enum tess_status status = machine_open(&machine, &pool);
+        if (status == TESS_OK && machine_count(topology, TESS_NODE_DEVICE, host) <= MACHINE_ALONE)
+            machine_kind(&machine, host, alike, draw);
+        tess__pool_release(&pool);
+        TESS_TRY(status);
+    }
+    return TESS_OK;
 }
 
 enum tess_status tess__svg_machine(struct tess__topo_svg *svg)
 {
     const struct tess_topology *topology = svg->topo->topology;
-    size_t nodes = (size_t)topology->node_count, hosts = (size_t)topology->host_count;
-    struct tess__machine machine = {.svg = svg, .topology = topology, .cpu_level = 1};
+    struct tess__machine machine = {.svg = svg, .topology = topology};
     struct tess__pool pool = {0};
-    machine.level = tess__pool_array(&pool, nodes, sizeof(*machine.level));
-    machine.x0 = tess__pool_array(&pool, nodes, sizeof(double));
-    machine.x1 = tess__pool_array(&pool, nodes, sizeof(double));
-    machine.top = tess__pool_array(&pool, nodes, sizeof(double));
-    machine.host0 = tess__pool_array(&pool, hosts, sizeof(double));
-    machine.host1 = tess__pool_array(&pool, hosts, sizeof(double));
-    if (pool.failed) {
-        tess__pool_release(&pool);
-        return tess__no_memory("the picture");
+    enum tess_status status = machine_open(&machine, &pool);
+    if (status == TESS_OK) {
+        machine.boxed = topology->device_count > 32 && topology->host_count > 2;
+        status = machine.boxed ? machine_kinds(svg, false) : TESS_OK;
     }
-    machine_size(&machine);
-    double left = TESS__SVG_MARGIN + TESS__SVG_PADDING;
-    double width = tess__machine_place_all(&machine, left) - left;
-    svg->width = fmax(svg->width, width + 2 * left);
-    machine.boxes = 0;
-    tess__machine_place_all(&machine, (svg->width - width) / 2); /* again, in the middle */
-    machine_draw(&machine, svg->y + TESS__SVG_PADDING);
+    if (status == TESS_OK) {
+        machine_size(&machine, topology->device_count, machine_count(topology, TESS_NODE_NIC, -1));
+        double left = TESS__SVG_MARGIN + TESS__SVG_PADDING;
+        double width = tess__machine_place_all(&machine, left) - left;
+        svg->width = fmax(svg->width, width + 2 * left);
+        machine.boxes = 0;
+        tess__machine_place_all(&machine, (svg->width - width) / 2); /* again, in the middle */
+        machine_draw(&machine, svg->y + TESS__SVG_PADDING);
+    }
     tess__pool_release(&pool);
-    return TESS_OK;
+    TESS_TRY(status);
+    return machine.boxed ? machine_kinds(svg, true) : TESS_OK;
 }

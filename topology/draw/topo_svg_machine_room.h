@@ -26,6 +26,7 @@ struct tess__machine {
     int32_t cpu_level;
     int32_t boxes; /* drawn, of a large cluster */
     bool boxed;    /* a large cluster */
+    bool alone;    /* one host is drawn, and no network */
 };
 
 static inline double tess__machine_middle(const struct tess__machine *machine, int32_t node)
@@ -37,6 +38,9 @@ static inline double tess__machine_middle(const struct tess__machine *machine, i
 
 /* Extents of all that is drawn, from x on; returns the right edge. */
 double tess__machine_place_all(struct tess__machine *machine, double x);
+
+/* One host, by itself; returns the right edge. */
+double tess__machine_place_host(struct tess__machine *machine, int32_t host, double x);
 
 /* ---- topo_svg_links.c ---- */
 
@@ -53,8 +57,11 @@ void tess__machine_upright(struct tess__machine *machine, int32_t number, double
                            double to, bool label);
 /* From a box or bar down to the bar that it is attached to. */
 void tess__machine_link_up(struct tess__machine *machine, int32_t node, int32_t link, double from);
-/* NVLinks between devices: arcs, the pale ones first. Returns the height that they need. */
+/* NVLinks between devices: arcs with their capacities, the pale ones first. Returns the height that
+ * they need. */
 double tess__machine_arcs(struct tess__machine *machine, bool draw);
+/* From a NIC up: its way into the network, where that is not drawn. */
+void tess__machine_nic(struct tess__machine *machine, int32_t nic);
 /* Between NUMA nodes of a host: straight to the neighbour, else an arc below. */
 void tess__machine_sys(struct tess__machine *machine, int32_t number);
 /* What that link needs below the bars. */

@@ -21,9 +21,9 @@ double tess__svg_stroke(double gbs)
 const char *tess__svg_colour(enum tess_link_kind kind)
 {
     static const char *const colour[TESS_LINK_KIND_COUNT] = {
-        [TESS_LINK_NVLINK] = "var(--s2)", [TESS_LINK_C2C] = "var(--s3)",
+        [TESS_LINK_NVLINK] = "var(--s2)", [TESS_LINK_C2C] = "var(--s5)",
         [TESS_LINK_PCI] = "var(--s0)",    [TESS_LINK_SYS] = "var(--s1)",
-        [TESS_LINK_LOCAL] = "var(--s8)",  [TESS_LINK_NET] = "var(--s7)"};
+        [TESS_LINK_LOCAL] = "var(--s9)",  [TESS_LINK_NET] = "var(--s7)"};
     return colour[kind];
 }
 

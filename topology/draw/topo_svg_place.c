@@ -51,10 +51,10 @@ static double machine_place(struct tess__machine *machine, int32_t node, double 
 }
 
 /* What is on a host, NUMA node by NUMA node, then devices that are attached to none. */
-static double machine_place_host(struct tess__machine *machine, int32_t host, double x)
+double tess__machine_place_host(struct tess__machine *machine, int32_t host, double x)
 {
     const struct tess_topology *topology = machine->topology;
-    double inset = topology->host_count > 1 ? 14 : 0, at = x + inset;
+    double inset = topology->host_count > 1 && !machine->alone ? 14 : 0, at = x + inset;
     bool first = true;
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t i = 0; i < topology->node_count; i++) {
@@ -85,7 +85,7 @@ static double machine_place_net(struct tess__machine *machine, int32_t net, doub
     for (int32_t host = 0; host < machine->topology->host_count && !machine->boxed; host++) {
         if (tree->leaf[host] != net)
             continue;
-        at = machine_place_host(machine, host, at + (some ? 22 : 0));
+        at = tess__machine_place_host(machine, host, at + (some ? 22 : 0));
         some = true;
     }
     if (machine->boxed && tree->hosts[net] > 0 && machine->boxes < TESS__MACHINE_BOXES) {
@@ -110,7 +110,7 @@ double tess__machine_place_all(struct tess__machine *machine, double x)
     const struct tess__topo_net *tree = &machine->svg->net;
     double at = x;
     if (machine->topology->host_count == 1)
-        return machine_place_host(machine, 0, x);
+        return tess__machine_place_host(machine, 0, x);
     for (int32_t k = 0; k < tree->root_count; k++) {
         double right = machine_place_net(machine, tree->roots[k], at + (at > x ? 44 : 0));
         if (right > at + (at > x ? 44 : 0))
@@ -118,6 +118,6 @@ double tess__machine_place_all(struct tess__machine *machine, double x)
     }
     for (int32_t host = 0; host < machine->topology->host_count && !machine->boxed; host++)
         if (tree->leaf[host] < 0)
-            at = machine_place_host(machine, host, at + (at > x ? 22 : 0));
+            at = tess__machine_place_host(machine, host, at + (at > x ? 22 : 0));
     return at;
 }

@@ -24,8 +24,8 @@ struct ring_card {
 };
 
 /* Colours of rings that are used at once: not those of the kinds of links. */
-static const char *const ring_colour[RING_SET_MAX] = {"var(--s3)", "var(--s4)", "var(--s5)",
-                                                      "var(--s7)", "var(--s6)"};
+static const char *const ring_colour[RING_SET_MAX] = {"var(--s3)", "var(--s4)", "var(--s10)",
+                                                      "var(--s6)", "var(--s8)"};
 
 /* ---- the circle ----------------------------------------------------------------------------- */
 

@@ -68,6 +68,26 @@ static void text_order(const struct tess__topo *topo, const char *what, double g
             tess__topo_order_text(topo, order, text));
 }
 
+/*
+ * "370.8 is NCCL's figure: it counts 20.6 of an NVLink's 25 GB/s; the wires carry 450", where they
+ * differ.
+ */
+static void text_wire(const struct tess__topo *topo, const struct tess_ring *ring, double wire,
+                      const struct tess__topo_narrow *narrow, FILE *out)
+{
+    char rate[TESS__TOPO_TEXT], one[TESS__TOPO_TEXT], full[TESS__TOPO_TEXT];
+    if (narrow->link < 0 || wire <= ring->gbs * 1.001)
+        return;
+    const struct tess_topo_link *link = &topo->topology->link[narrow->link];
+    const bool nvlink = link->kind == TESS_LINK_NVLINK && link->count > 0;
+    const int32_t count = nvlink ? link->count : 1;
+    fprintf(out, "%21s%s is NCCL's figure: it counts %s of %s %s GB/s", "",
+            tess__topo_gbs(ring->gbs, rate), tess__topo_gbs(link->gbs / count, one),
+            nvlink ? "a link's" : "the link's",
+            tess__topo_gbs(tess__topo_wire(link) / count, full));
+    fprintf(out, "; the wires carry %s\n", tess__topo_gbs(wire, rate));
+}
+
 static void text_narrow(const struct tess__topo *topo, const struct tess_ring *ring,
                         const struct tess__topo_narrow *narrow, FILE *out)
 {
@@ -169,6 +189,7 @@ static void text_rings(const struct tess__topo *topo, FILE *out)
     fprintf(out, "\nrings, GB/s in each direction of the slowest link, sharing counted\n");
     text_order(topo, "best", rings->best_single.gbs, rings->best_single.order, out);
     text_narrow(topo, &rings->best_single, &topo->best_narrow, out);
+    text_wire(topo, &rings->best_single, topo->wire_best, &topo->best_narrow, out);
     text_proof(topo, out);
     if (rings->natural.gbs > 0 || rings->count <= TESS__TOPO_ROUTED_MAX) {
         text_order(topo, "natural", rings->natural.gbs, rings->natural.order, out);
@@ -193,9 +214,14 @@ static void text_notes(const struct tess__topo *topo, FILE *out)
     }
     for (int32_t i = 0; i < topology->link_count; i++)
         nvlink = nvlink || topology->link[i].kind == TESS_LINK_NVLINK;
-    if (bus && !model && !nvlink)
+    if (bus && !model && !nvlink && !(topology->remarks & TESS_REMARK_NO_NVLINK))
         fprintf(out, "the source has no NVLinks and no GPU model: where they have some, rings "
                      "are faster than here\n");
+    char text[TESS__REMARK_TEXT];
+    for (int32_t at = 0; tess__remark_guess(topology, at, text); at++)
+        fprintf(out, at == 0 ? "guessed: %s" : "; %s", text);
+    if (tess__remark_guess(topology, 0, text))
+        fputc('\n', out);
 }
 
 enum tess_status tess__topo_print(const struct tess__topo *topo, FILE *out)

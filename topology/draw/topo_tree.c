@@ -94,7 +94,13 @@ static void tree_what(const struct tree *tree, int32_t number)
         fprintf(tree->out, "  %s", tree->topo->model[tree->below.number[number]]);
     else if (node->kind == TESS_NODE_DEVICE && node->sm > 0)
         fprintf(tree->out, word[0] != '\0' ? "  sm %d (%s)" : "  sm %d", (int)node->sm, word);
-    else if (node->kind == TESS_NODE_PCI)
+    if (node->kind == TESS_NODE_DEVICE) {
+        const struct tess__nvlinks *links = &tree->topo->nvlinks[number];
+        if (tess__nvlinks_dead(links))
+            fprintf(tree->out, "  %d of %d NVLinks", (int)links->has, (int)links->of);
+        if (node->staged)
+            fputs("  no peer-to-peer", tree->out);
+    } else if (node->kind == TESS_NODE_PCI)
         fputs("  PCIe switch", tree->out);
     else if (node->kind == TESS_NODE_NIC)
         fputs("  NIC", tree->out);
@@ -168,7 +174,7 @@ static void tree_walk(const struct tree *tree, int32_t node, const char *before,
     }
 }
 
-/* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each" */
+/* "nvswitch0  NVSwitch: 8 devices, 18 NVLinks (370.8 GB/s) each but for gpu3: 17 (350.2)" */
 static void tree_nvswitch(const struct tree *tree, int32_t number)
 {
     const struct tree_links links = tree_links(tree, number, TESS_LINK_NVLINK, TREE_TO_ANY);
@@ -178,6 +184,16 @@ static void tree_nvswitch(const struct tree *tree, int32_t number)
     if (links.count > 0)
         fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)links.most->count,
                 tess__topo_gbs(links.most->gbs, gbs));
+    const char *before = " but for ";
+    for (int32_t i = 0, shown = 0; i < tree->topology->link_count && links.count > 0; i++) {
+        const struct tess_topo_link *link = &tree->topology->link[i];
+        if (link->from != number || link->kind != TESS_LINK_NVLINK ||
+            link->count == links.most->count || shown++ == TREE_ALIKE_MAX)
+            continue;
+        fprintf(tree->out, "%s%s: %d (%s)", before, tree->topology->node[link->to].name,
+                (int)link->count, tess__topo_gbs(link->gbs, gbs));
+        before = ", ";
+    }
     fputc('\n', tree->out);
 }
 
@@ -241,6 +257,25 @@ static void tree_hosts(const struct tree *tree)
         fprintf(tree->out, "%d more hosts of other makes\n", (int)other);
 }
 
+/* NVSwitches that are no host's. */
+static void tree_domains(const struct tree *tree)
+{
+    int32_t domains = 0;
+    for (int32_t i = 0; i < tree->topology->node_count; i++) {
+        const struct tess_node *node = &tree->topology->node[i];
+        if (node->kind != TESS_NODE_NVSWITCH || node->host >= 0)
+            continue;
+        if (domains++ == 0)
+            fprintf(tree->out, "NVLink domains\n");
+        if (domains > TREE_ALIKE_MAX / 2)
+            continue;
+        fputs("  ", tree->out);
+        tree_nvswitch(tree, i);
+    }
+    if (domains > TREE_ALIKE_MAX / 2)
+        fprintf(tree->out, "  and %d more\n", (int)domains - TREE_ALIKE_MAX / 2);
+}
+
 /* ---- the network ---------------------------------------------------------------------------- */
 
 /* "leaf0  switch: 4 hosts (12.5 GB/s), 12.5 GB/s to spine" */
@@ -284,6 +319,7 @@ enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)
     struct tree tree = {.topo = topo, .topology = topo->topology, .out = out};
     TESS_TRY(tess__topo_tree_open(topo->topology, &tree.below));
     tree_hosts(&tree);
+    tree_domains(&tree);
     tree_net(&tree);
     tess__topo_tree_close(&tree.below);
     return TESS_OK;

@@ -12,6 +12,13 @@
 
 #define WORDS_RUNS_MAX 12 /* runs of an order that is too long to print */
 
+double tess__topo_wire(const struct tess_topo_link *link)
+{
+    if (link->kind == TESS_LINK_NVLINK && link->count > 0)
+        return link->count * tess__rate_wire_nvlink(link->gbs / link->count);
+    return link->kind == TESS_LINK_PCI ? tess__rate_wire_pci(link->gbs) : link->gbs;
+}
+
 const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT])
 {
     snprintf(text, TESS__TOPO_TEXT, "%.4g", gbs);

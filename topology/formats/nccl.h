@@ -47,6 +47,7 @@ struct tess_nccl_item {
     int32_t model;              /* CPU */
     uint64_t bus;               /* PCI: its own; NVLINK, PCILINK: the target's */
     uint64_t device;            /* PCI: vendor, device, and both of the subsystem, 16 bits each */
+    int32_t gfx;                /* GPU of AMD's; 0: unknown */
     double gbs;                 /* PCI: to its parent; NET; C2C; NVLINK: of one, 0: by sm */
     double latency_us;          /* NET */
     struct tess__word name;     /* NET; borrowed from the file's text */
@@ -61,7 +62,9 @@ struct tess_nccl_file {
     struct tess_nccl_item *item;
     int32_t count;
     int32_t cpu_count, gpu_count, host_count;
-    uint64_t *host_hash; /* [host_count], of room TESS_NCCL_CPUS_MAX */
+    int32_t nvlink_count; /* elements, C2C too */
+    uint32_t remarks;     /* enum tess_remark */
+    uint64_t *host_hash;  /* [host_count], of room TESS_NCCL_CPUS_MAX */
 };
 
 /* Add the items to the topology. TESS_ERR_DATA where there is no device among them. */

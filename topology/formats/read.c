@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "tessera/check.h"
 #include "topology/machine/pool.h"
+#include "topology/machine/remark.h"
 #include "topology/machine/topology.h"
 
 #include <errno.h>
@@ -68,10 +69,23 @@ static enum tess_topology_format read_xml_format(const char *at, const char *end
 }
 
 /*
- * Other text: our own begins with its name, Slurm's has lines SwitchName=... or BlockName=...,
- * nvidia-smi's a heading with GPU0, possibly among escape sequences of a terminal. Any other text
- * gets the messages of our own format.
+ * Other text: our own begins with its name, Slurm's has lines SwitchName=..., BlockName=... or, in
+ * YAML, "- topology: ...", Kubernetes' a key kind or items, rocm-smi's a title, nvidia-smi's a
+ * heading with GPU0, possibly among escape sequences of a terminal. Any other text gets the
+ * messages of our own format.
  */
+static bool read_is_nodes(const char *at, const char *end)
+{
+    static const char *const key[] = {"apiVersion:",    "items:",    "kind: Node", "kind: List",
+                                      "\"apiVersion\"", "\"items\"", "\"kind\"",   NULL};
+    while (at < end && (*at == '{' || *at == ' '))
+        at++;
+    int k = 0;
+    while (key[k] != NULL && !read_starts(at, end, key[k]))
+        k++;
+    return key[k] != NULL;
+}
+
 static enum tess_topology_format read_text_format(const char *at, const char *end)
 {
     while (at < end) {
@@ -84,6 +98,14 @@ static enum tess_topology_format read_text_format(const char *at, const char *en
             return TESS_TOPOLOGY_YAML;
         if (read_starts(at, line_end, "SwitchName=") || read_starts(at, line_end, "BlockName="))
             return TESS_TOPOLOGY_SLURM;
+        if (read_starts(at, line_end, "- topology:"))
+            return TESS_TOPOLOGY_SLURM;
+        if (read_is_nodes(at, line_end))
+            return TESS_TOPOLOGY_LABELS;
+        if (at < line_end && *at == '=' &&
+            (memmem(at, (size_t)(line_end - at), "between two GPUs", 16) != NULL ||
+             memmem(at, (size_t)(line_end - at), "ROCm System", 11) != NULL))
+            return TESS_TOPOLOGY_ROCM;
         if (at < line_end && *at != '#' && memmem(at, (size_t)(line_end - at), "GPU0", 4) != NULL)
             return TESS_TOPOLOGY_SMI;
         at = line_end < end ? line_end + 1 : end;
@@ -107,6 +129,8 @@ static tess_topology_reader *const read_readers[TESS_TOPOLOGY_FORMAT_COUNT] = {
     [TESS_TOPOLOGY_SMI] = tess_topology_read_smi,
     [TESS_TOPOLOGY_SLURM] = tess_topology_read_slurm,
     [TESS_TOPOLOGY_YAML] = tess_topology_read_yaml,
+    [TESS_TOPOLOGY_ROCM] = tess_topology_read_rocm,
+    [TESS_TOPOLOGY_LABELS] = tess_topology_read_labels,
 };
 
 enum tess_status tess_topology_read(const char *path, enum tess_topology_format format,
@@ -125,6 +149,8 @@ enum tess_status tess_topology_read(const char *path, enum tess_topology_format 
         format = tess_topology_guess(text, bytes);
     if (status == TESS_OK)
         status = read_readers[format](path, text, bytes, options, topology);
+    if (status == TESS_OK)
+        tess_topology_warn(topology, path);
     free(text);
     return tess_topology_give(topology, status, topology_out);
 }

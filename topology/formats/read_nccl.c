@@ -5,6 +5,7 @@
  */
 #include "topology/formats/lines.h"
 #include "topology/formats/nccl.h"
+#include "topology/machine/assume.h"
 #include "topology/machine/bus.h"
 #include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
@@ -158,6 +159,8 @@ static int32_t reader_speed(const struct reader *r)
                                                  {NULL, 3}};
     const struct tess__word *text = tess__xml_find(&r->xml, "link_speed");
     const int32_t guess = r->options->pci_gen;
+    if ((text == NULL || text->length == 0) && guess <= 0)
+        r->file->remarks |= TESS_REMARK_PCI;
     if (text == NULL || (text->length == 0 && guess > 0))
         return tess__rate_pci(guess > 0 ? guess : 4);
     return tess__rate_pci(reader_prefix(*text, known));
@@ -223,6 +226,8 @@ static enum tess_status reader_cpu(struct reader *r, struct tess_nccl_item *item
     TESS_TRY(reader_need(r, "numaid", -1, 65535, &item->index));
     TESS_TRY(reader_host(r, &item->host));
     item->maker = reader_maker(r);
+    if (item->maker == TESS_CPU_UNKNOWN)
+        file->remarks |= TESS_REMARK_CPU;
     TESS_TRY(reader_int(r, "modelid", 0, INT32_MAX, &item->model));
     for (int32_t i = 0; i < file->count; i++) {
         const struct tess_nccl_item *other = &file->item[i];
@@ -261,10 +266,26 @@ static enum tess_status reader_pci(struct reader *r, struct tess_nccl_item *item
     return TESS_OK;
 }
 
+/* rccl's gcn: "gfx942", or a number that older ones made of it: 906, and 910 of gfx90a. */
+static int32_t reader_gfx(const struct reader *r)
+{
+    const struct tess__word *text = tess__xml_find(&r->xml, "gcn");
+    uint64_t gfx;
+    if (text == NULL)
+        return 0;
+    if (tess__word_is(*text, "910"))
+        return 0x90a;
+    const size_t skip = reader_starts(*text, "gfx") ? 3 : 0;
+    if (!tess__digits(text->text + skip, text->length - skip, 16, &gfx) || gfx > 0xffff)
+        return 0;
+    return (int32_t)gfx;
+}
+
 static enum tess_status reader_gpu(struct reader *r, struct tess_nccl_item *item)
 {
     r->file->gpu_count++;
     item->index = TESS_NCCL_UNKNOWN;
+    item->gfx = reader_gfx(r);
     TESS_TRY(reader_int(r, "dev", -1, 65535, &item->index));
     if (r->version == 1) /* rccl's sm counts compute units */
         TESS_TRY(reader_int(r, "sm", 0, 9999, &item->sm));
@@ -278,7 +299,12 @@ static enum tess_status reader_nvlink(struct reader *r, struct tess_nccl_item *i
     const struct tess__word *target = tess__xml_find(&r->xml, "target");
     TESS_TRY(reader_need(r, "count", 1, 4096, &item->count));
     TESS_TRY(reader_class(r, "tclass", &item->class));
-    item->gbs = tess__word_is(r->xml.element, "xgmi") ? TESS_GBS_XGMI : 0;
+    r->file->nvlink_count++;
+    if (tess__word_is(r->xml.element, "xgmi")) {
+        const int32_t gfx = r->file->item[r->open[r->xml.depth - 1]].gfx;
+        item->gbs = tess__rate_xgmi(gfx);
+        r->file->remarks |= gfx > 0 ? 0 : TESS_REMARK_GFX;
+    }
     item->hidden = target != NULL && reader_starts(*target, "fffffff:ffff:ff");
     return item->hidden ? TESS_OK : reader_bus_id(r, "target", &item->bus);
 }
@@ -286,6 +312,7 @@ static enum tess_status reader_nvlink(struct reader *r, struct tess_nccl_item *i
 static enum tess_status reader_c2c(struct reader *r, struct tess_nccl_item *item)
 {
     int32_t mbs = 0;
+    r->file->nvlink_count++;
     TESS_TRY(reader_need(r, "bw", 1, 100000000, &mbs));
     TESS_TRY(reader_need(r, "count", 1, 4096, &item->count));
     item->gbs = (double)mbs * item->count / 1000;
@@ -406,6 +433,34 @@ static enum tess_status reader_open(struct reader *r)
     return reader_add(r, element);
 }
 
+/* A cloud's file describes PCI and NICs and leaves NVLinks to NCCL's detection. */
+static bool reader_lacks_nvlink(const struct reader *r, const struct tess_topology *topology)
+{
+    int32_t sm = 0;
+    for (int32_t i = 0; i < topology->node_count && sm == 0; i++)
+        sm = topology->node[i].sm;
+    for (int32_t i = 0; i < r->file->count && sm == 0; i++)
+        if (r->file->item[i].device >> 48 == 0x10de)
+            sm = tess__sm_of_pci((uint32_t)(r->file->item[i].device >> 32 & 0xffff));
+    if (sm == 0)
+        sm = tess__sm_of_cloud(r->file->name);
+    return r->file->nvlink_count == 0 && topology->device_count > 1 && tess__sm_has_nvlink(sm);
+}
+
+/* NVLinks of GPUs without sm count as those of sm 80. */
+static void reader_remark(const struct reader *r, struct tess_topology *topology)
+{
+    bool amd = false;
+    topology->remarks |= r->file->remarks;
+    for (int32_t i = 0; i < r->file->count; i++)
+        amd = amd || (r->file->item[i].kind == TESS_NCCL_NVLINK && r->file->item[i].gbs > 0);
+    for (int32_t i = 0; i < topology->device_count; i++)
+        if (topology->node[topology->device[i]].sm == 0 && r->file->nvlink_count > 0 && !amd)
+            topology->remarks |= TESS_REMARK_SM;
+    if (reader_lacks_nvlink(r, topology))
+        topology->remarks |= TESS_REMARK_NO_NVLINK;
+}
+
 static enum tess_status reader_file(struct reader *r, struct tess_topology *topology)
 {
     enum tess_xml_event event = TESS_XML_CLOSE;
@@ -415,7 +470,9 @@ static enum tess_status reader_file(struct reader *r, struct tess_topology *topo
             TESS_TRY(reader_open(r));
     }
     TESS_TRY(tess__nccl_graph(r->file, topology));
-    return tess_topology_finish(topology);
+    TESS_TRY(tess_topology_finish(topology));
+    reader_remark(r, topology);
+    return TESS_OK;
 }
 
 enum tess_status tess_topology_read_nccl(const char *name, const char *text, size_t bytes,

@@ -8,10 +8,12 @@
  *
  * A host is attached to the lowest switches that name it, since those above may repeat it. Switches
  * without one above them are joined by one node, "network": Slurm's file does not exclude it.
- * Blocks (BlockName=) are read as switches. Lines may be continued by '\', '#' begins a comment,
- * other keys are skipped. Hosts are numbered in the order of their names, numbers in them as
- * numbers, which is also Slurm's order of the hosts of a job. The file has no link speeds: options
- * give them.
+ * Blocks (BlockName=) are read as switches; with the option sm, of GPUs that have NVLink domains
+ * over hosts (Hopper and later), the devices of a block are on the NVSwitches of one domain too.
+ * Slurm's topology.yaml is first made such lines (slurm_yaml.c). Lines may be continued by '\', '#'
+ * begins a comment, other keys are skipped. Hosts are numbered in the order of their names, numbers
+ * in them as numbers, which is also Slurm's order of the hosts of a job. The file has no link
+ * speeds: options give them.
  */
 #include "tessera/check.h"
 #include "topology/formats/hostlist.h"
@@ -34,6 +36,7 @@ struct slurm_switch {
     int32_t waiting; /* switches below it whose height is not known */
     int32_t first;   /* of its mentions as a child */
     bool above;      /* something is above it */
+    bool block;
     struct tess__word nodes, switches;
 };
 
@@ -57,6 +60,8 @@ struct slurm_reader {
     struct slurm_list hosts, children;
     struct tess_topology *topology;
     int32_t per_host;
+    int32_t sm;      /* of devices in NVLink domains; 0: there are none */
+    int32_t *device; /* [per_host] of the host at hand */
     double edge_gbs, uplink_gbs;
 };
 
@@ -109,13 +114,13 @@ static enum tess_status slurm_line(struct slurm_reader *self, struct tess__lines
             continue;
         if (slurm_key(word, "SwitchName", &value) || slurm_key(word, "BlockName", &value)) {
             TESS_TRY(slurm_begin(self, lines->line, value));
+            self->at[self->count - 1].block = slurm_key(word, "BlockName", &value);
         } else if (slurm_key(word, "BlockSizes", &value)) {
             return TESS_OK; /* a line of its own: how jobs are placed, not what there is */
         } else if (!memchr(word.text, '=', word.length) || self->count == 0 || first) {
             return tess__lines_fail(self->name, lines->line,
                                     "'%.*s': SwitchName=NAME was expected, then Nodes=LIST or "
-                                    "Switches=LIST (of Slurm's topology.yaml: what scontrol show "
-                                    "topology prints)",
+                                    "Switches=LIST",
                                     TESS__SHOWN(word));
         } else {
             struct slurm_switch *at = &self->at[self->count - 1];
@@ -290,7 +295,12 @@ static enum tess_status slurm_hosts(struct slurm_reader *self)
                                         "host %s: a name of at most %d characters was expected",
                                         mention->name, TESS__SLURM_HOST_MAX);
             TESS_TRY(tess__slurm_add_host(self->topology, mention->name, hosts++, self->per_host,
-                                          &cpu, NULL));
+                                          &cpu, self->device));
+            if (self->sm > 0 && self->at[mention->by].block) {
+                TESS_TRY(tess__slurm_join_domain(self->topology, self->at[mention->by].name,
+                                                 self->device, self->per_host, self->sm));
+                self->topology->remarks |= TESS_REMARK_DOMAIN;
+            }
         } else if (mention->height > lowest || mention->by == mention[-1].by) {
             continue;
         }
@@ -340,10 +350,23 @@ enum tess_status tess_topology_read_slurm(const char *name, const char *text, si
         .name = name,
         .topology = topology,
         .per_host = given.per_host > 0 ? given.per_host : 1,
+        .sm = given.sm >= 90 ? given.sm : 0,
         .edge_gbs = given.edge_gbs > 0 ? given.edge_gbs : TESS_GBS_NET_UNKNOWN,
         .uplink_gbs = given.uplink_gbs > 0 ? given.uplink_gbs : TESS_GBS_NET_UNKNOWN,
     };
-    enum tess_status status = slurm_read(&self, text, bytes);
+    if (given.edge_gbs <= 0 || given.uplink_gbs <= 0)
+        topology->remarks |= TESS_REMARK_NET;
+    char *lines = NULL;
+    enum tess_status status = TESS_OK;
+    self.device = calloc((size_t)self.per_host, sizeof(*self.device));
+    if (self.device == NULL)
+        status = tess__no_memory("the hosts");
+    if (status == TESS_OK && tess__slurm_is_yaml(text, bytes))
+        status = tess__slurm_from_yaml(name, text, bytes, &lines, &bytes);
+    if (status == TESS_OK)
+        status = slurm_read(&self, lines != NULL ? lines : text, bytes);
+    free(lines);
+    free(self.device);
     free(self.at);
     free(self.hosts.mention);
     free(self.children.mention);

@@ -35,6 +35,14 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
                                       int32_t *device_out);
 enum tess_status tess__slurm_add_switch(struct tess_topology *topology, const char *name,
                                         int32_t *node_out);
+/* The devices [count] of a host on the NVSwitches of a domain, sm > 0: with as many NVLinks as they
+ * have. */
+enum tess_status tess__slurm_join_domain(struct tess_topology *topology, const char *name,
+                                         const int32_t *device, int32_t count, int32_t sm);
+/* slurm_yaml.c: topology.yaml as topology.conf, malloc'd, the caller's, also after a failure. */
+bool tess__slurm_is_yaml(const char *text, size_t bytes);
+enum tess_status tess__slurm_from_yaml(const char *name, const char *text, size_t bytes,
+                                       char **text_out, size_t *bytes_out);
 /* What joins switches that nothing else joins. */
 #define TESS__SLURM_NETWORK "network"
 

@@ -10,6 +10,7 @@
 #include "tessera/check.h"
 #include "topology/formats/lines.h"
 #include "topology/formats/slurm.h"
+#include "topology/machine/assume.h"
 #include "topology/machine/pool.h"
 #include "topology/machine/rates.h"
 
@@ -34,6 +35,25 @@ enum tess_status tess__slurm_add_host(struct tess_topology *topology, const char
         TESS_TRY(tess_topology_join(topology, TESS_LINK_LOCAL, at, *cpu_out, TESS_GBS_LOCAL, 1));
         if (device_out != NULL)
             device_out[i] = at;
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__slurm_join_domain(struct tess_topology *topology, const char *name,
+                                         const int32_t *device, int32_t count, int32_t sm)
+{
+    struct tess_node node = tess_topology_node(TESS_NODE_NVSWITCH, -1, -1);
+    const int32_t links = tess__nvlink_links(sm);
+    const size_t length = strlen(name); /* of a long one, a UUID and a clique, the end differs */
+    snprintf(node.name, sizeof(node.name), "nvlink.%s",
+             length > TESS__SLURM_HOST_MAX ? name + length - TESS__SLURM_HOST_MAX : name);
+    int32_t nvswitch = tess_topology_find_name(topology, node.name);
+    if (nvswitch < 0)
+        TESS_TRY(tess_topology_add_node(topology, &node, &nvswitch));
+    for (int32_t i = 0; i < count; i++) {
+        topology->node[device[i]].sm = sm;
+        TESS_TRY(tess_topology_join(topology, TESS_LINK_NVLINK, device[i], nvswitch,
+                                    links * tess__rate_nvlink(sm), links));
     }
     return TESS_OK;
 }

@@ -1,5 +1,5 @@
-/* The matrix of `nvidia-smi topo -m`, between its reader, read_smi.c, and its graph, smi_graph.c.
- */
+/* The matrix of `nvidia-smi topo -m`, between its reader, read_smi.c, and its graph, smi_graph.c;
+ * read_rocm.c makes one of what rocm-smi prints. */
 #ifndef TOPOLOGY_SMI_H
 #define TOPOLOGY_SMI_H
 
@@ -30,6 +30,7 @@ struct tess__smi_entry {
     int32_t number;         /* of a GPU: its index; of a NIC: which one, from 0 */
     int32_t line;           /* of its row; 0: none */
     int32_t numa;           /* -1: unknown */
+    bool staged;            /* a GPU without peer-to-peer over PCIe */
     struct tess__word cpus; /* the column "CPU Affinity"; length 0: unknown */
 };
 
@@ -38,7 +39,8 @@ struct tess__smi {
     int32_t count;
     struct tess__smi_entry *entry; /* [count] */
     struct tess__smi_cell *cell;   /* [count * count] */
-    int32_t sm;                    /* of all GPUs */
+    int32_t gfx;                   /* of all GPUs, which are AMD's then; 0: NVIDIA's */
+    int32_t sm;                    /* of all GPUs; 0: AMD's */
     bool sm_known;                 /* by options, text or name: not only assumed */
     int32_t pci_gen;
 };

@@ -2,8 +2,9 @@
  * A graph from the words of nvidia-smi's matrix. The words are distances, not links, so links that
  * several transfers share are reconstructed as far as the words allow:
  *
- *   NV#    # NVLinks between the two; where all GPUs of a group see each other over the same # and
- *          together those would be more links than a GPU has, # links of each GPU to an NVSwitch
+ *   NV#    # NVLinks between the two; where all GPUs of a group see each other by NVLink and
+ *          together those would be more links than a GPU has, # links of each GPU to an NVSwitch. A
+ *          GPU with dead links has a smaller # in its row and column
  *   PIX    all that are PIX of each other, also through a third, are on one switch, each by its
  *          own x16, and share its one x16 upwards (GPUs joined by NVLink hide their distance; a NIC
  *          that is PIX to both decides)
@@ -16,7 +17,7 @@
  * The NUMA node of a GPU is the column's, else equal CPU affinities are equal nodes. What that does
  * not place goes, with all that is not further than NODE, to the first node from which no SYS
  * separates it, or to one of its own. Every capacity of PCIe, and the processor (Intel of the GPUs'
- * time), are assumed: the text has none of it.
+ * time, AMD beside AMD's GPUs), are assumed: the text has none of it.
  */
 #include "tessera/check.h"
 #include "topology/formats/smi.h"
@@ -135,6 +136,7 @@ static void smi_numa(struct smi_graph *graph)
 
 static enum tess_status smi_add_cpus(struct smi_graph *graph)
 {
+    const bool amd = graph->smi->gfx > 0;
     for (int32_t i = 0; i < graph->smi->count; i++) {
         graph->cpu[i] = -1;
         for (int32_t j = 0; j < i && graph->cpu[i] < 0; j++)
@@ -145,8 +147,8 @@ static enum tess_status smi_add_cpus(struct smi_graph *graph)
         const struct tess_node node = {.kind = TESS_NODE_CPU,
                                        .index = graph->numa[i],
                                        .socket = -1,
-                                       .maker = TESS_CPU_INTEL,
-                                       .model = tess__intel_model(graph->smi->sm)};
+                                       .maker = amd ? TESS_CPU_AMD : TESS_CPU_INTEL,
+                                       .model = amd ? 0 : tess__intel_model(graph->smi->sm)};
         TESS_TRY(
             tess_topology_add(graph->topology, node, &graph->cpu[i], "numa%d", (int)node.index));
     }
@@ -160,7 +162,8 @@ static enum tess_status smi_add_devices(struct smi_graph *graph)
         const struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
                                        .index = entry->number,
                                        .socket = -1,
-                                       .sm = entry->gpu ? graph->smi->sm : 0};
+                                       .sm = entry->gpu ? graph->smi->sm : 0,
+                                       .staged = entry->staged};
         if (entry->gpu)
             TESS_TRY(tess_topology_add(graph->topology, node, &graph->node[i], "gpu%d",
                                        (int)entry->number));
@@ -211,52 +214,94 @@ static enum tess_status smi_add_pci(struct smi_graph *graph)
 
 /* ---- NVLink --------------------------------------------------------------------------------- */
 
-/* The links of each GPU of group `group` to an NVSwitch; 0: they are joined directly. */
-static int32_t smi_switched(const struct smi_graph *graph, int32_t group)
+static double smi_link_gbs(const struct tess__smi *smi)
+{
+    return smi->gfx > 0 ? tess__rate_xgmi(smi->gfx) : tess__rate_nvlink(smi->sm);
+}
+
+/* The smaller number of both ways. */
+static int32_t smi_links(const struct tess__smi *smi, int32_t a, int32_t b)
+{
+    int32_t there = smi->cell[a * smi->count + b].links;
+    int32_t back = smi->cell[b * smi->count + a].links;
+    return there < back ? there : back;
+}
+
+/* Is the group of GPU `group` behind NVSwitches? All see each other, and one would need more links
+ * for that than it has. */
+static bool smi_switched(const struct smi_graph *graph, int32_t group)
 {
     const struct tess__smi *smi = graph->smi;
-    int32_t size = smi_class_size(graph, graph->nvlink, group), links = 0;
+    int32_t size = smi_class_size(graph, graph->nvlink, group), needed = 0;
     for (int32_t i = 0; i < smi->count; i++) {
+        int32_t links = 0;
         for (int32_t j = 0; j < smi->count; j++) {
             if (i == j || graph->nvlink[i] != group || graph->nvlink[j] != group)
                 continue;
-            const struct tess__smi_cell *cell = &smi->cell[i * smi->count + j];
-            if (cell->kind != TESS__SMI_NVLINK || (links > 0 && cell->links != links))
-                return 0;
-            links = cell->links;
+            if (smi->cell[i * smi->count + j].kind != TESS__SMI_NVLINK)
+                return false;
+            links += smi->cell[i * smi->count + j].links;
         }
+        needed = links > needed ? links : needed;
     }
-    int32_t most = smi->sm_known ? tess__nvlink_links(smi->sm) : 18;
-    return size > 2 && links * (size - 1) > most ? links : 0;
+    return size > 2 && smi->gfx == 0 && needed > (smi->sm_known ? tess__nvlink_links(smi->sm) : 18);
+}
+
+/* The most links in the row of a GPU behind NVSwitches. */
+static int32_t smi_row_links(const struct tess__smi *smi, int32_t i)
+{
+    int32_t links = 0;
+    for (int32_t j = 0; j < smi->count; j++)
+        if (smi->cell[i * smi->count + j].links > links)
+            links = smi->cell[i * smi->count + j].links;
+    return links;
+}
+
+/*
+ * The links of a GPU behind NVSwitches. A word between two is what the poorer of both has; where it
+ * is less than either has elsewhere, which of them lacks the link is not said, and both count so.
+ */
+static int32_t smi_switch_links(const struct tess__smi *smi, int32_t i)
+{
+    int32_t own = smi_row_links(smi, i), links = own;
+    for (int32_t j = 0; j < smi->count; j++) {
+        int32_t between = smi->cell[i * smi->count + j].links;
+        if (between > 0 && between < links && between < smi_row_links(smi, j))
+            links = between;
+    }
+    return links;
+}
+
+static enum tess_status smi_add_nvswitch(struct smi_graph *graph, int32_t group, int32_t number)
+{
+    const struct tess__smi *smi = graph->smi;
+    int32_t at;
+    TESS_TRY(tess_topology_add(graph->topology, tess_topology_node(TESS_NODE_NVSWITCH, 0, number),
+                               &at, "nvswitch%d", (int)number));
+    for (int32_t i = 0; i < smi->count; i++) {
+        int32_t links = graph->nvlink[i] == group ? smi_switch_links(smi, i) : 0;
+        if (links > 0)
+            TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[i], at,
+                                        links * smi_link_gbs(smi), links));
+    }
+    return TESS_OK;
 }
 
 static enum tess_status smi_add_nvlink(struct smi_graph *graph)
 {
     const struct tess__smi *smi = graph->smi;
-    double gbs = tess__rate_nvlink(smi->sm);
+    bool switched[TESS__SMI_MAX];
     int32_t switches = 0;
     for (int32_t i = 0; i < smi->count; i++) {
-        int32_t links = graph->nvlink[i] == i ? smi_switched(graph, i) : 0;
-        if (links == 0)
-            continue;
-        int32_t at;
-        TESS_TRY(tess_topology_add(graph->topology,
-                                   tess_topology_node(TESS_NODE_NVSWITCH, 0, switches), &at,
-                                   "nvswitch%d", (int)switches));
-        switches++;
-        for (int32_t j = 0; j < smi->count; j++)
-            if (graph->nvlink[j] == i)
-                TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j], at,
-                                            links * gbs, links));
-    }
-    for (int32_t i = 0; i < smi->count; i++) {
-        if (smi_switched(graph, graph->nvlink[i]) > 0)
-            continue;
-        for (int32_t j = i + 1; j < smi->count; j++) {
-            int32_t links = smi->cell[i * smi->count + j].links;
+        int32_t group = graph->nvlink[i];
+        switched[i] = group == i ? smi_switched(graph, i) : switched[group];
+        if (group == i && switched[i])
+            TESS_TRY(smi_add_nvswitch(graph, i, switches++));
+        for (int32_t j = 0; j < i && !switched[i]; j++) {
+            int32_t links = smi_links(smi, i, j);
             if (links > 0)
-                TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[i],
-                                            graph->node[j], links * gbs, links));
+                TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j],
+                                            graph->node[i], links * smi_link_gbs(smi), links));
         }
     }
     return TESS_OK;
@@ -271,6 +316,7 @@ enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topolo
     smi_classes(smi, TESS__SMI_PIX, TESS__SMI_NODE, graph.near);
     smi_classes(smi, TESS__SMI_NVLINK, TESS__SMI_NVLINK, graph.nvlink);
     smi_numa(&graph);
+    topology->remarks |= TESS_REMARK_CPU;
     TESS_TRY(smi_add_cpus(&graph));
     TESS_TRY(smi_add_devices(&graph));
     TESS_TRY(smi_add_pci(&graph));

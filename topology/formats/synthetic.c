@@ -26,6 +26,7 @@
  *     nvlink:cube      the hybrid cube mesh of eight of a DGX-1: one link or, from sm 70 on, two
  *                      (:N may be left out above: as many as such a GPU has)
  *     sm:90  pci:5     compute capability * 10; generation of PCIe
+ *     gfx:90a          architecture of AMD's GPUs, in the place of sm: links are xGMI
  *     cpu:intel        or amd, arm, power
  *     edge:12.5  uplink:12.5   10^9 bytes/s in each direction; with edge, one host has a network
  *                              too
@@ -40,6 +41,7 @@
 #include "topology/formats/hostlist.h"
 #include "topology/formats/lines.h"
 #include "topology/machine/assume.h"
+#include "topology/machine/bus.h"
 #include "topology/machine/rates.h"
 
 #include <stdarg.h>
@@ -65,6 +67,7 @@ enum synthetic_word {
     SYNTHETIC_UPLINK,
     SYNTHETIC_CPU,
     SYNTHETIC_NVLINK,
+    SYNTHETIC_GFX,
     SYNTHETIC_HOSTS,
     SYNTHETIC_WORDS
 };
@@ -81,6 +84,7 @@ static const struct {
     [SYNTHETIC_PCI] = {"pci", 6},         [SYNTHETIC_HOSTS] = {"hosts", 0},
     [SYNTHETIC_EDGE] = {"edge", 0},       [SYNTHETIC_UPLINK] = {"uplink", 0},
     [SYNTHETIC_CPU] = {"cpu", 0},         [SYNTHETIC_NVLINK] = {"nvlink", 0},
+    [SYNTHETIC_GFX] = {"gfx", 0},
 };
 
 #define SYNTHETIC_HOST_MAX 32 /* bytes of a name, which leave room for those of its nodes */
@@ -101,6 +105,7 @@ struct synthetic {
     int32_t count[SYNTHETIC_COUNTS];         /* 1 where left out; gpu, rank, nic: 0 */
     double edge_gbs, uplink_gbs;
     enum tess_cpu_maker maker;
+    int32_t gfx; /* 0: NVIDIA's */
     enum synthetic_nvlink nvlink;
     int32_t nvlink_count; /* 0: left out */
     int32_t hosts, host_numas, host_devices;
@@ -152,6 +157,16 @@ static bool synthetic_cpu(struct tess__word value, enum tess_cpu_maker *maker_ou
     return *maker_out != TESS_CPU_UNKNOWN;
 }
 
+/* "90a" */
+static bool synthetic_gfx(struct tess__word value, int32_t *gfx_out)
+{
+    uint64_t gfx;
+    if (value.length != 3 || !tess__digits(value.text, value.length, 16, &gfx) || gfx == 0)
+        return false;
+    *gfx_out = (int32_t)gfx;
+    return true;
+}
+
 /* The part before the first ':', the rest in *value_out, length 0 where there is none. */
 static struct tess__word synthetic_split(struct tess__word word, struct tess__word *value_out)
 {
@@ -196,6 +211,8 @@ static enum tess_status synthetic_value(struct synthetic *self, enum synthetic_w
         return synthetic_shape(self, word, value);
     if (kind == SYNTHETIC_CPU && !synthetic_cpu(value, &self->maker))
         return synthetic_fail(self, word, "intel, amd, arm or power was expected after ':'");
+    if (kind == SYNTHETIC_GFX && !synthetic_gfx(value, &self->gfx))
+        return synthetic_fail(self, word, "three hexadecimal digits as in 90a were expected");
     double *gbs = kind == SYNTHETIC_EDGE     ? &self->edge_gbs
                   : kind == SYNTHETIC_UPLINK ? &self->uplink_gbs
                                              : NULL;
@@ -213,7 +230,7 @@ static enum tess_status synthetic_word(struct synthetic *self, struct tess__word
     if (kind == SYNTHETIC_WORDS)
         return synthetic_fail(self, word,
                               "rack, node, socket, numa, switch, gpu, rank, nic, nvlink, rail, sm, "
-                              "pci, cpu, edge, uplink or hosts was expected, ':' and a value");
+                              "gfx, pci, cpu, edge, uplink or hosts was expected, ':' and a value");
     if (self->word[kind].length > 0)
         return synthetic_fail(self, word, "it is given twice; '%.*s' was the first",
                               TESS__SHOWN(self->word[kind]));
@@ -342,7 +359,7 @@ static enum tess_status synthetic_leaves(const struct synthetic *self, struct sy
     const bool ranks = count[SYNTHETIC_RANK] > 0;
     const struct tess_node nic = tess_topology_node(TESS_NODE_NIC, 0, 0);
     struct tess_node device = tess_topology_node(TESS_NODE_DEVICE, 0, 0);
-    device.sm = ranks ? 0 : count[SYNTHETIC_SM];
+    device.sm = ranks || self->gfx > 0 ? 0 : count[SYNTHETIC_SM];
     int32_t at;
     for (int32_t i = 0; i < count[ranks ? SYNTHETIC_RANK : SYNTHETIC_GPU]; i++) {
         TESS_TRY(
@@ -391,7 +408,8 @@ static enum tess_status synthetic_numa(const struct synthetic *self, struct synt
 static enum tess_status synthetic_link(const struct synthetic *self, int32_t a, int32_t b,
                                        int32_t count)
 {
-    double gbs = tess__rate_nvlink(self->count[SYNTHETIC_SM]);
+    double gbs =
+        self->gfx > 0 ? tess__rate_xgmi(self->gfx) : tess__rate_nvlink(self->count[SYNTHETIC_SM]);
     return tess_topology_join(self->topology, TESS_LINK_NVLINK, a, b, count * gbs, count);
 }
 
@@ -498,11 +516,21 @@ static void synthetic_defaults(struct synthetic *self, const struct tess_topolog
     const struct tess_topology_options given =
         options != NULL ? *options : (struct tess_topology_options){0};
     int32_t *count = self->count;
+    if (count[SYNTHETIC_GPU] > 0) {
+        uint32_t *remarks = &self->topology->remarks;
+        *remarks |= count[SYNTHETIC_SM] + given.sm + self->gfx > 0 ? 0 : TESS_REMARK_SM;
+        *remarks |= count[SYNTHETIC_PCI] + given.pci_gen > 0 ? 0 : TESS_REMARK_PCI;
+        *remarks |= self->maker != TESS_CPU_UNKNOWN ? 0 : TESS_REMARK_CPU;
+    }
     if (count[SYNTHETIC_SM] == 0)
         count[SYNTHETIC_SM] = given.sm > 0 ? given.sm : 80;
     if (count[SYNTHETIC_PCI] == 0)
         count[SYNTHETIC_PCI] =
             given.pci_gen > 0 ? given.pci_gen : tess__pci_gen(count[SYNTHETIC_SM]);
+    const bool network = count[SYNTHETIC_NODE] > 1 || self->word[SYNTHETIC_RACK].length > 0 ||
+                         self->word[SYNTHETIC_RAIL].length > 0;
+    if (network && self->edge_gbs + given.edge_gbs <= 0)
+        self->topology->remarks |= TESS_REMARK_NET;
     if (!(self->edge_gbs > 0))
         self->edge_gbs = given.edge_gbs > 0 ? given.edge_gbs : TESS_GBS_NET_UNKNOWN;
     if (!(self->uplink_gbs > 0))

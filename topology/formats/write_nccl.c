@@ -29,6 +29,7 @@ struct writer {
     int32_t *up;           /* the link to what a node is attached to; -1: not written (so far) */
     uint64_t *bus;
     bool invented; /* some bus id is */
+    bool amd;      /* rccl's dialect: xGMI */
 };
 
 static const struct tess_node *writer_node(const struct writer *w, int32_t node)
@@ -119,6 +120,18 @@ static void writer_bus(struct writer *w, int32_t node, int32_t *invented)
     w->invented = true;
 }
 
+/* The architecture whose xGMI has the rate of the link; 0: it is an NVLink. */
+static int writer_gfx(const struct writer *w, const struct tess_topo_link *link)
+{
+    static const int known[] = {0x906, 0x90a, 0x942};
+    if (link->kind != TESS_LINK_NVLINK || link->count < 1 || writer_node(w, link->from)->sm > 0)
+        return 0;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (fabs(tess__rate_xgmi(known[i]) - link->gbs / link->count) < 1e-9)
+            return known[i];
+    return 0;
+}
+
 static enum tess_status writer_prepare(struct writer *w)
 {
     const struct tess_topology *t = w->topology;
@@ -137,6 +150,8 @@ static enum tess_status writer_prepare(struct writer *w)
         w->next[l] = w->first[t->link[l].from];
         w->first[t->link[l].from] = l;
     }
+    for (int32_t l = 0; l < t->link_count; l++)
+        w->amd = w->amd || writer_gfx(w, &t->link[l]) > 0;
     TESS_TRY(writer_tree(w, queue));
     for (int32_t i = 0; i < t->node_count; i++) {
         if (w->up[i] >= 0 && t->link[w->up[i]].kind == TESS_LINK_PCI)
@@ -213,8 +228,8 @@ static void writer_nvlink(const struct writer *w, const struct tess_topo_link *l
         return; /* a device of another host */
     }
     const int count = link->count > 0 ? (int)link->count : (int)fmax(1, round(link->gbs / one));
-    fprintf(w->out, "%*s<nvlink target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", 2 * depth, "",
-            target, count, class);
+    fprintf(w->out, "%*s<%s target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", 2 * depth, "",
+            writer_gfx(w, link) > 0 ? "xgmi" : "nvlink", target, count, class);
 }
 
 static void writer_gpu(const struct writer *w, int32_t device, int depth)
@@ -223,6 +238,13 @@ static void writer_gpu(const struct writer *w, int32_t device, int depth)
     fprintf(w->out, "%*s<gpu dev=\"%d\"", 2 * depth, "", (int)node->index);
     if (node->sm > 0)
         fprintf(w->out, " sm=\"%d\"", (int)node->sm);
+    for (int32_t l = w->first[device]; l >= 0; l = w->next[l]) {
+        const int gfx = writer_gfx(w, &w->topology->link[l]);
+        if (gfx > 0) {
+            fprintf(w->out, " gcn=\"gfx%x\"", (unsigned)gfx);
+            break;
+        }
+    }
     fprintf(w->out, ">\n");
     for (int32_t l = w->first[device]; l >= 0; l = w->next[l]) {
         const struct tess_topo_link *link = &w->topology->link[l];
@@ -327,7 +349,7 @@ static enum tess_status writer_system(const struct writer *w)
     if (w->invented)
         fprintf(w->out,
                 "<!-- Bus ids ffff:.. are invented: the source of this file has none. -->\n");
-    fprintf(w->out, "<system version=\"1\">\n");
+    fprintf(w->out, "<system version=\"%d\">\n", w->amd ? 2 : 1);
     for (int32_t i = 0; i < w->topology->node_count; i++) {
         if (writer_here(w, i) && writer_node(w, i)->kind == TESS_NODE_CPU)
             TESS_TRY(writer_cpu(w, i));

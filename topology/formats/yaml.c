@@ -15,6 +15,7 @@
  *     machine: node:2 numa:2 gpu:4 nvlink:switch sm:90
  *
  * kind of a node: device pci nvswitch cpu nic net; of a link: nvlink c2c pci sys local net.
+ * staged: 1 is a device without peer-to-peer over PCIe, whose transfers go by way of memory.
  * `between` is both directions, `from` and `to` one. Left out are: host 0 (net: none), index and sm
  * 0, socket none, count 1. Every name must be there before the links. Anchors, tags and several
  * documents are refused. Written text has one node or link a line and leaves out what a reader
@@ -65,7 +66,7 @@ static const char *const yaml_maker[] = {
 #define NODE_AT(member) offsetof(struct tess_node, member)
 #define LINK_AT(member) offsetof(struct tess_topo_link, member)
 
-enum { NODE_NAME, NODE_KIND, NODE_FIELDS = 9 };
+enum { NODE_NAME, NODE_KIND, NODE_FIELDS = 10 };
 
 static const struct yaml_field yaml_node_field[] = {
     [NODE_NAME] = {"name", YAML_TEXT, NODE_AT(name), 1, TESS_TOPO_NAME_MAX, NULL},
@@ -77,6 +78,7 @@ static const struct yaml_field yaml_node_field[] = {
     {"socket", YAML_NUMBER, NODE_AT(socket), -1, 1000000, NULL},
     {"maker", YAML_WORD, NODE_AT(maker), 0, TESS_CPU_ZHAOXIN + 1, yaml_maker},
     {"model", YAML_NUMBER, NODE_AT(model), 0, 1000000, NULL},
+    {"staged", YAML_NUMBER, NODE_AT(staged), 0, 1, NULL},
 };
 
 enum { LINK_BETWEEN, LINK_FROM, LINK_TO, LINK_KIND, LINK_GBS, LINK_FIELDS = 7 };

@@ -161,6 +161,7 @@ static enum tess_status live_add_missing(struct composer *self, int32_t at)
         numa = self->live->here ? tess__sysfs_numa(self->sys, node.bus) : -1;
     }
     TESS_TRY(tess_topology_add(self->topology, node, &self->node[at], "gpu%d", (int)device->index));
+    self->topology->remarks |= gbs > 0 ? 0 : TESS_REMARK_PCI;
     return tess_topology_join(self->topology, TESS_LINK_PCI, self->node[at], live_cpu(self, numa),
                               gbs > 0 ? gbs : tess__rate_pci_x16(tess__pci_gen(sm)), 1);
 }

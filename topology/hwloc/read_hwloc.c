@@ -216,6 +216,8 @@ static int32_t tree_sm_of(const struct tree_reader *self, hwloc_obj_t pci)
         return 0;
     int32_t sm =
         self->options.sm > 0 ? self->options.sm : tess__sm_of_pci(pci->attr->pcidev.device_id);
+    if (sm <= 0)
+        self->topology->remarks |= TESS_REMARK_SM;
     return sm > 0 ? sm : 80;
 }
 
@@ -316,10 +318,12 @@ static enum tess_status tree_join_up(struct tree_reader *self, struct tree_place
             else if (speed > 0 && (gbs <= 0 || speed < gbs))
                 gbs = speed;
         }
-        if (gbs <= 0)
+        if (gbs <= 0) {
             gbs = tess__rate_pci_x16(self->options.pci_gen > 0 ? self->options.pci_gen
                                      : self->sm > 0            ? tess__pci_gen(self->sm)
                                                                : 4);
+            self->topology->remarks |= self->options.pci_gen > 0 ? 0 : TESS_REMARK_PCI;
+        }
         more = above && above->node < 0;
         if (more) {
             const struct tess_node node = {
@@ -394,6 +398,16 @@ static enum tess_status tree_end(struct tree_reader *self, hwloc_obj_t object, i
     return TESS_OK;
 }
 
+/* The architecture of an AMD GPU at the end of a link, by its PCI id. */
+static int32_t tree_gfx(struct tree_reader *self, hwloc_obj_t object)
+{
+    hwloc_obj_t pci = object ? tree_up_to(object, HWLOC_OBJ_PCI_DEVICE) : NULL;
+    int32_t gfx = pci ? tess__gfx_of_pci(pci->attr->pcidev.device_id) : 0;
+    if (gfx == 0)
+        self->topology->remarks |= TESS_REMARK_GFX;
+    return gfx;
+}
+
 /* How many links a bandwidth in MB/s is. */
 static int32_t tree_links(uint64_t bandwidth, bool xgmi)
 {
@@ -424,7 +438,8 @@ static enum tess_status tree_matrix(struct tree_reader *self,
             int32_t links = tree_links(bandwidth, xgmi);
             int32_t sm = self->topology->node[node[i]].sm > 0 ? self->topology->node[node[i]].sm
                                                               : self->topology->node[node[j]].sm;
-            double each = xgmi ? TESS_GBS_XGMI : tess__rate_nvlink(sm);
+            double each =
+                xgmi ? tess__rate_xgmi(tree_gfx(self, matrix->objs[i])) : tess__rate_nvlink(sm);
             struct tess_topo_link link = {.kind = TESS_LINK_NVLINK,
                                           .from = node[i],
                                           .to = node[j],

@@ -275,6 +275,7 @@ static enum tess_status build_join_host(struct tess_topology *topology, const in
             } else {
                 double gbs = fmin(build_between(a), build_between(b));
                 TESS_TRY(tess_topology_join(topology, TESS_LINK_SYS, node[i], node[j], gbs, 1));
+                topology->remarks |= TESS_REMARK_BETWEEN;
             }
         }
     }

@@ -21,6 +21,44 @@ double tess__rate_nvlink(int32_t sm)
     return TESS_GBS_NVLINK_SM70;
 }
 
+double tess__rate_xgmi(int32_t gfx)
+{
+    if (gfx >> 4 == 0x94 || gfx >> 4 == 0x95)
+        return TESS_GBS_XGMI_MI300;
+    return gfx == 0x90a ? TESS_GBS_XGMI_MI200 : TESS_GBS_XGMI_VEGA;
+}
+
+/*
+ * In one direction. NVLink: NVIDIA's data sheets (DGX-1, V100, A100, A40, H100, B200), half of what
+ * they give for both directions. xGMI: 16 lanes at 23, 25 and 32 GT/s, rocm.docs.amd.com of MI100
+ * and MI250, and the data sheet of MI300X (128 GB/s both ways).
+ */
+double tess__rate_wire_nvlink(double one)
+{
+    static const struct {
+        double model, wire;
+    } known[] = {
+        {TESS_GBS_NVLINK_SM60, 20}, {TESS_GBS_NVLINK_SM70, 25},  {TESS_GBS_NVLINK_SM86, 14.0625},
+        {TESS_GBS_NVLINK_SM90, 25}, {TESS_GBS_NVLINK_SM100, 50}, {TESS_GBS_XGMI_VEGA, 46},
+        {TESS_GBS_XGMI_MI200, 50},  {TESS_GBS_XGMI_MI300, 64},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (fabs(known[i].model - one) < 1e-6 * one)
+            return known[i].wire;
+    return one;
+}
+
+double tess__rate_wire_pci(double gbs)
+{
+    /* GB/s of a lane: 8 b in 10 b, 128 b in 130 b, and of generation 6 242 bytes in 256. */
+    static const double lane[RATES_GENERATIONS] = {
+        0.25, 0.5, 8 * 16 / 130.0, 16 * 16 / 130.0, 32 * 16 / 130.0, 8 * 242 / 256.0};
+    int32_t generation, width;
+    tess__rate_pci_nearest(gbs, &generation, &width);
+    double model = TESS_GBS_PCI(tess__rate_pci(generation), width);
+    return fabs(model - gbs) < 1e-6 * gbs ? lane[generation - 1] * width : gbs;
+}
+
 int32_t tess__rate_pci(int32_t generation)
 {
     const int32_t at = generation < 1 ? 1 : generation;

@@ -26,7 +26,9 @@
 #define TESS_GBS_NVLINK_SM86  12.0
 #define TESS_GBS_NVLINK_SM90  20.6
 #define TESS_GBS_NVLINK_SM100 40.1
-#define TESS_GBS_XGMI         20.0
+#define TESS_GBS_XGMI_VEGA    24.0 /* MI50, MI60, MI100: rccl's src/graph/topo.h */
+#define TESS_GBS_XGMI_MI200   36.0 /* gfx90a */
+#define TESS_GBS_XGMI_MI300   48.0 /* gfx94x, and gfx95x */
 /* A link of `width` lanes: the table's number for its generation (3: 60, 4: 120, 5: 240, 6: 480)
  * times width / 80; x16 is 12, 24, 48, 96. */
 #define TESS_GBS_PCI(speed, width) ((speed) * (width) / 80.0)
@@ -45,6 +47,16 @@
 
 /* One NVLink of a device of compute capability sm / 10; 0: unknown, like 80. */
 double tess__rate_nvlink(int32_t sm);
+
+/* One xGMI link of an AMD GPU of architecture gfx, read as hexadecimal: 0x90a; 0: unknown, as rccl
+ * takes any that it does not name. */
+double tess__rate_xgmi(int32_t gfx);
+
+/* What the wire of an NVLink or xGMI carries of which the model takes `one`; `one` where the table
+ * has no such link. */
+double tess__rate_wire_nvlink(double one);
+/* The same of a PCIe link, of any width. */
+double tess__rate_wire_pci(double gbs);
 
 /* 16 lanes of PCIe of a generation, 1 .. 6; others are taken as the nearest. */
 double tess__rate_pci_x16(int32_t generation);

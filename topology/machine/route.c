@@ -180,6 +180,20 @@ static void route_shortest(struct tess_route_search *search, int32_t source, dou
 
 /* ---- keeping -------------------------------------------------------------------------------- */
 
+/* For so many links more in routes->link. */
+static enum tess_status route_room(struct tess_route_search *search, int32_t links)
+{
+    if (search->used + links <= search->room)
+        return TESS_OK;
+    int32_t room = 2 * search->room + ROUTE_LINKS_MAX;
+    int32_t *link = realloc(search->routes->link, (size_t)room * sizeof(*link));
+    if (!link)
+        return tess__no_memory("the routes");
+    search->routes->link = link;
+    search->room = room;
+    return TESS_OK;
+}
+
 /* The way that route_shortest found to the node. */
 static enum tess_status route_keep(struct tess_route_search *search, struct tess_route *route,
                                    int32_t source, int32_t target)
@@ -189,14 +203,7 @@ static enum tess_status route_keep(struct tess_route_search *search, struct tess
                   search->topology->node[source].name, search->topology->node[target].name,
                   ROUTE_LINKS_MAX);
     int32_t links = search->depth[target];
-    if (search->used + links > search->room) {
-        int32_t room = 2 * search->room + ROUTE_LINKS_MAX;
-        int32_t *link = realloc(search->routes->link, (size_t)room * sizeof(*link));
-        if (!link)
-            return tess__no_memory("the routes");
-        search->routes->link = link;
-        search->room = room;
-    }
+    TESS_TRY(route_room(search, links));
     /* Two links have one switch between them. */
     bool pix = search->level == TESS_PATH_PXB && links <= 2;
     *route = (struct tess_route){.kind = pix ? TESS_PATH_PIX : search->level,
@@ -211,26 +218,121 @@ static enum tess_status route_keep(struct tess_route_search *search, struct tess
     return TESS_OK;
 }
 
+/* ---- by way of memory ----------------------------------------------------------------------- */
+
+/* The links up from a device to its processor; returns how many, 0: it has no such way. */
+static int32_t route_climb(struct tess_route_search *search, int32_t device,
+                           int32_t link[ROUTE_LINKS_MAX], int32_t *cpu_out)
+{
+    const struct tess_topology *topology = search->topology;
+    memset(search->came, -1, (size_t)topology->node_count * sizeof(*search->came));
+    search->queue[0] = device;
+    search->depth[device] = 0;
+    search->queued = 1;
+    for (int32_t head = 0; head < search->queued; head++) {
+        int32_t node = search->queue[head];
+        if (topology->node[node].kind == TESS_NODE_CPU) {
+            *cpu_out = node;
+            for (int32_t i = search->depth[node]; i > 0; i--) {
+                link[i - 1] = search->came[node];
+                node = topology->link[search->came[node]].from;
+            }
+            return search->depth[*cpu_out];
+        }
+        for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            const struct tess_topo_link *up = &topology->link[search->out[k]];
+            enum tess_node_kind kind = topology->node[up->to].kind;
+            if (up->kind != TESS_LINK_PCI || search->came[up->to] >= 0 || up->to == device ||
+                (kind != TESS_NODE_PCI && kind != TESS_NODE_CPU) ||
+                search->depth[node] + 1 >= ROUTE_LINKS_MAX / 3)
+                continue;
+            search->came[up->to] = search->out[k];
+            search->depth[up->to] = search->depth[node] + 1;
+            search->queue[search->queued++] = up->to;
+        }
+    }
+    return 0;
+}
+
+/* The link from one processor to the other; -1. */
+static int32_t route_between(const struct tess_route_search *search, int32_t from, int32_t to)
+{
+    for (int32_t k = search->first[from]; k < search->first[from + 1]; k++) {
+        const struct tess_topo_link *link = &search->topology->link[search->out[k]];
+        if (link->to == to && (link->kind == TESS_LINK_SYS || link->kind == TESS_LINK_LOCAL))
+            return search->out[k];
+    }
+    return -1;
+}
+
+/* Does one of them send to others by way of memory alone? */
+static bool route_staged(const struct tess_route_search *search, int32_t a, int32_t b)
+{
+    const struct tess_node *node = search->topology->node;
+    return node[a].host == node[b].host && (node[a].staged || node[b].staged);
+}
+
+/* Up to the source's processor, to the target's, and down, also where both are on one switch; the
+ * route stays NONE where there is no such way. */
+static enum tess_status route_by_memory(struct tess_route_search *search, struct tess_route *route,
+                                        int32_t source, int32_t target)
+{
+    const struct tess_topology *topology = search->topology;
+    int32_t up[ROUTE_LINKS_MAX], down[ROUTE_LINKS_MAX], from, to, middle = -1;
+    int32_t ups = route_climb(search, source, up, &from);
+    int32_t downs = ups > 0 ? route_climb(search, target, down, &to) : 0;
+    if (downs == 0)
+        return TESS_OK;
+    if (from != to && (middle = route_between(search, from, to)) < 0)
+        return TESS_OK;
+    if (middle >= 0)
+        up[ups++] = middle;
+    while (downs > 0) {
+        const struct tess_topo_link *link = &topology->link[down[--downs]];
+        for (int32_t k = search->first[link->to]; k < search->first[link->to + 1]; k++)
+            if (topology->link[search->out[k]].to == link->from &&
+                topology->link[search->out[k]].kind == TESS_LINK_PCI)
+                up[ups] = search->out[k];
+        ups++;
+    }
+    TESS_TRY(route_room(search, ups));
+    bool far = middle >= 0 && topology->link[middle].kind == TESS_LINK_SYS;
+    *route = (struct tess_route){.kind = far ? TESS_PATH_SYS : TESS_PATH_PHB,
+                                 .gbs = INFINITY,
+                                 .first = search->used,
+                                 .link_count = ups};
+    for (int32_t i = 0; i < ups; i++) {
+        search->routes->link[search->used++] = up[i];
+        route->gbs = fmin(route->gbs, topology->link[up[i]].gbs);
+    }
+    return TESS_OK;
+}
+
 /* Whatever device is not reached yet, by the level's links; false in *all_out where one is left. */
 static enum tess_status route_level(struct tess_route_search *search, int32_t from, bool *all_out)
 {
     const struct tess_topology *topology = search->topology;
     int32_t count = topology->device_count, source = topology->device[from];
     struct tess_route *route = search->row;
+    const bool pci = search->level == TESS_PATH_PXB;
+    for (int32_t to = 0; to < count && search->level == TESS_PATH_PHB; to++)
+        if (route[to].kind == TESS_PATH_NONE && route_staged(search, source, topology->device[to]))
+            TESS_TRY(route_by_memory(search, &route[to], source, topology->device[to]));
     route_widest(search, source);
     *all_out = true;
     for (int32_t to = 0; to < count; to++) {
         double width = search->width[topology->device[to]];
         if (route[to].kind != TESS_PATH_NONE)
             continue;
-        if (width == 0) {
+        if (width == 0 || (pci && route_staged(search, source, topology->device[to]))) {
             *all_out = false;
             continue;
         }
         route_shortest(search, source, width);
         for (int32_t same = to; same < count; same++) {
             int32_t target = topology->device[same];
-            if (route[same].kind == TESS_PATH_NONE && search->width[target] == width)
+            if (route[same].kind == TESS_PATH_NONE && search->width[target] == width &&
+                !(pci && route_staged(search, source, target)))
                 TESS_TRY(route_keep(search, &route[same], source, target));
         }
     }

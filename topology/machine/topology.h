@@ -48,6 +48,7 @@ struct tess_node {
     int32_t sm;                    /* DEVICE: compute capability * 10, 90; 0: unknown */
     enum tess_cpu_maker maker;     /* CPU */
     int32_t model;                 /* CPU */
+    int32_t staged; /* DEVICE: 1: no peer-to-peer over PCIe, what it sends goes by way of memory */
 };
 
 enum tess_link_kind {
@@ -78,6 +79,20 @@ struct tess_topology {
      * of. Filled by tess_topology_finish. */
     int32_t *device;
     int32_t device_count;
+    uint32_t remarks; /* enum tess_remark, a bit each */
+};
+
+/* What a source leaves open and its reader assumed, and what it lacks. */
+enum tess_remark {
+    TESS_REMARK_SM = 1,         /* compute capability */
+    TESS_REMARK_GFX = 2,        /* generation of AMD's GPUs, which is that of xGMI */
+    TESS_REMARK_PCI = 4,        /* generation of PCIe */
+    TESS_REMARK_CPU = 8,        /* maker or model of the processors */
+    TESS_REMARK_BETWEEN = 16,   /* speed between NUMA nodes, by the processors */
+    TESS_REMARK_NET = 32,       /* speed of the network */
+    TESS_REMARK_DOMAIN = 64,    /* that blocks of hosts are NVLink domains */
+    TESS_REMARK_P2P = 128,      /* that GeForces have no peer-to-peer over PCIe */
+    TESS_REMARK_NO_NVLINK = 256 /* no NVLinks in the source, though such GPUs have some */
 };
 
 #define TESS_TOPO_NODES_MAX 65536
@@ -127,18 +142,21 @@ enum tess_topology_format {
     TESS_TOPOLOGY_AUTO, /* by what the file looks like */
     TESS_TOPOLOGY_NCCL, /* NCCL's topology XML, rccl's too */
     TESS_TOPOLOGY_HWLOC,
-    TESS_TOPOLOGY_SMI,   /* nvidia-smi topo -m */
-    TESS_TOPOLOGY_SLURM, /* topology.conf, or scontrol show topology: hosts and network switches */
-    TESS_TOPOLOGY_YAML,  /* our own */
+    TESS_TOPOLOGY_SMI,    /* nvidia-smi topo -m, also with topo -p2p */
+    TESS_TOPOLOGY_SLURM,  /* topology.conf or .yaml, or scontrol show topology: hosts, switches */
+    TESS_TOPOLOGY_YAML,   /* our own */
+    TESS_TOPOLOGY_ROCM,   /* rocm-smi --showtopo */
+    TESS_TOPOLOGY_LABELS, /* kubectl get nodes -o json or yaml: hosts by labels of their network */
     TESS_TOPOLOGY_FORMAT_COUNT
 };
 
 /* Values that files may lack. */
 struct tess_topology_options {
-    int32_t sm;                  /* of devices without one; 0: 80 */
-    int32_t pci_gen;             /* of PCIe links without one; 0: 4 */
-    int32_t per_host;            /* SLURM: devices (ranks) of a host; 0: 1 */
-    double edge_gbs, uplink_gbs; /* SLURM: from a host to its switch, between switches; 0: 12.5 */
+    int32_t sm;       /* of devices without one; 0: 80 */
+    int32_t pci_gen;  /* of PCIe links without one; 0: 4 */
+    int32_t per_host; /* SLURM, LABELS: devices (ranks) of a host; 0: 1, or its label */
+    double edge_gbs,
+        uplink_gbs; /* SLURM, LABELS: from a host to its switch, between switches; 0: 12.5 */
 };
 
 /*
@@ -155,7 +173,8 @@ typedef enum tess_status tess_topology_reader(const char *name, const char *text
                                               const struct tess_topology_options *options,
                                               struct tess_topology *topology);
 tess_topology_reader tess_topology_read_nccl, tess_topology_read_hwloc, tess_topology_read_smi,
-    tess_topology_read_slurm, tess_topology_read_yaml;
+    tess_topology_read_slurm, tess_topology_read_yaml, tess_topology_read_rocm,
+    tess_topology_read_labels;
 /* A line: "node:2 numa:2 switch:2 gpu:4 nvlink:...", outermost first; see synthetic.c. */
 enum tess_status tess_topology_synthetic(const char *text,
                                          const struct tess_topology_options *options,
