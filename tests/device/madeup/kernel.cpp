@@ -37,21 +37,23 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *about, const vo
     *about = cudaFuncAttributes();
     about->maxThreadsPerBlock = 1024;
     about->numRegs = 32;
+    about->sharedSizeBytes = emulate_static_bytes(kernel);
     return cudaSuccess;
 }
 
-/* Dynamic shared memory that launches of a kernel on a device may ask for, where that was set. What
- * kernels have of static memory is not known here, and counted as none. */
-#define SHARED_USUAL (48 << 10)
-#define SHARED_MOST  (227 << 10)
+/* Shared memory of a block, with a kernel's static memory: without asking, and at most. What was
+ * asked for on a device is a limit of dynamic memory alone. */
+#define SHARED_USUAL ((size_t)48 << 10)
+#define SHARED_MOST  ((size_t)227 << 10)
 static std::mutex limit_lock;
-static std::map<std::pair<int, const void *>, int> limits;
+static std::map<std::pair<int, const void *>, size_t> limits;
 
 static bool kernel_fits(const void *kernel, size_t bytes)
 {
     std::lock_guard<std::mutex> locked(limit_lock);
     auto found = limits.find({madeup_device(), kernel});
-    return bytes <= (size_t)(found != limits.end() ? found->second : SHARED_USUAL);
+    return found != limits.end() ? bytes <= found->second
+                                 : bytes + emulate_static_bytes(kernel) <= SHARED_USUAL;
 }
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute,
@@ -60,12 +62,13 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribut
     cudaError_t error = madeup_enter(__func__, cudaErrorInvalidValue);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         madeup_fail("cudaFuncSetAttribute of %d is not modelled", (int)attribute);
-    if (error == cudaSuccess && (value < 0 || value > SHARED_MOST))
+    if (error == cudaSuccess &&
+        (value < 0 || (size_t)value + emulate_static_bytes(kernel) > SHARED_MOST))
         error = madeup_leave(cudaErrorInvalidValue);
     if (error != cudaSuccess)
         return error;
     std::lock_guard<std::mutex> locked(limit_lock);
-    limits[{madeup_device(), kernel}] = value;
+    limits[{madeup_device(), kernel}] = (size_t)value;
     return cudaSuccess;
 }
 
@@ -73,22 +76,20 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribut
 
 static cudaError_t kernel_run(const void *context)
 {
-    const emulate_later *later = static_cast<const emulate_later *>(context);
     std::lock_guard<std::mutex> locked(emulator);
-    emulate_run(later->call, later->grid, later->block, later->shared_bytes, later->parameter_bytes,
-                later->file, later->line);
+    emulate_run(*static_cast<const emulate_kernel *>(context));
     return cudaSuccess;
 }
 
 static void kernel_drop(void *context)
 {
-    emulate_later *later = static_cast<emulate_later *>(context);
+    emulate_kernel *later = static_cast<emulate_kernel *>(context);
     delete later->call;
     delete later;
 }
 
 /* What the programming guide's "Technical specifications per compute capability" allows. */
-static cudaError_t kernel_check(const emulate_later &later)
+static cudaError_t kernel_check(const emulate_kernel &later)
 {
     const dim3 block = later.block, grid = later.grid;
     if (block.x == 0 || block.y == 0 || block.z == 0 || block.z > 64 ||
@@ -100,7 +101,7 @@ static cudaError_t kernel_check(const emulate_later &later)
 
 /* Asks for shared memory as the launcher of a real one does (cuda/native.cuh), and returns the
  * thread's last error, whichever call that was of. */
-cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later)
+cudaError_t emulate_submit(cudaStream_t stream, const emulate_kernel &later)
 {
     cudaError_t error = cuda_need_shared(later.kernel, later.shared_bytes);
     if (error != cudaSuccess) {
@@ -119,7 +120,7 @@ cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later)
     kernel_load(later.kernel);
     const char *slash = strrchr(later.file, '/');
     madeup_work work = {slash ? slash + 1 : later.file, kernel_run, kernel_drop,
-                        new emulate_later(later)};
+                        new emulate_kernel(later)};
     (void)madeup_leave(madeup_submit(stream, &work));
     return cudaGetLastError();
 }

@@ -1,5 +1,6 @@
 /* Launches on the made-up device: sizes that hardware refuses are refused, and shared memory beyond
- * 48 KiB is there for a kernel that it was asked for, on the device where it was. */
+ * 48 KiB, a kernel's own included, is there for a kernel that it was asked for, on the device where
+ * it was. */
 #include "device/madeup/launch.h"
 
 #include <setjmp.h>
@@ -53,9 +54,32 @@ static void case_shared(void **state)
         cudaErrorInvalidValue);
 }
 
+/* A sanitizer's guard may be counted with the array. */
+static void case_static(void **state)
+{
+    const void *kernel = launch_static_kernel();
+    struct cudaFuncAttributes about;
+    (void)state;
+    (void)cudaGetLastError(); /* launches return it */
+    assert_int_equal(cudaFuncGetAttributes(&about, kernel), cudaSuccess);
+    const size_t own = about.sharedSizeBytes;
+    assert_in_range(own, LAUNCH_STATIC, LAUNCH_STATIC / 4 * 5);
+    assert_int_equal(launch_static(stream, 48 * KIB - own), cudaSuccess);
+    /* Little enough for the launcher not to ask. */
+    assert_int_equal(launch_static(stream, 48 * KIB - own + 1), cudaErrorInvalidValue);
+    assert_int_equal(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          (int)(227 * KIB - own + 1)),
+                     cudaErrorInvalidValue);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+    assert_int_equal(launch_static(stream, 227 * KIB - own), cudaSuccess);
+    assert_int_equal(launch_static(stream, 227 * KIB - own + 1), cudaErrorInvalidValue);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_sizes), cmocka_unit_test(case_shared)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_sizes), cmocka_unit_test(case_shared),
+                                       cmocka_unit_test(case_static)};
     if (cudaSetDevice(0) != cudaSuccess ||
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess)
         return 2;

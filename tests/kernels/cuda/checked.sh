@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # checked.sh FOLDER...: is the value of every call of CUDA, cuBLASLt, cuDNN and NCCL in the sources below each
 # FOLDER used? A call by name, or through a table of functions, that begins a statement or follows a cast to void
-# is an error; so is CUDA_TRY of a variable, whose message names that in place of the call. Lists those and fails if
-# there is one.
+# is an error; so is CUDA_TRY of a variable, whose message names that in place of the call. And does each array in
+# shared memory belong to a kernel? The emulator counts those alone (tests/kernels/emulate/statics.cpp). Lists what is
+# not so and fails if there is something.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 [ $# -gt 0 ] || { echo "usage: checked.sh FOLDER..." >&2; exit 2; }
@@ -40,10 +41,16 @@ while read -r file; do
         printf '%s: no call is named:\n%s\n' "$file" "$(sed 's/^/    /' <<<"$found")"
         unchecked=$((unchecked + $(wc -l <<<"$found")))
     fi
+    found=$(awk '/^[A-Za-z_]/ && /[(]|__global__|__device__/ { kernel = /__global__/ }
+        /^ +__shared__/ && !kernel { print "    line " NR ": " $0 }' "$file")
+    if [ -n "$found" ]; then
+        printf '%s: shared memory of a function that is no kernel:\n%s\n' "$file" "$found"
+        unchecked=$((unchecked + $(wc -l <<<"$found")))
+    fi
 done <"$list"
 
 if [ "$unchecked" -gt 0 ]; then
-    echo "checked: $unchecked calls are not"
+    echo "checked: $unchecked things are not as they should be"
     exit 1
 fi
-echo "checked: all calls are"
+echo "checked: all is"

@@ -29,6 +29,21 @@ static cudaError_t sound(void *p, cudaStream_t stream)
 }
 SOUND
 
+cat >"$folder/sound.cu" <<'SOUND'
+/* of a function:
+ * __shared__ float array[2]; */
+template <typename T>
+static __global__ void __launch_bounds__(32)
+    sound_kernel(const T *x)
+{
+    __shared__ float array[2];
+}
+static __device__ void sound_use(float *array)
+{
+}
+extern __shared__ unsigned char sound_all[];
+SOUND
+
 failures=0
 bash "$checked" "$folder" >/dev/null || { echo "sound code is refused"; failures=1; }
 
@@ -65,6 +80,7 @@ bites bad.c 'void f(void) { (void)state.library->cudnnBackendFinalize(plan); }'
 bites bad.c 'void f(void) { cuInit(0); }'
 bites bad.c 'void f(void) { cudaError_t error = g(); CUDA_TRY(error); }'
 bites bad.cu 'void f(void *p) { cudaFree(p); }'
+bites bad.cu $'__global__ void k(int)\n{\n}\nstatic __device__ void f(int x)\n{\n    __shared__ float a[2];\n}'
 bites bad.h 'static inline void f(void *p) { cudaFree(p); }'
 
 if [ "$failures" -gt 0 ]; then

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-cudaError_t emulate_submit(cudaStream_t, const emulate_later &later)
+cudaError_t emulate_submit(cudaStream_t, const emulate_kernel &later)
 {
     fprintf(stderr, "emulate: a launch at %s:%d on a stream, and there is no device\n", later.file,
             later.line);

@@ -10,7 +10,10 @@
 #include <sys/mman.h>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifndef __has_feature
+#define __has_feature(name) 0 /* gcc */
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #include <sanitizer/common_interface_defs.h>
 #define EMULATE_ASAN 1
 #else
@@ -21,6 +24,7 @@
 #define STACK_BYTES      ((size_t)256 << 10)
 #define THREADS_MAX      1024
 #define SHARED_BYTES_MAX ((size_t)227 << 10) /* a block on compute capability 9.0 */
+#define STATIC_BYTES_MAX ((size_t)48 << 10)  /* of it in arrays; nvcc compiles no more */
 #define PARAMETER_BYTES  ((size_t)32764)     /* a launch, since CUDA 12.1 */
 #define FILLED           0xff
 
@@ -400,29 +404,33 @@ static void shared_open(size_t bytes)
     shared_start = shared_end - (bytes + 127) / 128 * 128;
 }
 
-static void check_launch(dim3 grid, dim3 block, size_t shared_bytes, size_t parameter_bytes)
+static void check_launch(const emulate_kernel &launch)
 {
-    size_t threads = (size_t)block.x * block.y * block.z;
+    const dim3 grid = launch.grid, block = launch.block;
+    const size_t threads = (size_t)block.x * block.y * block.z;
+    const size_t static_bytes = emulate_static_bytes(launch.kernel);
     if (running != &scheduler)
         emulate_fail("a launch inside a kernel");
     if (threads == 0 || threads > THREADS_MAX || block.z > 64)
         emulate_fail("a block has 1 to 1024 threads");
     if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         emulate_fail("a grid has at most 2^31 - 1, 65535 and 65535 blocks");
-    if (shared_bytes > SHARED_BYTES_MAX)
-        emulate_fail("a block has at most 227 KiB of shared memory");
-    if (parameter_bytes > PARAMETER_BYTES)
+    if (static_bytes > STATIC_BYTES_MAX)
+        emulate_fail("a kernel has at most 48 KiB of static shared memory");
+    if (launch.shared_bytes + static_bytes > SHARED_BYTES_MAX)
+        emulate_fail("a block has at most 227 KiB of shared memory, static and dynamic");
+    if (launch.parameter_bytes > PARAMETER_BYTES)
         emulate_fail("a launch has at most 32764 bytes of parameters");
 }
 
-void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                 size_t parameter_bytes, const char *file, int line)
+void emulate_run(const emulate_kernel &launch)
 {
-    site_file = file;
-    site_line = line;
-    check_launch(grid, block, shared_bytes, parameter_bytes);
+    const dim3 grid = launch.grid, block = launch.block;
+    site_file = launch.file;
+    site_line = launch.line;
+    check_launch(launch);
     host_enters();
-    call = kernel;
+    call = launch.call;
     emulate_block_size = block;
     emulate_grid_size = grid;
     fiber_count = (int)(block.x * block.y * block.z);
@@ -433,7 +441,7 @@ void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_byte
         fibers[t].thread.index = {u % block.x, u / block.x % block.y, u / block.x / block.y};
         fibers[t].thread.lane = t % 32;
     }
-    shared_open(shared_bytes);
+    shared_open(launch.shared_bytes);
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t k = 0; k < blocks; k++) {
         uint64_t b = launches % 2 ? blocks - 1 - k : k;
@@ -441,7 +449,7 @@ void emulate_run(emulate_call *kernel, dim3 grid, dim3 block, size_t shared_byte
                                (unsigned)(b / grid.x / grid.y)};
         memset(shared_start, FILLED, (size_t)(shared_end - shared_start));
         run_block((unsigned)k + launches);
-        for (unsigned char *slack = shared_start + shared_bytes; slack < shared_end; slack++)
+        for (unsigned char *slack = shared_start + launch.shared_bytes; slack < shared_end; slack++)
             if (*slack != FILLED)
                 emulate_fail("a write beyond the dynamic shared memory");
     }

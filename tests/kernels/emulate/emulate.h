@@ -16,7 +16,7 @@
  *   a lane that is not in its own mask
  *   16-byte copies and rows of tiles that are not aligned, or beyond the shared memory
  *   writes beyond dynamic shared memory, and beyond the arrays of emulate_array()
- *   more threads, blocks, shared memory or parameters than a device takes
+ *   more threads, blocks, shared memory (static and dynamic) or parameters than a device takes
  *
  * What makes results wrong instead, as NaN or as a difference: dynamic shared memory is filled with
  * 0xff bytes before each block; an asynchronous copy fills its target with them until it is waited

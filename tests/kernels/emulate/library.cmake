@@ -29,7 +29,8 @@ function(emulate_library name)
     endif()
     if(TESS_SANITIZE)
         # vptr: its run-time part is C++'s, which a program in C does not bring for its module.
-        list(APPEND options -fsanitize=${TESS_SANITIZE} -fno-sanitize=vptr -fno-omit-frame-pointer)
+        list(APPEND options -fsanitize=${TESS_SANITIZE} -fno-sanitize=vptr -fno-sanitize-recover=all
+            -fno-omit-frame-pointer -g1)
     endif()
     add_library(${name} OBJECT ${ARGN})
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)

@@ -50,8 +50,19 @@ struct emulate_call {
     virtual ~emulate_call() = default;
 };
 
-void emulate_run(emulate_call *call, dim3 grid, dim3 block, size_t shared_bytes,
-                 size_t parameter_bytes, const char *file, int line);
+/* A launch. kernel: the function itself. */
+struct emulate_kernel {
+    emulate_call *call;
+    const void *kernel;
+    dim3 grid, block;
+    size_t shared_bytes, parameter_bytes;
+    const char *file;
+    int line;
+};
+void emulate_run(const emulate_kernel &launch);
+
+/* Bytes of a kernel's own __shared__ arrays (statics.cpp). Any thread. */
+size_t emulate_static_bytes(const void *kernel);
 
 template <typename F> struct emulate_bound final : emulate_call {
     F body;
@@ -66,15 +77,7 @@ template <typename F> struct emulate_bound final : emulate_call {
 
 /* A launch on a stream, which runs the call and deletes it when its turn has come: the made-up
  * device of tests/device. Where there is none (calls.cpp), the program ends. */
-struct emulate_later {
-    emulate_call *call;
-    const void *kernel;
-    dim3 grid, block;
-    size_t shared_bytes, parameter_bytes;
-    const char *file;
-    int line;
-};
-cudaError_t emulate_submit(cudaStream_t stream, const emulate_later &later);
+cudaError_t emulate_submit(cudaStream_t stream, const emulate_kernel &later);
 
 template <typename... Parameters, typename... Arguments>
 static inline cudaError_t emulate_launch(const char *file, int line, void (*kernel)(Parameters...),
@@ -85,12 +88,17 @@ static inline cudaError_t emulate_launch(const char *file, int line, void (*kern
         return cudaSuccess;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     constexpr size_t parameter_bytes = (sizeof(Parameters) + ... + 0);
-    if (stream)
-        return emulate_submit(stream, {new emulate_bound<decltype(body)>(body),
-                                       reinterpret_cast<const void *>(kernel), grid, block,
-                                       shared_bytes, parameter_bytes, file, line});
+    emulate_kernel launch = {nullptr,      reinterpret_cast<const void *>(kernel),
+                             grid,         block,
+                             shared_bytes, parameter_bytes,
+                             file,         line};
+    if (stream) {
+        launch.call = new emulate_bound<decltype(body)>(body);
+        return emulate_submit(stream, launch);
+    }
     emulate_bound<decltype(body)> call(body);
-    emulate_run(&call, grid, block, shared_bytes, parameter_bytes, file, line);
+    launch.call = &call;
+    emulate_run(launch);
     return cudaSuccess;
 }
 

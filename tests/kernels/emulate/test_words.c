@@ -153,12 +153,29 @@ static void case_failures(void **state)
     assert_true(ends(fail_array, 2));
 }
 
+static size_t static_bytes;
+
+static void fail_static(int beyond)
+{
+    (void)words_run_static(((size_t)227 << 10) - static_bytes + (size_t)beyond);
+}
+
+/* Static and dynamic memory share what a block has; a sanitizer's guard may be counted with it. */
+static void case_static(void **state)
+{
+    (void)state;
+    static_bytes = words_run_static(0);
+    assert_in_range(static_bytes, WORDS_STATIC, WORDS_STATIC / 4 * 5);
+    assert_false(ends(fail_static, 0));
+    assert_true(ends(fail_static, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_shuffle),  cmocka_unit_test(case_sum),
         cmocka_unit_test(case_product),  cmocka_unit_test(case_order),
-        cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_failures), cmocka_unit_test(case_static),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
