@@ -39,6 +39,7 @@ static enum tess_status engine_declare(struct tess_engine *engine)
                                      .tokens = engine->dataset->tokens,
                                      .rows = engine->sizes.rows,
                                      .leaf_rows = engine->sizes.leaf_rows,
+                                     .device = config->kernel->far_memory,
                                      .axis = engine_tensor_axis(engine),
                                      .stacks = config->kernel->stacks};
     engine->model.rows = engine->sizes.rows;

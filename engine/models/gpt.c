@@ -30,6 +30,11 @@
  * a multiple of this. */
 #define GPT_FFN_MULTIPLE 64
 
+/* MiB of logits at a time by default. A device adds to the weight's gradient in f32 once for each
+ * chunk, which its products hide from some 1000 positions on (docs/gpu.md). */
+#define GPT_HEAD_MIB        64
+#define GPT_HEAD_MIB_DEVICE 1024
+
 struct gpt_options {
     int32_t style; /* gpt2|llama */
     int64_t layers, heads, kv_heads, width, ffn, vocab, context;
@@ -71,9 +76,10 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_REAL("init-deviation", GPT_FIELD(deviation), "0.02", 1e-9, 10,
                   "Standard deviation of the initial weights; divided by the root of 2 layers "
                   "where a layer's output is added to the residual."),
-    TESS_ROW_INT("head-mib", GPT_FIELD(head_mib), "64", 1, 1 << 20,
-                 "Logits are computed for so many positions at a time as take less than this many "
-                 "MiB, and at least twice per leaf."),
+    TESS_ROW_INT("head-mib", GPT_FIELD(head_mib), "0", 0, 1 << 20,
+                 "Logits are computed for so many positions at a time as take at most this many "
+                 "MiB, and at least twice per leaf; 0: 64, on a GPU 1024. The bits of the head's "
+                 "gradient depend on it."),
     TESS_ROW_END,
 };
 
@@ -203,7 +209,10 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->rope_base = (float)o->rope_base;
     gpt->epsilon = (float)o->epsilon;
     gpt->deviation = (float)o->deviation;
-    gpt->head_bytes = o->head_mib << 20;
+    gpt->head_bytes = (o->head_mib     ? o->head_mib
+                       : input->device ? GPT_HEAD_MIB_DEVICE
+                                       : GPT_HEAD_MIB)
+                      << 20;
 
     gpt->classes = input->class_count;
     gpt->dtype = input->dtype;

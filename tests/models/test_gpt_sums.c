@@ -68,6 +68,40 @@ static void case_chunks(void **unused)
     model_close(&driver[1]);
 }
 
+/* Positions of a chunk where nothing is computed: 16384 in a leaf, 303872 bytes of logits each. */
+static int64_t gpt_chunk(const char *head_mib, bool device)
+{
+    const struct gpt_words words = {{"--layers=1", "--heads=2", "--width=8", head_mib, NULL}};
+    struct tess_model_input input = gpt_input(4096, 151936, 4, 4);
+    struct tess_declare declare = {.rows = 4, .leaf_rows = 4, .dtype = TESS_BF16};
+    const struct tess_model_ops *ops;
+    int64_t count = 0;
+
+    input.dtype = TESS_BF16;
+    input.device = device;
+    assert_int_equal(tess_registry_get_model("gpt", &ops), TESS_OK);
+    void *options = model_read_options(ops, words.word, gpt_count(&words));
+    void *state = calloc(1, ops->state_size);
+    assert_non_null(state);
+    assert_int_equal(tess_declare_model(&declare, ops, state, options, &input), TESS_OK);
+    for (int32_t t = 0; t < declare.tensor_count; t++)
+        if (strcmp(declare.tensor[t].name, "logits") == 0)
+            count += declare.tensor[t].count;
+    tess_declare_fini(&declare);
+    free(options);
+    free(state);
+    return count / 151936;
+}
+
+static void case_chunk_sizes(void **unused)
+{
+    (void)unused;
+    assert_int_equal(gpt_chunk(NULL, false), 128);
+    assert_int_equal(gpt_chunk(NULL, true), 2048);
+    assert_int_equal(gpt_chunk("--head-mib=64", true), 128);
+    assert_int_equal(gpt_chunk("--head-mib=1024", false), 2048);
+}
+
 /* Sum of grad[0 .. count), count arrays, in the tree of tessera/comm.h; left in grad[0]. */
 static void gpt_tree(float **grad, int64_t count, int64_t elements)
 {
@@ -242,7 +276,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_kept_bytes),
         cmocka_unit_test(case_remake),
     };
-    const struct CMUnitTest head[] = {cmocka_unit_test(case_chunks)};
+    const struct CMUnitTest head[] = {cmocka_unit_test(case_chunks),
+                                      cmocka_unit_test(case_chunk_sizes)};
 
     if (argc > 1)
         gpt_kernel = argv[1];
