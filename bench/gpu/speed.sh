@@ -3,8 +3,7 @@
 # own; figures are those of its last line, which leaves out the first steps. "Asked" is what the project wants
 # of one H200.
 
-# name, sequences in a batch, steps, further options. T = 1024 everywhere, and logits of 1 GiB at a time, so that
-# the vocabulary's product is a large one. `llama`: the shape of Llama 3.2 1B.
+# name, sequences in a batch, steps, further options. T = 1024 everywhere. `llama`: the shape of Llama 3.2 1B.
 models="
 124m  64 24
 350m  32 14
@@ -98,19 +97,19 @@ model()
     local name=$1 run=$2 batch steps words config data
     shift 2
     read -r _ batch steps words < <(grep "^$name " <<<"$models")
-    steps=$(size "$steps" 3)
+    steps=$(size "$steps" 4)
     config=configs/models/gpt2-$name.yaml
     if [ "$name" = llama ]; then config=configs/models/llama-8b.yaml; fi
     data=$(tokens) || return 1
     # Unquoted: lists of words.
     # shellcheck disable=SC2086
     if dry_run; then
-        # A graph is recorded in the second step and played in the third.
+        # The first and the last step report a loss; between them one runs, one is recorded and played.
         train "$run" "$config" --data "$data" --gpt.vocab 256 --gpt.layers 1 --gpt.width 64 --gpt.ffn 128 \
             --gpt.heads 2 --gpt.kv-heads 2 --gpt.context 16 --data.length 16 --batch-size 4 --warmup 0 \
             --steps "$steps" "$@"
     else
-        train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words --gpt.head-mib 1024 \
+        train "$run" "$config" --data "$data" --data.length 1024 --batch-size "$batch" $words \
             --warmup 0 --steps "$steps" "$@"
     fi
 }
@@ -168,7 +167,7 @@ words_of()
     sed -n "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/p" "$GPU_CHECK_WORK/line"
 }
 
-# ours NAME GRAPH: tokens/s, MFU and memory of a model.
+# ours NAME GRAPH: tokens/s, MFU and memory of a model; of a graph also what a step launches.
 ours()
 {
     local name=$1 graph=$2 run=model.$1.$2 rate=() share=() file
@@ -184,6 +183,11 @@ ours()
     measure "$name, graph $graph, MFU" "$(number "$file" mfu 100)" % "${share[@]}"
     measure "$name, graph $graph, MFU by PaLM's count" "$(number "$file" mfu_palm 100)" %
     measure "$name, graph $graph, memory" "$(number "$file" used 9.31323e-10)" GiB
+    if [ "$graph" = off ]; then return; fi
+    measure "$name, kernels of a step" "$(number "$file" step_kernels)" launches
+    measure "$name, copies and fills of a step" \
+        "$(calculate 'copies + fills' copies="$(number "$file" step_copies)" fills="$(number "$file" step_fills)")" \
+        launches
 }
 
 # The figure that matters.

@@ -8,7 +8,7 @@
 
 #include "comm/flight.h"
 
-#define TESS__MESSAGE_BYTES 320
+#define TESS__MESSAGE_BYTES 336
 
 /* Names of a rank's threads, and of the process whose threads ranks are, for `tessera top` and for
  * debuggers: the kernel keeps 15 characters. */

@@ -221,6 +221,16 @@ static json_t *record_memory(const struct tess__run *run)
     return memory;
 }
 
+/* Only runs of one rank are recorded. */
+static void record_launches(json_t *device, const struct tess_device_usage *usage)
+{
+    if (usage->step_kernels == 0)
+        return;
+    json_object_set_new(device, "step_kernels", json_integer(usage->step_kernels));
+    json_object_set_new(device, "step_copies", json_integer(usage->step_copies));
+    json_object_set_new(device, "step_fills", json_integer(usage->step_fills));
+}
+
 static json_t *record_devices(const struct tess__run *run)
 {
     const struct tess_device_plan *plan = &run->config->device;
@@ -241,6 +251,8 @@ static json_t *record_devices(const struct tess__run *run)
                 memory.total > 0 ? json_integer((json_int_t)memory.unaccounted) : json_null(),
                 "used", memory.total > 0 ? json_integer((json_int_t)memory.used) : json_null(),
                 "total", memory.total > 0 ? json_integer((json_int_t)memory.total) : json_null()));
+        if (plan->of_rank[0] == d)
+            record_launches(json_array_get(devices, (size_t)d), &run->rank[0].device_usage);
     }
     return json_pack("{s:s, s:s, s:o}", "kind", plan->module ? plan->module->name : "cpu", "comm",
                      plan->comm->name, "devices", devices);

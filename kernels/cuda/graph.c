@@ -50,6 +50,37 @@ static enum tess_status graph_put(struct tess_kernel *kernel, int32_t slot, cuda
     return TESS_OK;
 }
 
+static int graph_kind(enum cudaGraphNodeType type)
+{
+    return type == cudaGraphNodeTypeKernel   ? CUDA_LAUNCH_KERNEL
+           : type == cudaGraphNodeTypeMemcpy ? CUDA_LAUNCH_COPY
+           : type == cudaGraphNodeTypeMemset ? CUDA_LAUNCH_FILL
+                                             : CUDA_LAUNCH_KINDS;
+}
+
+/* What a play launches, those of libraries among it: for the metrics, so an error is only logged.
+ * Of slot 0, which has the step that reports nothing; of another one until that is there. */
+static void graph_count(cudaGraph_t graph, int32_t slot)
+{
+    uint32_t count[CUDA_LAUNCH_KINDS + 1] = {0}; /* last: events */
+    size_t nodes = 0;
+    cudaError_t error = cudaGraphGetNodes(graph, NULL, &nodes);
+    cudaGraphNode_t *node = calloc(nodes + 1, sizeof(*node)); /* NULL would ask for the number */
+    if (error == cudaSuccess && node != NULL)
+        error = cudaGraphGetNodes(graph, node, &nodes);
+    for (size_t n = 0; error == cudaSuccess && node != NULL && n < nodes; n++) {
+        enum cudaGraphNodeType type;
+        error = cudaGraphNodeGetType(node[n], &type);
+        if (error == cudaSuccess)
+            count[graph_kind(type)]++;
+    }
+    free(node);
+    if (error == cudaSuccess)
+        tess__cuda_usage_launches(count, slot == 0);
+    else
+        tess__cuda_log_error(cudaGetLastError(), "counting launches");
+}
+
 enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
@@ -59,6 +90,7 @@ enum tess_status tess__cuda_graph_end(struct tess_kernel *kernel, int32_t slot)
     const cudaError_t error = cudaStreamEndCapture(tess__cuda_stream(kernel), &graph);
     state->graph = 0;
     TESS_TRY(tess__cuda_status(error, "cudaStreamEndCapture"));
+    graph_count(graph, slot);
     enum tess_status status = TESS_OK;
     if (slot < 0 || slot >= TESS_GRAPH_SLOTS)
         status = tess_fail(TESS_ERR_INTERNAL, "kernel cuda: there is no graph slot %d", (int)slot);

@@ -44,6 +44,12 @@ uint64_t tess__cuda_free_bytes(void);
 void tess__cuda_usage_took(int device, enum cuda_usage kind, uint64_t free_before);
 void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out);
 
+enum cuda_launch { CUDA_LAUNCH_KERNEL, CUDA_LAUNCH_COPY, CUDA_LAUNCH_FILL, CUDA_LAUNCH_KINDS };
+
+/* What a step on the selected device launches; `replace` what is known already, or keep it. Any
+ * thread. */
+void tess__cuda_usage_launches(const uint32_t count[CUDA_LAUNCH_KINDS], bool replace);
+
 /* Free memory of a device that this process has no context on yet, by NVML; 0: unknown. */
 uint64_t tess__cuda_free_bytes_before(const char *bus);
 

@@ -1,7 +1,7 @@
 /*
  * Device memory that the library uses beside the arena: differences of the free memory that the
  * driver reports before and after. Before there is a context only NVML reports it, the library that
- * comes with the driver; it is opened here for this one number.
+ * comes with the driver; it is opened here for this one number. And the launches of a step.
  */
 #include "cuda/host.h"
 
@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 static _Atomic uint64_t usage[TESS_DEVICE_MAX][CUDA_USAGE_COUNT];
+static _Atomic uint32_t launches[TESS_DEVICE_MAX][CUDA_LAUNCH_KINDS];
 
 uint64_t tess__cuda_free_bytes(void)
 {
@@ -25,6 +26,16 @@ void tess__cuda_usage_took(int device, enum cuda_usage kind, uint64_t free_befor
         atomic_fetch_add(&usage[device][kind], free_before - now);
 }
 
+void tess__cuda_usage_launches(const uint32_t count[CUDA_LAUNCH_KINDS], bool replace)
+{
+    const int device = tess__cuda_selected();
+    if (device < 0 || device >= TESS_DEVICE_MAX ||
+        (!replace && atomic_load(&launches[device][CUDA_LAUNCH_KERNEL]) > 0))
+        return;
+    for (int kind = 0; kind < CUDA_LAUNCH_KINDS; kind++)
+        atomic_store(&launches[device][kind], count[kind]);
+}
+
 void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out)
 {
     *usage_out = (struct tess_device_usage){0};
@@ -33,6 +44,9 @@ void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out)
     usage_out->context = atomic_load(&usage[device][CUDA_USAGE_CONTEXT]);
     usage_out->workspace = atomic_load(&usage[device][CUDA_USAGE_WORKSPACE]);
     usage_out->comm = atomic_load(&usage[device][CUDA_USAGE_COMM]);
+    usage_out->step_kernels = atomic_load(&launches[device][CUDA_LAUNCH_KERNEL]);
+    usage_out->step_copies = atomic_load(&launches[device][CUDA_LAUNCH_COPY]);
+    usage_out->step_fills = atomic_load(&launches[device][CUDA_LAUNCH_FILL]);
 }
 
 /* nvmlMemory_t of NVML's API reference. */

@@ -43,7 +43,10 @@ assert got['dry_run'] is True and len(got['stages']) == int(sys.argv[2])
 assert len(got['probes']) >= 25 and all(p['answer'] in ('yes', '-') for p in got['probes'])
 assert len(got['hashes']) >= 4 and all(len(h['hash']) == 16 for h in got['hashes'])
 assert len({h['hash'] for h in got['hashes']}) == len({h['precision'] for h in got['hashes']})
-assert any(m['name'] == '124m, graph on' and m['value'] > 0 for m in got['measures'])
+measured = {m['name']: m['value'] for m in got['measures']}
+assert measured['124m, graph on'] > 0
+# A block of 29 and what is beside it; test_madeup_train has the block alone.
+assert 29 < measured['124m, kernels of a step'] < 100 and measured['124m, copies and fills of a step'] > 0
 PYTHON
 [ "$(find bench/results | sort)" = "$before" ] || bad "it wrote into bench/results"
 echo "gpu_check_dry_run: all stages walk"

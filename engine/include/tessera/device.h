@@ -31,11 +31,15 @@ struct tess_device_memory {
     uint64_t free_bytes, total_bytes;
 };
 
-/* Bytes of a device's memory in use beside the arena: what the driver's free memory lost. */
+/* What a device is used for beside the arena. */
 struct tess_device_usage {
+    /* Bytes of its memory: what the driver's free memory lost. */
     uint64_t context;   /* the driver's context and loaded code */
     uint64_t workspace; /* matrix library */
     uint64_t comm;      /* communicators' buffers */
+    /* Launches of a recorded step (tess_kernel_ops.graph_end), those of libraries among them, where
+     * there is one that does not report a loss; 0: none was recorded. */
+    uint32_t step_kernels, step_copies, step_fills;
 };
 
 /*

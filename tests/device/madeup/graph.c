@@ -370,6 +370,20 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     return madeup_enter("cudaGraphDestroy", cudaErrorInvalidValue);
 }
 
+/* Nodes are this file's own, in an array. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
+{
+    const cudaError_t error = madeup_enter(__func__, cudaErrorInvalidValue);
+    if (error != cudaSuccess)
+        return error;
+    if (nodes != NULL && *count < (size_t)graph->count)
+        madeup_fail("cudaGraphGetNodes of a part of the nodes is not modelled");
+    for (int i = 0; nodes != NULL && i < graph->count; i++)
+        nodes[i] = (cudaGraphNode_t)&graph->node[i];
+    *count = (size_t)graph->count;
+    return cudaSuccess;
+}
+
 /* ---- playing -------------------------------------------------------------------------------- */
 
 /* What comes before a node, the latest first, then the node. */
@@ -431,6 +445,18 @@ static int graph_type(const struct graph_node *node)
 {
     const char *name = node->kind == GRAPH_WORK ? node->work.name : "";
     return strcmp(name, "cudaMemcpyAsync") == 0 ? 0 : strcmp(name, "cudaMemsetAsync") == 0 ? 1 : 2;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    static const enum cudaGraphNodeType work[] = {cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset,
+                                                  cudaGraphNodeTypeKernel};
+    const struct graph_node *own = (const struct graph_node *)node;
+    const cudaError_t error = madeup_enter(__func__, cudaErrorInvalidValue);
+    *type = own->kind == GRAPH_RECORD ? cudaGraphNodeTypeEventRecord
+            : own->kind == GRAPH_WAIT ? cudaGraphNodeTypeWaitEvent
+                                      : work[graph_type(own)];
+    return error;
 }
 
 static enum cudaGraphExecUpdateResult graph_compare(const struct CUgraph_st *a,

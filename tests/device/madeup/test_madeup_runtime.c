@@ -350,6 +350,45 @@ static void case_capture(void **state)
     OK(cudaEventDestroy(outer));
 }
 
+/* What was recorded, by its kind: what is recorded and waited for within is no node. */
+static void case_nodes(void **state)
+{
+    (void)state;
+    const cudaStream_t stream = stream_open();
+    const cudaEvent_t inner = event_open(cudaEventDisableTiming);
+    const cudaEvent_t outer = event_open(cudaEventDisableTiming);
+    int at, kinds[cudaGraphNodeTypeCount] = {0};
+    void *memory;
+    cudaGraph_t graph;
+    cudaGraphNode_t node[5];
+    size_t count = 0;
+    OK(cudaMalloc(&memory, 64));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    OK(cudaMemsetAsync(memory, 0, 64, stream));
+    note(stream, &at);
+    OK(cudaEventRecord(inner, stream));
+    OK(cudaStreamWaitEvent(stream, inner, cudaEventWaitDefault));
+    OK(cudaMemcpyAsync(memory, (char *)memory + 32, 32, cudaMemcpyDeviceToDevice, stream));
+    note(stream, &at);
+    OK(cudaEventRecordWithFlags(outer, stream, cudaEventRecordExternal));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphGetNodes(graph, NULL, &count));
+    assert_int_equal(count, 5);
+    OK(cudaGraphGetNodes(graph, node, &count));
+    for (size_t n = 0; n < count; n++) {
+        enum cudaGraphNodeType type;
+        OK(cudaGraphNodeGetType(node[n], &type));
+        kinds[type]++;
+    }
+    assert_true(kinds[cudaGraphNodeTypeKernel] == 2 && kinds[cudaGraphNodeTypeMemcpy] == 1 &&
+                kinds[cudaGraphNodeTypeMemset] == 1 && kinds[cudaGraphNodeTypeEventRecord] == 1);
+    OK(cudaGraphDestroy(graph));
+    OK(cudaFree(memory));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaEventDestroy(inner));
+    OK(cudaEventDestroy(outer));
+}
+
 static cudaGraph_t graph_of_notes(cudaStream_t stream, int *place, int count)
 {
     cudaGraph_t graph;
@@ -605,9 +644,8 @@ int main(int argc, char **argv)
     static const struct CMUnitTest late[] = {cmocka_unit_test(case_late)};
     static const struct CMUnitTest few[] = {cmocka_unit_test(case_false_dependency)};
     static const struct CMUnitTest capture[] = {
-        cmocka_unit_test(case_capture),
-        cmocka_unit_test(case_update),
-        cmocka_unit_test(case_external),
+        cmocka_unit_test(case_capture),        cmocka_unit_test(case_nodes),
+        cmocka_unit_test(case_update),         cmocka_unit_test(case_external),
         cmocka_unit_test(case_capture_errors),
     };
     static const struct CMUnitTest broken[] = {cmocka_unit_test(case_injected),

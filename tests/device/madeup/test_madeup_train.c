@@ -27,6 +27,10 @@
     RUN "--model gpt --gpt.layers 4 --gpt.heads 4 --gpt.width 32 --data.length 8 "                 \
         "--optimizer adamw --grid 4 --tensor.canonical 4 "
 
+#define GPT_GRAPH                                                                                  \
+    RUN "--steps 4 --log-every 100 --model gpt --gpt.heads 2 --gpt.width 32 --data.length 8 "      \
+        "--precision bf16 "
+
 /* Sizes in multiples of 16, also of a part. */
 #define FP8                                                                                        \
     "train --device cuda --data synthetic --synthetic-rows 8 --batch-size 2 --steps 2 "            \
@@ -219,9 +223,32 @@ static void case_fp8(void **state)
     }
 }
 
+/* Kernels of a recorded step of `layers` blocks, by the run's metrics. */
+static int step_kernels(int layers)
+{
+    static const char key[] = "\"step_kernels\":";
+    char folder[] = "/tmp/madeup-XXXXXX", words[256], line[8192];
+    int count = 0;
+    assert_non_null(mkdtemp(folder));
+    snprintf(words, sizeof(words), "--gpt.layers %d --cuda.graph on --run %s/run", layers, folder);
+    assert_int_equal(run(1, GPT_GRAPH, words), 0);
+    snprintf(words, sizeof(words), "%s/run/metrics.jsonl", folder);
+    FILE *file = fopen(words, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (strstr(line, key) != NULL)
+            count = atoi(strstr(line, key) + sizeof(key) - 1);
+    fclose(file);
+    assert_int_equal(spawn_remove(folder), 0);
+    return count;
+}
+
 static void case_graph(void **state)
 {
     (void)state;
+    /* A block is 8 launches forward and 21 backward (docs/gpu.md), of so few rows 19, and a step of
+     * more parameters may update them in one more. */
+    assert_in_range(step_kernels(3) - step_kernels(2), 8 + 19, 8 + 19 + 1);
     ALL_SAME(MLP, {1, "--cuda.graph on"});
     ALL_SAME(GPT, {1, "--cuda.graph on"}, {1, "--cuda.graph on --accumulate 2"});
 }
@@ -314,13 +341,23 @@ static void case_failures(void **state)
     fails("work:40", 1, "--strategy ddp --ranks 2", "cudaErrorIllegalAddress");
 }
 
-/* Choices of NCCL's where the ranks do not use it. */
+static void refuses(const char *words, const char *part)
+{
+    const int code = run(1, MLP, words);
+    if (code == 0 || strstr(spawn.err, part) == NULL || spawn_count(spawn.err, "tessera: ") != 1)
+        fail_msg("%s ended with %d:\n%s%s", words, code, spawn.out, spawn.err);
+}
+
+/* What cannot be chosen: NCCL's choices where the ranks do not use it; 8 bits for a layer whose
+ * sizes 8-bit products do not take, named with its unit. */
 static void case_choices(void **state)
 {
     (void)state;
-    const int code = run(1, MLP, "--strategy ddp --ranks 2 --comm.nccl.cta-policy zero");
-    if (code == 0 || strstr(spawn.err, "--comm.nccl.cta-policy is a choice of NCCL's") == NULL)
-        fail_msg("it ended with %d:\n%s%s", code, spawn.out, spawn.err);
+    refuses("--strategy ddp --ranks 2 --comm.nccl.cta-policy zero",
+            "--comm.nccl.cta-policy is a choice of NCCL's");
+    refuses("--precision bf16 --fp8 now", "kernel 'cuda' cannot run an operation of unit");
+    refuses("--precision bf16 --fp8 now", "in multiples of 16 (rows 8 by 1, in ");
+    refuses("--fp8 now", "--precision is f32: give --precision bf16 too");
 }
 
 /* Work that never ends: one sentence that names the rank and what it waits for. */
