@@ -9,7 +9,7 @@ system='^(ld-linux|libc|libm|libdl|librt|libpthread|linux-vdso|libresolv|libutil
 
 # The tests of a dry run, on the device made of host code.
 dry_tests='^test_norm_madeup$'
-if [ "${GPU_CHECK_FULL:-0}" = 1 ]; then dry_tests='^test_[a-z0-9]*_madeup$'; fi
+if [ "${GPU_CHECK_FULL:-0}" = 1 ]; then dry_tests='^test_[a-z0-9_]*_madeup$'; fi
 
 # ---- making one ----------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ got = json.load(open(sys.argv[1]))
 assert got['dry_run'] is True and len(got['stages']) == int(sys.argv[2])
 assert len(got['probes']) >= 25 and all(p['answer'] in ('yes', '-') for p in got['probes'])
 assert len(got['hashes']) >= 4 and all(len(h['hash']) == 16 for h in got['hashes'])
-assert len({h['hash'] for h in got['hashes']}) == len({h['precision'] for h in got['hashes']})
+assert len({h['hash'] for h in got['hashes']}) == len({(h['model'], h['precision']) for h in got['hashes']})
 measured = {m['name']: m['value'] for m in got['measures']}
 assert measured['124m, graph on'] > 0
 # A block of 29 and what is beside it; test_madeup_train has the block alone.

@@ -2,10 +2,10 @@
  * How much static shared memory a kernel has. To the host's compiler its __shared__ arrays are
  * static variables of a function, and the names of those begin with the function's (Itanium C++
  * ABI, section 5.1.7: _ZZ, the function's name without _Z, E, the variable's); their sizes are in
- * the symbol table of the program or module. ptxas gives the same sums, see
- * kernels/cuda/registers.txt; the address sanitizer of clang adds to each array what it guards it
- * by. Arrays of functions that a kernel calls are not counted: checked.sh of tests/kernels/cuda
- * finds those.
+ * the symbol table of the program or module. ptxas has the same sums (kernels/cuda/registers.txt),
+ * but for 64 bytes of norms, whose array nvcc makes twice; the address sanitizer of clang adds to
+ * each array what it guards it by. Arrays of functions that a kernel calls are not counted:
+ * checked.sh of tests/kernels/cuda finds those.
  */
 #include "emulate/native.h"
 
