@@ -28,9 +28,12 @@ function(emulate_library name)
         list(APPEND options -Werror)
     endif()
     if(TESS_SANITIZE)
-        # vptr: its run-time part is C++'s, which a program in C does not bring for its module.
+        # Left out are checks whose run-time part is C++'s, which a program in C does not bring for its module.
         list(APPEND options -fsanitize=${TESS_SANITIZE} -fno-sanitize=vptr -fno-sanitize-recover=all
             -fno-omit-frame-pointer -g1)
+        if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+            list(APPEND options -fno-sanitize=function)
+        endif()
     endif()
     add_library(${name} OBJECT ${ARGN})
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
