@@ -164,7 +164,7 @@ struct tess_model_input {
     enum tess_dtype dtype;   /* of activations and parameters in use */
     bool tokens;             /* input is int32 [rows, T], labels the tokens that follow each */
     int64_t rows, leaf_rows; /* of a pass */
-    bool device;             /* it computes on a GPU or its like (tess_module), not on the host */
+    bool device;             /* memory is that of a GPU or its like (tess_kernel_ops.far_memory) */
     struct tess_tensor_axis axis;
     bool stacks; /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
     /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; keys and
