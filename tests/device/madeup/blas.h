@@ -45,6 +45,7 @@ struct blas_work {
     int32_t bias_type; /* -1: D's */
     int64_t aux_stride;
     int8_t fast;
+    int32_t multiprocessors; /* that it is for; 0: all */
     void *bias, *aux;
     const float *scale_a, *scale_b; /* device */
 };

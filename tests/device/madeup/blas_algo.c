@@ -307,7 +307,7 @@ static bool algo_is_preferred(const struct blas_problem *p, const struct blas_pr
            wish->align_d >= blas_algorithm_align(algorithm, p->d.type);
 }
 
-/* A number of the problem: of its sizes, types and epilogue. FNV-1a. */
+/* A number of the problem: of its sizes, types and epilogue (FNV-1a), and what it is to run on. */
 static uint32_t algo_number(const struct blas_problem *p)
 {
     const uint64_t what[] = {(uint64_t)p->m,
@@ -323,7 +323,7 @@ static uint32_t algo_number(const struct blas_problem *p)
     for (size_t i = 0; i < sizeof(what) / sizeof(what[0]); i++)
         for (int byte = 0; byte < 8; byte++)
             number = (number ^ (uint32_t)(what[i] >> (8 * byte) & 0xff)) * 16777619u;
-    return number ^ number >> 15;
+    return (number ^ number >> 15) + (uint32_t)p->work.multiprocessors;
 }
 
 /* The header: a result's state is to be looked at. One of them is always a refusal. */

@@ -213,6 +213,18 @@ static cublasStatus_t check_epilogue(struct blas_problem *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* The document, of cublasSetSmCountTarget: no more than the device has, and not negative. */
+static cublasStatus_t check_multiprocessors(int32_t wanted)
+{
+    int has = 0;
+    if (wanted == 0)
+        return CUBLAS_STATUS_SUCCESS;
+    if (cudaDeviceGetAttribute(&has, cudaDevAttrMultiProcessorCount, madeup_device()) !=
+        cudaSuccess)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    return wanted < 0 || wanted > has ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t blas_check(cublasLtMatmulDesc_t work, const cublasLtMatrixLayout_t layouts[4],
                           struct blas_problem *problem_out)
 {
@@ -227,7 +239,9 @@ cublasStatus_t blas_check(cublasLtMatmulDesc_t work, const cublasLtMatrixLayout_
     p.narrow = check_is_narrow(p.a.type);
     if (p.work.fast != 0 && !p.narrow)
         madeup_fail("fast accumulation of operands that are not of 8 bits is not modelled");
-    cublasStatus_t status = check_shape(&p);
+    cublasStatus_t status = check_multiprocessors(p.work.multiprocessors);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = check_shape(&p);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas_check_types(p.work.compute, p.work.scale_type, type);
     if (status == CUBLAS_STATUS_SUCCESS && p.narrow)

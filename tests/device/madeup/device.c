@@ -15,7 +15,7 @@
 /* "name:n[:e]" */
 struct device_rule {
     char name[64];
-    long n, error; /* error -1: the usual one */
+    long n, error; /* error -1: the usual one; of a stall, the device, -1: any; of a delay, ms */
     _Atomic long calls;
 };
 
@@ -23,8 +23,8 @@ static struct {
     pthread_once_t once;
     struct madeup_settings settings;
     pid_t process;
-    struct device_rule fail[RULES_MAX], stall[RULES_MAX];
-    int fails, stalls;
+    struct device_rule fail[RULES_MAX], stall[RULES_MAX], slow[RULES_MAX];
+    int fails, stalls, slows;
     const char *seal;    /* the name of a range, or NULL */
     const char *counted; /* the name of work, or NULL */
     _Atomic long count;
@@ -105,6 +105,10 @@ static void device_start(void)
     device.counted = getenv("MADEUP_COUNT");
     device.fails = device_rules("MADEUP_FAIL", device.fail);
     device.stalls = device_rules("MADEUP_STALL", device.stall);
+    device.slows = device_rules("MADEUP_SLOW", device.slow);
+    for (int r = 0; r < device.slows; r++)
+        if (device.slow[r].error < 0)
+            madeup_fail("MADEUP_SLOW: %s has no ms", device.slow[r].name);
     device.process = getpid();
 }
 
@@ -185,7 +189,30 @@ void madeup_report(void)
 
 bool madeup_stalls(const char *work)
 {
-    return device_met(device.stall, device.stalls, work, 1) != 0;
+    bool met = false;
+    for (int r = 0; r < device.stalls; r++) {
+        struct device_rule *rule = &device.stall[r];
+        if (strcmp(rule->name, work) == 0 && (rule->error < 0 || rule->error == device_now))
+            met = atomic_fetch_add(&rule->calls, 1) + 1 == rule->n || met;
+    }
+    return met;
+}
+
+void madeup_stall_call(const char *function)
+{
+    (void)madeup_settings();
+    while (madeup_stalls(function) && !madeup_cancelled())
+        while (!madeup_cancelled())
+            (void)usleep(1000);
+}
+
+double madeup_delay_s(const char *work)
+{
+    double delay_s = 0;
+    for (int r = 0; r < device.slows; r++)
+        if (device.slow[r].n == device_now && strcmp(device.slow[r].name, work) == 0)
+            delay_s += 1e-3 * (double)device.slow[r].error;
+    return delay_s;
 }
 
 /* ---- errors --------------------------------------------------------------------------------- */
@@ -398,7 +425,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int at)
     if (!device_is_one(at))
         return madeup_leave(cudaErrorInvalidDevice);
     memset(about, 0, sizeof(*about));
-    snprintf(about->name, sizeof(about->name), "a made-up GPU");
+    if (getenv("MADEUP_MODELS") != NULL)
+        snprintf(about->name, sizeof(about->name), "a made-up GPU, model %d", at);
+    else
+        snprintf(about->name, sizeof(about->name), "a made-up GPU");
     memset(about->uuid.bytes, at + 1, sizeof(about->uuid.bytes));
     about->major = 9;
     about->multiProcessorCount = 4;

@@ -30,13 +30,18 @@
  *   MADEUP_SEAL=step        after the first range of this name (of those for profilers) what takes
  *                           memory, makes a stream, event or communicator, loads a kernel or
  *                           searches a plan ends the program
- *   MADEUP_STALL=name:n     the n-th piece of work of this name never ends by itself; a kernel
- *                           has the name of its file ("update.cu")
+ *   MADEUP_STALL=name:n[:d] the n-th piece of work of this name never ends by itself; a kernel
+ *                           has the name of its file ("update.cu"); ncclCommInitRankConfig: the
+ *                           call does not return. d: on device d alone
+ *   MADEUP_SLOW=name:d:ms   work of this name takes so much longer on device d; several, joined
+ *                           by ','
+ *   MADEUP_MODELS           set: each device is a model of its own
  *   MADEUP_COUNT=name       how often work of this name has run in this process is printed whenever
  *                           a stream is destroyed
  *   MADEUP_BLAS_WITHOUT=4,6 epilogues of cuBLASLt for which there is no algorithm
- *   MADEUP_NCCL_REGISTERED  set: messages of memory of ncclMemAlloc that is not registered end the
- *                           program
+ *   MADEUP_NCCL_REGISTERED  messages: those outside of groups, of memory of ncclMemAlloc that is
+ *                           not registered, end the program; all: other calls, too
+ *   MADEUP_NCCL_VERSION     the code of another version of NCCL, 22200 or more
  *
  * CUDA_DEVICE_MAX_CONNECTIONS and CUDA_MODULE_LOADING are as CUDA's programming guide has them.
  */
@@ -62,6 +67,9 @@ void madeup_fail(const char *format, ...) __attribute__((noreturn, format(printf
 /* Every function of a library begins with this: 0, or the error that MADEUP_FAIL wants of this
  * call; `usual` where it names none. Any thread. */
 int madeup_injected(const char *function, int usual);
+
+/* A call that MADEUP_STALL names: does not return before the program ends. */
+void madeup_stall_call(const char *function);
 
 /* A range begins that is named for profilers. */
 void madeup_range(const char *name);

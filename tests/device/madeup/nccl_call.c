@@ -11,6 +11,10 @@
 
 #define CALL_DOOMED 512
 
+/* What connect_ranks connects, beside the kinds of calls: copy engines, whose counters are memory
+ * of NCCL's own (ncclCeInit). */
+#define CONNECT_COPIES 30
+
 /* The calling thread's group. */
 static __thread struct {
     int depth;
@@ -101,7 +105,8 @@ static bool connect_peers(struct ncclComm *comm, const struct madeup_kernel *ker
 static ncclResult_t call_job(struct ncclComm *comm, struct madeup_job *job)
 {
     struct madeup_kernel *kernel = job->argument;
-    const bool connected = kernel->sign.kind == MADEUP_MESSAGES
+    const bool connected = kernel->copied ? connect_ranks(comm, CONNECT_COPIES)
+                           : kernel->sign.kind == MADEUP_MESSAGES
                                ? connect_peers(comm, kernel)
                                : connect_ranks(comm, kernel->sign.kind);
     if (!connected) {
@@ -140,6 +145,14 @@ static struct madeup_kernel *kernel_new(ncclComm_t comm, cudaStream_t stream, co
     return kernel;
 }
 
+/* What is recorded NCCL registers by itself. */
+static void part_register(struct ncclComm *comm, cudaStream_t stream, struct madeup_part *part)
+{
+    part->registered =
+        madeup_is_recorded(stream) ||
+        madeup_is_registered(comm, part->at, part->count * madeup_dtype_bytes(part->dtype));
+}
+
 /* A message joins the group's kernel, or is one by itself. */
 static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm,
                                  cudaStream_t stream, const char *name)
@@ -154,7 +167,8 @@ static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm
     (void)madeup_dtype_bytes(part->dtype);
     if (group.depth == 0 && part->peer == comm->rank)
         madeup_fail("%s: a message to this rank itself, and no other half of it", name);
-    madeup_registered_check(comm, name, part->at, part->count * madeup_dtype_bytes(part->dtype));
+    madeup_registered_check(comm, name, group.depth == 0, part->at,
+                            part->count * madeup_dtype_bytes(part->dtype));
     struct madeup_kernel *kernel = group.kernel;
     const int parts = kernel != NULL ? kernel->parts : 0;
     if (kernel == NULL)
@@ -166,11 +180,9 @@ static ncclResult_t call_message(const struct madeup_part *part, ncclComm_t comm
     if (kernel->comm != comm || kernel->stream != stream)
         madeup_fail("%s: a group of several communicators or streams is not modelled", name);
     kernel->part[parts] = *part;
-    /* What is recorded NCCL registers by itself. */
-    kernel->part[parts].registered =
-        madeup_is_recorded(stream) ||
-        madeup_is_registered(comm, part->at, part->count * madeup_dtype_bytes(part->dtype));
+    part_register(comm, stream, &kernel->part[parts]);
     kernel->parts = parts + 1;
+    atomic_fetch_add(&madeup_facts.calls[comm->device], 1);
     if (group.depth == 0)
         return call_launch(kernel);
     group.kernel = kernel;
@@ -269,7 +281,19 @@ static void call_find(struct ncclComm *comm, const struct call *call, struct mad
     sign->offset[1] = call->kind != MADEUP_REDUCE_SCATTER ? at[1] : 0;
 }
 
-static ncclResult_t call_collective(const struct call *call, ncclComm_t comm, cudaStream_t stream)
+/* By copy engines: within one host, symmetric memory to symmetric memory (2.28, taskAppend and
+ * ncclCeImplemented). */
+static bool call_is_copied(struct ncclComm *comm, const struct call *call, size_t bytes)
+{
+    uint64_t offset;
+    for (int r = 0; r < comm->count; r++)
+        if (comm->hosts[r] != comm->host)
+            return false;
+    return comm->copies && madeup_window_find(comm, call->source, bytes, &offset) > 0 &&
+           madeup_window_find(comm, call->target, bytes, &offset) > 0;
+}
+
+static ncclResult_t call_check(const struct call *call, ncclComm_t comm)
 {
     ncclResult_t result = madeup_comm_check(comm, call->name);
     if (result == ncclSuccess && (call->root < 0 || call->root >= comm->count))
@@ -280,8 +304,20 @@ static ncclResult_t call_collective(const struct call *call, ncclComm_t comm, cu
     if (group.depth > 0)
         madeup_fail("%s in a group is not modelled", call->name);
     (void)madeup_dtype_bytes(call->dtype);
-    if (call->count == 0)
-        return ncclSuccess;
+    if (call->count > 0)
+        atomic_fetch_add(&madeup_facts.calls[comm->device], 1);
+    return ncclSuccess;
+}
+
+static ncclResult_t call_collective(const struct call *call, ncclComm_t comm, cudaStream_t stream)
+{
+    const ncclResult_t result = call_check(call, comm);
+    if (result != ncclSuccess || call->count == 0)
+        return result;
+    const size_t bytes = call->count * madeup_dtype_bytes(call->dtype);
+    madeup_registered_check(comm, call->name, false, call->source, bytes);
+    if (call->target != NULL)
+        madeup_registered_check(comm, call->name, false, call->target, bytes);
     struct madeup_kernel *kernel = kernel_new(comm, stream, call->name, call->kind, 0);
     kernel->source = call->source;
     kernel->target = call->target;
@@ -290,6 +326,7 @@ static ncclResult_t call_collective(const struct call *call, ncclComm_t comm, cu
     kernel->sign.op = (int32_t)call->op;
     kernel->sign.root = call->root;
     call_find(comm, call, &kernel->sign);
+    kernel->copied = call->kind == MADEUP_ALL_GATHER && call_is_copied(comm, call, bytes);
     return call_launch(kernel);
 }
 
@@ -322,6 +359,46 @@ ncclResult_t ncclAllGather(const void *source, void *target, size_t count, ncclD
     const struct call call = {"ncclAllGather", MADEUP_ALL_GATHER, source, target, count,
                               dtype,           ncclSum,           0};
     return call_collective(&call, comm, stream);
+}
+
+/* "In-place operations are not supported" of all-to-all; NCCL itself does not look. */
+static void all_to_all_check(const char *source, const char *target, size_t bytes)
+{
+    if (source < target + bytes && target < source + bytes)
+        madeup_fail("ncclAlltoAll: source and target overlap");
+}
+
+/* Sends and receives between all ranks, this one's to itself included (2.28, taskAppend). */
+ncclResult_t ncclAlltoAll(const void *source, void *target, size_t count, ncclDataType_t dtype,
+                          ncclComm_t comm, cudaStream_t stream)
+{
+    static const char name[] = "ncclAlltoAll";
+    const struct call call = {name, MADEUP_MESSAGES, source, target, count, dtype, ncclSum, 0};
+    const ncclResult_t result = call_check(&call, comm);
+    if (result != ncclSuccess || count == 0)
+        return result;
+    const int n = comm->count;
+    const size_t bytes = count * madeup_dtype_bytes(dtype);
+    if (madeup_nccl_version() < 22800)
+        madeup_fail("%s: NCCL %d has no such function", name, madeup_nccl_version());
+    all_to_all_check(source, target, bytes * (size_t)n);
+    madeup_registered_check(comm, name, false, source, bytes * (size_t)n);
+    madeup_registered_check(comm, name, false, target, bytes * (size_t)n);
+    struct madeup_kernel *kernel = kernel_new(comm, stream, name, MADEUP_MESSAGES, 2 * n);
+    kernel->sign.op = 1;
+    for (int r = 0; r < n; r++) {
+        char *from = (char *)(uintptr_t)source + bytes * (size_t)r;
+        char *to = (char *)target + bytes * (size_t)r;
+        kernel->part[2 * r] = (struct madeup_part){true, r, from, count, dtype, false};
+        kernel->part[2 * r + 1] = (struct madeup_part){false, r, to, count, dtype, false};
+    }
+    kernel->parts = 2 * n;
+    for (int i = 0; i < kernel->parts; i++)
+        part_register(comm, stream, &kernel->part[i]);
+    kernel->copied = call_is_copied(comm, &call, bytes * (size_t)n);
+    if (kernel->copied) /* each rank writes to where its own target is */
+        (void)madeup_window_find(comm, target, bytes * (size_t)n, &kernel->sign.offset[1]);
+    return call_launch(kernel);
 }
 
 ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclDataType_t dtype,

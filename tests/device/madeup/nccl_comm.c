@@ -72,8 +72,18 @@ ncclResult_t ncclGetVersion(int *version)
     const int injected = madeup_injected("ncclGetVersion", ncclSystemError);
     if (injected != 0)
         return (ncclResult_t)injected;
-    *version = NCCL_VERSION_CODE;
+    *version = madeup_nccl_version();
     return ncclSuccess;
+}
+
+int madeup_nccl_version(void)
+{
+    const char *text = getenv("MADEUP_NCCL_VERSION");
+    const int version = text != NULL ? atoi(text) : NCCL_VERSION_CODE;
+    if (version < 22200 || version > NCCL_VERSION_CODE)
+        madeup_fail("MADEUP_NCCL_VERSION is '%s', not a code from 22200 to %d", text,
+                    NCCL_VERSION_CODE);
+    return version;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -253,7 +263,12 @@ static ncclResult_t comm_init_job(struct ncclComm *comm, struct madeup_job *job)
     return comm_meet(comm);
 }
 
-static struct ncclComm *comm_new(int rank, int count, int device, bool blocking)
+/* Of a configuration. */
+struct comm_wish {
+    bool blocking, copies;
+};
+
+static struct ncclComm *comm_new(int rank, int count, int device, const struct comm_wish *wish)
 {
     struct ncclComm *comm = calloc(1, sizeof(*comm));
     if (comm == NULL)
@@ -262,16 +277,17 @@ static struct ncclComm *comm_new(int rank, int count, int device, bool blocking)
     comm->rank = rank;
     comm->count = count;
     comm->device = device;
-    comm->blocking = blocking;
+    comm->blocking = wish->blocking;
+    comm->copies = wish->copies;
     comm->host = comm_host(device);
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->idle, NULL);
     return comm;
 }
 
-static ncclResult_t comm_check_config(const ncclConfig_t *config, bool *blocking_out)
+static ncclResult_t comm_check_config(const ncclConfig_t *config, struct comm_wish *wish)
 {
-    *blocking_out = true;
+    *wish = (struct comm_wish){.blocking = true};
     if (config == NULL)
         return ncclSuccess;
     if (config->magic != 0xcafebeef)
@@ -291,27 +307,29 @@ static ncclResult_t comm_check_config(const ncclConfig_t *config, bool *blocking
         return madeup_nccl_say(ncclInvalidArgument, "CTAPolicy is %d", config->CTAPolicy);
     madeup_facts.max_ctas = config->maxCTAs;
     madeup_facts.cta_policy = has_policy ? config->CTAPolicy : NCCL_CONFIG_UNDEF_INT;
-    *blocking_out = config->blocking != 0;
+    wish->blocking = config->blocking != 0;
+    wish->copies = has_policy && config->CTAPolicy == NCCL_CTA_POLICY_ZERO;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int count, ncclUniqueId id, int rank,
                                     ncclConfig_t *config)
 {
-    bool blocking;
+    struct comm_wish wish;
     const int injected = madeup_injected("ncclCommInitRankConfig", ncclSystemError);
     if (injected != 0)
         return (ncclResult_t)injected;
+    madeup_stall_call("ncclCommInitRankConfig");
     if (madeup_group_is_open())
         madeup_fail("ncclCommInitRankConfig in a group is not modelled");
     if (count > MADEUP_RANKS)
         madeup_fail("NCCL: %d ranks, and %d are modelled", count, MADEUP_RANKS);
     if (count < 1 || rank < 0 || rank >= count)
         return madeup_nccl_say(ncclInvalidArgument, "rank %d of %d", rank, count);
-    const ncclResult_t result = comm_check_config(config, &blocking);
+    const ncclResult_t result = comm_check_config(config, &wish);
     if (result != ncclSuccess)
         return result;
-    struct ncclComm *comm = comm_new(rank, count, madeup_device(), blocking);
+    struct ncclComm *comm = comm_new(rank, count, madeup_device(), &wish);
     comm->id = id;
     *comm_out = comm;
     return madeup_job_start(comm, &(struct madeup_job){.run = comm_init_job});
@@ -379,10 +397,10 @@ static ncclResult_t comm_split_job(struct ncclComm *comm, struct madeup_job *job
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child_out,
                            ncclConfig_t *config)
 {
-    bool blocking;
+    struct comm_wish wish = {.blocking = comm->blocking, .copies = comm->copies};
     ncclResult_t result = madeup_comm_check(comm, "ncclCommSplit");
-    if (result == ncclSuccess)
-        result = comm_check_config(config, &blocking);
+    if (result == ncclSuccess && config != NULL)
+        result = comm_check_config(config, &wish);
     if (result != ncclSuccess)
         return result;
     if (madeup_group_is_open())
@@ -392,7 +410,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
     *child_out = NULL;
     struct madeup_job job = {.run = comm_split_job, .color = color, .key = key, .child = child_out};
     if (color != NCCL_SPLIT_NOCOLOR) {
-        job.argument = comm_new(0, 1, comm->device, config == NULL ? comm->blocking : blocking);
+        job.argument = comm_new(0, 1, comm->device, &wish);
         atomic_store(&((struct ncclComm *)job.argument)->state, ncclInProgress);
     }
     result = madeup_job_start(comm, &job);

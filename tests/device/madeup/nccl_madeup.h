@@ -38,10 +38,12 @@ enum madeup_kind {
     MADEUP_MESSAGES
 };
 
-/* What ranks compare of a call: of a collective, all; of a message, kind, dtype and count. */
+/* What ranks compare of a call: of a collective, all; of a message, all but the number. */
 struct madeup_sign {
     uint64_t number; /* of the collective in its communicator */
-    int32_t kind, dtype, op, root;
+    int32_t kind, dtype;
+    int32_t op; /* of a message: 1, it is a part of ncclAlltoAll */
+    int32_t root;
     uint64_t count;
     int32_t window; /* symmetric memory of the communicator, from 1; 0: other memory; of a message,
                        whether its memory is registered */
@@ -102,6 +104,7 @@ struct ncclComm {
     uint64_t magic;
     int rank, count, device;
     bool blocking;
+    bool copies; /* CTAPolicy: by copy engines where it can be */
     _Atomic int state;
     _Atomic bool aborted;
     bool finalized;
@@ -145,6 +148,7 @@ ncclResult_t madeup_nccl_say(ncclResult_t result, const char *format, ...)
 /* What NCCL was given in this process; the module exports it for tests. */
 struct madeup_nccl_facts {
     _Atomic uint64_t crossed[MADEUP_DEVICES_MAX]; /* bytes of messages from it to other hosts */
+    _Atomic uint64_t calls[MADEUP_DEVICES_MAX];   /* that move data, or are parts of a group */
     _Atomic int max_ctas, cta_policy;             /* of the latest configuration */
 };
 __attribute__((visibility("default"))) const struct madeup_nccl_facts *madeup_nccl_facts(void);
@@ -154,6 +158,8 @@ extern struct madeup_nccl_facts madeup_facts;
 bool madeup_group_ends(struct ncclComm *comm);
 void madeup_comm_free(struct ncclComm *comm);
 bool madeup_group_is_open(void);
+/* Its code: MADEUP_NCCL_VERSION, or that of nccl.h. */
+int madeup_nccl_version(void);
 
 /* ---- nccl_kernel.c, nccl_sum.c --------------------------------------------------------------- */
 
@@ -173,6 +179,7 @@ struct madeup_kernel {
     const char *name;
     const char *source;
     char *target;
+    bool copied; /* by copy engines */
     int parts;
     struct madeup_part part[]; /* of MADEUP_MESSAGES */
 };
@@ -188,10 +195,10 @@ void madeup_sum(ncclDataType_t dtype, ncclRedOp_t op, size_t count, const void *
 /* The window that holds the range, counted from 1, and where in it; 0: none. */
 int madeup_window_find(struct ncclComm *comm, const void *memory, size_t bytes,
                        uint64_t *offset_out);
-/* Ends the program where MADEUP_NCCL_REGISTERED is set and memory of ncclMemAlloc has not been
+/* Ends the program where MADEUP_NCCL_REGISTERED wants it and memory of ncclMemAlloc has not been
  * registered with the communicator. */
 bool madeup_is_registered(struct ncclComm *comm, const void *memory, size_t bytes);
-void madeup_registered_check(struct ncclComm *comm, const char *name, const void *memory,
-                             size_t bytes);
+void madeup_registered_check(struct ncclComm *comm, const char *name, bool message,
+                             const void *memory, size_t bytes);
 
 #endif

@@ -127,9 +127,11 @@ bool madeup_is_registered(struct ncclComm *comm, const void *memory_at, size_t b
     return known;
 }
 
-void madeup_registered_check(struct ncclComm *comm, const char *name, const void *at, size_t bytes)
+void madeup_registered_check(struct ncclComm *comm, const char *name, bool message, const void *at,
+                             size_t bytes)
 {
-    if (getenv("MADEUP_NCCL_REGISTERED") != NULL && memory_is_ours(at, bytes) &&
+    const char *wanted = getenv("MADEUP_NCCL_REGISTERED");
+    if (wanted != NULL && (message || strcmp(wanted, "all") == 0) && memory_is_ours(at, bytes) &&
         !madeup_is_registered(comm, at, bytes))
         madeup_fail("%s: memory of ncclMemAlloc that is not registered with the communicator",
                     name);

@@ -145,6 +145,8 @@ static void queue_run(const struct madeup_queue *queue, const struct madeup_work
             (void)usleep(1000);
     if (madeup_cancelled())
         return;
+    if (madeup_delay_s(work->name) > 0)
+        (void)usleep((useconds_t)(1e6 * madeup_delay_s(work->name)));
     cudaError_t error = (cudaError_t)madeup_injected("work", cudaErrorIllegalAddress);
     if (error == cudaSuccess)
         error = work->run(work->context);

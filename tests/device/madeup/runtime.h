@@ -36,8 +36,10 @@ void madeup_break(int device, cudaError_t error);
 /* May work of `device` use memory of `peer`? */
 bool madeup_reaches(int device, int peer);
 
-/* Is this the n-th piece of work that MADEUP_STALL names? */
+/* Is this the n-th piece of work that MADEUP_STALL names? Of the calling thread's device. */
 bool madeup_stalls(const char *work);
+/* What MADEUP_SLOW adds to work of this name on the calling thread's device, in s. */
+double madeup_delay_s(const char *work);
 
 /* For MADEUP_COUNT: a piece of work runs; print how many did. */
 void madeup_count(const char *work);

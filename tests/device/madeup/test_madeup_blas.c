@@ -326,6 +326,24 @@ static void case_invalid(void **state)
 }
 
 /* Too little workspace, and one that is not aligned; operands that are not. */
+/* So many multiprocessors as the device has, 4, or fewer; another number, another first choice. */
+static void case_multiprocessors(void **state)
+{
+    (void)state;
+    static const int32_t counts[] = {-1, 5, 0, 3, 4};
+    struct open o = open_product(&usual);
+    cublasLtMatmulHeuristicResult_t result[5][CANDIDATES];
+    for (int i = 0; i < 5; i++) {
+        int count;
+        set(&o, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &counts[i], sizeof(counts[i]));
+        assert_int_equal(
+            ask(&o, CUBLASLT_REDUCTION_SCHEME_MASK, WORKSPACE_BYTES, result[i], &count),
+            i < 2 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS);
+    }
+    assert_memory_not_equal(&result[2][0].algo, &result[3][0].algo, sizeof(result[2][0].algo));
+    close_product(&o);
+}
+
 static void case_pointers(void **state)
 {
     (void)state;
@@ -501,11 +519,17 @@ static void case_library(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_types),      cmocka_unit_test(case_epilogues),
-        cmocka_unit_test(case_algorithms), cmocka_unit_test(case_serialised),
-        cmocka_unit_test(case_refused),    cmocka_unit_test(case_invalid),
-        cmocka_unit_test(case_pointers),   cmocka_unit_test(case_late),
-        cmocka_unit_test(case_ends),       cmocka_unit_test(case_library),
+        cmocka_unit_test(case_types),
+        cmocka_unit_test(case_epilogues),
+        cmocka_unit_test(case_algorithms),
+        cmocka_unit_test(case_serialised),
+        cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_invalid),
+        cmocka_unit_test(case_multiprocessors),
+        cmocka_unit_test(case_pointers),
+        cmocka_unit_test(case_late),
+        cmocka_unit_test(case_ends),
+        cmocka_unit_test(case_library),
     };
     setenv("MADEUP_DEVICES", "2", 1);
     if (argc > 2)

@@ -390,6 +390,44 @@ static void case_group(void **unused)
     run_both(group_rank, 4);
 }
 
+/* The same as one call; TEST_WRONG: with what it may not be. */
+static void all_to_all_rank(struct rank *rank)
+{
+    enum { PIECE = 30000 };
+    const char *const word = getenv("TEST_WRONG"), *const wrong = word != NULL ? word : "";
+    const int n = rank->count;
+    float *values = calloc((size_t)PIECE * RANKS_MAX, sizeof(*values));
+    for (int i = 0; i < PIECE * n; i++)
+        values[i] = (float)(rank->rank * 10 + i / PIECE);
+    float *source = device_floats(values, PIECE * n), *target = device_floats(NULL, PIECE * n);
+    const int odd = strcmp(wrong, "count") == 0 && rank->rank == 1;
+    TAKEN(rank->comm, ncclAlltoAll(source, strcmp(wrong, "place") == 0 ? source : target,
+                                   PIECE - odd, ncclFloat32, rank->comm, rank->stream));
+    fetch(rank, target, values, sizeof(*values) * (size_t)(PIECE * n));
+    for (int i = 0; i < PIECE * n; i++)
+        CHECK(values[i] == (float)(i / PIECE * 10 + rank->rank));
+    free(values);
+    OK(cudaFree(source));
+    OK(cudaFree(target));
+    rank_close(rank);
+}
+
+static void case_all_to_all(void **unused)
+{
+    static const char *const wrong[][3] = {{"TEST_WRONG", "place", "source and target overlap"},
+                                           {"TEST_WRONG", "count", "calls of NCCL differ"},
+                                           {"MADEUP_NCCL_VERSION", "22707", "no such function"}};
+    (void)unused;
+    run_both(all_to_all_rank, 4);
+    for (int i = 0; i < 3; i++) {
+        char text[2000];
+        setenv(wrong[i][0], wrong[i][1], 1);
+        assert_int_not_equal(run(run_threads, all_to_all_rank, 2, text, sizeof(text)), 0);
+        assert_non_null(strstr(text, wrong[i][2]));
+        unsetenv(wrong[i][0]);
+    }
+}
+
 static void one_device_rank(struct rank *rank)
 {
     const char *many = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -649,10 +687,11 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_collectives), cmocka_unit_test(case_order),
         cmocka_unit_test(case_connects),    cmocka_unit_test(case_group),
-        cmocka_unit_test(case_one_device),  cmocka_unit_test(case_split),
-        cmocka_unit_test(case_windows),     cmocka_unit_test(case_graph),
-        cmocka_unit_test(case_killed),      cmocka_unit_test(case_differ),
-        cmocka_unit_test(case_injected),    cmocka_unit_test(case_config),
+        cmocka_unit_test(case_all_to_all),  cmocka_unit_test(case_one_device),
+        cmocka_unit_test(case_split),       cmocka_unit_test(case_windows),
+        cmocka_unit_test(case_graph),       cmocka_unit_test(case_killed),
+        cmocka_unit_test(case_differ),      cmocka_unit_test(case_injected),
+        cmocka_unit_test(case_config),
     };
     table = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (table == MAP_FAILED)
