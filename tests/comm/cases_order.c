@@ -311,7 +311,7 @@ static int order_registered_rank(struct tess_comm *comm, struct tess_world *worl
         WORLD_OK(tess_comm_meet(comm, 0, 1));
     WORLD_OK(tess_comm_alloc(comm, 4096, &memory));
     WORLD_OK(kernel->ops->adopt(kernel, memory, 4096));
-    WORLD_CHECK(setenv("MADEUP_NCCL_REGISTERED", "1", 1) == 0);
+    WORLD_CHECK(setenv("MADEUP_NCCL_REGISTERED", "all", 1) == 0);
     if (comm->rank == 0) {
         WORLD_OK(ops->copy(comm->queue, sizeof(word), &word, memory));
         WORLD_OK(tess_comm_send(comm, memory, 1, TESS_I64, 1, NULL));

@@ -248,7 +248,7 @@ static void nccl_close(struct tess_comm *comm)
     struct nccl_group *group = group_of(comm);
     struct nccl_family *family = group->family;
     tess__nccl_group_detach(group);
-    if (!tess__nccl_wait_aborted(family))
+    if (!tess__nccl_wait_aborted(family) || tess__cuda_hangs())
         return;
     tess__nccl_channels_close(family, group);
     tess__nccl_release_all(group);
@@ -257,8 +257,8 @@ static void nccl_close(struct tess_comm *comm)
         tess__nccl_lane_close(family, &group->lane[way]);
     }
     tess__nccl_host_close(group);
-    if (group->scratch != NULL)
-        tess__cuda_log_error(cudaFree(group->scratch), "cudaFree");
+    if (group->plain.memory != NULL)
+        tess__cuda_log_error(cudaFree(group->plain.memory), "cudaFree");
     pthread_mutex_lock(&family->lock);
     LIST_REMOVE(group, link);
     bool last = LIST_EMPTY(&family->groups);
@@ -292,6 +292,16 @@ static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, u
     return status;
 }
 
+/* Are there ranks that stay together? */
+static bool split_joins(const struct tess__split *all, int32_t rank_count)
+{
+    for (int32_t r = 1; r < rank_count; r++)
+        for (int32_t q = 0; q < r; q++)
+            if (all[q].color == all[r].color)
+                return true;
+    return false;
+}
+
 static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_t key,
                                    struct tess_comm **child_out)
 {
@@ -303,10 +313,14 @@ static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_
     struct nccl_before before = nccl_before();
     TESS_TRY(tess__nccl_host_gather(parent, &mine, sizeof(mine), all));
     int32_t count = tess__split_members(all, comm->rank_count, comm->rank, member, &rank);
-    uint64_t id = tess_hash_mix(parent->id ^ tess_hash_mix(++parent->splits)) + (uint64_t)color;
-    /* Those that are alone take part too: NCCL asks it of all ranks. */
-    enum tess_status status = tess__nccl_lane_split(parent->family, &parent->lane[NCCL_SUMS],
-                                                    count > 1 ? color : -1, rank, &made);
+    enum tess_status status = TESS_OK;
+    uint64_t id = 0;
+    if (split_joins(all, comm->rank_count)) {
+        id = tess_hash_mix(parent->id ^ tess_hash_mix(++parent->splits)) + (uint64_t)color;
+        /* Those that are alone take part too: NCCL asks it of all ranks. */
+        status = tess__nccl_lane_split(parent->family, &parent->lane[NCCL_SUMS],
+                                       count > 1 ? color : -1, rank, &made);
+    }
     if (status == TESS_OK)
         status = count > 1 ? split_open(parent, made, id, rank, count, member, child_out)
                            : tess_comm_self_open(comm->order, child_out);
@@ -332,6 +346,7 @@ struct nccl_hello {
     ncclUniqueId id; /* rank 0's */
     int32_t version, order;
     int64_t scratch_bytes;
+    bool registers; /* see struct nccl_family */
     char host[256], bus[32];
 };
 
@@ -362,12 +377,20 @@ static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_
     return TESS_OK;
 }
 
+/* As NCCL reads it. */
+static bool open_registers(void)
+{
+    const char *text = getenv("NCCL_LOCAL_REGISTER");
+    return text == NULL || strtol(text, NULL, 0) != 0;
+}
+
 static enum tess_status open_meet(struct nccl_family *family, const struct tess_boot *boot,
                                   enum tess_order order, ncclUniqueId *id_out)
 {
     struct nccl_hello mine = {.version = family->version,
                               .order = (int32_t)order,
-                              .scratch_bytes = family->choices.scratch_bytes};
+                              .scratch_bytes = family->choices.scratch_bytes,
+                              .registers = open_registers()};
     struct nccl_hello all[TESS_QUEUE_PEERS_MAX];
     ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
     cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
@@ -388,6 +411,9 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
         status = boot->gather(boot->context, &mine, sizeof(mine), all);
     if (status == TESS_OK)
         status = open_compare(all, boot->rank_count);
+    family->registers = true;
+    for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++)
+        family->registers = family->registers && all[r].registers;
     for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++)
         while (strncmp(all[family->host[r]].host, all[r].host, sizeof(all[r].host)) != 0)
             family->host[r]++;

@@ -242,6 +242,8 @@ enum tess_status tess__nccl_meet(struct tess_comm *comm, int32_t from, int32_t t
     struct nccl_group *group = (struct nccl_group *)comm;
     struct nccl_channel *channel;
     TESS_TRY(tess__nccl_channel_get(group, from, to, comm->queue != NULL, &channel));
+    if (!channel->met)
+        TESS_TRY(tess__nccl_register_channel(group->family, channel));
     channel->met = true;
     return tess__nccl_host_meet(group);
 }

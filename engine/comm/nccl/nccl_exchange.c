@@ -1,8 +1,17 @@
 /*
- * Calls of NCCL: one in an order of its own, and sends and receives as one exchange. Nothing here
- * waits for the device, allocates, or asks anything of it.
+ * Calls of NCCL: one in an order of its own, and sends and receives as one exchange; and what
+ * memory they may join. Nothing here waits for the device, allocates, or asks anything of it.
  */
 #include "comm/nccl/nccl_group.h"
+
+#define EXCHANGE_ALL_TO_ALL 22800 /* 2.28: ncclAlltoAll */
+
+/* Not in every library that this may be run with, nor in every header. */
+#if NCCL_VERSION_CODE < EXCHANGE_ALL_TO_ALL
+ncclResult_t ncclAlltoAll(const void *source, void *target, size_t count, ncclDataType_t dtype,
+                          ncclComm_t comm, cudaStream_t stream);
+#endif
+#pragma weak ncclAlltoAll
 
 ncclDataType_t tess__nccl_dtype(enum tess_dtype dtype)
 {
@@ -88,6 +97,71 @@ enum tess_status tess__nccl_run_parts(struct nccl_group *group, struct nccl_lane
     return exchange_end(group, lane, result != ncclSuccess ? result : ended,
                         "ncclSend and ncclRecv in a group");
 }
+
+bool tess__nccl_has_all_to_all(const struct nccl_group *group)
+{
+    return ncclAlltoAll != NULL && group->family->version >= EXCHANGE_ALL_TO_ALL;
+}
+
+enum tess_status tess__nccl_all_to_all(struct nccl_group *group, struct nccl_lane *lane,
+                                       const void *source, void *target, size_t bytes)
+{
+    const int32_t rank = group->comm.rank, n = group->comm.rank_count;
+    if (tess__nccl_has_all_to_all(group)) {
+        TESS_TRY(exchange_begin(group, lane));
+        const ncclResult_t result =
+            ncclAlltoAll(source, target, bytes, ncclUint8, lane->comm, lane->stream);
+        return exchange_end(group, lane, result, "ncclAlltoAll");
+    }
+    /* From 0: a rank's message to itself is a copy. Each rank begins with another peer. */
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t to = (rank + i) % n, from = (rank + n - i) % n;
+        tess__nccl_part(group, &(struct nccl_part){.to = to,
+                                                   .from = from,
+                                                   .source = (const char *)source + to * bytes,
+                                                   .target = (char *)target + from * bytes,
+                                                   .send_bytes = bytes,
+                                                   .receive_bytes = bytes});
+    }
+    return tess__nccl_run_parts(group, lane);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static bool exchange_registered(const struct nccl_block *block, const struct nccl_lane *lane)
+{
+    const struct nccl_registration *made = LIST_FIRST(&block->registered);
+    while (made != NULL && made->lane != lane)
+        made = LIST_NEXT(made, link);
+    return made != NULL && (made->window != NULL || made->handle != NULL);
+}
+
+bool tess__nccl_is_registered(const struct nccl_family *family, const struct nccl_lane *lane,
+                              const void *memory, size_t bytes)
+{
+    const char *begin = memory, *end = begin + bytes;
+    const struct nccl_block *block = LIST_FIRST(&family->blocks);
+    while (block != NULL && (begin < (const char *)block->memory ||
+                             end > (const char *)block->memory + block->bytes))
+        block = LIST_NEXT(block, link);
+    return block != NULL && exchange_registered(block, lane);
+}
+
+struct nccl_room tess__nccl_room(const struct nccl_group *group, const struct nccl_lane *lane,
+                                 const void *source, size_t bytes)
+{
+    const struct nccl_block *shared = group->shared;
+    if (shared == NULL)
+        return group->plain;
+    const struct nccl_room room = {shared->memory, shared->bytes,
+                                   exchange_registered(shared, lane)};
+    /* What NCCL has no use for registered is the larger room. */
+    return !room.registered || tess__nccl_is_registered(group->family, lane, source, bytes)
+               ? room
+               : group->plain;
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
 
 enum tess_status tess__nccl_run_direct(struct nccl_group *group, struct nccl_lane *lane,
                                        const struct tess_comm_call *call)

@@ -34,7 +34,8 @@ void tess__nccl_describe(const struct nccl_family *family, const struct nccl_lan
         if (r == family->place)
             continue;
         tess_board_describe(tess_world_board(family->world, r), NULL, 0, doing, sizeof(doing));
-        used += (size_t)snprintf(text + used, text_bytes - used, "; rank %d is %s", (int)r, doing);
+        used += (size_t)snprintf(text + used, text_bytes - used, "%srank %d is %s",
+                                 used > 0 ? "; " : "", (int)r, doing);
     }
 }
 

@@ -101,16 +101,8 @@ enum tess_status tess__nccl_group_attach(struct nccl_group *group, struct tess_q
         TESS_TRY(kernels->ops->fence_open(kernel, &group->full[i]));
         TESS_TRY(kernels->ops->fence_open(kernel, &group->taken[i]));
     }
-    if (group->scratch == NULL) {
-        void *scratch = NULL;
-        group->scratch_bytes = (size_t)group->family->choices.scratch_bytes;
-        CUDA_TRY(cudaMalloc(&scratch, group->scratch_bytes));
-        group->scratch = scratch;
-    }
     if (!fresh)
         return TESS_OK;
-    TESS_TRY(tess__nccl_run_first(group));
-    if (group->comm.order == TESS_ORDER_FAST) /* whose arrays are registered with that lane */
-        TESS_TRY(tess__nccl_scratch_open(group));
+    TESS_TRY(tess__nccl_scratch_open(group));
     return tess__nccl_register_all(group);
 }

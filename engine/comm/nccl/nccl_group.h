@@ -84,7 +84,6 @@ struct nccl_registration {
     struct nccl_lane *lane;
     ncclWindow_t window; /* or */
     void *handle;
-    bool channel; /* the lane is a channel's */
 };
 
 struct nccl_block {
@@ -94,7 +93,7 @@ struct nccl_block {
     void *base; /* what cudaMalloc gave, where NCCL has no allocator; else NULL */
     size_t bytes;
     bool symmetric; /* all ranks have the same bytes */
-    bool scratch;   /* a group's own: for its sums' lane alone */
+    bool scratch;   /* a group's own */
     LIST_HEAD(nccl_registrations, nccl_registration) registered;
 };
 
@@ -107,12 +106,20 @@ struct nccl_part {
     size_t send_bytes, receive_bytes; /* 0: nothing */
 };
 
+/* Two halves, filled on the lane, added up on nccl_group.sums. */
+struct nccl_room {
+    unsigned char *memory;
+    size_t bytes;    /* of both */
+    bool registered; /* with the lane */
+};
+
 struct nccl_group {
     struct tess_comm comm;
     struct nccl_family *family;
     LIST_ENTRY(nccl_group) link;
     uint64_t id;                          /* the same on all members, another one in other groups */
-    uint64_t splits, calls, polled;       /* all calls up to `polled` are done */
+    uint64_t splits;                      /* into groups, one at least of several ranks */
+    uint64_t calls, polled;               /* all calls up to `polled` are done */
     int32_t member[TESS_QUEUE_PEERS_MAX]; /* in the family */
     struct net_shape shape;               /* for sums on two levels; one host: on one level */
     struct nccl_part part[TESS_QUEUE_PEERS_MAX]; /* of the exchange that is being given to NCCL */
@@ -121,10 +128,10 @@ struct nccl_group {
     struct nccl_record record[NCCL_RECORDS];
     struct nccl_slot slot[NCCL_SLOTS];
     struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
-    /* Sums in canonical order: two halves, filled on the lane, added up on `sums`. */
-    unsigned char *scratch;
-    size_t scratch_bytes;      /* of both */
-    struct nccl_block *shared; /* the same, registered with the lane; NULL: there is none */
+    /* Sums in canonical order come here: where NCCL has registered their source it is to `shared`,
+     * which is registered as well, else to `plain`. NULL: not yet. */
+    struct nccl_room plain;
+    struct nccl_block *shared;
     struct tess_queue *sums;
     struct tess_fence *full[2], *taken[2];
 };
@@ -152,6 +159,7 @@ struct nccl_family {
     int32_t host[TESS_QUEUE_PEERS_MAX]; /* of each rank: the number of its first rank */
     int device;                         /* as CUDA numbers it */
     int version;
+    bool registers; /* NCCL registers memory for a rank by itself, on all of them */
     struct tess_comm_choices choices;
     double timeout_s;
     pthread_mutex_t lock;
@@ -263,13 +271,28 @@ enum tess_status tess__nccl_run_direct(struct nccl_group *group, struct nccl_lan
 void tess__nccl_part(struct nccl_group *group, const struct nccl_part *part);
 /* All of it at once, whatever the order. */
 enum tess_status tess__nccl_run_parts(struct nccl_group *group, struct nccl_lane *lane);
+/* Is there one call for the following? The same on all ranks. */
+bool tess__nccl_has_all_to_all(const struct nccl_group *group);
+/* Rank r's `bytes` number s of source go to rank s, as those number r of target. */
+enum tess_status tess__nccl_all_to_all(struct nccl_group *group, struct nccl_lane *lane,
+                                       const void *source, void *target, size_t bytes);
+/*
+ * Is the memory registered with the lane? NCCL takes messages from registered memory to registered
+ * memory, or from any other to any other (2.28, addP2pToPlan): from the one to the other, the two
+ * ranks would wait for different steps.
+ */
+bool tess__nccl_is_registered(const struct nccl_family *family, const struct nccl_lane *lane,
+                              const void *memory, size_t bytes);
+/* Scratch in which the lane can receive what is sent from `source` [bytes]. */
+struct nccl_room tess__nccl_room(const struct nccl_group *group, const struct nccl_lane *lane,
+                                 const void *source, size_t bytes);
 /* An all-reduce, reduce-scatter or reduce in canonical order. */
 enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call);
 /* A sum of 16 bits: by our tree in any order, in f32, and rounded once. */
 bool tess__nccl_is_narrow(const struct tess_comm_call *call);
-/* Connect all lanes of a group that is attached, ahead of its calls. Collective. */
-enum tess_status tess__nccl_run_first(struct nccl_group *group);
+/* Connect all lanes of a group that is attached, ahead of its calls on such memory. Collective. */
+enum tess_status tess__nccl_run_first(struct nccl_group *group, const struct nccl_room *room);
 /* Elements of each rank's slice where `count` of them are dealt out; the last may have fewer. */
 size_t tess__nccl_slice(size_t count, int32_t rank_count);
 /* Payload that leaves and reaches this rank. */
@@ -300,8 +323,10 @@ void tess__nccl_release(struct tess_comm *comm, void *memory);
 void tess__nccl_release_all(struct nccl_group *group);
 /* Registers the family's memory with a group that has new lanes; collective over the group. */
 enum tess_status tess__nccl_register_all(struct nccl_group *group);
-/* Scratch for sums whose source is registered with their lane: NCCL takes messages from registered
- * memory to registered memory, or from any other to any other (2.28, addP2pToPlan). Collective. */
+/* The same with a channel that has been made ahead. */
+enum tess_status tess__nccl_register_channel(struct nccl_family *family,
+                                             struct nccl_channel *channel);
+/* Scratch of a group that is attached; connects its lanes. Collective. */
 enum tess_status tess__nccl_scratch_open(struct nccl_group *group);
 /* The lane is about to be closed. */
 void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *lane);

@@ -10,9 +10,9 @@
  * it nothing is registered, in its parts it is.
  *
  * Either all ranks of a communicator have memory registered or none (NCCL user guide, "User Buffer
- * Registration"), so they agree on what became of it. Of a group's lanes those take part on which
- * NCCL moves arrays at once, not canonical sums; and the channels that were made ahead, for memory
- * of all ranks that comes after them (tess_comm_meet): both ranks have it then.
+ * Registration"), so they agree on what became of it. Both lanes of a group take part, and its
+ * scratch; and the channels that were made ahead (tess_comm_meet), where no rank's environment has
+ * it otherwise: memory of all ranks is on both, whichever came first.
  */
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"
@@ -28,6 +28,10 @@
 
 #define MEMORY_CLOSE_S 2.0
 
+/* Of a group's scratch, for sums of what is not registered: in a run those are small. */
+#define MEMORY_PLAIN_SHARE 8
+#define MEMORY_PLAIN_LEAST (2 * NCCL_ALIGN * TESS_QUEUE_PEERS_MAX) /* a cell for each rank */
+
 /* ---- allocation ------------------------------------------------------------------------------ */
 
 static enum tess_status memory_take(struct nccl_block *block)
@@ -42,6 +46,18 @@ static enum tess_status memory_take(struct nccl_block *block)
     const uintptr_t at = (uintptr_t)block->base;
     block->memory =
         (char *)block->base + (TESS_MEMORY_ALIGN - at % TESS_MEMORY_ALIGN) % TESS_MEMORY_ALIGN;
+    return TESS_OK;
+}
+
+/* Symmetric where all members have as much, and from NCCL's allocator. */
+static enum tess_status memory_compare(struct nccl_group *group, struct nccl_block *block)
+{
+    const uint64_t mine = block->base == NULL ? block->bytes : 0;
+    uint64_t all[TESS_QUEUE_PEERS_MAX];
+    TESS_TRY(tess__nccl_host_gather(group, &mine, sizeof(mine), all));
+    block->symmetric = mine > 0;
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        block->symmetric = block->symmetric && all[r] == mine;
     return TESS_OK;
 }
 
@@ -159,54 +175,43 @@ static enum tess_status memory_register_group(struct nccl_group *group, struct n
     if (block->scratch || group->splits > 0 ||
         block->owner->comm.rank_count != group->family->rank_count)
         return TESS_OK;
-    if (group->lane[NCCL_GATHERS].comm != NULL)
-        TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
-    if (group->comm.order == TESS_ORDER_FAST)
-        TESS_TRY(memory_register_lane(group, &group->lane[NCCL_SUMS], block));
-    return TESS_OK;
+    if (group->lane[NCCL_GATHERS].comm == NULL) /* not attached: no calls on memory of a device */
+        return TESS_OK;
+    TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
+    return memory_register_lane(group, &group->lane[NCCL_SUMS], block);
 }
 
-/* With the channels that this rank has met others on, by itself; *all_out: with all of them. */
-static enum tess_status memory_register_met(struct nccl_group *group, struct nccl_block *block,
-                                            bool *all_out)
+/* With a channel that this rank has met another on, each of the two by itself. */
+static enum tess_status memory_register_met(struct nccl_family *family, struct nccl_block *block,
+                                            struct nccl_channel *channel)
 {
-    for (struct nccl_channel *at = NULL; (at = tess__nccl_channel_next(group, at)) != NULL;) {
-        if (!at->met)
-            continue;
-        struct nccl_registration *made = calloc(1, sizeof(*made));
-        if (made == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
-        made->lane = &at->lane;
-        made->channel = true;
-        LIST_INSERT_HEAD(&block->registered, made, link);
-        TESS_TRY(memory_register(group->family, false, block, made));
-        *all_out = *all_out && made->handle != NULL;
-    }
-    return TESS_OK;
+    if (block->scratch || block->owner->comm.rank_count != family->rank_count || !family->registers)
+        return TESS_OK;
+    struct nccl_registration *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to register memory with NCCL");
+    made->lane = &channel->lane;
+    LIST_INSERT_HEAD(&block->registered, made, link);
+    return memory_register(family, false, block, made);
 }
 
-/* All ranks with all their channels, or none with any. */
 static enum tess_status memory_register_channels(struct nccl_block *block)
 {
-    struct nccl_group *owner = block->owner;
-    struct nccl_family *family = owner->family;
-    bool everywhere = true;
-    uint8_t all[TESS_QUEUE_PEERS_MAX];
-    if (owner->comm.rank_count != family->rank_count)
-        return TESS_OK;
+    struct nccl_family *family = block->owner->family;
     for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
          group = LIST_NEXT(group, link))
-        TESS_TRY(memory_register_met(group, block, &everywhere));
-    TESS_TRY(tess__nccl_host_gather(owner, &(uint8_t){everywhere}, 1, all));
-    for (int32_t r = 0; r < owner->comm.rank_count; r++)
-        everywhere = everywhere && all[r] != 0;
-    for (struct nccl_registration *made = LIST_FIRST(&block->registered);
-         made != NULL && !everywhere; made = LIST_NEXT(made, link)) {
-        if (!made->channel)
-            continue;
-        memory_deregister(family, made);
-        made->handle = NULL;
-    }
+        for (struct nccl_channel *at = NULL; (at = tess__nccl_channel_next(group, at)) != NULL;)
+            if (at->met)
+                TESS_TRY(memory_register_met(family, block, at));
+    return TESS_OK;
+}
+
+enum tess_status tess__nccl_register_channel(struct nccl_family *family,
+                                             struct nccl_channel *channel)
+{
+    for (struct nccl_block *block = LIST_FIRST(&family->blocks); block != NULL;
+         block = LIST_NEXT(block, link))
+        TESS_TRY(memory_register_met(family, block, channel));
     return TESS_OK;
 }
 
@@ -234,15 +239,26 @@ enum tess_status tess__nccl_register_all(struct nccl_group *group)
 
 enum tess_status tess__nccl_scratch_open(struct nccl_group *group)
 {
+    const size_t total = (size_t)group->family->choices.scratch_bytes;
+    const size_t share = total / MEMORY_PLAIN_SHARE / NCCL_ALIGN * NCCL_ALIGN;
+    const size_t plain = share > MEMORY_PLAIN_LEAST ? share : MEMORY_PLAIN_LEAST;
+    void *memory = NULL;
+    CUDA_TRY(cudaMalloc(&memory, plain));
+    group->plain = (struct nccl_room){.memory = memory, .bytes = plain};
+    TESS_TRY(tess__nccl_run_first(group, &group->plain));
     struct nccl_block *block = calloc(1, sizeof(*block));
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to allocate memory of the device");
-    *block = (struct nccl_block){.owner = group, .bytes = group->scratch_bytes, .scratch = true};
+    *block = (struct nccl_block){.owner = group, .bytes = total - plain, .scratch = true};
     LIST_INSERT_HEAD(&group->family->blocks, block, link);
     TESS_TRY(memory_take(block));
+    TESS_TRY(memory_compare(group, block));
     TESS_TRY(memory_register_lane(group, &group->lane[NCCL_SUMS], block));
+    TESS_TRY(memory_register_lane(group, &group->lane[NCCL_GATHERS], block));
     group->shared = block;
-    return TESS_OK;
+    /* For memory that is registered there are other ways, of which the same is true. */
+    return tess__nccl_run_first(
+        group, &(struct nccl_room){.memory = block->memory, .bytes = block->bytes});
 }
 
 static void memory_forget(struct nccl_family *family, struct nccl_block *block,
@@ -270,32 +286,28 @@ void tess__nccl_unregister(struct nccl_family *family, const struct nccl_lane *l
 
 static enum tess_status memory_clear(struct nccl_group *group, const struct nccl_block *block)
 {
-    const cudaStream_t stream = group->lane[NCCL_SUMS].own;
-    CUDA_TRY(cudaMemsetAsync(block->memory, 0, block->bytes, stream));
-    CUDA_TRY(cudaStreamSynchronize(stream));
-    return TESS_OK;
+    const struct nccl_lane *lane = &group->lane[NCCL_SUMS];
+    CUDA_TRY(cudaMemsetAsync(block->memory, 0, block->bytes, lane->own));
+    CUDA_TRY(cudaEventRecord(lane->beat, lane->own));
+    return tess__nccl_await(group->family, lane->beat, lane);
 }
 
 enum tess_status tess__nccl_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     struct nccl_group *group = (struct nccl_group *)comm;
     struct nccl_family *family = group->family;
-    uint64_t mine = bytes > 0 ? bytes : 1, all[TESS_QUEUE_PEERS_MAX];
+    const size_t whole = tess_round_up(bytes > 0 ? bytes : 1, TESS_MEMORY_ALIGN);
     TESS_TRY(tess__nccl_check(family));
-    mine = (mine + TESS_MEMORY_ALIGN - 1) / TESS_MEMORY_ALIGN * TESS_MEMORY_ALIGN;
     struct nccl_block *block = calloc(1, sizeof(*block));
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to allocate memory of the device");
     block->owner = group;
-    block->bytes = (size_t)mine;
+    block->bytes = whole;
     enum tess_status status = memory_take(block);
     if (status == TESS_OK)
         status = memory_clear(group, block);
     if (status == TESS_OK)
-        status = tess__nccl_host_gather(group, &mine, sizeof(mine), all);
-    block->symmetric = block->base == NULL;
-    for (int32_t r = 0; r < comm->rank_count && status == TESS_OK; r++)
-        block->symmetric = block->symmetric && all[r] == mine;
+        status = memory_compare(group, block);
     LIST_INSERT_HEAD(&family->blocks, block, link);
     if (status == TESS_OK)
         status = memory_register_older(LIST_FIRST(&family->groups), block);
@@ -317,7 +329,7 @@ void tess__nccl_release(struct tess_comm *comm, void *memory)
         block = LIST_NEXT(block, link);
     if (atomic_load(&family->failed))
         tess__nccl_forget_graphs((struct nccl_group *)comm);
-    if (block == NULL || !tess__nccl_wait_aborted(family))
+    if (block == NULL || !tess__nccl_wait_aborted(family) || tess__cuda_hangs())
         return;
     memory_forget(family, block, NULL);
     LIST_REMOVE(block, link);

@@ -16,23 +16,41 @@ static bool run_is_canonical(const struct tess_comm_call *call)
     return call->order == TESS_ORDER_CANONICAL || tess__nccl_is_narrow(call);
 }
 
+/* By way of scratch, in pieces: one end is registered, the other is not. */
+static enum tess_status run_staged(struct nccl_group *group, struct nccl_lane *lane,
+                                   const struct tess_comm_call *call, size_t bytes)
+{
+    const int32_t n = group->comm.rank_count;
+    const struct nccl_room room = tess__nccl_room(group, lane, call->source, bytes * (size_t)n);
+    const size_t cell = room.bytes / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
+    for (size_t first = 0; first < bytes; first += cell) {
+        const size_t piece = bytes - first < cell ? bytes - first : cell;
+        for (int32_t r = 0; r < n; r++)
+            tess__nccl_part(
+                group, &(struct nccl_part){.to = r,
+                                           .from = r,
+                                           .source = (const char *)call->source + r * bytes + first,
+                                           .target = room.memory + r * cell,
+                                           .send_bytes = piece,
+                                           .receive_bytes = piece});
+        TESS_TRY(tess__nccl_run_parts(group, lane));
+        for (int32_t r = 0; r < n; r++)
+            TESS_TRY(lane->queue->ops->copy(lane->queue, piece, room.memory + r * cell,
+                                            (char *)call->target + r * bytes + first));
+    }
+    return TESS_OK;
+}
+
 static enum tess_status run_all_to_all(struct nccl_group *group, struct nccl_lane *lane,
                                        const struct tess_comm_call *call)
 {
+    const struct nccl_family *family = group->family;
     const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
-    const int32_t rank = group->comm.rank, n = group->comm.rank_count;
-    /* From 0: a rank's message to itself is a copy. Each rank begins with another peer. */
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t to = (rank + i) % n, from = (rank + n - i) % n;
-        tess__nccl_part(group,
-                        &(struct nccl_part){.to = to,
-                                            .from = from,
-                                            .source = (const char *)call->source + to * bytes,
-                                            .target = (char *)call->target + from * bytes,
-                                            .send_bytes = bytes,
-                                            .receive_bytes = bytes});
-    }
-    return tess__nccl_run_parts(group, lane);
+    const size_t total = bytes * (size_t)group->comm.rank_count;
+    return tess__nccl_is_registered(family, lane, call->source, total) ==
+                   tess__nccl_is_registered(family, lane, call->target, total)
+               ? tess__nccl_all_to_all(group, lane, call->source, call->target, bytes)
+               : run_staged(group, lane, call, bytes);
 }
 
 /* ---- all calls ---------------------------------------------------------------------------------
@@ -57,9 +75,9 @@ enum tess_status tess__nccl_run(struct nccl_group *group, struct nccl_lane *lane
 
 /*
  * NCCL connects ranks at the first call of a kind, which is in progress until all have made it, and
- * takes memory for it: one call of each kind, before any other is under way. In the scratch.
+ * takes memory for it: one call of each kind, before any other is under way.
  */
-enum tess_status tess__nccl_run_first(struct nccl_group *group)
+enum tess_status tess__nccl_run_first(struct nccl_group *group, const struct nccl_room *room)
 {
     static const enum tess_collective kinds[] = {
         TESS_COLLECTIVE_ALL_GATHER, TESS_COLLECTIVE_BROADCAST,      TESS_COLLECTIVE_ALL_TO_ALL,
@@ -68,8 +86,8 @@ enum tess_status tess__nccl_run_first(struct nccl_group *group)
     struct tess_comm_call call = {.reduce = TESS_REDUCE_MAX,
                                   .order = TESS_ORDER_FAST,
                                   .dtype = TESS_I32,
-                                  .source = group->scratch,
-                                  .target = group->scratch + group->scratch_bytes / 2,
+                                  .source = room->memory,
+                                  .target = room->memory + room->bytes / 2,
                                   .count = 1,
                                   .site = ""};
     for (int i = 0; i < 2; i++) {

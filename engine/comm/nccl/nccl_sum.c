@@ -8,6 +8,9 @@
  *     lane   | exchange 0 -> half 0 | exchange 1 -> half 1 | exchange 2 -> half 0 | gather slices
  *     sums                          | half 0 -> target     | half 1 -> target     |
  *
+ * Where one piece does and slices are equal, the exchange is one call, ncclAlltoAll, which also
+ * copies a rank's own part; else it is 2 (G - 1) sends and receives in a group.
+ *
  * Two levels, where the ranks are H nodes of G = 1, 2, 4, 8, ... neighbours: then the tree over
  * H G ranks is a tree over H of trees over G, and has the same bits. Rank (h, p) = h G + p
  *
@@ -41,7 +44,8 @@ struct nccl_sum {
     int32_t host, place;     /* h, p */
     size_t piece;            /* elements of a slice in an exchange */
     size_t cell;             /* bytes of a piece in the scratch */
-    unsigned char *scratch;  /* its two halves */
+    bool at_once;            /* a piece is the slice, and all of them are equal */
+    struct nccl_room room;   /* the scratch */
     char *target;            /* where this rank's slice goes; NULL: it stays in the scratch */
 };
 
@@ -66,20 +70,20 @@ static int32_t sum_rank(const struct nccl_sum *sum, int32_t host, int32_t place)
     return (host + sum->hosts) % sum->hosts * sum->places + (place + sum->places) % sum->places;
 }
 
-static unsigned char *sum_cell(const struct nccl_group *group, const struct nccl_sum *sum,
-                               size_t piece, int32_t place, int32_t host)
+static unsigned char *sum_cell(const struct nccl_sum *sum, size_t piece, int32_t place,
+                               int32_t host)
 {
     const size_t at = (size_t)(place % sum->places * sum->hosts + host);
-    return sum->scratch + piece % 2 * (group->scratch_bytes / 2) + at * sum->cell;
+    return sum->room.memory + piece % 2 * (sum->room.bytes / 2) + at * sum->cell;
 }
 
 /* Where this rank's slice is whole: its first element of a piece. */
-static void *sum_whole(const struct nccl_group *group, const struct nccl_sum *sum, size_t piece)
+static void *sum_whole(const struct nccl_sum *sum, size_t piece)
 {
     if (sum->target != NULL)
         return sum->target + piece * sum->piece * sum->size;
     /* Of the row of what other nodes sent: it has nothing in this node's place. */
-    return sum_cell(group, sum, piece, sum->place + (sum->hosts > 1 ? 1 : 0), sum->host);
+    return sum_cell(sum, piece, sum->place + (sum->hosts > 1 ? 1 : 0), sum->host);
 }
 
 /* ---- exchanges ------------------------------------------------------------------------------- */
@@ -98,7 +102,7 @@ static void sum_local(struct nccl_group *group, const struct nccl_sum *sum, size
                            .to = to,
                            .from = from,
                            .source = (const char *)sum->call->source + sum_at(sum, theirs, first),
-                           .target = sum_cell(group, sum, piece, from, h),
+                           .target = sum_cell(sum, piece, from, h),
                            .send_bytes = sum_count(sum, theirs, first) * sum->size,
                            .receive_bytes = sum_count(sum, own, first) * sum->size});
         }
@@ -117,11 +121,40 @@ static void sum_cross(struct nccl_group *group, const struct nccl_sum *sum, size
             group,
             &(struct nccl_part){.to = to,
                                 .from = from,
-                                .source = sum_cell(group, sum, piece, sum->place, to_host),
-                                .target = sum_cell(group, sum, piece, sum->place + 1, from_host),
+                                .source = sum_cell(sum, piece, sum->place, to_host),
+                                .target = sum_cell(sum, piece, sum->place + 1, from_host),
                                 .send_bytes = sum_count(sum, to, first) * size,
                                 .receive_bytes = sum_count(sum, group->comm.rank, first) * size});
     }
+}
+
+/* At the root of a reduce. The others send from the scratch; so where NCCL knows that and not the
+ * target, or the other way round, the pieces come to the scratch, too: to cells that have been
+ * added up. */
+static enum tess_status sum_collect_here(struct nccl_group *group, struct nccl_lane *lane,
+                                         const struct nccl_sum *sum, size_t piece)
+{
+    const int32_t n = group->comm.rank_count, root = group->comm.rank;
+    const size_t first = piece * sum->piece;
+    char *const target = sum->call->target;
+    const bool direct =
+        sum->room.registered ==
+        tess__nccl_is_registered(group->family, lane, target, sum->total * sum->size);
+    for (int32_t r = 0; r < n; r++)
+        if (r != root)
+            tess__nccl_part(group, &(struct nccl_part){
+                                       .from = r,
+                                       .target = direct ? (void *)(target + sum_at(sum, r, first))
+                                                        : sum_cell(sum, piece, r % sum->places,
+                                                                   r / sum->places),
+                                       .receive_bytes = sum_count(sum, r, first) * sum->size});
+    TESS_TRY(tess__nccl_run_parts(group, lane));
+    for (int32_t r = 0; r < n && !direct; r++)
+        if (r != root)
+            TESS_TRY(lane->queue->ops->copy(lane->queue, sum_count(sum, r, first) * sum->size,
+                                            sum_cell(sum, piece, r % sum->places, r / sum->places),
+                                            target + sum_at(sum, r, first)));
+    return TESS_OK;
 }
 
 /* Reduce: the pieces of all slices come together at the root. */
@@ -129,18 +162,12 @@ static enum tess_status sum_collect(struct nccl_group *group, struct nccl_lane *
                                     const struct nccl_sum *sum, size_t piece)
 {
     const int32_t rank = group->comm.rank, root = sum->call->peer;
-    const size_t first = piece * sum->piece;
-    if (rank != root)
-        tess__nccl_part(group,
-                        &(struct nccl_part){.to = root,
-                                            .source = sum_whole(group, sum, piece),
-                                            .send_bytes = sum_count(sum, rank, first) * sum->size});
-    for (int32_t r = 0; r < group->comm.rank_count && rank == root; r++)
-        if (r != root)
-            tess__nccl_part(group, &(struct nccl_part){
-                                       .from = r,
-                                       .target = (char *)sum->call->target + sum_at(sum, r, first),
-                                       .receive_bytes = sum_count(sum, r, first) * sum->size});
+    if (rank == root)
+        return sum_collect_here(group, lane, sum, piece);
+    const size_t count = sum_count(sum, rank, piece * sum->piece);
+    tess__nccl_part(group, &(struct nccl_part){.to = root,
+                                               .source = sum_whole(sum, piece),
+                                               .send_bytes = count * sum->size});
     return tess__nccl_run_parts(group, lane);
 }
 
@@ -198,10 +225,9 @@ static enum tess_status sum_add_local(struct nccl_group *group, const struct ncc
         const void *source[TESS_QUEUE_PEERS_MAX];
         const int32_t own = sum_rank(sum, h, sum->place);
         const size_t count = sum_count(sum, own, first);
-        void *target = sum->hosts > 1 ? sum_cell(group, sum, piece, sum->place, h)
-                                      : sum_whole(group, sum, piece);
+        void *target = sum->hosts > 1 ? sum_cell(sum, piece, sum->place, h) : sum_whole(sum, piece);
         for (int32_t q = 0; q < sum->places; q++)
-            source[q] = sum_cell(group, sum, piece, q, h);
+            source[q] = sum_cell(sum, piece, q, h);
         source[sum->place] = (const char *)sum->call->source + sum_at(sum, own, first);
         if (count > 0)
             TESS_TRY(group->sums->ops->reduce(group->sums, sum->call->dtype, sum->between,
@@ -217,9 +243,9 @@ static enum tess_status sum_add_hosts(struct nccl_group *group, const struct ncc
 {
     const void *source[TESS_QUEUE_PEERS_MAX];
     const size_t count = sum_count(sum, group->comm.rank, piece * sum->piece);
-    void *target = sum_whole(group, sum, piece);
+    void *target = sum_whole(sum, piece);
     for (int32_t h = 0; h < sum->hosts; h++)
-        source[h] = sum_cell(group, sum, piece, sum->place + (h == sum->host ? 0 : 1), h);
+        source[h] = sum_cell(sum, piece, sum->place + (h == sum->host ? 0 : 1), h);
     if (count == 0)
         return TESS_OK;
     return group->sums->ops->reduce(group->sums, sum->between, sum->call->dtype, sum->call->reduce,
@@ -232,7 +258,10 @@ static enum tess_status sum_step(struct nccl_group *group, struct nccl_lane *lan
 {
     struct tess_fence *full = group->full[step % 2], *taken = group->taken[step % 2];
     const bool crosses = sum->hosts > 1 && step > 0;
-    if (step < pieces)
+    if (sum->at_once)
+        TESS_TRY(tess__nccl_all_to_all(group, lane, sum->call->source, sum_cell(sum, step, 0, 0),
+                                       sum->cell));
+    else if (step < pieces)
         sum_local(group, sum, step);
     if (crosses)
         sum_cross(group, sum, step - 1);
@@ -278,28 +307,6 @@ bool tess__nccl_is_narrow(const struct tess_comm_call *call)
     return (call->dtype == TESS_F16 || call->dtype == TESS_BF16) && call->reduce == TESS_REDUCE_SUM;
 }
 
-static bool sum_is_registered(const struct nccl_block *block, const struct nccl_lane *lane)
-{
-    const struct nccl_registration *made = LIST_FIRST(&block->registered);
-    while (made != NULL && made->lane != lane)
-        made = LIST_NEXT(made, link);
-    return made != NULL && (made->window != NULL || made->handle != NULL);
-}
-
-/* Where parts of sums of `source` [bytes] may be received on the lane. */
-static unsigned char *sum_scratch(const struct nccl_group *group, const struct nccl_lane *lane,
-                                  const void *source, size_t bytes)
-{
-    const struct nccl_block *block = LIST_FIRST(&group->family->blocks);
-    if (group->shared == NULL || !sum_is_registered(group->shared, lane))
-        return group->scratch;
-    while (block != NULL &&
-           ((const char *)source < (const char *)block->memory ||
-            (const char *)source + bytes > (const char *)block->memory + block->bytes))
-        block = LIST_NEXT(block, link);
-    return block != NULL && sum_is_registered(block, lane) ? group->shared->memory : group->scratch;
-}
-
 enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call)
 {
@@ -316,10 +323,16 @@ enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane
                            .place = rank % group->shape.places};
     sum.slice = scatters ? call->count : tess__nccl_slice(call->count, n);
     sum.total = scatters ? call->count * (size_t)n : call->count;
+    sum.room = tess__nccl_room(group, lane, call->source, sum.total * sum.size);
     /* Whole vectors, so that every source of the sum is as aligned as the next. */
-    sum.cell = group->scratch_bytes / 2 / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
+    sum.cell = sum.room.bytes / 2 / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
     sum.piece = sum.cell / tess_dtype_bytes(sum.between);
-    sum.scratch = sum_scratch(group, lane, call->source, sum.total * sum.size);
+    sum.at_once = sum.hosts == 1 && sum.slice <= sum.piece && sum.total == sum.slice * (size_t)n &&
+                  tess__nccl_has_all_to_all(group);
+    if (sum.at_once) {
+        sum.piece = sum.slice;
+        sum.cell = sum.slice * sum.size;
+    }
     sum.target = scatters ? call->target
                  : here   ? (char *)call->target + sum_at(&sum, rank, 0)
                           : NULL;

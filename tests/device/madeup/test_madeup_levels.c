@@ -2,7 +2,7 @@
  * Sums in canonical order over NCCL, on made-up devices of several hosts (madeup.h):
  * `test_madeup_levels HOSTS PLACES`. Ranks are threads with a device each. Bytes that cross between
  * hosts, counted by the made-up NCCL; bits, against the tree computed one by one, in groups of all
- * sizes; a recorded sum; and choices that reach NCCL.
+ * sizes; a recorded sum; calls of NCCL; and choices that reach it.
  */
 #include "comm/cases.h"
 
@@ -325,27 +325,60 @@ static void case_graph(void **state)
 
 /* ---- registered memory ----------------------------------------------------------------------- */
 
-/* Sums of 16 bits, in any order by our tree: of registered memory and of other. */
+/* All to all of `count` words for each rank. */
+static int levels_exchange(struct tess_comm *comm, size_t count, const struct place *from,
+                           const struct place *to)
+{
+    const size_t n = (size_t)comm->rank_count, rank = (size_t)comm->rank;
+    int32_t *source = (int32_t *)from->host, *target = (int32_t *)to->host;
+    for (size_t i = 0; i < n * count; i++)
+        source[i] = (int32_t)(rank * 1000000 + i);
+    WORLD_OK(place_put(from, source, n * count * sizeof(*source)));
+    WORLD_OK(tess_comm_all_to_all(comm, from->at, to->at, count, TESS_I32, NULL));
+    WORLD_OK(place_get(to, target, n * count * sizeof(*target)));
+    for (size_t i = 0; i < n * count; i++)
+        WORLD_CHECK(target[i] == (int32_t)(i / count * 1000000 + rank * count + i % count));
+    return 0;
+}
+
+/* From one place to another: sums of 16 bits, in any order by our tree, of equal slices and of
+ * others; and an exchange, larger than the scratch. */
+static int levels_from_to(struct tess_comm *comm, const struct place *from, const struct place *to)
+{
+    const size_t n = (size_t)comm->rank_count;
+    for (size_t i = 0; i < 4; i++) {
+        const struct levels_sum sum = {.collective = i % 2 == 0 ? TESS_COLLECTIVE_ALL_REDUCE
+                                                                : TESS_COLLECTIVE_REDUCE,
+                                       .dtype = TESS_BF16,
+                                       .count = i < 2 ? 500 * n : 2001,
+                                       .root = comm->rank_count - 1,
+                                       .seed = 3};
+        if (levels_sum(comm, &sum, from, to) != 0)
+            return 1;
+    }
+    return levels_exchange(comm, SCRATCH / 3, from, to);
+}
+
+/* NCCL takes a message from registered memory to registered memory, or from other to other. */
 static int levels_registered(struct tess_comm *comm, struct tess_comm *local)
 {
     (void)local;
-    const size_t count = 2001, bytes = count * 2;
+    const size_t half = (size_t)comm->rank_count * SCRATCH * 2;
     struct tess_kernel *kernel = comm->queue->kernel;
-    struct levels_sum sum = {
-        .collective = TESS_COLLECTIVE_ALL_REDUCE, .dtype = TESS_BF16, .count = count, .seed = 3};
     struct place from, to;
     void *memory;
-    WORLD_OK(place_open(comm, bytes, false, &from));
-    WORLD_OK(place_open(comm, bytes, false, &to));
-    WORLD_OK(tess_comm_alloc(comm, bytes, &memory));
-    WORLD_OK(kernel->ops->adopt(kernel, memory, bytes));
-    struct place registered = {.comm = comm, .at = memory, .host = from.host};
-    for (int i = 0; i < 2; i++)
-        if (levels_sum(comm, &sum, i == 0 ? &from : &registered, &to) != 0)
+    WORLD_OK(place_open(comm, half, false, &from));
+    WORLD_OK(place_open(comm, half, false, &to));
+    WORLD_OK(tess_comm_alloc(comm, 2 * half, &memory));
+    WORLD_OK(kernel->ops->adopt(kernel, memory, 2 * half));
+    const struct place known_from = {.comm = comm, .at = memory, .host = from.host};
+    const struct place known_to = {.comm = comm, .at = (char *)memory + half, .host = to.host};
+    for (int i = 0; i < 4; i++)
+        if (levels_from_to(comm, i % 2 == 0 ? &from : &known_from, i < 2 ? &to : &known_to) != 0)
             return 1;
     place_close(&from);
     place_close(&to);
-    kernel->ops->disown(kernel, memory, bytes);
+    kernel->ops->disown(kernel, memory, 2 * half);
     tess_comm_release(comm, memory);
     return 0;
 }
@@ -353,10 +386,75 @@ static int levels_registered(struct tess_comm *comm, struct tess_comm *local)
 static void case_registered_sums(void **state)
 {
     (void)state;
+    setenv("MADEUP_NCCL_REGISTERED", "all", 1);
     levels.order = TESS_ORDER_FAST;
     levels_run(levels_registered);
     levels.order = TESS_ORDER_CANONICAL;
     levels_run(levels_registered);
+    unsetenv("MADEUP_NCCL_REGISTERED");
+}
+
+/* ---- calls of NCCL --------------------------------------------------------------------------- */
+
+static int levels_called(const struct tess_comm *comm, uint64_t *before, const char *what,
+                         uint64_t expected)
+{
+    const uint64_t now = levels.facts->calls[comm->rank];
+    if (now - *before != expected)
+        return world_fail("%s took %llu calls of NCCL, and not %llu", what,
+                          (unsigned long long)(now - *before), (unsigned long long)expected);
+    *before = now;
+    return 0;
+}
+
+/* Of sums on one host. An exchange is one call where slices are equal and NCCL has such a call,
+ * else a send and a receive for each peer. */
+static int levels_calls(struct tess_comm *comm, struct tess_comm *local)
+{
+    (void)local;
+    const size_t n = (size_t)comm->rank_count, slice = 64;
+    const uint64_t peers = n - 1, one = getenv("MADEUP_NCCL_VERSION") != NULL ? 2 * peers : 1;
+    const uint64_t exchange = one == 1 ? 1 : 2 * n, gather = 1;
+    struct place from, to;
+    WORLD_OK(place_open(comm, n * slice * 4, false, &from));
+    WORLD_OK(place_open(comm, n * slice * 4, false, &to));
+    const struct {
+        struct levels_sum sum;
+        uint64_t calls;
+    } way[] = {
+        {{TESS_COLLECTIVE_ALL_REDUCE, TESS_F32, TESS_REDUCE_SUM, n * slice, true, 0, 1},
+         one + gather},
+        {{TESS_COLLECTIVE_REDUCE_SCATTER, TESS_BF16, TESS_REDUCE_SUM, slice, false, 0, 2}, one},
+        {{TESS_COLLECTIVE_REDUCE, TESS_F64, TESS_REDUCE_MAX, n * slice / 2, false, 0, 3},
+         one + (comm->rank == 0 ? peers : 1)},
+    };
+    const struct levels_sum odd = {
+        TESS_COLLECTIVE_ALL_REDUCE, TESS_F32, TESS_REDUCE_SUM, n * slice - 1, false, 0, 4};
+    uint64_t before = levels.facts->calls[comm->rank];
+    for (size_t i = 0; i < sizeof(way) / sizeof(way[0]); i++)
+        if (levels_sum(comm, &way[i].sum, &from, &to) != 0 ||
+            levels_called(comm, &before, tess_collective_name(way[i].sum.collective),
+                          way[i].calls) != 0)
+            return 1;
+    if (levels_sum(comm, &odd, &from, &to) != 0 ||
+        levels_called(comm, &before, "a sum of unequal slices", 4 * peers) != 0 ||
+        levels_exchange(comm, slice, &from, &to) != 0 ||
+        levels_called(comm, &before, "an exchange", exchange) != 0)
+        return 1;
+    place_close(&from);
+    place_close(&to);
+    return 0;
+}
+
+static void case_calls(void **state)
+{
+    (void)state;
+    if (levels.hosts > 1)
+        skip();
+    levels_run(levels_calls);
+    setenv("MADEUP_NCCL_VERSION", "22707", 1);
+    levels_run(levels_calls);
+    unsetenv("MADEUP_NCCL_VERSION");
 }
 
 /* ---- choices --------------------------------------------------------------------------------- */
@@ -382,8 +480,9 @@ static void case_choices(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_counted), cmocka_unit_test(case_bits), cmocka_unit_test(case_graph),
-        cmocka_unit_test(case_registered_sums), cmocka_unit_test(case_choices)};
+        cmocka_unit_test(case_counted), cmocka_unit_test(case_bits),
+        cmocka_unit_test(case_graph),   cmocka_unit_test(case_registered_sums),
+        cmocka_unit_test(case_calls),   cmocka_unit_test(case_choices)};
     char text[16];
     if (argc < 3)
         return 2;
