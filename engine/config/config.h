@@ -85,6 +85,7 @@ struct tess_cuda_options {
     bool autotune;     /* measure the ways to multiply a shape and keep the fastest */
     bool tf32;         /* f32 products by units that keep 10 bits of the factors */
     bool fp8_fast;     /* 8-bit products add up in the units alone */
+    int64_t sm_target; /* multiprocessors that products are chosen for; 0: all */
     int32_t conv;      /* auto|im2col|cudnn: enum tess_conv */
     int32_t attention; /* own|cudnn|auto: enum tess_attention */
 };

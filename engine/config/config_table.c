@@ -182,6 +182,9 @@ const struct tess_option tess_cuda_option_table[] = {
     {"fp8-fast", TESS_OPTION_BOOL, CUDA_FIELD(fp8_fast), "off", 0, 0, NULL,
      "with --fp8, leave the sums of 8-bit products to the tensor cores, which keep 14 bits of them "
      "on Hopper; off has them brought to f32 every few products, which costs time"},
+    {"sm-target", TESS_OPTION_INT, CUDA_FIELD(sm_target), "0", 0, 1024, NULL,
+     "multiprocessors of a GPU for which cuBLASLt chooses products, where NCCL takes the others "
+     "beside them (--comm.nccl.max-ctas); another number may give other bits; 0: all"},
     {"conv", TESS_OPTION_CHOICE, CUDA_FIELD(conv), "auto", 0, 0, "auto|im2col|cudnn",
      "who computes convolutions: im2col, windows laid out as matrices for cuBLASLt; cudnn, "
      "NVIDIA's library for them, not yet run on a device, leaf by leaf, and im2col where it has no "

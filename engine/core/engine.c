@@ -106,6 +106,7 @@ static enum tess_status engine_choose(struct tess_engine *engine)
     const struct tess_kernel_choices choices = {
         .tf32 = options->tf32,
         .fp8_fast = options->fp8_fast,
+        .sm_target = (int32_t)options->sm_target,
         .autotune = options->autotune,
         .conv = (enum tess_conv)options->conv,
         .attention = (enum tess_attention)options->attention,

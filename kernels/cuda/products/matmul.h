@@ -39,7 +39,8 @@ struct cuda_product {
     cublasLtEpilogue_t epilogue;
     cublasComputeType_t compute;
     bool transpose_a, transpose_b;
-    bool fast;  /* of 8-bit operands: see tess__cuda_matmul_fp8_fast */
+    bool fast;         /* of 8-bit operands: see tess__cuda_matmul_fp8_fast */
+    int32_t sm_target; /* set by tess__cuda_plan_get */
     bool split; /* the sum over k may be cut into parts that run beside each other; they are added
                    in f32, in a fixed order. Only where n is no number of rows */
 };
@@ -126,6 +127,9 @@ enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on);
  * the units alone have made. Off by default.
  */
 enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on);
+/* Plans made from here on are for so many of the device's multiprocessors (cublasLt.h,
+ * CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET); 0: all. TESS_ERR_USAGE where it has fewer. */
+enum tess_status tess__cuda_matmul_sm_target(struct tess_kernel *kernel, int32_t count);
 bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type);
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
                                               bool exact);

@@ -85,6 +85,21 @@ enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on)
     return TESS_OK;
 }
 
+enum tess_status tess__cuda_matmul_sm_target(struct tess_kernel *kernel, int32_t count)
+{
+    const struct cuda_state *state = tess__cuda_state(kernel);
+    int has = 0;
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    if (count > 0 && !state->planned_only) {
+        CUDA_TRY(cudaDeviceGetAttribute(&has, cudaDevAttrMultiProcessorCount, state->device));
+        if (count > has)
+            TESS_FAIL(TESS_ERR_USAGE, "--cuda.sm-target %d: device %d has %d multiprocessors",
+                      (int)count, state->device, has);
+    }
+    state->plans->sm_target = count;
+    return TESS_OK;
+}
+
 bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type)
 {
     const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
@@ -126,6 +141,9 @@ static enum tess_status matmul_describe_work(struct cuda_plan *plan)
     TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
     if (p->fast)
         TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
+    if (p->sm_target > 0)
+        TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &p->sm_target,
+                                     sizeof(p->sm_target)));
     if (matmul_has_bias(p))
         TESS_TRY(tess__cuda_plan_set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
                                      sizeof(bias_type)));
@@ -289,28 +307,30 @@ static bool matmul_same(const struct cuda_product *a, const struct cuda_product 
            a->like_plain == b->like_plain && a->a == b->a && a->b == b->b && a->d == b->d &&
            a->epilogue == b->epilogue && a->compute == b->compute &&
            a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
-           a->split == b->split && a->fast == b->fast;
+           a->split == b->split && a->fast == b->fast && a->sm_target == b->sm_target;
 }
 
-enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cuda_product *product,
+enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cuda_product *wanted,
                                      struct cuda_plan **plan_out)
 {
     struct cuda_state *state = tess__cuda_state(kernel);
+    struct cuda_product product = *wanted;
     if (state->planned_only)
         TESS_FAIL(TESS_ERR_DEVICE, "there is no device to multiply on: this process only plans");
     TESS_TRY(tess__cuda_matmul_open(kernel));
+    product.sm_target = state->plans->sm_target;
     struct cuda_plan *plan = state->plans->first;
-    while (plan != NULL && !matmul_same(&plan->product, product))
+    while (plan != NULL && !matmul_same(&plan->product, &product))
         plan = plan->next;
     if (plan == NULL) {
         plan = calloc(1, sizeof(*plan));
         if (plan == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan of a product");
-        plan->product = *product;
+        plan->product = product;
         enum tess_status status = matmul_describe(plan);
         if (status == TESS_OK)
-            status = product->like_n > 0 || product->like_plain ? matmul_choose_alike(kernel, plan)
-                                                                : matmul_choose(kernel, plan);
+            status = product.like_n > 0 || product.like_plain ? matmul_choose_alike(kernel, plan)
+                                                              : matmul_choose(kernel, plan);
         if (status != TESS_OK) {
             TESS_KEEP(status, matmul_drop(plan));
             return status;

@@ -26,6 +26,7 @@ struct cuda_plan {
 struct cuda_plans {
     struct cuda_plan *first;
     bool tune, tf32, fp8_fast;
+    int32_t sm_target;
     char store[4096]; /* "": none */
 };
 

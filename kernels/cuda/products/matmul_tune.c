@@ -28,11 +28,14 @@ static enum tess_status tune_key(struct tess_kernel *kernel, const struct cuda_p
     int driver;
     CUDA_TRY(cudaDriverGetVersion(&driver));
     CUDA_TRY(cudaGetDeviceProperties(&about, tess__cuda_state(kernel)->device));
-    snprintf(key, MATMUL_KEY_MAX, "%.80s|%d|%zu|%lld x %lld x %lld|%d%s %d%s %d|%d %d%s%s",
+    char target[16] = "";
+    if (p->sm_target > 0)
+        snprintf(target, sizeof(target), " sm %d", (int)p->sm_target);
+    snprintf(key, MATMUL_KEY_MAX, "%.80s|%d|%zu|%lld x %lld x %lld|%d%s %d%s %d|%d %d%s%s%s",
              about.name, driver, cublasLtGetVersion(), (long long)p->m, (long long)p->n,
              (long long)p->k, (int)p->a, p->transpose_a ? "T" : "", (int)p->b,
              p->transpose_b ? "T" : "", (int)p->d, (int)p->epilogue, (int)p->compute,
-             p->fast ? " fast" : "", p->split ? " split" : "");
+             p->fast ? " fast" : "", p->split ? " split" : "", target);
     tess__matmul_key_clean(key);
     return TESS_OK;
 }
