@@ -619,6 +619,21 @@ static enum tess_status launch_start(struct launcher *launcher)
     return TESS_OK;
 }
 
+/* No rank's message has come: where one failed elsewhere mpirun ends all; and one that waits for a
+ * device for ever is killed, when another thread of it has told the others why. */
+static void launch_conclude(const struct launcher *launcher, enum tess_status status)
+{
+    char reason[600];
+    int32_t who;
+
+    if (launcher->failed.why[0] != '\0')
+        tess_fail(status, "%s", launcher->failed.why);
+    else if (tess_world_aborted(launcher->world, &who, reason, sizeof(reason)))
+        tess_fail(status, "%s", reason);
+    else
+        tess_fail(status, "a rank failed without a message");
+}
+
 enum tess_status tess__launch_run(const struct tess__launch *launch)
 {
     struct launcher launcher = {.launch = launch, .fd = {-1, -1, -1, -1, -1}};
@@ -634,11 +649,8 @@ enum tess_status tess__launch_run(const struct tess__launch *launch)
     status = launcher.status;
     if (status == TESS_OK && launcher.killed)
         status = TESS_ERR_COMM;
-    /* Where a rank elsewhere failed its message may not arrive: mpirun ends all when one ends. */
     if (status != TESS_OK && !launcher.error_logged)
-        tess_fail(status, "%s",
-                  launcher.failed.why[0] != '\0' ? launcher.failed.why
-                                                 : "a rank failed without a message");
+        launch_conclude(&launcher, status);
 
 close_launcher:
     for (int i = 0; i < FD_COUNT; i++)

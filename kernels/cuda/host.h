@@ -58,8 +58,11 @@ uint64_t tess__cuda_free_bytes_before(const char *bus);
 /* The same error; "not ready", which is none, does not remain for the next launch to report. */
 cudaError_t tess__cuda_polled(cudaError_t error);
 /* Wait until the event, of a queue of this kernel, is reached: poll for a short while, then sleep.
- * TESS_ERR_TIMEOUT after the kernel's limit_s. */
-enum tess_status tess__cuda_await(const struct cuda_state *state, cudaEvent_t event);
+ * TESS_ERR_TIMEOUT after the kernel's limit_s, with a message that names `what` was done. */
+enum tess_status tess__cuda_await(const struct cuda_state *state, cudaEvent_t event,
+                                  const char *what);
+/* The same for all of the kernels' own queue. */
+enum tess_status tess__cuda_drain(const struct tess_kernel *kernel, const char *what);
 
 /* ---- memory.c ----------------------------------------------------------------------------- */
 

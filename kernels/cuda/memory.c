@@ -100,18 +100,20 @@ enum tess_status tess__cuda_alloc(struct tess_kernel *kernel, size_t bytes, void
     const cudaStream_t stream = tess__cuda_stream(kernel);
     const size_t whole = tess_round_up(bytes, TESS_MEMORY_ALIGN);
     void *base = NULL;
+    TESS_TRY(tess__cuda_drain(kernel, "allocating memory")); /* cudaMalloc may wait, too */
     /* cudaMalloc promises 256 bytes only: one page more, so that pages can be whole. */
     CUDA_TRY(cudaMalloc(&base, whole + TESS_MEMORY_ALIGN));
     const uintptr_t at = (uintptr_t)base;
     char *start = (char *)base + (TESS_MEMORY_ALIGN - at % TESS_MEMORY_ALIGN) % TESS_MEMORY_ALIGN;
-    cudaError_t error = cudaMemsetAsync(start, 0, whole, stream);
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream); /* other queues may be the first to use it */
-    enum tess_status status = error == cudaSuccess
-                                  ? memory_add(start, whole, base, MEMORY_OWN)
-                                  : tess__cuda_fail(error, "filling new device memory with zeros");
+    static const char what[] = "filling new device memory with zeros";
+    enum tess_status status = tess__cuda_status(cudaMemsetAsync(start, 0, whole, stream), what);
+    if (status == TESS_OK)
+        status = tess__cuda_drain(kernel, what); /* other queues may be the first to use it */
+    if (status == TESS_OK)
+        status = memory_add(start, whole, base, MEMORY_OWN);
     if (status != TESS_OK) {
-        tess__cuda_log_error(cudaFree(base), "cudaFree");
+        if (!tess__cuda_hangs())
+            tess__cuda_log_error(cudaFree(base), "cudaFree");
         return status;
     }
     *memory_out = start;
@@ -158,6 +160,7 @@ enum tess_status tess__cuda_pin(struct tess_kernel *kernel, size_t bytes, void *
     TESS_TRY(tess__cuda_need(kernel, "pin host memory"));
     void *start = NULL;
     const size_t room = bytes > 0 ? bytes : 1;
+    TESS_TRY(tess__cuda_drain(kernel, "pinning host memory")); /* cudaHostAlloc may wait, too */
     /* Portable: ranks on other devices of this process copy from it too. */
     const cudaError_t error = cudaHostAlloc(&start, room, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation)
@@ -229,7 +232,7 @@ static enum tess_status memory_copy_pinned(struct tess_kernel *kernel, size_t by
     const cudaStream_t stream = tess__cuda_stream(kernel);
     CUDA_TRY(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, stream));
     CUDA_TRY(cudaEventRecord(event, stream));
-    return tess__cuda_await(state, event);
+    return tess__cuda_await(state, event, "copying pinned memory");
 }
 
 /* Bytes of the piece that begins at `at`. Piece p goes by way of half p % 2. */
@@ -256,7 +259,7 @@ enum tess_status tess__cuda_read(struct tess_kernel *kernel, size_t bytes, const
             CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
         }
         if (p > 0) {
-            TESS_TRY(tess__cuda_await(state, state->bounced[(p - 1) % 2]));
+            TESS_TRY(tess__cuda_await(state, state->bounced[(p - 1) % 2], "reading memory"));
             memcpy((char *)host + before, state->bounce + (p - 1) % 2 * MEMORY_HALF,
                    memory_part(bytes, before));
         }
@@ -277,13 +280,13 @@ enum tess_status tess__cuda_write(struct tess_kernel *kernel, size_t bytes, cons
         const size_t at = p * MEMORY_HALF, part = memory_part(bytes, at);
         char *half = state->bounce + p % 2 * MEMORY_HALF;
         if (p >= 2) /* until what this half held before has left it */
-            TESS_TRY(tess__cuda_await(state, state->bounced[p % 2]));
+            TESS_TRY(tess__cuda_await(state, state->bounced[p % 2], "writing memory"));
         memcpy(half, (const char *)host + at, part);
         CUDA_TRY(cudaMemcpyAsync((char *)device + at, half, part, cudaMemcpyHostToDevice, stream));
         CUDA_TRY(cudaEventRecord(state->bounced[p % 2], stream));
     }
     if (pieces > 0)
-        TESS_TRY(tess__cuda_await(state, state->bounced[(pieces - 1) % 2]));
+        TESS_TRY(tess__cuda_await(state, state->bounced[(pieces - 1) % 2], "writing memory"));
     return TESS_OK;
 }
 

@@ -197,7 +197,7 @@ static enum tess_status fence_wait(const struct tess_fence *fence)
     if (fence_is_pending(own))
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "kernel cuda: cannot wait for work that is being recorded as a graph");
-    return tess__cuda_await(own->owner, own->event);
+    return tess__cuda_await(own->owner, own->event, "waiting for a queue");
 }
 
 static enum tess_status fence_elapsed(const struct tess_fence *from, const struct tess_fence *to,

@@ -8,6 +8,7 @@
 #include "cuda/attention/attention_choice.h"
 
 #include "cuda/cudnn/present.h"
+#include "cuda/host.h"
 #include "cuda/products/matmul.h"
 #include "cuda/products/matmul_store.h"
 
@@ -110,7 +111,7 @@ static enum tess_status choice_time(struct tess_op *op, const struct choice_arra
     TESS_TRY(tess__cuda_attention_backward(op, a->q, a->k, a->v, a->y, a->dy, a->lse, a->dq, a->dk,
                                            a->dv));
     CUDA_TRY(cudaEventRecord(event[1], stream));
-    CUDA_TRY(cudaEventSynchronize(event[1]));
+    TESS_TRY(tess__cuda_await(tess__cuda_state(op->kernel), event[1], "measuring attention"));
     CUDA_TRY(cudaEventElapsedTime(milliseconds_out, event[0], event[1]));
     return TESS_OK;
 }
@@ -169,7 +170,8 @@ static enum tess_status choice_measure(struct tess_op *op, uint8_t *choice_out, 
         cudaMemsetAsync(memory, 0, bytes, tess__cuda_stream(op->kernel)), "cudaMemsetAsync");
     if (status == TESS_OK)
         status = choice_measure_over(&leaf, &arrays, choice_out, median_out);
-    TESS_KEEP(status, tess__cuda_status(cudaFree(memory), "cudaFree"));
+    if (!tess__cuda_hangs())
+        TESS_KEEP(status, tess__cuda_status(cudaFree(memory), "cudaFree"));
     return status;
 }
 

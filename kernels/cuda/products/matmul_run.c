@@ -1,4 +1,5 @@
 /* Types of products, which algorithms a plan accepts, and running a plan. */
+#include "cuda/host.h"
 #include "cuda/products/matmul_plan.h"
 
 enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where)
@@ -131,10 +132,8 @@ enum tess_status tess__cuda_plan_try(struct tess_kernel *kernel, struct cuda_pla
     TESS_TRY(tess__cuda_plan_point(plan, o));
     const cublasStatus_t error = plan_launch(kernel, plan, o);
     *runs_out = error == CUBLAS_STATUS_SUCCESS;
-    if (*runs_out) {
-        CUDA_TRY(cudaStreamSynchronize(tess__cuda_stream(kernel)));
-        return TESS_OK;
-    }
+    if (*runs_out)
+        return tess__cuda_drain(kernel, "trying a product");
     (void)cudaGetLastError(); /* else the next launch would report it */
     tess_log(TESS_LOG_DEBUG,
              "cuBLASLt does not run its algorithm %d for a product %lld x %lld x %lld: %s",

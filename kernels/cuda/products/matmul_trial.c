@@ -3,6 +3,7 @@
  * leaves give each leaf the bits that it has alone (tessera/kernel.h, "Rows and leaves"), and one
  * with an epilogue those of the product without?
  */
+#include "cuda/host.h"
 #include "cuda/products/matmul_plan.h"
 
 #include "base/half.h"
@@ -56,19 +57,17 @@ static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cu
     uint64_t state = seed;
     for (size_t i = 0; i < done; i += width)
         trial_draw(&state, type, numbers + i);
-    cudaStream_t stream = tess__cuda_stream(kernel);
-    cudaError_t error = cudaMemcpyAsync(memory, numbers, done, cudaMemcpyHostToDevice, stream);
+    const enum tess_status status = tess__cuda_write(kernel, done, numbers, memory);
+    free(numbers);
+    TESS_TRY(status);
     /* Whole periods are doubled until all is full: the period stays a prime. */
-    while (error == cudaSuccess && done < bytes) {
+    while (done < bytes) {
         const size_t more = done < bytes - done ? done : bytes - done;
-        error =
-            cudaMemcpyAsync((char *)memory + done, memory, more, cudaMemcpyDeviceToDevice, stream);
+        CUDA_TRY(cudaMemcpyAsync((char *)memory + done, memory, more, cudaMemcpyDeviceToDevice,
+                                 tess__cuda_stream(kernel)));
         done += more;
     }
-    if (error == cudaSuccess)
-        error = cudaStreamSynchronize(stream);
-    free(numbers);
-    return tess__cuda_status(error, "cudaMemcpyAsync of random numbers");
+    return TESS_OK;
 }
 
 /* Fills what the trial reads, otherwise in every round. */
@@ -118,6 +117,8 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
     size_t bytes;
     (void)trial_layout(p, NULL, &bytes);
     void *memory;
+    TESS_TRY(
+        tess__cuda_drain(kernel, "making room to try a product")); /* cudaMalloc may wait, too */
     cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError(); /* else the next launch would report it */
@@ -135,6 +136,8 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
 
 void tess__cuda_trial_close(struct cuda_trial *trial)
 {
+    if (tess__cuda_hangs())
+        return;
     cudaError_t error = cudaFree(trial->memory);
     if (error != cudaSuccess) /* a close does not fail; the message is there */
         (void)tess__cuda_fail(error, "cudaFree of a trial's operands");
@@ -159,9 +162,7 @@ static enum tess_status trial_same(struct tess_kernel *kernel, const struct cuda
     if (trial_writes_aux(product)) /* it has D's size */
         CUDA_TRY(tess__cuda_matmul_differ(stream, trial->d_bytes, trial->operands.aux,
                                           trial->other_aux, trial->differ));
-    CUDA_TRY(
-        cudaMemcpyAsync(&differ, trial->differ, sizeof(differ), cudaMemcpyDeviceToHost, stream));
-    CUDA_TRY(cudaStreamSynchronize(stream));
+    TESS_TRY(tess__cuda_read(kernel, sizeof(differ), trial->differ, &differ));
     *same_out = differ == 0;
     return TESS_OK;
 }

@@ -3,6 +3,7 @@
  * operands between two events. Choices are kept in a file (matmul_store.h); with a file, one rank
  * measures at a time and the others read its choice, so that all have the same bits.
  */
+#include "cuda/host.h"
 #include "cuda/products/matmul_plan.h"
 #include "cuda/products/matmul_store.h"
 
@@ -84,7 +85,7 @@ static enum tess_status tune_time(struct tess_kernel *kernel, struct cuda_plan *
         TESS_TRY(tess__cuda_plan_run(kernel, plan, operands));
     }
     CUDA_TRY(cudaEventRecord(event[1], stream));
-    CUDA_TRY(cudaEventSynchronize(event[1]));
+    TESS_TRY(tess__cuda_await(tess__cuda_state(kernel), event[1], "measuring a product"));
     float milliseconds;
     CUDA_TRY(cudaEventElapsedTime(&milliseconds, event[0], event[1]));
     *seconds_out = 1e-3 * (double)milliseconds / TUNE_TIMED_RUNS;

@@ -5,6 +5,7 @@
  */
 #include "device/madeup/madeup.h"
 
+#include "base/clock.h"
 #include "base/half.h"
 #include "cuda/host.h"
 #include "cuda/products/conv.h"
@@ -16,6 +17,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,12 +167,14 @@ static void bench_open(struct bench *b)
     b->queue.native = stream;
     b->kernel.queue = &b->queue;
     b->kernel.state = &b->state;
+    TESS(tess__cuda_memory_open(&b->kernel));
     TESS(tess__cuda_matmul_open(&b->kernel));
 }
 
 static void bench_close(struct bench *b)
 {
     tess__cuda_matmul_close(&b->kernel);
+    tess__cuda_memory_close(&b->kernel);
     assert_int_equal(cublasLtDestroy(b->state.blas), CUBLAS_STATUS_SUCCESS);
     CUDA(cudaFree(b->state.workspace));
     CUDA(cudaStreamDestroy(b->queue.native));
@@ -451,6 +455,84 @@ static void case_fast(void **state)
     bench_close(&b);
 }
 
+/* The library is asked for so many multiprocessors: it may choose otherwise, and does here. */
+static void case_sm_target(void **state)
+{
+    (void)state;
+    struct bench b;
+    int others = 0;
+    bench_open(&b);
+    assert_int_equal(tess__cuda_matmul_sm_target(&b.kernel, 5), TESS_ERR_USAGE);
+    for (int64_t at = 0; at < SHAPES; at++) {
+        const struct cuda_product p = shape(at);
+        struct cuda_plan *plan[2];
+        void *bits[2];
+        for (int i = 0; i < 2; i++) {
+            TESS(tess__cuda_matmul_sm_target(&b.kernel, i == 0 ? 0 : 3));
+            TESS(tess__cuda_plan_get(&b.kernel, &p, &plan[i]));
+            assert_non_null(plan[i]);
+            bits[i] = results(&b, plan[i], &p);
+        }
+        assert_ptr_not_equal(plan[0], plan[1]);
+        others += memcmp(bits[0], bits[1], (size_t)(p.m * p.n) * 4) != 0;
+        free(bits[0]);
+        free(bits[1]);
+    }
+    assert_in_range(others, 1, SHAPES);
+    bench_close(&b);
+}
+
+struct short_work {
+    _Atomic bool awaited;
+    double end_s;
+};
+
+static cudaError_t short_run(const void *context)
+{
+    struct short_work *work = *(struct short_work *const *)context;
+    while (!atomic_load(&work->awaited)) {
+    }
+    const double end_s = tess_clock_s() + 30e-6;
+    while (tess_clock_s() < end_s) {
+    }
+    work->end_s = tess_clock_s();
+    return cudaSuccess;
+}
+
+static int short_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+#define SHORT_WAITS 200
+
+/* The host sees the end of 30 us of work well before a millisecond is over: in a quarter of many
+ * waits at least, as the machine may be busy. */
+static void case_short_wait(void **state)
+{
+    (void)state;
+    struct bench b;
+    cudaEvent_t event;
+    double late_s[SHORT_WAITS];
+    bench_open(&b);
+    CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    for (int i = 0; i < SHORT_WAITS; i++) {
+        struct short_work work = {false, 0}, *context = &work;
+        CUDA(madeup_submit(
+            b.queue.native,
+            &(struct madeup_work){.name = "short", .run = short_run, .context = &context}));
+        CUDA(cudaEventRecord(event, b.queue.native));
+        atomic_store(&work.awaited, true);
+        TESS(tess__cuda_await(&b.state, event, "short work"));
+        late_s[i] = tess_clock_s() - work.end_s;
+    }
+    qsort(late_s, SHORT_WAITS, sizeof(late_s[0]), short_order);
+    assert_true(late_s[SHORT_WAITS / 4] < 500e-6);
+    CUDA(cudaEventDestroy(event));
+    bench_close(&b);
+}
+
 /* What has been opened runs: with every algorithm that the library names first. */
 static void case_opened_runs(void **state)
 {
@@ -506,10 +588,11 @@ static void case_convolutions(void **state)
 
 /* ---- measured choices ------------------------------------------------------------------------ */
 
-static void tuned_results(const char *path, void *bits[SHAPES])
+static void tuned_results(const char *path, int32_t sm_target, void *bits[SHAPES])
 {
     struct bench b;
     bench_open(&b);
+    TESS(tess__cuda_matmul_sm_target(&b.kernel, sm_target));
     TESS(tess__cuda_matmul_autotune(&b.kernel, true, path));
     for (int64_t at = 0; at < SHAPES; at++) {
         const struct cuda_product p = shape(at);
@@ -530,7 +613,7 @@ static void case_store(void **state)
     int number = 0;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/store", folder);
-    tuned_results(path, measured);
+    tuned_results(path, 0, measured);
     char text[16384] = "";
     FILE *file = fopen(path, "r");
     assert_non_null(file);
@@ -539,13 +622,22 @@ static void case_store(void **state)
     CUDA(cudaDriverGetVersion(&number));
     snprintf(driver, sizeof(driver), "|%d|%zu|", number, cublasLtGetVersion());
     assert_non_null(strstr(text, driver));
-    tuned_results(path, read);
+    tuned_results(path, 0, read);
     for (int64_t at = 0; at < SHAPES; at++) {
         const struct cuda_product p = shape(at);
         assert_memory_equal(measured[at], read[at], (size_t)(p.m * p.n) * 4);
         free(measured[at]);
         free(read[at]);
     }
+    /* For other multiprocessors it is another choice. */
+    tuned_results(path, 3, read);
+    for (int64_t at = 0; at < SHAPES; at++)
+        free(read[at]);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    assert_non_null(strstr(text, " sm 3\t"));
     unlink(path);
     strcat(path, ".lock");
     unlink(path);
@@ -558,6 +650,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_opened_runs), cmocka_unit_test(case_bias_gradient),
         cmocka_unit_test(case_bias),        cmocka_unit_test(case_convolutions),
         cmocka_unit_test(case_store),       cmocka_unit_test(case_fast),
+        cmocka_unit_test(case_sm_target),   cmocka_unit_test(case_short_wait),
     };
     const struct CMUnitTest mask[] = {cmocka_unit_test(case_mask)};
     if (argc > 1 && strcmp(argv[1], "mask") == 0) {

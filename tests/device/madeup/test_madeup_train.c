@@ -3,8 +3,8 @@
  * through the program. One hash of all parameters for every strategy, number of ranks and number of
  * devices, with several ranks on a device (threads) and with one each (processes over NCCL);
  * 16 and 8 bits; attention over the made-up cuDNN; graphs; and calls that fail. No rank takes
- * memory, searches a plan or connects to another one after its first step began (MADEUP_SEAL). A
- * word chooses one of the cases in main.
+ * memory, searches a plan or connects to another one after its first step began (MADEUP_SEAL), and
+ * messages are of registered memory. A word chooses one of the cases in main.
  */
 #include "harness/spawn.h"
 
@@ -109,12 +109,16 @@ static void all_same(const char *model, const struct way *way, size_t count)
 static void case_mlp(void **state)
 {
     (void)state;
-    ALL_SAME(MLP, {1, "--strategy ddp --ranks 2"}, {1, "--strategy dp --ranks 4"},
+    /* Ranks that do the same have all memory registered. */
+    setenv("MADEUP_NCCL_REGISTERED", "all", 1);
+    ALL_SAME(MLP, {1, "--strategy ddp --ranks 2"}, {4, "--strategy dp --ranks 4 --comm nccl"},
              {1, "--strategy zero1 --ranks 4"}, {2, "--strategy zero2 --ranks 4"},
              {2, "--strategy fsdp --ranks 4"}, {1, "--strategy hsdp --ranks 4"},
-             {2, "--strategy ddp --ranks 2"}, {4, "--strategy fsdp --ranks 4"},
-             {8, "--strategy ddp --ranks 8"}, {1, "--strategy pp --ranks 2"},
-             {2, "--strategy pp --ranks 2"});
+             {2, "--strategy ddp --ranks 2"},
+             {4, "--strategy fsdp --ranks 4 --comm.nccl.cta-policy zero"},
+             {8, "--strategy ddp --ranks 8"}, {1, "--strategy dp --ranks 4"});
+    setenv("MADEUP_NCCL_REGISTERED", "messages", 1);
+    ALL_SAME(MLP, {1, "--strategy pp --ranks 2"}, {2, "--strategy pp --ranks 2"});
     set_number("MADEUP_PLACES", 2); /* two hosts */
     ALL_SAME(MLP, {4, "--strategy fsdp --ranks 4"},
              {4, "--strategy ddp --ranks 4 --comm.nccl.max-ctas 4 --comm.nccl.scratch 64Ki"});
@@ -270,24 +274,70 @@ static void fails_cudnn(const char *fault, const char *words, const char *part)
         fail_msg("%s, %s ended with %d:\n%s%s", fault, words, code, spawn.out, spawn.err);
 }
 
+/* The folder of the user's cache, and what was kept there. */
+static void cudnn_forget(const char *folder)
+{
+    static const char *const files[] = {"/tessera/cuda-products.txt",
+                                        "/tessera/cuda-products.txt.lock", "/tessera", ""};
+    for (int i = 0; i < 4; i++) {
+        char file[64];
+        snprintf(file, sizeof(file), "%s%s", folder, files[i]);
+        assert_int_equal(remove(file), 0);
+    }
+    unsetenv("XDG_CACHE_HOME");
+}
+
+/* What was kept for one model of GPU: 1, cuDNN; 2, our own kernels. */
+static long cudnn_kept(const char *folder, int model)
+{
+    char file[64], text[8192] = "", key[64];
+    snprintf(file, sizeof(file), "%s/tessera/cuda-products.txt", folder);
+    FILE *stream = fopen(file, "r");
+    assert_non_null(stream);
+    assert_in_range(fread(text, 1, sizeof(text) - 1, stream), 1, sizeof(text) - 2);
+    fclose(stream);
+    snprintf(key, sizeof(key), "attention|a made-up GPU, model %d|", model);
+    const char *at = strstr(text, key);
+    assert_non_null(at);
+    at = strchr(at, '\t');
+    assert_non_null(at);
+    return strtol(at, NULL, 16);
+}
+
 /* The choice is kept, so all runs make the same, on any number of ranks. */
 static void cudnn_auto(const char own[17], const char cudnn[17])
 {
-    char folder[] = "/tmp/madeup-XXXXXX", file[64], one[17], other[17];
+    char folder[] = "/tmp/madeup-XXXXXX", one[17], other[17];
     assert_non_null(mkdtemp(folder));
     setenv("XDG_CACHE_HOME", folder, 1);
     hash_of(1, GPT_BF16, "--cuda.attention auto", one);
     assert_true(strcmp(one, own) == 0 || strcmp(one, cudnn) == 0);
     hash_of(4, GPT_BF16, "--cuda.attention auto --strategy fsdp+tp --ranks 4", other);
     assert_string_equal(one, other);
-    snprintf(file, sizeof(file), "%s/tessera/cuda-products.txt", folder);
-    assert_int_equal(unlink(file), 0);
-    snprintf(file, sizeof(file), "%s/tessera/cuda-products.txt.lock", folder);
-    assert_int_equal(unlink(file), 0);
-    snprintf(file, sizeof(file), "%s/tessera", folder);
-    assert_int_equal(rmdir(file), 0);
-    assert_int_equal(rmdir(folder), 0);
-    unsetenv("XDG_CACHE_HOME");
+    cudnn_forget(folder);
+}
+
+/* Ranks on GPUs of two models, each of which finds the other way the faster: all take our own. */
+static void cudnn_settles(const char own[17])
+{
+    static const char *const slow[] = {
+        "attention_plain.cu:0:20,cudnnBackendExecute:1:60",
+        "attention_plain.cu:1:20,cudnnBackendExecute:0:60",
+    };
+    setenv("MADEUP_MODELS", "1", 1);
+    for (int i = 0; i < 2; i++) {
+        char folder[] = "/tmp/madeup-XXXXXX", hash[17];
+        assert_non_null(mkdtemp(folder));
+        setenv("XDG_CACHE_HOME", folder, 1);
+        setenv("MADEUP_SLOW", slow[i], 1);
+        hash_of(2, GPT_BF16, "--cuda.attention auto --strategy ddp --ranks 2", hash);
+        assert_string_equal(hash, own);
+        unsetenv("MADEUP_SLOW");
+        assert_int_equal(cudnn_kept(folder, i), 1);
+        assert_int_equal(cudnn_kept(folder, 1 - i), 2);
+        cudnn_forget(folder);
+    }
+    unsetenv("MADEUP_MODELS");
 }
 
 static void case_cudnn(void **state)
@@ -305,6 +355,7 @@ static void case_cudnn(void **state)
     hash_of(1, GPT_BF16, "--cuda.attention cudnn --cuda.graph on", other);
     assert_string_equal(one, other);
     cudnn_auto(own, one);
+    cudnn_settles(own);
     fails_cudnn("cudnnCreate:1", "--cuda.attention cudnn", "cuDNN: ");
     fails_cudnn("cudnnBackendFinalize:9", "--cuda.attention cudnn", "cuDNN: ");
     fails_cudnn("cudnnBackendExecute:2", "--cuda.attention cudnn", "cuDNN: ");
@@ -377,6 +428,15 @@ static void case_hangs(void **state)
     /* Ranks also wait for each other to open, which takes a sanitizer some tenths of a second. */
     hangs("update.cu:1", 1, "--timeout 1 --strategy ddp --ranks 2", "has not ended after 10 s");
     hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
+    /* Before the first step: a copy of what products are tried with; a rank that never comes. */
+    hangs("cudaMemcpyAsync:1", 1, "--timeout 0.2",
+          "writing memory: what was queued has not ended after 2 s");
+    hangs("cudaMemsetAsync:2", 1, "--timeout 0.2",
+          "making room to try a product: what was queued has not ended after 2 s");
+    hangs("ncclCommInitRankConfig:1:1", 2, "--timeout 2 --strategy fsdp --ranks 2",
+          "rank 0: ncclCommInitRankConfig did not end within 2 s: rank 1 is starting");
+    /* A rank that is killed, for it waits for its device, which another thread of it has seen. */
+    hangs("update.cu:1:1", 2, "--timeout 0.5 --strategy ddp --ranks 2", "did not end within 0.5 s");
 }
 
 int main(int argc, char **argv)
@@ -391,7 +451,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_narrowed),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
-        setenv("MADEUP_SEAL", "step", 1) != 0)
+        setenv("MADEUP_SEAL", "step", 1) != 0 ||
+        setenv("MADEUP_NCCL_REGISTERED", "messages", 1) != 0)
         return 2;
     cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(all, NULL, NULL);
