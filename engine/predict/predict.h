@@ -1,0 +1,78 @@
+/*
+ * How long a training step will take, without running it: the engine's own step, its strategies,
+ * schedule and optimizer, in virtual time. Operations compute nothing and advance a clock by what
+ * the profile of a device says (profile.h); calls of communicators move nothing and take as long as
+ * links need (network.h). So what overlaps, what is exposed, and how many bytes are sent is what
+ * the strategies do, not a formula about them.
+ *
+ * One rank of each stage of the pipeline runs, in a thread of its own: the first along the data and
+ * the tensor axis, whose other ranks do the same at the same time. Results are the same bits in
+ * every call.
+ */
+#ifndef TESSERA_PREDICT_PREDICT_H
+#define TESSERA_PREDICT_PREDICT_H
+
+#include "config/config.h"
+#include "data/data.h"
+#include "predict/profile.h"
+#include "tessera/memory.h"
+
+struct tess_network; /* predict/network.h */
+
+/* The groups of ranks that a call may be of: along each axis of the mesh, and all ranks. */
+#define TESS_PREDICT_ALL    TESS_AXIS_COUNT
+#define TESS_PREDICT_GROUPS (TESS_AXIS_COUNT + 1)
+
+/*
+ * One stage of the pipeline: its first rank. Seconds are of one step of that rank; data to other
+ * add up to busy_s, the time in which the device (without a queue: the core) works, and
+ *
+ *     step_s = busy_s + all of exposed_s + launch_s + what it waits for the host's end of a step
+ */
+struct tess_prediction_stage {
+    double step_s;
+    double data_s, forward_s, backward_s, optim_s, other_s; /* working */
+    double busy_s;
+    double exposed_s[TESS_PREDICT_GROUPS]; /* waiting for calls of a group */
+    double hidden_s;                       /* calls under way behind work, each moment once */
+    double
+        bubble_s; /* of exposed_s along the stages: waiting for a message that was not sent yet */
+    double launch_s;                          /* the device waits for the host */
+    uint64_t sent_bytes[TESS_PREDICT_GROUPS]; /* by this rank in a step */
+    uint64_t memory[TESS_MEMORY_KIND_COUNT];  /* bytes by kind, as tess_engine_memory has them */
+    uint64_t memory_total;                    /* of the arena: all kinds on the device */
+    uint64_t memory_beside;                   /* staging and copies, of the host */
+};
+
+struct tess_prediction {
+    double step_s;   /* of the slowest stage, and so of all in the long run */
+    int32_t slowest; /* stage that takes it and has the least idle time */
+    int32_t fullest; /* stage of the rank whose arena is the largest */
+    int32_t stage_count;
+    struct tess_prediction_stage *stage;      /* [stage_count], in order */
+    uint64_t sent_bytes[TESS_PREDICT_GROUPS]; /* of the rank that sends the most along each */
+    double flops; /* of a step, all ranks, as tess_flops_causal counts */
+    double mfu;   /* of the profile's peak in the run's type; NaN where that is not known */
+    /* What the slowest stage loses the most time to: "4.1 ms of all_gather over data exposed before
+     * unit block5", "products", "memory passes", "launches", "bubble". */
+    char limited_by[160];
+};
+
+/*
+ * Predict a step of the configuration in its steady state, on the devices of `profile`, connected
+ * by `network`. Everything that a run of it would refuse is refused with the same message. The
+ * number of ranks is config->run.ranks; memory of the process grows with the stages, not with the
+ * ranks.
+ *
+ * config->kernel is the backend whose memory is planned; it is asked what it supports and needs,
+ * and not opened otherwise. dataset: sizes alone are read. TESS_ERR_UNSUPPORTED where a step does
+ * something that is not modelled (audits, --debug, a strategy's groups that are not known).
+ */
+enum tess_status tess_predict_step(const struct tess_config *config,
+                                   const struct tess_dataset *dataset,
+                                   const struct tess_profile *profile,
+                                   const struct tess_network *network,
+                                   struct tess_prediction *prediction_out);
+void tess_prediction_fini(struct tess_prediction *prediction); /* accepts a zeroed one */
+
+#endif
