@@ -1,0 +1,155 @@
+/* Seconds of calls, from links; see network.h. */
+#include "predict/network.h"
+
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static int32_t network_least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Members are `stride` places apart: how many of them a host has. */
+static int32_t network_on_host(const struct tess_cluster *cluster, int32_t ranks, int32_t stride)
+{
+    const int32_t fit = cluster->host_ranks / stride;
+    return network_least(ranks, fit > 1 ? fit : 1);
+}
+
+/* What one rank sends to other hosts: its share of the host's cards while all ranks send, and of
+ * the switch's way up where the group's hosts have several switches. */
+static double network_share(const struct tess_cluster *cluster, int64_t span)
+{
+    const double share = cluster->host_net_bytes_per_s / cluster->host_ranks;
+    const double own =
+        share < cluster->rank_net_bytes_per_s ? share : cluster->rank_net_bytes_per_s;
+    const int64_t below = (int64_t)cluster->rack_hosts * cluster->host_ranks;
+    return below > 0 && span > below ? own * cluster->rack_share : own;
+}
+
+static struct tess_network_group network_group(const struct tess_cluster *cluster, int32_t ranks,
+                                               int32_t stride)
+{
+    struct tess_network_group group = {
+        .ranks = ranks,
+        .host_ranks = network_on_host(cluster, ranks, stride),
+        .host_bytes_per_s = cluster->host_bytes_per_s,
+        .net_bytes_per_s = network_share(cluster, (int64_t)ranks * stride),
+    };
+    group.hosts = (ranks + group.host_ranks - 1) / group.host_ranks;
+    return group;
+}
+
+void tess_network_make(const struct tess_cluster *cluster, const struct tess_mesh *mesh,
+                       struct tess_network *network_out)
+{
+    const int32_t *count = mesh->count;
+    *network_out = (struct tess_network){.cluster = *cluster};
+    struct tess_network_group *group = network_out->group;
+    group[TESS_AXIS_TENSOR] = network_group(cluster, count[TESS_AXIS_TENSOR], 1);
+    group[TESS_AXIS_DATA] = network_group(cluster, count[TESS_AXIS_DATA], count[TESS_AXIS_TENSOR]);
+    group[TESS_AXIS_STAGE] = network_group(cluster, count[TESS_AXIS_STAGE],
+                                           count[TESS_AXIS_TENSOR] * count[TESS_AXIS_DATA]);
+    group[TESS_AXIS_COUNT] = network_group(cluster, mesh->rank_count, 1);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+struct network_call {
+    const struct tess_cluster *cluster;
+    struct tess_network_group group; /* of the ranks that call */
+    bool ring;                       /* both levels at once */
+    bool levels;                     /* else each rank sends to each other one itself */
+    double bytes;
+};
+
+static bool network_is_power(int32_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
+/* Steps one after the other: of a ring, or of a tree and back where that is fewer. */
+static double network_steps(int32_t ranks)
+{
+    const double tree = 2 * ceil(log2((double)ranks));
+    return ranks - 1 < tree ? ranks - 1 : tree;
+}
+
+static double network_divide(double bytes, double bytes_per_s)
+{
+    return bytes > 0 ? bytes / bytes_per_s : 0;
+}
+
+/* Every rank's part comes to all ranks, or all ranks' parts of it to each. */
+static double network_spread(const struct network_call *call)
+{
+    const struct tess_network_group *group = &call->group;
+    const double h = group->host_ranks, m = group->hosts, k = group->ranks;
+    const double within = call->levels ? (h - 1) / h : (h - 1) / k;
+    const double between = m == 1 ? 0 : call->levels ? (m - 1) / m / h : (k - h) / k;
+    const double within_s = network_divide(within * call->bytes, group->host_bytes_per_s);
+    const double between_s = network_divide(between * call->bytes, group->net_bytes_per_s);
+    return (call->ring ? fmax(within_s, between_s) : within_s + between_s) +
+           network_steps(group->host_ranks) * call->cluster->host_hop_s +
+           network_steps(group->hosts) * call->cluster->net_hop_s;
+}
+
+/* One rank sends to all others, or receives from them, so many bytes. */
+static double network_root(const struct network_call *call, double bytes)
+{
+    const struct tess_network_group *group = &call->group;
+    const bool far = group->hosts > 1;
+    return network_divide(bytes, far ? group->net_bytes_per_s : group->host_bytes_per_s) +
+           ceil(log2((double)group->ranks)) *
+               (far ? call->cluster->net_hop_s : call->cluster->host_hop_s);
+}
+
+static double network_message(const struct network_call *call)
+{
+    const struct tess_network_group *group = &call->group;
+    const bool far = group->hosts > 1; /* the slowest neighbours */
+    return network_divide(call->bytes, far ? group->net_bytes_per_s : group->host_bytes_per_s) +
+           (far ? call->cluster->net_hop_s : call->cluster->host_hop_s);
+}
+
+static double network_moved_s(const struct network_call *call, enum tess_collective collective)
+{
+    switch (collective) {
+    case TESS_COLLECTIVE_ALL_REDUCE:
+        return 2 * network_spread(call);
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        return network_spread(call);
+    case TESS_COLLECTIVE_SEND:
+    case TESS_COLLECTIVE_RECV:
+        return network_message(call);
+    case TESS_COLLECTIVE_BROADCAST:
+    case TESS_COLLECTIVE_REDUCE:
+        return network_root(call, call->bytes);
+    default: /* a barrier */
+        return network_root(call, 0);
+    }
+}
+
+double tess_network_s(const struct tess_network *network, int32_t group,
+                      enum tess_collective collective, enum tess_order order, int32_t ranks,
+                      double bytes)
+{
+    struct network_call call = {.cluster = &network->cluster,
+                                .group = network->group[group],
+                                .ring = order == TESS_ORDER_FAST,
+                                .bytes = bytes};
+    if (ranks < 2)
+        return 0;
+    call.group.ranks = ranks;
+    call.group.host_ranks = network_least(call.group.host_ranks, ranks);
+    call.group.hosts = (ranks + call.group.host_ranks - 1) / call.group.host_ranks;
+    call.levels = collective != TESS_COLLECTIVE_ALL_TO_ALL &&
+                  (call.ring || network_is_power(call.group.host_ranks));
+    return network->cluster.call_s + network_moved_s(&call, collective);
+}

@@ -1,0 +1,73 @@
+/*
+ * How long a call of a communicator takes on a cluster: links and how many ranks share them, in two
+ * levels, within a host and between hosts, as comm/nccl sends. Pure arithmetic; measures nothing.
+ *
+ * A call over k ranks, h of them on each of m hosts, of n bytes of the whole array (for a message
+ * its own). B and b are what one rank sends in a second within its host and between hosts while all
+ * ranks of its host do the same.
+ *
+ *     all-gather, reduce-scatter     within  (h-1)/h n / B        between  (m-1)/m n/h / b
+ *     all-reduce                     twice that
+ *     all-to-all                     within  (h-1)/k n / B        between  (k-h)/k n / b
+ *     one rank to all or all to one  n / b, or n / B on one host
+ *     message                        n / B, or n / b where the two are on different hosts
+ *
+ * Both levels work at once in a ring (--reduce fast), one after the other in canonical order;
+ * there, where h is no power of two, every rank sends to every other one as in an all-to-all. Each
+ * step of a ring, or level of a tree where that is fewer, costs the latency of its link.
+ */
+#ifndef TESSERA_PREDICT_NETWORK_H
+#define TESSERA_PREDICT_NETWORK_H
+
+#include "tessera/comm.h"
+#include "tessera/strategy.h"
+
+struct tess_topology;
+
+/* What matters of the machines, whatever the mesh. All bandwidths are bytes/s of one direction. */
+struct tess_cluster {
+    char source[160];                     /* "8 hosts of 8 H100, ...", for people */
+    int32_t ranks;                        /* places for them, host by host in the natural order */
+    int32_t host_ranks;                   /* of each host but the last; >= 1 */
+    int32_t rack_hosts;                   /* hosts below a switch; 0: no further level */
+    double host_bytes_per_s;              /* of a rank to others of its host */
+    double host_net_bytes_per_s;          /* of all ranks of a host to other hosts; 0: one host */
+    double rank_net_bytes_per_s;          /* of one of them at most */
+    double rack_share;                    /* of that, what is left beyond the switch: 0 .. 1 */
+    double call_s, host_hop_s, net_hop_s; /* of a call; of each step within and between hosts */
+};
+
+/* Hosts as they are sold with this device, "h100-80": eight of them with their links and cards.
+ * TESS_ERR_USAGE with the known names. */
+enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
+                                        struct tess_cluster *cluster_out);
+/* Of a description that was read (topology/machine/topology.h); all of its devices. TESS_ERR_DATA
+ * where hosts have different numbers of devices, or do not reach each other. */
+enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, const char *name,
+                                          struct tess_cluster *cluster_out);
+/* Ranks on the processor of one host, of which one copies so many bytes in a second. */
+void tess_cluster_of_host(int32_t ranks, double copy_bytes_per_s, struct tess_cluster *cluster_out);
+
+/* A group of ranks: along an axis of the mesh, or all of them. */
+struct tess_network_group {
+    int32_t ranks;
+    int32_t host_ranks, hosts;                /* members on each host, and hosts */
+    double host_bytes_per_s, net_bytes_per_s; /* B and b above */
+};
+
+/* The groups along each axis, and of all ranks: group number TESS_AXIS_COUNT. */
+struct tess_network {
+    struct tess_cluster cluster;
+    struct tess_network_group group[TESS_AXIS_COUNT + 1];
+};
+
+/* Ranks in the mesh's order on the cluster's places. Pure; mesh->count and rank_count are read. */
+void tess_network_make(const struct tess_cluster *cluster, const struct tess_mesh *mesh,
+                       struct tess_network *network_out);
+
+/* Seconds of a call over `ranks` neighbours of a group, bytes as above. Pure; 0 for one rank. */
+double tess_network_s(const struct tess_network *network, int32_t group,
+                      enum tess_collective collective, enum tess_order order, int32_t ranks,
+                      double bytes);
+
+#endif

@@ -1,0 +1,226 @@
+/* Clusters: as they are sold, as they are described in a file, and the ranks of one host. */
+#include "predict/network.h"
+
+#include "tessera/check.h"
+#include "topology/machine/rates.h"
+#include "topology/machine/route.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GB 1e9
+
+/*
+ * NCCL 2.28's own model of latencies (graph/tuning.cc: baseLat and hwLat of rings in its protocol
+ * for middle sizes, LL128): a call, a step over NVLink, a step over a network. PCIe: the same
+ * table.
+ */
+#define CLUSTER_CALL_S   14e-6
+#define CLUSTER_NVLINK_S 1.9e-6
+#define CLUSTER_PCI_S    2.5e-6
+#define CLUSTER_NET_S    4e-6
+
+/* ---- as they are sold ------------------------------------------------------------------------ */
+
+/*
+ * Hosts of eight, GB/s of a GPU to the others of its host, of all its host's cards, and of one card
+ * as one GPU reaches it. NVLink by rates.h, links x one link; PCIe x16 in front of a card of
+ * 400 Gb/s gives 48 in NCCL's model.
+ *
+ *   H100, H200   DGX H100 and H200 user guide: 18 NVLinks, eight cards of 400 Gb/s
+ *   A100         DGX A100 user guide: 12 NVLinks, eight cards of 200 Gb/s, which PCIe 4 x16 makes
+ * 24 B200         DGX B200 user guide: 18 NVLinks of the fifth generation, eight cards of 400 Gb/s
+ *   L40S         no such machine is the standard one: PCIe 4, four cards of 200 Gb/s are assumed
+ */
+static const struct {
+    const char *word, *text; /* what a device's name begins with */
+    double host_gbs, cards_gbs, card_gbs, hop_s;
+} cluster_known[] = {
+    {"h100", "H100", 18 * TESS_GBS_NVLINK_SM90, 8 * 48.0, 48, CLUSTER_NVLINK_S},
+    {"h200", "H200", 18 * TESS_GBS_NVLINK_SM90, 8 * 48.0, 48, CLUSTER_NVLINK_S},
+    {"a100", "A100", 12 * TESS_GBS_NVLINK_SM70, 8 * 24.0, 24, CLUSTER_NVLINK_S},
+    {"b200", "B200", 18 * TESS_GBS_NVLINK_SM100, 8 * 48.0, 48, CLUSTER_NVLINK_S},
+    {"l40s", "L40S", 24, 4 * 24.0, 24, CLUSTER_PCI_S},
+};
+
+#define CLUSTER_KNOWN (sizeof(cluster_known) / sizeof(*cluster_known))
+#define CLUSTER_HOST  8
+
+enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
+                                        struct tess_cluster *cluster_out)
+{
+    size_t i = 0;
+    while (i < CLUSTER_KNOWN &&
+           strncmp(device, cluster_known[i].word, strlen(cluster_known[i].word)) != 0)
+        i++;
+    if (i == CLUSTER_KNOWN)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--device %.60s: hosts are known with h100, h200, a100, b200 and l40s; describe "
+                  "others with --cluster FILE",
+                  device);
+    const int32_t host_ranks = ranks < CLUSTER_HOST ? ranks : CLUSTER_HOST;
+    const int32_t hosts = (ranks + host_ranks - 1) / host_ranks;
+    *cluster_out = (struct tess_cluster){
+        .ranks = ranks,
+        .host_ranks = host_ranks,
+        .host_bytes_per_s = cluster_known[i].host_gbs * GB,
+        .host_net_bytes_per_s = hosts > 1 ? cluster_known[i].cards_gbs * GB : 0,
+        .rank_net_bytes_per_s = cluster_known[i].card_gbs * GB,
+        .rack_share = 1,
+        .call_s = CLUSTER_CALL_S,
+        .host_hop_s = cluster_known[i].hop_s,
+        .net_hop_s = CLUSTER_NET_S,
+    };
+    snprintf(cluster_out->source, sizeof(cluster_out->source),
+             "%d host%s of %d %s, %.0f GB/s between GPUs, %.0f GB/s of network a host", (int)hosts,
+             hosts > 1 ? "s" : "", (int)host_ranks, cluster_known[i].text,
+             cluster_known[i].host_gbs, hosts > 1 ? cluster_known[i].cards_gbs : 0);
+    return TESS_OK;
+}
+
+void tess_cluster_of_host(int32_t ranks, double copy_bytes_per_s, struct tess_cluster *cluster_out)
+{
+    *cluster_out = (struct tess_cluster){
+        .ranks = ranks,
+        .host_ranks = ranks,
+        .host_bytes_per_s = copy_bytes_per_s,
+        .rack_share = 1,
+        .call_s = 1e-6, /* of the order of a wake-up; ranks on one host meet in shared memory */
+        .host_hop_s = 1e-6,
+    };
+    snprintf(cluster_out->source, sizeof(cluster_out->source), "%d rank%s on this host", (int)ranks,
+             ranks > 1 ? "s" : "");
+}
+
+/* ---- as they are described ------------------------------------------------------------------- */
+
+static int32_t cluster_host(const struct tess_topology *topology, int32_t device)
+{
+    return topology->node[topology->device[device]].host;
+}
+
+/* Devices are host by host: how many each host has, the same of all. */
+static enum tess_status cluster_count(const struct tess_topology *topology, const char *name,
+                                      int32_t *host_ranks_out)
+{
+    const int32_t count = topology->device_count;
+    int32_t of_first = 1;
+    while (of_first < count && cluster_host(topology, of_first) == cluster_host(topology, 0))
+        of_first++;
+    for (int32_t d = 0; d < count; d++)
+        if (count % of_first != 0 ||
+            cluster_host(topology, d) != cluster_host(topology, d / of_first * of_first) ||
+            (d > 0 && d % of_first == 0 &&
+             cluster_host(topology, d) == cluster_host(topology, d - 1)))
+            TESS_FAIL(TESS_ERR_DATA,
+                      "%s: hosts have different numbers of devices, which a plan of equal ranks "
+                      "does not model: describe those alone that have the same number",
+                      name);
+    *host_ranks_out = of_first;
+    return TESS_OK;
+}
+
+/* GB/s into the network by all links that leave a host. */
+static double cluster_edge(const struct tess_topology *topology, int32_t host)
+{
+    double gbs = 0;
+    for (int32_t l = 0; l < topology->link_count; l++) {
+        const struct tess_topo_link *link = &topology->link[l];
+        const bool leaves = topology->node[link->from].host == host &&
+                            topology->node[link->to].kind == TESS_NODE_NET &&
+                            topology->node[link->to].host != host;
+        gbs += leaves ? link->gbs : 0;
+    }
+    return gbs;
+}
+
+/* Switch of the first host: how many hosts are below it, and which share of what these send it can
+ * pass on to other switches. */
+static void cluster_rack(const struct tess_topology *topology, int32_t hosts,
+                         struct tess_cluster *cluster)
+{
+    int32_t leaf = -1, below = 0;
+    double up = 0, down = 0;
+    for (int32_t l = 0; l < topology->link_count && leaf < 0; l++)
+        if (topology->node[topology->link[l].from].host == cluster_host(topology, 0) &&
+            topology->node[topology->link[l].to].kind == TESS_NODE_NET)
+            leaf = topology->link[l].to;
+    int32_t last = -1;
+    for (int32_t l = 0; l < topology->link_count && leaf >= 0; l++) {
+        const struct tess_topo_link *link = &topology->link[l];
+        const int32_t from = topology->node[link->from].host;
+        if (link->to == leaf && from >= 0) {
+            below += from != last;
+            last = from;
+            down += link->gbs;
+        } else if (link->from == leaf && topology->node[link->to].kind == TESS_NODE_NET) {
+            up += link->gbs;
+        }
+    }
+    cluster->rack_share = 1;
+    if (below == 0 || below >= hosts || up <= 0)
+        return;
+    cluster->rack_hosts = below;
+    cluster->rack_share = up < down ? up / down : 1;
+}
+
+/* The narrowest way from device `from` to the next one and, between hosts, to its like. */
+static enum tess_status cluster_ways(const struct tess_topology *topology, int32_t host_ranks,
+                                     struct tess_cluster *cluster, bool *nvlink_out)
+{
+    struct tess_route_search *search = NULL;
+    struct tess_routes row = {0};
+    enum tess_status status = TESS_OK;
+    cluster->host_bytes_per_s = 0;
+    *nvlink_out = true;
+    TESS_TRY(tess_route_search_open(topology, &search));
+    for (int32_t d = 0; status == TESS_OK && d < host_ranks; d++) {
+        status = tess_route_from(search, d, &row);
+        if (status != TESS_OK)
+            break;
+        const struct tess_route *next = &row.route[(d + 1) % host_ranks];
+        const struct tess_route *like =
+            &row.route[topology->device_count > host_ranks ? host_ranks + d : d];
+        if (host_ranks > 1 && (d == 0 || next->gbs * GB < cluster->host_bytes_per_s))
+            cluster->host_bytes_per_s = next->gbs * GB;
+        if (d == 0 || like->gbs * GB < cluster->rank_net_bytes_per_s)
+            cluster->rank_net_bytes_per_s = like->gbs * GB;
+        *nvlink_out = *nvlink_out && next->kind <= TESS_PATH_NVB;
+        if (next->kind == TESS_PATH_NONE || like->kind == TESS_PATH_NONE)
+            status = tess_fail(TESS_ERR_DATA, "device %d does not reach the others", (int)d);
+        tess_routes_free(&row);
+        row = (struct tess_routes){0};
+    }
+    tess_route_search_close(search);
+    return status;
+}
+
+enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, const char *name,
+                                          struct tess_cluster *cluster_out)
+{
+    struct tess_cluster cluster = {.ranks = topology->device_count};
+    bool nvlink = false;
+    TESS_TRY(cluster_count(topology, name, &cluster.host_ranks));
+    const int32_t hosts = cluster.ranks / cluster.host_ranks;
+    TESS_TRY(cluster_ways(topology, cluster.host_ranks, &cluster, &nvlink));
+    if (hosts > 1) {
+        cluster.host_net_bytes_per_s = cluster_edge(topology, cluster_host(topology, 0)) * GB;
+        cluster_rack(topology, hosts, &cluster);
+    } else {
+        cluster.rank_net_bytes_per_s = 0;
+        cluster.rack_share = 1;
+    }
+    if ((cluster.host_ranks > 1 && cluster.host_bytes_per_s <= 0) ||
+        (hosts > 1 && (cluster.host_net_bytes_per_s <= 0 || cluster.rank_net_bytes_per_s <= 0)))
+        TESS_FAIL(TESS_ERR_DATA, "%s: it has no links between %s", name,
+                  hosts > 1 && cluster.host_net_bytes_per_s <= 0 ? "hosts" : "devices");
+    cluster.call_s = CLUSTER_CALL_S;
+    cluster.host_hop_s = nvlink ? CLUSTER_NVLINK_S : CLUSTER_PCI_S;
+    cluster.net_hop_s = CLUSTER_NET_S;
+    snprintf(cluster.source, sizeof(cluster.source),
+             "%.60s: %d host%s of %d, %.4g GB/s between neighbours, %.4g GB/s of network a host",
+             name, (int)hosts, hosts > 1 ? "s" : "", (int)cluster.host_ranks,
+             cluster.host_bytes_per_s / GB, cluster.host_net_bytes_per_s / GB);
+    *cluster_out = cluster;
+    return TESS_OK;
+}
