@@ -134,6 +134,9 @@ if(PROTOBUF_C_FOUND AND PROTOC_C)
     # Generated: not held to our warnings.
     set_source_files_properties(${proto}/tensorboard.pb-c.c PROPERTIES COMPILE_OPTIONS "-w")
 endif()
+tess_room(predict PROGRAM FOLDERS engine/predict SEES ${engine} engine/predict ${machines}
+    KERNELS kernel_open.h
+    LINKS Threads::Threads)
 tess_room(study PROGRAM FOLDERS engine/study
     SEES ${engine} engine/job engine/text engine/run engine/study topology/machine/rates.h
     LINKS PkgConfig::JANSSON)

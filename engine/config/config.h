@@ -215,6 +215,11 @@ struct tess_mesh tess_mesh_at(const struct tess_mesh *mesh, int32_t rank);
 /* The rank at these places. Pure. */
 int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_COUNT]);
 
+/* Is the group along the axis that of all ranks? It is where the data or stage axis is alone. The
+ * tensor axis has one of its own also then, so that its crossings are counted apart from sums over
+ * all ranks. Pure. */
+bool tess_mesh_is_whole(const struct tess_mesh *mesh, enum tess_axis axis);
+
 /* ---- config_grid.c --------------------------------------------------------------------------- */
 
 /* Is every rank's share of the leaves, and of each micro-batch, a whole subtree of the sum's tree?

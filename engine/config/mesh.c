@@ -23,3 +23,9 @@ int32_t tess_mesh_rank(const struct tess_mesh *mesh, const int32_t at[TESS_AXIS_
         rank = rank * mesh->count[mesh_order[i]] + at[mesh_order[i]];
     return rank;
 }
+
+bool tess_mesh_is_whole(const struct tess_mesh *mesh, enum tess_axis axis)
+{
+    return mesh->count[axis] == mesh->rank_count &&
+           (axis != TESS_AXIS_TENSOR || mesh->rank_count == 1);
+}

@@ -178,10 +178,11 @@ static enum tess_status batches_next(struct tess_engine *engine, struct tess_loa
     const struct tess_batches *batches = &engine->batches;
     struct tess_queue *queue = engine->kernel->queue;
     int64_t rows;
-    void *input;
-    int32_t *label;
+    void *input = NULL;
+    int32_t *label = NULL;
     TESS_TRY(queue->ops->wait(batches->sent));
-    TESS_TRY(tess_loader_next(loader, &input, &label, &rows));
+    if (!engine->hollow)
+        TESS_TRY(tess_loader_next(loader, &input, &label, &rows));
     batches_place(engine, micro, input_out, label_out);
     TESS_TRY(tess_upload(engine->kernel, (size_t)batches->bytes, input, *input_out));
     TESS_TRY(tess_upload(engine->kernel, (size_t)batches->label_bytes, label, *label_out));
@@ -205,7 +206,8 @@ enum tess_status tess__batches_next(struct tess_engine *engine, enum tess_batch 
                                  : kind == TESS_BATCH_AUDIT ? engine->audit.loader
                                                             : engine->batches.loader;
     int64_t rows;
-    if (engine->plan.skips_input) { /* another rank loads */
+    /* Another rank loads, or nobody does. */
+    if (engine->plan.skips_input || (engine->hollow && !kernel->ops->far_memory)) {
         *input_out = tess_memory_get(engine->memory, engine->batches.input[0]);
         *label_out = tess_memory_get(engine->memory, engine->batches.label[0]);
         return TESS_OK;
@@ -267,6 +269,8 @@ enum tess_status tess__batches_open(struct tess_engine *engine)
         return TESS_OK;
     if (kernel->ops->far_memory)
         TESS_TRY(kernel->queue->ops->fence_open(kernel, &engine->batches.sent));
+    if (engine->hollow)
+        return TESS_OK;
     struct tess_loader_config config = {
         .dataset = engine->dataset,
         .options = engine->config->loader,

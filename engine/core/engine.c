@@ -232,6 +232,11 @@ int64_t tess_engine_model_size(const struct tess_engine *engine)
     return tess_declare_size(&engine->model);
 }
 
+const struct tess_board *tess_engine_board(const struct tess_engine *engine)
+{
+    return engine->board;
+}
+
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane)
 {
     engine->trace = lane;

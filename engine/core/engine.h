@@ -10,6 +10,7 @@
 #include "tessera/comm.h"
 #include "tessera/memory.h"
 
+struct tess_board;
 struct tess_engine;
 struct tess_trace_lane;
 struct tess_world;
@@ -25,6 +26,12 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
 enum tess_status tess_engine_open(const struct tess_config *config,
                                   const struct tess_dataset *dataset, struct tess_comm *comm,
                                   struct tess_world *world, struct tess_engine **engine_out);
+/*
+ * Open a planned engine whose kernel computes nothing, for steps in virtual time: parameters get no
+ * values, no batches are loaded, and neither host nor device memory is read for what it holds.
+ * comm: of that many ranks, borrowed. After an error the engine is to be closed. Collective.
+ */
+enum tess_status tess_engine_open_hollow(struct tess_engine *engine, struct tess_comm *comm);
 void tess_engine_close(struct tess_engine *engine); /* NULL is allowed */
 
 /*
@@ -161,6 +168,8 @@ const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t ind
 struct tess_shape tess_engine_param_shape(const struct tess_engine *engine, int32_t index);
 /* Elements of all parameters of the model: its size as papers give it. */
 int64_t tess_engine_model_size(const struct tess_engine *engine);
+/* What the engine does, as it shows it. Valid as long as the engine. */
+const struct tess_board *tess_engine_board(const struct tess_engine *engine);
 /* Record what the engine does from here on; lane is borrowed, NULL records nothing. */
 void tess_engine_trace(struct tess_engine *engine, struct tess_trace_lane *lane);
 /* Bytes this rank sends in one step by the strategy's formula; 0 when it has none. */

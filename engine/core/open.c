@@ -77,19 +77,14 @@ static void open_clear(struct tess_engine *engine)
                   tess_memory_get(engine->memory, zero[i]));
 }
 
-/*
- * This rank's group along each axis: those that share its places on the other two. Where the data
- * or stage axis is alone that is the group of all; the tensor axis has one of its own also then, so
- * that its crossings are counted apart from sums over all ranks.
- */
+/* This rank's group along each axis: those that share its places on the other two. */
 static enum tess_status open_groups(struct tess_engine *engine)
 {
     const struct tess_mesh *mesh = &engine->plan.mesh;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         struct tess_mesh first = *mesh;
         first.at[axis] = 0;
-        if (mesh->count[axis] == mesh->rank_count &&
-            (axis != TESS_AXIS_TENSOR || mesh->rank_count == 1))
+        if (tess_mesh_is_whole(mesh, (enum tess_axis)axis))
             engine->axis_comm[axis] = engine->comm;
         else
             TESS_TRY(tess_comm_split(engine->comm, tess_mesh_rank(&first, first.at), mesh->at[axis],
@@ -166,6 +161,14 @@ void tess__arena_close(struct tess_kernel *kernel, struct tess_memory *memory,
         free(arena->start);
 }
 
+static enum tess_status open_values(struct tess_engine *engine)
+{
+    if (engine->hollow)
+        return engine->strategy.ops->params_refresh(&engine->strategy);
+    return engine->checkpoint != NULL ? tess__engine_restore(engine)
+                                      : tess__engine_init_params(engine);
+}
+
 static enum tess_status open_all(struct tess_engine *engine)
 {
     struct tess_strategy *strategy = &engine->strategy;
@@ -190,10 +193,17 @@ static enum tess_status open_all(struct tess_engine *engine)
         TESS_TRY(engine->tensor_strategy.ops->open(&engine->tensor_strategy));
     tess__crossing_open(engine);
     engine->progress.weight_token = 1;
-    TESS_TRY(engine->checkpoint != NULL ? tess__engine_restore(engine)
-                                        : tess__engine_init_params(engine));
+    TESS_TRY(open_values(engine));
     TESS_TRY(tess__batches_open(engine));
     return tess_comm_barrier(engine->comm);
+}
+
+static enum tess_status open_check(const struct tess_config *config, const struct tess_comm *comm)
+{
+    if (comm->rank_count != config->run.ranks)
+        TESS_FAIL(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld", comm->rank_count,
+                  (long long)config->run.ranks);
+    return TESS_OK;
 }
 
 /* comm NULL: plan only. */
@@ -231,10 +241,16 @@ enum tess_status tess_engine_open(const struct tess_config *config,
                                   const struct tess_dataset *dataset, struct tess_comm *comm,
                                   struct tess_world *world, struct tess_engine **engine_out)
 {
-    if (comm->rank_count != config->run.ranks)
-        TESS_FAIL(TESS_ERR_INTERNAL, "%d ranks run a configuration of %lld", comm->rank_count,
-                  (long long)config->run.ranks);
+    TESS_TRY(open_check(config, comm));
     return open_engine(config, dataset, comm->rank, comm, world, engine_out);
+}
+
+enum tess_status tess_engine_open_hollow(struct tess_engine *engine, struct tess_comm *comm)
+{
+    TESS_TRY(open_check(engine->config, comm));
+    engine->comm = comm;
+    engine->hollow = true;
+    return open_all(engine);
 }
 
 void tess_engine_close(struct tess_engine *engine)

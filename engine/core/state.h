@@ -194,6 +194,7 @@ struct tess_engine {
     void *owned[TESS_OWNED_MAX];    /* host memory by tess__engine_room */
     int32_t owned_count;
     bool no_room; /* one of them could not be had */
+    bool hollow;  /* nothing is computed: see tess_engine_open_hollow */
 
     /* The plan. */
     struct tess_declare model;   /* all of it, cut along the tensor axis */

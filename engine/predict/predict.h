@@ -24,17 +24,19 @@ struct tess_network; /* predict/network.h */
 #define TESS_PREDICT_GROUPS (TESS_AXIS_COUNT + 1)
 
 /*
- * One stage of the pipeline: its first rank. Seconds are of one step of that rank; data to other
- * add up to busy_s, the time in which the device (without a queue: the core) works, and
+ * One stage of the pipeline: its first rank. Seconds are of one step of that rank, and
  *
- *     step_s = busy_s + all of exposed_s + launch_s + what it waits for the host's end of a step
+ *     step_s = product_s + pass_s + all of exposed_s + launch_s
+ *
+ * but for what the host alone does: where operations are queued and a call is on memory of the
+ * host, the device is late too, and the time counts twice.
  */
 struct tess_prediction_stage {
     double step_s;
-    double data_s, forward_s, backward_s, optim_s, other_s; /* working */
-    double busy_s;
-    double exposed_s[TESS_PREDICT_GROUPS]; /* waiting for calls of a group */
-    double hidden_s;                       /* calls under way behind work, each moment once */
+    double data_s, forward_s, backward_s, optim_s; /* without exposed communication: tess_times */
+    double product_s, pass_s;                      /* working: products and attention; the rest */
+    double exposed_s[TESS_PREDICT_GROUPS];         /* waiting for calls of a group */
+    double hidden_s; /* calls under way behind work, each moment once */
     double
         bubble_s; /* of exposed_s along the stages: waiting for a message that was not sent yet */
     double launch_s;                          /* the device waits for the host */

@@ -42,12 +42,12 @@ struct tess_profile {
     double cache_bytes;       /* passes over less than this ... */
     double cache_bytes_per_s; /* ... run at this rate; 0: at bytes_per_s */
     double link_bytes_per_s;  /* between host and device; 0: the same memory */
-    int32_t cores;            /* that ranks of a host share; 0: every rank has a device */
+    double cores;             /* that ranks of a host share; 0: every rank has a device */
 
     /* Products, by type. A peak of 0: the device has no such units. */
     double flops_per_s[TESS_PEAK_TYPES];
     double efficiency[TESS_PEAK_TYPES]; /* of large products, 0 < e <= 1 */
-    int32_t units, tile_m, tile_n;      /* all >= 1 */
+    double units, tile_m, tile_n;       /* whole numbers >= 1 */
     double half_m, half_n, half_k;      /* >= 0 */
 
     /* Causal attention, by what is computed: the lower half of the square. */
@@ -67,6 +67,13 @@ const char *tess_profile_name(int32_t index);
  */
 enum tess_status tess_profile_read(const char *path, struct tess_profile *profile_out);
 enum tess_status tess_profile_write(const struct tess_profile *profile, const char *path);
+
+/*
+ * What is left for each of `ranks` ranks of a host with `threads` threads each, where the profile
+ * is of cores that ranks share: all cores are busy at once, and so is the memory. Pure.
+ */
+struct tess_profile tess_profile_share(const struct tess_profile *profile, int32_t ranks,
+                                       int32_t threads);
 
 /* Do the figures make sense? TESS_ERR_USAGE names the key that does not. Pure. */
 enum tess_status tess_profile_check(const struct tess_profile *profile);

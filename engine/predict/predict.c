@@ -1,0 +1,367 @@
+/* Running steps in virtual time, and what their times say; see predict.h. */
+#include "predict/predict.h"
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "predict/virtual.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Steps before the one that is taken: pools of the first fill, stages get into their order; a step
+ * that is recorded is recorded in the second. */
+#define WARM_STEPS 2
+
+struct predict_stage {
+    struct virtual_rank *rank;
+    struct tess_engine *engine;
+    struct tess_comm *comm;
+    enum tess_order order;
+    pthread_t thread;
+    bool started;
+    enum tess_status status;
+    struct tess_prediction_stage *out;
+};
+
+struct predict {
+    struct tess_config config; /* shallow, with the virtual kernel */
+    struct tess_kernel_ops kernel;
+    struct tess_profile profile; /* of one of the ranks that share cores */
+    struct virtual_world world;
+    struct predict_stage *stage; /* [world.stage_count] */
+};
+
+/* ---- one stage ------------------------------------------------------------------------------- */
+
+/* Bytes and seconds of exposed waiting so far, of each axis, and of calls over all ranks. */
+static void stage_traffic(const struct tess_engine *engine, uint64_t sent[TESS_PREDICT_GROUPS],
+                          double wait_s[TESS_PREDICT_GROUPS])
+{
+    uint64_t all;
+    double all_s;
+    tess_engine_traffic(engine, &all, &all_s);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        tess_engine_axis_traffic(engine, (enum tess_axis)axis, &sent[axis], &wait_s[axis]);
+        all -= sent[axis];
+        all_s -= wait_s[axis];
+    }
+    sent[TESS_PREDICT_ALL] = all;
+    wait_s[TESS_PREDICT_ALL] = all_s > 0 ? all_s : 0;
+}
+
+static size_t stage_lost_count(const struct virtual_rank *rank)
+{
+    return (size_t)TESS_PREDICT_GROUPS * TESS_COLLECTIVE_COUNT * (size_t)(rank->unit_count + 1);
+}
+
+static void stage_forget(struct virtual_rank *rank)
+{
+    rank->product_s = rank->pass_s = rank->late_s = rank->bubble_s = 0;
+    memset(rank->lost_s, 0, stage_lost_count(rank) * sizeof(*rank->lost_s));
+}
+
+static void stage_take(struct predict_stage *stage, const struct tess_times *times)
+{
+    const struct virtual_rank *rank = stage->rank;
+    struct tess_prediction_stage *out = stage->out;
+    out->step_s = times->total_s;
+    out->data_s = times->data_s;
+    out->forward_s = times->forward_s;
+    out->backward_s = times->backward_s;
+    out->optim_s = times->optim_s;
+    out->hidden_s = times->hidden_s;
+    out->product_s = rank->product_s;
+    out->pass_s = rank->pass_s;
+    out->launch_s = rank->late_s;
+    out->bubble_s = rank->bubble_s;
+}
+
+static enum tess_status stage_steps(struct predict_stage *stage)
+{
+    struct tess_step_result result;
+    uint64_t sent[TESS_PREDICT_GROUPS];
+    double wait_s[TESS_PREDICT_GROUPS];
+    for (int i = 0; i < WARM_STEPS; i++)
+        TESS_TRY(tess_engine_step(stage->engine, false, &result));
+    stage_forget(stage->rank);
+    stage_traffic(stage->engine, sent, wait_s);
+    TESS_TRY(tess_engine_step(stage->engine, false, &result));
+    stage_traffic(stage->engine, stage->out->sent_bytes, stage->out->exposed_s);
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++) {
+        stage->out->sent_bytes[group] -= sent[group];
+        stage->out->exposed_s[group] -= wait_s[group];
+    }
+    stage_take(stage, &result.times);
+    return TESS_OK;
+}
+
+static enum tess_status stage_run(struct predict_stage *stage)
+{
+    struct virtual_rank *rank = stage->rank;
+    TESS_TRY(
+        virtual_comm_open(rank, tess_engine_plan_of(stage->engine), stage->order, &stage->comm));
+    TESS_TRY(tess_engine_open_hollow(stage->engine, stage->comm));
+    rank->board = tess_engine_board(stage->engine);
+    return stage_steps(stage);
+}
+
+/* A thread of its own. */
+static void *stage_thread(void *context)
+{
+    struct predict_stage *stage = context;
+    tess_clock_own(&stage->rank->host_s);
+    stage->status = stage_run(stage);
+    if (stage->status != TESS_OK && stage->comm != NULL)
+        tess_comm_abort(stage->comm, "");
+    return NULL;
+}
+
+/* ---- all stages ------------------------------------------------------------------------------ */
+
+static enum tess_status predict_refuse(const struct tess_config *config)
+{
+    if (config->run.audit > 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions do not have --audit: leave it out");
+    if (config->run.debug)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions do not have --debug: leave it out");
+    return TESS_OK;
+}
+
+static enum tess_status predict_new(const struct tess_config *config,
+                                    const struct tess_profile *profile,
+                                    const struct tess_network *network, struct predict *predict)
+{
+    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
+    predict->kernel = virtual_kernel(config->kernel);
+    predict->config = *config;
+    predict->config.kernel = &predict->kernel;
+    predict->config.device.module = NULL;
+    predict->config.checkpoint[0] = '\0';
+    predict->config.run.init = "";
+    predict->profile =
+        tess_profile_share(profile, (int32_t)config->run.ranks, (int32_t)config->run.threads);
+    predict->world = (struct virtual_world){.profile = &predict->profile,
+                                            .network = network,
+                                            .mesh = config->mesh,
+                                            .stage_count = stages,
+                                            .lock = PTHREAD_MUTEX_INITIALIZER};
+    predict->world.rank = calloc((size_t)stages, sizeof(*predict->world.rank));
+    predict->stage = calloc((size_t)stages, sizeof(*predict->stage));
+    if (predict->world.rank == NULL || predict->stage == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d stages", stages);
+    pthread_condattr_t clock;
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    for (int32_t s = 0; s < stages; s++) {
+        predict->world.rank[s] = (struct virtual_rank){.world = &predict->world, .stage = s};
+        (void)pthread_cond_init(&predict->world.rank[s].moved, &clock);
+    }
+    (void)pthread_condattr_destroy(&clock);
+    return TESS_OK;
+}
+
+/* Plan the stage's first rank: its memory, and all that can be refused. */
+static enum tess_status predict_plan(struct predict *predict, const struct tess_dataset *dataset,
+                                     int32_t number)
+{
+    struct predict_stage *stage = &predict->stage[number];
+    struct virtual_rank *rank = stage->rank = &predict->world.rank[number];
+    struct tess_mesh mesh = predict->config.mesh;
+    memset(mesh.at, 0, sizeof(mesh.at));
+    mesh.at[TESS_AXIS_STAGE] = number;
+    virtual_kernel_for(rank);
+    const enum tess_status status =
+        tess_engine_plan(&predict->config, dataset, tess_mesh_rank(&mesh, mesh.at), &stage->engine);
+    virtual_kernel_for(NULL);
+    TESS_TRY(status);
+    stage->order = predict->config.run.reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
+    (void)tess_engine_unit_names(stage->engine, &rank->unit_count);
+    rank->lost_s = calloc(stage_lost_count(rank), sizeof(*rank->lost_s));
+    if (rank->lost_s == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d units", rank->unit_count);
+    const struct tess_memory *memory = tess_engine_memory(stage->engine);
+    for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
+        stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
+    stage->out->memory_total = tess_memory_total(memory);
+    stage->out->memory_beside = tess_memory_beside(memory);
+    return TESS_OK;
+}
+
+static enum tess_status predict_run(struct predict *predict)
+{
+    const int32_t stages = predict->world.stage_count;
+    enum tess_status status = TESS_OK;
+    for (int32_t s = 0; s < stages && status == TESS_OK; s++) {
+        struct predict_stage *stage = &predict->stage[s];
+        stage->started = pthread_create(&stage->thread, NULL, stage_thread, stage) == 0;
+        if (!stage->started)
+            status = tess_fail(TESS_ERR_MEMORY, "cannot start a thread for stage %d", s);
+    }
+    if (status != TESS_OK) {
+        pthread_mutex_lock(&predict->world.lock);
+        virtual_world_fail(&predict->world);
+        pthread_mutex_unlock(&predict->world.lock);
+    }
+    for (int32_t s = 0; s < stages; s++)
+        if (predict->stage[s].started)
+            (void)pthread_join(predict->stage[s].thread, NULL);
+    /* One stage's error stops the others. */
+    for (int32_t s = 0; s < stages; s++)
+        if (status == TESS_OK || status == TESS_ERR_ABORTED)
+            status = predict->stage[s].status != TESS_OK ? predict->stage[s].status : status;
+    return status;
+}
+
+static void predict_close(struct predict *predict)
+{
+    const int32_t stages = predict->world.stage_count;
+    for (int32_t s = 0; predict->stage != NULL && s < stages; s++) {
+        tess_engine_close(predict->stage[s].engine);
+        tess_comm_close(predict->stage[s].comm);
+    }
+    virtual_world_fini(&predict->world);
+    for (int32_t s = 0; predict->world.rank != NULL && s < stages; s++) {
+        free(predict->world.rank[s].lost_s);
+        (void)pthread_cond_destroy(&predict->world.rank[s].moved);
+    }
+    free(predict->world.rank);
+    free(predict->stage);
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* What takes a step's time, or loses it. */
+struct predict_loss {
+    double seconds;
+    int32_t group, collective;
+    int32_t unit; /* that loses the most of it; -1: none */
+};
+
+/* The calls of one group and kind that are exposed the most, and in which unit. */
+static struct predict_loss loss_of_calls(const struct virtual_rank *rank)
+{
+    const int32_t units = rank->unit_count + 1;
+    struct predict_loss most = {.seconds = 0, .unit = -1};
+    for (int32_t kind = 0; kind < TESS_PREDICT_GROUPS * TESS_COLLECTIVE_COUNT; kind++) {
+        const double *lost_s = rank->lost_s + (ptrdiff_t)kind * units;
+        struct predict_loss loss = {.group = kind / TESS_COLLECTIVE_COUNT,
+                                    .collective = kind % TESS_COLLECTIVE_COUNT};
+        for (int32_t u = 0; u < units; u++) {
+            loss.seconds += lost_s[u];
+            loss.unit = lost_s[u] > lost_s[loss.unit] ? u : loss.unit;
+        }
+        most = loss.seconds > most.seconds ? loss : most;
+    }
+    most.unit = most.unit < rank->unit_count ? most.unit : -1;
+    return most;
+}
+
+/* Less than this share of the step is no limit. */
+#define LOSS_LEAST 0.05
+
+static void limited_by(const struct predict_stage *stage, char *text, size_t text_bytes)
+{
+    static const char *const group_name[TESS_PREDICT_GROUPS] = {
+        "along the data axis", "along the tensor axis", "along the stages", "over all ranks"};
+    const struct tess_prediction_stage *out = stage->out;
+    const struct predict_loss calls = loss_of_calls(stage->rank);
+    const double share = 100 / out->step_s, least = LOSS_LEAST * out->step_s;
+    int32_t units;
+    const char *const *name = tess_engine_unit_names(stage->engine, &units);
+    if (calls.seconds >= least && calls.seconds >= out->bubble_s && calls.seconds >= out->launch_s)
+        snprintf(text, text_bytes, "%.3g ms of %s %s exposed%s%.40s (%.0f %%)", calls.seconds * 1e3,
+                 tess_collective_name((enum tess_collective)calls.collective),
+                 group_name[calls.group], calls.unit >= 0 ? ", most at unit " : "",
+                 calls.unit >= 0 ? name[calls.unit] : "", calls.seconds * share);
+    else if (out->bubble_s >= least && out->bubble_s >= out->launch_s)
+        snprintf(text, text_bytes, "%.3g ms of waiting for other stages (%.0f %%)",
+                 out->bubble_s * 1e3, out->bubble_s * share);
+    else if (out->launch_s >= least)
+        snprintf(text, text_bytes, "%.3g ms of launches by the host (%.0f %%)", out->launch_s * 1e3,
+                 out->launch_s * share);
+    else if (out->product_s >= out->pass_s)
+        snprintf(text, text_bytes, "products (%.0f %%)", out->product_s * share);
+    else
+        snprintf(text, text_bytes, "memory passes (%.0f %%)", out->pass_s * share);
+}
+
+static double stage_busy_s(const struct tess_prediction_stage *stage)
+{
+    return stage->product_s + stage->pass_s;
+}
+
+static void predict_sum_up(const struct predict *predict, struct tess_prediction *out)
+{
+    for (int32_t s = 0; s < out->stage_count; s++) {
+        const struct tess_prediction_stage *stage = &out->stage[s];
+        out->step_s = fmax(out->step_s, stage->step_s);
+        if (stage_busy_s(stage) > stage_busy_s(&out->stage[out->slowest]))
+            out->slowest = s;
+        if (stage->memory_total > out->stage[out->fullest].memory_total)
+            out->fullest = s;
+        for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+            if (stage->sent_bytes[group] > out->sent_bytes[group])
+                out->sent_bytes[group] = stage->sent_bytes[group];
+    }
+    limited_by(&predict->stage[out->slowest], out->limited_by, sizeof(out->limited_by));
+}
+
+static enum tess_status predict_flops(const struct tess_config *config,
+                                      const struct tess_dataset *dataset,
+                                      const struct tess_profile *profile,
+                                      struct tess_prediction *out)
+{
+    struct tess_flops row;
+    TESS_TRY(tess_flops_count(config, dataset, &row));
+    out->flops = tess_flops_causal(&row) * (double)config->run.batch_size;
+    out->mfu = tess_flops_utilisation(out->flops / out->step_s, (int32_t)config->run.ranks,
+                                      profile->flops_per_s[tess_peak_type_of(config)]);
+    return TESS_OK;
+}
+
+static enum tess_status predict_all(struct predict *predict, const struct tess_dataset *dataset,
+                                    const struct tess_profile *profile, struct tess_prediction *out)
+{
+    for (int32_t s = 0; s < out->stage_count; s++) {
+        predict->stage[s].out = &out->stage[s];
+        TESS_TRY(predict_plan(predict, dataset, s));
+    }
+    TESS_TRY(predict_run(predict));
+    predict_sum_up(predict, out);
+    return predict_flops(&predict->config, dataset, profile, out);
+}
+
+enum tess_status tess_predict_step(const struct tess_config *config,
+                                   const struct tess_dataset *dataset,
+                                   const struct tess_profile *profile,
+                                   const struct tess_network *network,
+                                   struct tess_prediction *prediction_out)
+{
+    TESS_TRY(tess_profile_check(profile));
+    TESS_TRY(predict_refuse(config));
+    struct tess_prediction out = {.stage_count = config->mesh.count[TESS_AXIS_STAGE]};
+    struct predict *predict = calloc(1, sizeof(*predict)); /* a configuration has long texts */
+    out.stage = calloc((size_t)out.stage_count, sizeof(*out.stage));
+    enum tess_status status = predict != NULL && out.stage != NULL
+                                  ? predict_new(config, profile, network, predict)
+                                  : tess_fail(TESS_ERR_MEMORY, "no memory for a prediction");
+    if (status == TESS_OK)
+        status = predict_all(predict, dataset, profile, &out);
+    if (predict != NULL)
+        predict_close(predict);
+    free(predict);
+    if (status != TESS_OK)
+        tess_prediction_fini(&out);
+    else
+        *prediction_out = out;
+    return status;
+}
+
+void tess_prediction_fini(struct tess_prediction *prediction)
+{
+    free(prediction->stage);
+    prediction->stage = NULL;
+}

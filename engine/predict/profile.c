@@ -1,0 +1,85 @@
+/* Seconds of one operation by a device's figures; see profile.h. */
+#include "predict/profile.h"
+
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+double tess_profile_pass_s(const struct tess_profile *profile, double bytes)
+{
+    const bool cached = bytes < profile->cache_bytes && profile->cache_bytes_per_s > 0;
+    return profile->start_s + bytes / (cached ? profile->cache_bytes_per_s : profile->bytes_per_s);
+}
+
+/* The rate of large products; where a device has no units of the type, that of the next wider one.
+ */
+static double profile_peak(const struct tess_profile *profile, enum tess_peak_type type)
+{
+    int t = (int)type;
+    while (t > 0 && !(profile->flops_per_s[t] > 0))
+        t--;
+    return profile->flops_per_s[t] * profile->efficiency[t];
+}
+
+/* Of smaller tiles each unit loads more for what it multiplies: "a quarter of the tile" has half
+ * the work for a byte that is loaded. */
+#define QUARTER_EFFICIENCY 0.75
+
+/* With tiles of this size. Where there are fewer tiles than units, k is cut into parts for those
+ * that would be idle. */
+static double profile_tiled_s(const struct tess_profile *profile, double flops_per_s, double tile_m,
+                              double tile_n, const double size[3])
+{
+    const double tiles = ceil(size[0] / tile_m) * ceil(size[1] / tile_n);
+    const double units = profile->units;
+    const double parts = fmax(1, fmin(floor(units / tiles), floor(size[2] / (tile_m + tile_n))));
+    const double waves = ceil(tiles * parts / units);
+    return waves * 2 * tile_m * tile_n * (size[2] / parts + profile->half_k) /
+           (flops_per_s / units);
+}
+
+double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak_type type,
+                              double m, double n, double k, double bytes)
+{
+    const double size[3] = {m, n, k}, flops_per_s = profile_peak(profile, type);
+    const double tile_m = profile->tile_m, tile_n = profile->tile_n;
+    double seconds = profile_tiled_s(profile, flops_per_s, tile_m, tile_n, size);
+    if (profile->units > 1)
+        seconds = fmin(seconds, profile_tiled_s(profile, flops_per_s * QUARTER_EFFICIENCY,
+                                                tile_m / 2, tile_n / 2, size));
+    seconds *= (1 + profile->half_m / m) * (1 + profile->half_n / n);
+    return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
+}
+
+double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,
+                                bool forward, double flops, double length, double bytes)
+{
+    const double share = forward ? profile->attention_forward : profile->attention_backward;
+    int t = (int)type;
+    while (t > 0 && !(profile->flops_per_s[t] > 0))
+        t--;
+    const double seconds =
+        flops / (profile->flops_per_s[t] * share) * (1 + profile->attention_half / length);
+    return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
+}
+
+struct tess_profile tess_profile_share(const struct tess_profile *profile, int32_t ranks,
+                                       int32_t threads)
+{
+    struct tess_profile share = *profile;
+    if (profile->cores < 1)
+        return share;
+    const double busy = (double)ranks * threads;
+    const double part = threads * fmin(1, profile->cores / busy);
+    for (int t = 0; t < TESS_PEAK_TYPES; t++)
+        share.flops_per_s[t] *= part;
+    share.start_s /= fmin(1, part);
+    share.bytes_per_s *= part;
+    share.cache_bytes_per_s *= part;
+    const double host = profile->host_bytes_per_s;
+    if (host > 0 && share.bytes_per_s * ranks > host)
+        share.bytes_per_s = host / ranks;
+    return share;
+}

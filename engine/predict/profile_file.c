@@ -1,0 +1,195 @@
+/* Profiles in files. One table has the keys, their limits, and where their numbers go. */
+#include "predict/profile.h"
+
+#include "base/file.h"
+#include "base/options.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Texts of an option set live as long as the set. */
+struct profile_file {
+    struct tess_profile profile;
+    const char *name, *kernel, *source;
+};
+
+#define FIELD(member) offsetof(struct profile_file, member)
+#define NUMBER(key, member, least, most, text)                                                     \
+    TESS_ROW_REAL(key, FIELD(profile.member), "0", least, most, text)
+
+/* Limits of single numbers; tess_profile_check has those that are more than this. What a number may
+ * be: far beyond any device, so that no product of two overflows. */
+#define RATE_MAX       1e21
+#define TIME_MAX       1e3
+#define SIZE_MAX_BYTES 1e18
+
+/* Of each type; a peak of 0: there are no such units. */
+#define PEAK(key, type, text)                                                                      \
+    NUMBER("flops-per-s-" key, flops_per_s[type], 0, RATE_MAX, "Peak of products in " text "."),   \
+        NUMBER("efficiency-" key, efficiency[type], 0, 1, "Share of it that products reach.")
+
+static const struct tess_option profile_table[] = {
+    TESS_ROW_STRING("name", FIELD(name), "", "Name of the profile."),
+    TESS_ROW_STRING("kernel", FIELD(kernel), "", "Backend whose memory is planned."),
+    TESS_ROW_STRING("source", FIELD(source), "", "Where the figures come from."),
+    TESS_ROW_BOOL("measured", FIELD(profile.measured), "off", "Measured, not published."),
+    NUMBER("memory-bytes", memory_bytes, 0, SIZE_MAX_BYTES, "Memory of a device; 0: not bounded."),
+    NUMBER("beside-bytes", beside_bytes, 0, SIZE_MAX_BYTES, "What driver and libraries take."),
+    NUMBER("launch-s", launch_s, 0, TIME_MAX, "Seconds of the host for an operation."),
+    NUMBER("start-s", start_s, 0, TIME_MAX, "Seconds of the smallest operation."),
+    NUMBER("bytes-per-s", bytes_per_s, 0, RATE_MAX, "Memory passes."),
+    NUMBER("host-bytes-per-s", host_bytes_per_s, 0, RATE_MAX, "Memory passes of a whole host."),
+    NUMBER("cache-bytes", cache_bytes, 0, SIZE_MAX_BYTES, "Passes over less run from the cache."),
+    NUMBER("cache-bytes-per-s", cache_bytes_per_s, 0, RATE_MAX, "Passes from the cache."),
+    NUMBER("link-bytes-per-s", link_bytes_per_s, 0, RATE_MAX, "Between host and device."),
+    NUMBER("cores", cores, 0, 1e6, "Cores that ranks share; 0: a device each."),
+    PEAK("f32", TESS_PEAK_F32, "f32"),
+    PEAK("tf32", TESS_PEAK_TF32, "tf32"),
+    PEAK("16", TESS_PEAK_16, "16 bits"),
+    PEAK("fp8", TESS_PEAK_FP8, "8 bits"),
+    NUMBER("units", units, 0, 1e6, "Tiles that are computed at once."),
+    NUMBER("tile-m", tile_m, 0, 1e6, "Rows of a tile."),
+    NUMBER("tile-n", tile_n, 0, 1e6, "Columns of a tile."),
+    NUMBER("half-m", half_m, 0, 1e9, "Rows at which products reach half of their rate."),
+    NUMBER("half-n", half_n, 0, 1e9, "Columns at which they do."),
+    NUMBER("half-k", half_k, 0, 1e9, "Length of sums at which they do."),
+    NUMBER("attention-forward", attention_forward, 0, 1, "Share of the peak, forward."),
+    NUMBER("attention-backward", attention_backward, 0, 1, "Share of the peak, backward."),
+    NUMBER("attention-half", attention_half, 0, 1e9, "Positions at which it is half of that."),
+    TESS_ROW_END,
+};
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static double profile_number(const struct profile_file *file, const struct tess_option *row)
+{
+    double value;
+    memcpy(&value, (const char *)file + row->offset, sizeof(value));
+    return value;
+}
+
+/* `what`: the subject of messages, a file or a profile. */
+static enum tess_status profile_check(const char *what, const struct tess_profile *profile)
+{
+    const struct profile_file file = {.profile = *profile};
+    for (const struct tess_option *row = profile_table; row->name != NULL; row++) {
+        const double value = row->type == TESS_OPTION_REAL ? profile_number(&file, row) : 0;
+        if (row->type == TESS_OPTION_REAL && !(value >= row->min && value <= row->max))
+            TESS_FAIL(TESS_ERR_USAGE, "%s: %s is %g; it must be from %g to %g", what, row->name,
+                      value, row->min, row->max);
+    }
+    if (!(profile->bytes_per_s > 0) || !(profile->flops_per_s[TESS_PEAK_F32] > 0) ||
+        !(profile->attention_forward > 0) || !(profile->attention_backward > 0))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s: bytes-per-s, flops-per-s-f32, attention-forward and "
+                  "attention-backward must be there and above 0",
+                  what);
+    for (int t = 0; t < TESS_PEAK_TYPES; t++)
+        if (profile->flops_per_s[t] > 0 && !(profile->efficiency[t] > 0))
+            TESS_FAIL(TESS_ERR_USAGE, "%s: efficiency-%s must be above 0", what,
+                      t == TESS_PEAK_16 ? "16" : tess_peak_type_name(t));
+    const double whole[] = {profile->units, profile->tile_m, profile->tile_n};
+    for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++)
+        if (whole[i] < 1 || whole[i] != floor(whole[i]))
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "%s: units, tile-m and tile-n must be there, and whole numbers", what);
+    return TESS_OK;
+}
+
+enum tess_status tess_profile_check(const struct tess_profile *profile)
+{
+    char what[sizeof(profile->name) + 16];
+    snprintf(what, sizeof(what), "profile '%s'", profile->name);
+    return profile_check(what, profile);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static enum tess_status profile_text(const char *path, const char *key, const char *text,
+                                     char *copy, size_t room)
+{
+    if (strlen(text) >= room)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: %s is longer than %zu bytes", path, key, room - 1);
+    memcpy(copy, text, strlen(text) + 1);
+    return TESS_OK;
+}
+
+static enum tess_status profile_take(const char *path, struct profile_file *file)
+{
+    struct tess_profile *profile = &file->profile;
+    TESS_TRY(profile_text(path, "name", file->name, profile->name, sizeof(profile->name)));
+    TESS_TRY(profile_text(path, "kernel", file->kernel, profile->kernel, sizeof(profile->kernel)));
+    TESS_TRY(profile_text(path, "source", file->source, profile->source, sizeof(profile->source)));
+    if (profile->kernel[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "%s: there is no kernel: the file is no profile, or cut", path);
+    return profile_check(path, profile);
+}
+
+enum tess_status tess_profile_read(const char *path, struct tess_profile *profile_out)
+{
+    struct profile_file file = {0};
+    struct tess_options *options;
+    TESS_TRY(tess_options_open(&options));
+    enum tess_status status = tess_options_add(options, "", profile_table, &file);
+    if (status == TESS_OK)
+        status = tess_options_load_yaml(options, path);
+    if (status == TESS_OK)
+        status = profile_take(path, &file);
+    if (status == TESS_OK)
+        *profile_out = file.profile;
+    tess_options_close(options);
+    return status;
+}
+
+/* A text in quotes, by YAML's rules for them. */
+static void profile_quote(FILE *to, const char *text)
+{
+    fputc('"', to);
+    for (; *text != '\0'; text++)
+        if (*text == '"' || *text == '\\')
+            fprintf(to, "\\%c", *text);
+        else
+            fputc((unsigned char)*text < ' ' ? ' ' : *text, to);
+    fputc('"', to);
+}
+
+static void profile_print(FILE *to, const struct profile_file *file)
+{
+    for (const struct tess_option *row = profile_table; row->name != NULL; row++) {
+        const char *text;
+        fprintf(to, "%s: ", row->name);
+        if (row->type == TESS_OPTION_REAL) {
+            fprintf(to, "%.17g", profile_number(file, row));
+        } else if (row->type == TESS_OPTION_BOOL) {
+            fputs(file->profile.measured ? "on" : "off", to);
+        } else {
+            memcpy(&text, (const char *)file + row->offset, sizeof(text));
+            profile_quote(to, text);
+        }
+        fputc('\n', to);
+    }
+}
+
+enum tess_status tess_profile_write(const struct tess_profile *profile, const char *path)
+{
+    const struct profile_file file = {.profile = *profile,
+                                      .name = profile->name,
+                                      .kernel = profile->kernel,
+                                      .source = profile->source};
+    char *text = NULL;
+    size_t bytes = 0;
+    TESS_TRY(tess_profile_check(profile));
+    FILE *to = open_memstream(&text, &bytes);
+    if (to != NULL)
+        profile_print(to, &file);
+    if (to == NULL || fclose(to) != 0) {
+        free(text);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the text of a profile");
+    }
+    enum tess_status status = tess_file_write(path, text, bytes);
+    free(text);
+    return status;
+}

@@ -1,0 +1,114 @@
+/*
+ * Devices whose figures are published; nothing here was measured with this engine. Peaks and
+ * bandwidths are those of tess_peak_find, from NVIDIA's datasheets. The rest:
+ *
+ *   efficiency   greatest rate of bf16 products by the peak, "maximum achievable matmul FLOPS" of
+ *                S. Bekman, "Machine Learning Engineering", table of that name: A100 SXM 267.9 of
+ *                312, H100 and H200 SXM 794.5 of 989, B200 SXM 1745 of 2250. Other types are taken
+ *                to reach the same share, and L40S that of A100
+ *   bytes_per_s  0.906 of the datasheet's: a copy of 4 GiB on an H100 NVL ran at 3.57 TB/s of 3.94;
+ *                taken for the others too
+ *   start_s      1.3 us: a kernel in a recorded sequence, in the same measurement
+ *   launch_s     3 us: an estimate, between the 2 us that launches from C take and the 4 us from
+ *                Python
+ *   attention    Dao 2023, "FlashAttention-2": 73 % of A100's peak forward, 63 % backward; Shah et
+ *                al. 2024, "FlashAttention-3": 75 % of H100's forward; its backward is taken to be
+ *                less by as much as A100's. attention_half is an estimate from their figures
+ *   beside_bytes an estimate: context, libraries and NCCL's buffers
+ *   memory_bytes what nvidia-smi gives as the device's memory
+ *   link         PCIe, generation 4 or 5 with 16 lanes, less a seventh for its packets
+ */
+#include "predict/profile.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MIB 1048576.0
+
+struct table_device {
+    const char *name, *driver; /* the name for tess_peak_find */
+    double memory_mib, units, tile_m, tile_n, efficiency, attention_forward, attention_backward;
+    double link_bytes_per_s;
+};
+
+static const struct table_device table_device[] = {
+    {"h100-80", "NVIDIA H100 80GB HBM3", 81559, 132, 128, 256, 0.803, 0.75, 0.65, 55e9},
+    {"h200-141", "NVIDIA H200", 143771, 132, 128, 256, 0.803, 0.75, 0.65, 55e9},
+    {"a100-80", "NVIDIA A100-SXM4-80GB", 81920, 108, 128, 256, 0.859, 0.73, 0.63, 27e9},
+    {"a100-40", "NVIDIA A100-SXM4-40GB", 40960, 108, 128, 256, 0.859, 0.73, 0.63, 27e9},
+    {"b200-180", "NVIDIA B200", 183359, 148, 256, 256, 0.776, 0.75, 0.65, 55e9},
+    {"l40s", "NVIDIA L40S", 46068, 142, 128, 128, 0.859, 0.73, 0.63, 27e9},
+};
+
+#define DEVICES ((int32_t)(sizeof(table_device) / sizeof(*table_device)))
+
+/* The processor comes last. */
+static struct tess_profile table_profile[DEVICES + 1];
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
+
+static struct tess_profile table_gpu(const struct table_device *device)
+{
+    const struct tess_peak *peak = tess_peak_find(device->driver);
+    struct tess_profile profile = {
+        .kernel = "cuda",
+        .source = "datasheet; shares of it from published measurements (engine/predict/"
+                  "profile_table.c); launches and memory beside: estimates",
+        .memory_bytes = device->memory_mib * MIB,
+        .beside_bytes = 1536 * MIB,
+        .launch_s = 3e-6,
+        .start_s = 1.3e-6,
+        .bytes_per_s = 0.906 * peak->memory_bytes_per_s,
+        .link_bytes_per_s = device->link_bytes_per_s,
+        .units = device->units,
+        .tile_m = device->tile_m,
+        .tile_n = device->tile_n,
+        .half_k = 64,
+        .attention_forward = device->attention_forward,
+        .attention_backward = device->attention_backward,
+        .attention_half = 512,
+    };
+    snprintf(profile.name, sizeof(profile.name), "%s", device->name);
+    for (int t = 0; t < TESS_PEAK_TYPES; t++) {
+        profile.flops_per_s[t] = peak->flops_per_s[t];
+        profile.efficiency[t] = device->efficiency;
+    }
+    return profile;
+}
+
+static void table_make(void)
+{
+    for (int32_t i = 0; i < DEVICES; i++)
+        table_profile[i] = table_gpu(&table_device[i]);
+    table_profile[DEVICES] = (struct tess_profile){
+        .name = "cpu",
+        .kernel = "cpu",
+        .source = "round numbers of no processor: measure with --calibrate",
+        .start_s = 1e-6,
+        .bytes_per_s = 1e10,
+        .cores = 8,
+        .flops_per_s = {5e10, 0, 5e10, 0},
+        .efficiency = {1, 1, 1, 1},
+        .units = 1,
+        .tile_m = 1,
+        .tile_n = 1,
+        .half_k = 32,
+        .attention_forward = 0.5,
+        .attention_backward = 0.5,
+        .attention_half = 32,
+    };
+}
+
+const char *tess_profile_name(int32_t index)
+{
+    (void)pthread_once(&table_once, table_make);
+    return index >= 0 && index <= DEVICES ? table_profile[index].name : NULL;
+}
+
+const struct tess_profile *tess_profile_find(const char *name)
+{
+    for (int32_t i = 0; tess_profile_name(i) != NULL; i++)
+        if (strcmp(tess_profile_name(i), name) == 0)
+            return &table_profile[i];
+    return NULL;
+}

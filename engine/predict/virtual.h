@@ -1,0 +1,106 @@
+/*
+ * Ranks in virtual time: what one rank's kernel and communicators advance, and what several stages
+ * of a pipeline share. Private to this room.
+ *
+ *     host      |o|o|o|o|o|w......|        o: gives an operation to the device, w: waits for it
+ *     kernels     |op |op  |    |op  |     the lane of the kernel's queue
+ *     group            |gather  |          a lane for each group of ranks
+ *
+ * Without a queue host and kernels are one clock, and groups have lanes all the same.
+ */
+#ifndef TESSERA_PREDICT_VIRTUAL_H
+#define TESSERA_PREDICT_VIRTUAL_H
+
+#include "comm/world.h"
+#include "core/engine.h"
+#include "predict/network.h"
+#include "predict/predict.h"
+
+#include <pthread.h>
+
+struct virtual_rank;
+
+/* A lane of work that is done in order: a queue, of the kernels or of a group. */
+struct virtual_queue {
+    struct tess_queue queue;
+    struct virtual_rank *rank;
+    bool follows_host; /* of the kernels: a fence is not reached before the host has recorded it */
+    double end_s;      /* what was given so far is done */
+};
+
+struct virtual_rank {
+    struct virtual_world *world;
+    int32_t stage;
+    double host_s; /* its tess_clock_s */
+    bool queued;   /* operations are queued */
+    bool tf32;
+    struct virtual_queue kernels; /* where they are */
+    char *memory, *memory_end;    /* of the device */
+    const char *lacking;          /* an operation that is not modelled was called; NULL: none */
+    const struct tess_board *board;
+    /* While a step is recorded, its seconds; those of the records. */
+    bool recording;
+    double recorded_s, record_s[TESS_GRAPH_SLOTS];
+
+    /* What happened so far, in seconds. */
+    double product_s, pass_s; /* of operations */
+    double late_s;            /* the device waits for the host */
+    double bubble_s;          /* the rank waits for other stages */
+    double *lost_s;           /* exposed [groups, collectives, units + 1]; unit -1 is the last */
+    int32_t unit_count;
+
+    int32_t met_count; /* groups opened so far that stages meet in */
+    pthread_cond_t moved;
+};
+
+/* ---- virtual_comm.c -------------------------------------------------------------------------- */
+
+struct virtual_meeting;
+
+#define VIRTUAL_MEETINGS_MAX 8
+
+/* What the ranks share. The lock is for all that more than one of them writes. */
+struct virtual_world {
+    const struct tess_profile *profile;
+    const struct tess_network *network;
+    struct tess_mesh mesh; /* of the first rank */
+    int32_t stage_count;
+    struct virtual_rank *rank; /* [stage_count] */
+    pthread_mutex_t lock;
+    bool failed;
+    struct virtual_meeting *meeting[VIRTUAL_MEETINGS_MAX];
+};
+
+/* The communicator of all ranks, for the rank that has this plan (borrowed). */
+enum tess_status virtual_comm_open(struct virtual_rank *rank, const struct tess_plan *plan,
+                                   enum tess_order order, struct tess_comm **comm_out);
+void virtual_world_fini(struct virtual_world *world);
+/* Stages that wait for others give up. The lock is held. */
+void virtual_world_fail(struct virtual_world *world);
+
+/* ---- virtual_kernel.c ------------------------------------------------------------------------ */
+
+/* The backend: plan-time slots of `real`, operations that advance the clocks of the rank for which
+ * the calling thread opens it. */
+struct tess_kernel_ops virtual_kernel(const struct tess_kernel_ops *real);
+/* For which rank the calling thread opens kernels from here on. */
+void virtual_kernel_for(struct virtual_rank *rank);
+
+static inline struct virtual_rank *virtual_rank_of(const struct tess_kernel *kernel)
+{
+    return *(struct virtual_rank **)kernel->state;
+}
+
+/* The kernels work for so long, as soon as they can. */
+void virtual_work(struct virtual_rank *rank, double seconds);
+
+/* ---- virtual_queue.c ------------------------------------------------------------------------- */
+
+extern const struct tess_queue_ops virtual_queue_ops;
+
+/* Address space that must never be touched, and memory whose pages are made when it is. NULL: there
+ * is none. */
+void *virtual_map(size_t bytes, bool touched);
+void virtual_unmap(void *memory, size_t bytes);
+
+#endif

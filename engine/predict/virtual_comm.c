@@ -1,0 +1,499 @@
+/*
+ * The virtual communicator: calls move nothing, and take the time that links need. A group has a
+ * lane, in which its calls come one after the other, beside the kernels.
+ *
+ * Groups along the data and the tensor axis consist of ranks that do the same at the same time, of
+ * which one is here: a call begins when it calls. Where stages differ (along the stage axis, or all
+ * ranks of a pipeline) their calls meet: a collective begins when the last stage has called, a
+ * message when both its ends have. Which thread comes first does not matter, as times go with the
+ * calls:
+ *
+ *     stage 0     ....send at 3 ms ............ sent at 5
+ *     stage 1     receive at 1 ms .... received at 5         the message takes 2
+ */
+#include "predict/virtual.h"
+
+#include "comm/call.h"
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Stages that wait for each other in a circle would wait for ever. Threads of other programs may
+ * keep them from running for long. */
+#define MEET_TIMEOUT_S 120
+
+/* One call of a group, or one message between two of its members. */
+struct virtual_call {
+    int32_t arrived; /* members, or ends, that have called */
+    double ready_s;  /* the last of them */
+    double end_s;    /* once all have */
+    enum tess_collective collective;
+    uint64_t bytes;
+};
+
+/* Calls that wait for each other's end, in order. */
+struct virtual_line {
+    struct virtual_call *call; /* [room] */
+    uint64_t count, room;
+    uint64_t done; /* calls that all have arrived at */
+    double end_s;  /* of the latest of these */
+};
+
+/* What the stages' ends of a group share. */
+struct virtual_meeting {
+    struct virtual_line all;
+    struct virtual_line *message; /* [stages, stages]: from, to */
+    uint64_t *called;             /* [stages] collectives, by stage */
+    uint64_t *sent, *received;    /* [stages, stages] */
+};
+
+/* Where a ticket's call is. */
+struct virtual_ticket {
+    struct virtual_line *line; /* NULL: of ranks that are alike, and end_s is known */
+    uint64_t number;
+    double end_s, begin_s; /* begin_s: when links begin to work for it, where that is known */
+    bool device, completed;
+    enum tess_collective collective;
+};
+
+struct virtual_comm {
+    struct tess_comm comm;
+    struct virtual_rank *rank;
+    const struct tess_plan *plan; /* borrowed */
+    int32_t group;                /* axis, or TESS_PREDICT_ALL */
+    bool below;                   /* a strategy's part of the axis' group */
+    struct tess_network network;
+    int32_t splits;
+    struct virtual_queue lane;
+    struct virtual_meeting *meeting; /* NULL: the ranks are alike */
+    struct virtual_ticket *ticket;   /* [ticket_room] */
+    uint64_t ticket_count, ticket_room;
+    void *memory[4];
+    size_t memory_bytes[4];
+};
+
+/* ---- meetings; the world's lock is held ------------------------------------------------------ */
+
+static bool line_grow(struct virtual_line *line, uint64_t count)
+{
+    if (count < line->room)
+        return true;
+    const uint64_t room = 2 * count + 64;
+    struct virtual_call *call = realloc(line->call, room * sizeof(*call));
+    if (call == NULL)
+        return false;
+    memset(call + line->room, 0, (room - line->room) * sizeof(*call));
+    line->call = call;
+    line->room = room;
+    return true;
+}
+
+static void world_wake(struct virtual_world *world)
+{
+    for (int32_t s = 0; s < world->stage_count; s++)
+        pthread_cond_signal(&world->rank[s].moved);
+}
+
+void virtual_world_fail(struct virtual_world *world)
+{
+    world->failed = true;
+    world_wake(world);
+}
+
+static enum tess_status world_fail(struct virtual_world *world, enum tess_status status)
+{
+    virtual_world_fail(world);
+    return status;
+}
+
+/* One of `members` arrives at call `number` of a line, ready at ready_s; the call takes seconds. */
+static enum tess_status line_arrive(struct virtual_world *world, struct virtual_line *line,
+                                    uint64_t number, int32_t members,
+                                    const struct virtual_call *mine, double seconds)
+{
+    if (!line_grow(line, number))
+        return world_fail(world, tess_fail(TESS_ERR_MEMORY, "no memory for a step's calls"));
+    struct virtual_call *call = &line->call[number];
+    if (call->arrived > 0 && (call->collective != mine->collective || call->bytes != mine->bytes))
+        return world_fail(
+            world,
+            tess_fail(TESS_ERR_COMM,
+                      "predicted stages make different calls: %s of %llu bytes, and %s of "
+                      "%llu",
+                      tess_collective_name(call->collective), (unsigned long long)call->bytes,
+                      tess_collective_name(mine->collective), (unsigned long long)mine->bytes));
+    call->collective = mine->collective;
+    call->bytes = mine->bytes;
+    call->ready_s =
+        call->arrived == 0 || mine->ready_s > call->ready_s ? mine->ready_s : call->ready_s;
+    /* Every member comes to the calls of a line in order, so this one is the next to be done. */
+    if (++call->arrived < members)
+        return TESS_OK;
+    call->end_s = (call->ready_s > line->end_s ? call->ready_s : line->end_s) + seconds;
+    line->end_s = call->end_s;
+    line->done = number + 1;
+    world_wake(world);
+    return TESS_OK;
+}
+
+static enum tess_status line_await(struct virtual_rank *rank, const struct virtual_line *line,
+                                   uint64_t number)
+{
+    struct virtual_world *world = rank->world;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += MEET_TIMEOUT_S;
+    while (line->done <= number && !world->failed)
+        if (pthread_cond_timedwait(&rank->moved, &world->lock, &until) != 0)
+            return world_fail(world, tess_fail(TESS_ERR_TIMEOUT,
+                                               "a predicted stage waits for another one that does "
+                                               "not come"));
+    return line->done > number ? TESS_OK : TESS_ERR_ABORTED;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Bytes of the whole array, as network.h counts them. */
+static double call_bytes(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const bool gathers = call->collective == TESS_COLLECTIVE_ALL_GATHER;
+    const size_t parts =
+        gathers ? (size_t)comm->rank_count : tess__call_source_parts(comm, call->collective);
+    return (double)parts * (double)call->count * (double)tess_dtype_bytes(call->dtype);
+}
+
+/* Payload, as other communicators count it; of a sum each rank adds a share. */
+static void call_count(struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
+    if (call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
+        call->collective == TESS_COLLECTIVE_REDUCE)
+        tess__call_count_slice(comm, call, bytes / (size_t)comm->rank_count);
+    else
+        tess__call_count(comm, call, bytes);
+}
+
+/* When the call may begin: what the kernels were given before it has been done. */
+static double call_ready_s(struct virtual_rank *rank, bool device)
+{
+    if (!device)
+        return rank->host_s;
+    rank->host_s += rank->world->profile->launch_s;
+    return rank->kernels.end_s > rank->host_s ? rank->kernels.end_s : rank->host_s;
+}
+
+static enum tess_status comm_meet(struct virtual_comm *virtual, const struct tess_comm_call *call,
+                                  double ready_s, double seconds, struct virtual_ticket *ticket)
+{
+    struct virtual_world *world = virtual->rank->world;
+    struct virtual_meeting *meeting = virtual->meeting;
+    const bool message = tess__call_is_message(call),
+               sends = call->collective == TESS_COLLECTIVE_SEND;
+    const int32_t stages = world->stage_count, me = virtual->rank->stage;
+    const struct virtual_call mine = {.ready_s = ready_s,
+                                      .collective =
+                                          message ? TESS_COLLECTIVE_SEND : call->collective,
+                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    pthread_mutex_lock(&world->lock);
+    if (message) {
+        const int32_t pair = sends ? me * stages + call->peer : call->peer * stages + me;
+        ticket->line = &meeting->message[pair];
+        ticket->number = sends ? meeting->sent[pair]++ : meeting->received[pair]++;
+    } else {
+        ticket->line = &meeting->all;
+        ticket->number = meeting->called[me]++;
+    }
+    enum tess_status status =
+        line_arrive(world, ticket->line, ticket->number, message ? 2 : stages, &mine, seconds);
+    pthread_mutex_unlock(&world->lock);
+    return status;
+}
+
+static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm_call *call,
+                                  uint64_t *ticket_out)
+{
+    struct virtual_comm *virtual = (struct virtual_comm *)comm;
+    if (virtual->ticket_count == virtual->ticket_room) {
+        const uint64_t room = 2 * virtual->ticket_room + 64;
+        struct virtual_ticket *more = realloc(virtual->ticket, room * sizeof(*more));
+        if (more == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a step's calls");
+        virtual->ticket = more;
+        virtual->ticket_room = room;
+    }
+    struct virtual_ticket *ticket = &virtual->ticket[virtual->ticket_count];
+    const double seconds = tess_network_s(&virtual->network, virtual->group, call->collective,
+                                          call->order, comm->rank_count, call_bytes(comm, call));
+    *ticket_out = virtual->ticket_count++;
+    tess_comm_called(comm, call, *ticket_out);
+    const double ready_s = call_ready_s(virtual->rank, call->device);
+    *ticket = (struct virtual_ticket){.device = call->device, .collective = call->collective};
+    if (call->count > 0)
+        call_count(comm, call);
+    if (virtual->meeting != NULL)
+        return comm_meet(virtual, call, ready_s, seconds, ticket);
+    ticket->begin_s = ready_s > virtual->lane.end_s ? ready_s : virtual->lane.end_s;
+    ticket->end_s = ticket->begin_s + seconds;
+    virtual->lane.end_s = ticket->end_s;
+    return TESS_OK;
+}
+
+/* Who waits, in which unit, for which call. */
+static void wait_count(struct virtual_comm *virtual, const struct virtual_ticket *ticket,
+                       double from_s, double to_s)
+{
+    struct virtual_rank *rank = virtual->rank;
+    const int32_t unit =
+        rank->board != NULL ? atomic_load_explicit(&rank->board->unit, memory_order_relaxed) : -1;
+    const int32_t units = rank->unit_count + 1;
+    const int32_t at = unit >= 0 && unit < rank->unit_count ? unit : rank->unit_count;
+    const double begin_s = ticket->begin_s < to_s ? ticket->begin_s : to_s;
+    const double bubble_s = ticket->line != NULL && begin_s > from_s ? begin_s - from_s : 0;
+    rank->bubble_s += bubble_s;
+    if (rank->lost_s != NULL)
+        rank->lost_s[(virtual->group * TESS_COLLECTIVE_COUNT + (int32_t)ticket->collective) *
+                         units +
+                     at] += to_s - from_s - bubble_s;
+}
+
+/* The clock of whoever waits goes to the call's end: the kernels' for calls on their memory. */
+static void wait_until(struct virtual_comm *virtual, const struct virtual_ticket *ticket)
+{
+    struct virtual_rank *rank = virtual->rank;
+    struct virtual_queue *kernels = &rank->kernels;
+    double from_s = rank->host_s;
+    if (ticket->device && kernels->end_s > from_s)
+        from_s = kernels->end_s;
+    if (ticket->end_s <= from_s)
+        return;
+    wait_count(virtual, ticket, from_s, ticket->end_s);
+    if (!ticket->device) {
+        rank->host_s = ticket->end_s;
+        return;
+    }
+    rank->late_s += from_s - kernels->end_s;
+    kernels->end_s = ticket->end_s;
+}
+
+static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
+{
+    struct virtual_comm *virtual = (struct virtual_comm *)comm;
+    struct virtual_rank *rank = virtual->rank;
+    struct virtual_ticket *ticket = &virtual->ticket[number];
+    if (ticket->completed)
+        return TESS_OK;
+    if (ticket->line != NULL) {
+        pthread_mutex_lock(&rank->world->lock);
+        const enum tess_status status = line_await(rank, ticket->line, ticket->number);
+        if (status == TESS_OK) {
+            const struct virtual_call *call = &ticket->line->call[ticket->number];
+            ticket->end_s = call->end_s;
+            ticket->begin_s = call->ready_s;
+        }
+        pthread_mutex_unlock(&rank->world->lock);
+        TESS_TRY(status);
+    }
+    ticket->completed = true;
+    if (ticket->device) {
+        struct virtual_queue done = {.queue.ops = &virtual_queue_ops, .end_s = ticket->end_s};
+        tess_comm_given(comm, number, &done.queue);
+    }
+    wait_until(virtual, ticket);
+    /* It was complete at its end, which may be long ago. */
+    const double now_s = rank->host_s;
+    rank->host_s = ticket->device || ticket->end_s > now_s ? now_s : ticket->end_s;
+    tess_comm_completed(comm, number);
+    rank->host_s = now_s;
+    return TESS_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* The arena, where the kernel has no memory of its own. Nobody touches it. */
+static enum tess_status comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
+{
+    struct virtual_comm *virtual = (struct virtual_comm *)comm;
+    for (size_t i = 0; i < sizeof(virtual->memory) / sizeof(*virtual->memory); i++) {
+        if (virtual->memory[i] != NULL)
+            continue;
+        *memory_out = virtual->memory[i] = virtual_map(bytes + 1, false);
+        virtual->memory_bytes[i] = bytes + 1;
+        if (*memory_out != NULL)
+            return TESS_OK;
+    }
+    TESS_FAIL(TESS_ERR_MEMORY, "no address space of %zu MiB for a rank's memory", bytes >> 20);
+}
+
+static void comm_release(struct tess_comm *comm, void *memory)
+{
+    struct virtual_comm *virtual = (struct virtual_comm *)comm;
+    for (size_t i = 0; i < sizeof(virtual->memory) / sizeof(*virtual->memory); i++) {
+        if (virtual->memory[i] != memory)
+            continue;
+        virtual_unmap(memory, virtual->memory_bytes[i]);
+        virtual->memory[i] = NULL;
+    }
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static const struct tess_comm_ops virtual_comm_ops;
+
+/* The stages' ends of a group: all stages open such groups in the same order. */
+static struct virtual_meeting *meeting_of(struct virtual_rank *rank)
+{
+    struct virtual_world *world = rank->world;
+    const size_t stages = (size_t)world->stage_count;
+    struct virtual_meeting *meeting = NULL;
+    pthread_mutex_lock(&world->lock);
+    if (rank->met_count < VIRTUAL_MEETINGS_MAX) {
+        struct virtual_meeting **place = &world->meeting[rank->met_count++];
+        if (*place == NULL)
+            *place = calloc(1, sizeof(**place));
+        meeting = *place;
+    }
+    if (meeting != NULL && meeting->message == NULL) {
+        meeting->message = calloc(stages * stages, sizeof(*meeting->message));
+        meeting->called = calloc(stages + 2 * stages * stages, sizeof(*meeting->called));
+        meeting->sent = meeting->called + stages;
+        meeting->received = meeting->sent + stages * stages;
+    }
+    pthread_mutex_unlock(&world->lock);
+    const bool whole = meeting != NULL && meeting->message != NULL && meeting->called != NULL;
+    return whole ? meeting : NULL;
+}
+
+static void meeting_close(struct virtual_meeting *meeting, int32_t stages)
+{
+    if (meeting == NULL)
+        return;
+    for (int32_t i = 0; meeting->message != NULL && i < stages * stages; i++)
+        free(meeting->message[i].call);
+    free(meeting->all.call);
+    free(meeting->message);
+    free(meeting->called);
+    free(meeting);
+}
+
+void virtual_world_fini(struct virtual_world *world)
+{
+    for (int i = 0; i < VIRTUAL_MEETINGS_MAX; i++)
+        meeting_close(world->meeting[i], world->stage_count);
+}
+
+static enum tess_status comm_new(struct virtual_rank *rank, const struct tess_plan *plan,
+                                 int32_t group, int32_t place, int32_t rank_count,
+                                 enum tess_order order, struct virtual_comm **comm_out)
+{
+    struct virtual_comm *virtual = calloc(1, sizeof(*virtual));
+    const bool meets = rank->world->stage_count > 1 &&
+                       (group == TESS_PREDICT_ALL || group == (int32_t)TESS_AXIS_STAGE);
+    if (virtual != NULL && meets)
+        virtual->meeting = meeting_of(rank);
+    if (virtual == NULL || (meets && virtual->meeting == NULL)) {
+        free(virtual);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    }
+    virtual->comm = (struct tess_comm){
+        .ops = &virtual_comm_ops, .rank = place, .rank_count = rank_count, .order = order};
+    virtual->rank = rank;
+    virtual->plan = plan;
+    virtual->group = group;
+    virtual->network = *rank->world->network;
+    virtual->lane = (struct virtual_queue){.queue.ops = &virtual_queue_ops, .rank = rank};
+    *comm_out = virtual;
+    return TESS_OK;
+}
+
+/*
+ * A strategy's parts of its axis: shard groups of neighbours first, then those that have the same
+ * place in theirs. Members of the second are as far apart as the first is wide.
+ */
+static enum tess_status split_shards(const struct virtual_comm *parent, int32_t number,
+                                     int32_t color, struct virtual_comm **child_out)
+{
+    const struct tess_plan *plan = parent->plan;
+    const int32_t rank = plan->rank, width = plan->shard_count > 0 ? plan->shard_count : 1;
+    const bool shard = number == 0;
+    if (parent->group != (int32_t)TESS_AXIS_DATA || parent->below || number > 1 ||
+        color != (shard ? rank / width : rank % width))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "predictions do not know the group that strategy of the %s axis splits off",
+                  parent->group == (int32_t)TESS_AXIS_DATA ? "data" : "other");
+    TESS_TRY(comm_new(parent->rank, plan, parent->group, shard ? rank % width : rank / width,
+                      shard ? width : plan->rank_count / width, parent->comm.order, child_out));
+    struct tess_network_group *group = &(*child_out)->network.group[parent->group];
+    if (!shard)
+        group->host_ranks = group->host_ranks > width ? group->host_ranks / width : 1;
+    (*child_out)->below = true;
+    return TESS_OK;
+}
+
+/* The core splits the axes' groups off the group of all, in order; then come the strategies. */
+static enum tess_status comm_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                   struct tess_comm **child_out)
+{
+    struct virtual_comm *parent = (struct virtual_comm *)comm, *child;
+    const struct tess_mesh *mesh = &parent->plan->mesh;
+    const bool root = comm->rank_count == mesh->rank_count && comm->root == NULL;
+    int32_t number = parent->splits++, axes = 0;
+    for (int axis = 0; root && axis < TESS_AXIS_COUNT; axis++) {
+        if (tess_mesh_is_whole(mesh, (enum tess_axis)axis) || axes++ < number)
+            continue;
+        TESS_TRY(comm_new(parent->rank, parent->plan, axis, key, mesh->count[axis], comm->order,
+                          &child));
+        *child_out = &child->comm;
+        return TESS_OK;
+    }
+    if (parent->group == (int32_t)TESS_AXIS_STAGE)
+        TESS_TRY(comm_new(parent->rank, parent->plan, parent->group, comm->rank, comm->rank_count,
+                          comm->order, &child));
+    else
+        TESS_TRY(split_shards(parent, number - axes, color, &child));
+    *child_out = &child->comm;
+    return TESS_OK;
+}
+
+static void comm_abort(struct tess_comm *comm, const char *reason)
+{
+    struct virtual_world *world = ((struct virtual_comm *)comm)->rank->world;
+    (void)reason; /* was logged by the stage that failed */
+    pthread_mutex_lock(&world->lock);
+    virtual_world_fail(world);
+    pthread_mutex_unlock(&world->lock);
+}
+
+static void comm_close(struct tess_comm *comm)
+{
+    struct virtual_comm *virtual = (struct virtual_comm *)comm;
+    for (size_t i = 0; i < sizeof(virtual->memory) / sizeof(*virtual->memory); i++)
+        virtual_unmap(virtual->memory[i], virtual->memory_bytes[i]);
+    free(virtual->ticket);
+    free(virtual);
+}
+
+static const struct tess_comm_ops virtual_comm_ops = {
+    .call = comm_call,
+    .wait = comm_wait,
+    .alloc = comm_alloc,
+    .release = comm_release,
+    .split = comm_split,
+    .abort = comm_abort,
+    .close = comm_close,
+};
+
+enum tess_status virtual_comm_open(struct virtual_rank *rank, const struct tess_plan *plan,
+                                   enum tess_order order, struct tess_comm **comm_out)
+{
+    const struct tess_mesh *mesh = &plan->mesh;
+    struct virtual_comm *virtual;
+    int32_t group = TESS_PREDICT_ALL;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (tess_mesh_is_whole(mesh, (enum tess_axis)axis) && group == TESS_PREDICT_ALL)
+            group = axis;
+    TESS_TRY(comm_new(rank, plan, group, mesh->rank, mesh->rank_count, order, &virtual));
+    *comm_out = &virtual->comm;
+    return TESS_OK;
+}

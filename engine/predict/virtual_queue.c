@@ -1,0 +1,148 @@
+/* Queues and fences in virtual time. Times are known as soon as work is given, so nothing here is
+ * ever late, and only what the host waits for moves its clock. */
+#include "predict/virtual.h"
+
+#include "tessera/check.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct virtual_fence {
+    struct tess_fence fence;
+    struct virtual_rank *rank;
+    double at_s;
+};
+
+void *virtual_map(size_t bytes, bool touched)
+{
+    void *memory = mmap(NULL, bytes, touched ? PROT_READ | PROT_WRITE : PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+void virtual_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        (void)munmap(memory, bytes);
+}
+
+static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)
+{
+    struct virtual_queue *queue = calloc(1, sizeof(*queue));
+    if (queue == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a queue");
+    queue->queue = (struct tess_queue){.ops = &virtual_queue_ops, .kernel = kernel};
+    queue->rank = virtual_rank_of(kernel);
+    queue->follows_host = true;
+    *queue_out = &queue->queue;
+    return TESS_OK;
+}
+
+static void queue_close(struct tess_queue *queue)
+{
+    free(queue);
+}
+
+static enum tess_status queue_fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
+{
+    struct virtual_fence *fence = calloc(1, sizeof(*fence));
+    if (fence == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a fence");
+    fence->fence.ops = &virtual_queue_ops;
+    fence->rank = virtual_rank_of(kernel);
+    *fence_out = &fence->fence;
+    return TESS_OK;
+}
+
+static void queue_fence_close(struct tess_fence *fence)
+{
+    free(fence);
+}
+
+static enum tess_status queue_record(struct tess_queue *at, struct tess_fence *fence)
+{
+    const struct virtual_queue *queue = (const struct virtual_queue *)at;
+    const bool late = queue->follows_host && queue->rank->host_s > queue->end_s;
+    ((struct virtual_fence *)fence)->at_s = late ? queue->rank->host_s : queue->end_s;
+    return TESS_OK;
+}
+
+static enum tess_status queue_follow(struct tess_queue *following, const struct tess_fence *fence)
+{
+    struct virtual_queue *queue = (struct virtual_queue *)following;
+    const double at_s = ((const struct virtual_fence *)fence)->at_s;
+    queue->end_s = at_s > queue->end_s ? at_s : queue->end_s;
+    return TESS_OK;
+}
+
+/* Its time is known, which is all that callers ask for: those who need the work done wait. */
+static enum tess_status queue_reached(const struct tess_fence *fence, bool *reached_out)
+{
+    (void)fence;
+    *reached_out = true;
+    return TESS_OK;
+}
+
+static enum tess_status queue_wait(const struct tess_fence *waited)
+{
+    const struct virtual_fence *fence = (const struct virtual_fence *)waited;
+    if (fence->at_s > fence->rank->host_s)
+        fence->rank->host_s = fence->at_s;
+    return TESS_OK;
+}
+
+static enum tess_status queue_elapsed(const struct tess_fence *from, const struct tess_fence *to,
+                                      double *seconds_out)
+{
+    *seconds_out =
+        ((const struct virtual_fence *)to)->at_s - ((const struct virtual_fence *)from)->at_s;
+    return TESS_OK;
+}
+
+static bool queue_owns(const struct tess_kernel *kernel, const void *memory)
+{
+    const struct virtual_rank *rank = virtual_rank_of(kernel);
+    const char *at = memory;
+    return at >= rank->memory && at < rank->memory_end;
+}
+
+static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const void *source,
+                                   void *target)
+{
+    struct virtual_rank *rank = ((struct virtual_queue *)given)->rank;
+    const struct tess_profile *profile = rank->world->profile;
+    const bool within = queue_owns(given->kernel, source) && queue_owns(given->kernel, target);
+    const bool link = !within && profile->link_bytes_per_s > 0;
+    const double seconds = link ? profile->start_s + (double)bytes / profile->link_bytes_per_s
+                                : tess_profile_pass_s(profile, 2.0 * (double)bytes);
+    if (given != &rank->kernels.queue)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions have no copies beside the kernels");
+    rank->pass_s += seconds;
+    virtual_work(rank, seconds);
+    return TESS_OK;
+}
+
+static enum tess_status queue_reduce(struct tess_queue *given, enum tess_dtype dtype,
+                                     enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                                     const void *const *source, int32_t m, void *const *target,
+                                     size_t count)
+{
+    (void)given, (void)dtype, (void)to, (void)reduce, (void)n, (void)source, (void)m, (void)target,
+        (void)count;
+    TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions have no reductions on queues: communicators add");
+}
+
+const struct tess_queue_ops virtual_queue_ops = {
+    .open = queue_open,
+    .close = queue_close,
+    .fence_open = queue_fence_open,
+    .fence_close = queue_fence_close,
+    .record = queue_record,
+    .follow = queue_follow,
+    .reached = queue_reached,
+    .wait = queue_wait,
+    .elapsed = queue_elapsed,
+    .copy = queue_copy,
+    .reduce = queue_reduce,
+    .owns = queue_owns,
+};

@@ -1,0 +1,335 @@
+/*
+ * Steps in virtual time against times by hand: products, gathers that are hidden and exposed,
+ * idle time of pipelines; that two predictions are the same bits; and what a large model costs.
+ */
+#include "predict_fixture.h"
+
+#include "core/engine.h"
+#include "kernel_open.h"
+#include "predict/virtual.h"
+#include "tessera/check.h"
+#include "tessera/registry.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define FLOPS_PER_S 1e9
+#define ENDLESS     1e21 /* bytes/s */
+
+static double stage_exposed(const struct tess_prediction_stage *stage)
+{
+    double sum = 0;
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+        sum += stage->exposed_s[group];
+    return sum;
+}
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+#define MLP "--model mlp --mlp.hidden 64 --batch-size 32 --grid 1 --strategy single --ranks 1 "
+
+/* 36 x 64 forward and its weights' gradient, no gradient by the input; 64 x 5 with it. */
+static void test_products(void **state)
+{
+    static const char *const kernel[] = {"--kernel ref", "--kernel guard_queue"};
+    const struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    const double by_hand = 2 * 32.0 * (2 * 36 * 64 + 3 * 64 * 5) / FLOPS_PER_S;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tess_prediction prediction;
+        char options[256];
+        snprintf(options, sizeof(options), MLP "%s", kernel[i]);
+        fixture_predict(options, &profile, ENDLESS, &prediction);
+        fixture_same(prediction.step_s, by_hand);
+        fixture_same(prediction.stage[0].product_s, by_hand);
+        fixture_same(prediction.flops, by_hand * FLOPS_PER_S);
+        fixture_same(prediction.mfu, 1);
+        assert_int_equal(prediction.stage_count, 1);
+        assert_true(stage_exposed(&prediction.stage[0]) == 0);
+        assert_string_equal(prediction.limited_by, "products (100 %)");
+        tess_prediction_fini(&prediction);
+    }
+}
+
+/* Plain operations, by the bytes that they touch: the operation, and how many of 4 it takes. */
+static void test_passes(void **state)
+{
+    const struct tess_kernel_ops *ref;
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    struct virtual_world world = {.profile = &profile, .stage_count = 1};
+    struct virtual_rank rank = {.world = &world};
+    struct tess_kernel *kernel;
+    (void)state;
+    profile.bytes_per_s = 1;
+    assert_int_equal(tess_registry_get_kernel("ref", &ref), TESS_OK);
+    struct tess_kernel_ops ops = virtual_kernel(ref);
+    virtual_kernel_for(&rank);
+    assert_int_equal(tess_kernel_open(&ops, 1, &kernel), TESS_OK);
+    float x[10];
+#define PASS_TAKES(seconds, call)                                                                  \
+    do {                                                                                           \
+        rank.host_s = 0;                                                                           \
+        call;                                                                                      \
+        assert_true(rank.host_s == (seconds));                                                     \
+    } while (0)
+    PASS_TAKES(120, tess_add(kernel, TESS_F32, 10, x, x, x));
+    PASS_TAKES(80, tess_copy(kernel, 40, x, x));
+    PASS_TAKES(60, tess_cast(kernel, 10, TESS_F32, x, TESS_BF16, x));
+    PASS_TAKES(40, (void)tess_find_nonfinite(kernel, TESS_F32, 10, x));
+    const struct tess_update adamw = {.kind = TESS_UPDATE_ADAMW,
+                                      .count = 10,
+                                      .w = x,
+                                      .g = x,
+                                      .m = x,
+                                      .v = x,
+                                      .low = TESS_BF16,
+                                      .param_low = x};
+    PASS_TAKES(7 * 40 + 20, tess_update(kernel, &adamw));
+    tess_kernel_close(kernel);
+}
+
+/* The device waits for a host that takes longer to launch than it to compute. */
+static void test_launches(void **state)
+{
+    struct tess_profile profile = fixture_profile(1e20);
+    struct tess_prediction prediction;
+    (void)state;
+    profile.launch_s = 1e-3;
+    fixture_predict(MLP "--kernel guard_queue", &profile, ENDLESS, &prediction);
+    const struct tess_prediction_stage *stage = &prediction.stage[0];
+    fixture_same(stage->step_s, stage->launch_s + stage->product_s + stage->pass_s);
+    assert_true(stage->launch_s > 15e-3); /* operations of two layers and an update */
+    fixture_same(stage->launch_s, round(stage->launch_s * 1e3) * 1e-3);
+    assert_non_null(strstr(prediction.limited_by, "launches"));
+    tess_prediction_fini(&prediction);
+    fixture_predict(MLP "--kernel guard_queue --cuda.graph on", &profile, ENDLESS, &prediction);
+    assert_true(prediction.stage[0].launch_s < 5e-3); /* batch, labels, rates, play, verdict */
+    tess_prediction_fini(&prediction);
+}
+
+/* ---- overlap --------------------------------------------------------------------------------- */
+
+#define FSDP                                                                                       \
+    "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy fsdp --ranks 2 "              \
+    "--kernel guard_queue "
+
+/* Elements of the two units' segments, with padding. */
+static void fsdp_segments(int64_t count[2])
+{
+    struct tess_config *config;
+    struct tess_dataset *dataset;
+    struct tess_engine *engine;
+    fixture_open(FSDP, &config, &dataset);
+    assert_int_equal(tess_engine_plan(config, dataset, 0, &engine), TESS_OK);
+    const struct tess_plan *plan = tess_engine_plan_of(engine);
+    assert_int_equal(plan->segment_count, 2);
+    count[0] = plan->segment[0].count;
+    count[1] = plan->segment[1].count;
+    tess_engine_close(engine);
+    fixture_close(config, dataset);
+}
+
+/*
+ * Two units, 16 rows on a rank; g is a gather, r a scatter, both of a half of the segment; f and b
+ * are forward and backward:
+ *
+ *     kernels  .....| f0 | f1 | b1 | b0 |....
+ *     group    | g0 | g1 |    | g0 | r1 | r0 |       g0 again while b1 runs
+ */
+static double fsdp_by_hand(double bytes_per_s, double *busy_out)
+{
+    int64_t count[2];
+    fsdp_segments(count);
+    const double g0 = 2.0 * (double)count[0] / bytes_per_s,
+                 g1 = 2.0 * (double)count[1] / bytes_per_s;
+    const double f0 = 2 * 16 * 36 * 64 / FLOPS_PER_S, f1 = 2 * 16 * 64 * 5 / FLOPS_PER_S;
+    const double b1 = 2 * f1, b0 = f0;
+    double t = g0, group = g0 + g1;
+    t = fmax(t + f0, group) + f1;
+    group = fmax(group, t) + g0;
+    const double again = group;
+    t += b1;
+    group = fmax(group, t) + g1; /* r1 is as large as g1 */
+    t = fmax(t, again) + b0;
+    group = fmax(group, t) + g0;
+    *busy_out = f0 + f1 + b0 + b1;
+    return fmax(t, group);
+}
+
+static void test_fsdp(void **state)
+{
+    static const double bytes_per_s[] = {1e12, 1e9, 2e8, 5e7, 1e6};
+    const struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    (void)state;
+    for (size_t i = 0; i < sizeof(bytes_per_s) / sizeof(*bytes_per_s); i++) {
+        struct tess_prediction prediction;
+        double busy_s, by_hand = fsdp_by_hand(bytes_per_s[i], &busy_s);
+        fixture_predict(FSDP, &profile, bytes_per_s[i], &prediction);
+        fixture_same(prediction.step_s, by_hand);
+        fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], by_hand - busy_s);
+        if (i == 4)
+            assert_non_null(strstr(prediction.limited_by, "along the data axis exposed"));
+        tess_prediction_fini(&prediction);
+    }
+}
+
+/* ---- pipelines ------------------------------------------------------------------------------- */
+
+#define STAGES 4
+#define MICROS 8
+#define GPT                                                                                        \
+    "--model gpt --data.length 8 --gpt.width 64 --gpt.vocab 256 --batch-size 8 --grid 8 "          \
+    "--accumulate 8 --ranks 4 --strategy pp --clip 0 "
+
+/* Attention takes all the time, and every stage has as much of it. */
+static void pipe_predict(const char *options, double *block_s, struct tess_prediction *prediction)
+{
+    struct tess_profile profile = fixture_profile(1e15);
+    char words[512];
+    profile.attention_forward = profile.attention_backward = 1e-10;
+    /* Two products forward and five backward, of half of 8 x 8 positions with 64 channels. */
+    *block_s = 7.0 * 8 * 8 * 64 / (1e15 * 1e-10);
+    snprintf(words, sizeof(words), GPT "%s", options);
+    fixture_predict(words, &profile, ENDLESS, prediction);
+}
+
+static void near(double a, double b)
+{
+    if (fabs(a - b) <= 1e-4 * fmax(a, b))
+        return;
+    print_error("%g is not %g\n", a, b);
+    fail();
+}
+
+static void test_pipeline(void **state)
+{
+    static const char *const kernel[] = {"--kernel ref", "--kernel guard_queue"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tess_prediction prediction;
+        char options[256];
+        double block_s;
+        snprintf(options, sizeof(options), "--gpt.layers 4 %s", kernel[i]);
+        pipe_predict(options, &block_s, &prediction);
+        assert_int_equal(prediction.stage_count, STAGES);
+        near(prediction.step_s, (MICROS + STAGES - 1) * block_s);
+        for (int32_t s = 0; s < STAGES; s++) {
+            near(prediction.stage[s].step_s, prediction.step_s);
+            near(prediction.stage[s].product_s, MICROS * block_s);
+            near(prediction.stage[s].bubble_s / prediction.step_s,
+                 (STAGES - 1.0) / (MICROS + STAGES - 1));
+            near(prediction.stage[s].bubble_s, stage_exposed(&prediction.stage[s]));
+        }
+        assert_non_null(strstr(prediction.limited_by, "other stages"));
+        tess_prediction_fini(&prediction);
+
+        /* Two chunks on each stage have half of the idle time. */
+        snprintf(options, sizeof(options), "--gpt.layers 8 --pp.schedule interleaved %s",
+                 kernel[i]);
+        pipe_predict(options, &block_s, &prediction);
+        near(prediction.step_s, (2 * MICROS + STAGES - 1) * block_s);
+        tess_prediction_fini(&prediction);
+    }
+}
+
+/* ---- the same bits --------------------------------------------------------------------------- */
+
+static void test_same(void **state)
+{
+    static const char options[] =
+        "--model gpt --gpt.style llama --data.length 8 --gpt.width 64 --gpt.layers 4 --batch-size "
+        "32 "
+        "--grid 32 --accumulate 4 --ranks 8 --strategy zero1+tp+pp --mesh data=2,tensor=2,stage=2 "
+        "--precision bf16 --clip 1 --kernel guard_queue";
+    struct tess_prediction first, again;
+    (void)state;
+    fixture_predict(options, tess_profile_find("h100-80"), 1e11, &first);
+    for (int i = 0; i < 3; i++) {
+        fixture_predict(options, tess_profile_find("h100-80"), 1e11, &again);
+        assert_memory_equal(again.stage, first.stage,
+                            (size_t)first.stage_count * sizeof(*first.stage));
+        assert_true(again.step_s == first.step_s);
+        assert_string_equal(again.limited_by, first.limited_by);
+        tess_prediction_fini(&again);
+    }
+    tess_prediction_fini(&first);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void test_refused(void **state)
+{
+    static const char *const options[] = {MLP "--audit 0.5", MLP "--debug"};
+    const struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    (void)state;
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        struct tess_config *config;
+        struct tess_dataset *dataset;
+        struct tess_prediction prediction;
+        fixture_open(options[i], &config, &dataset);
+        const struct tess_network network = fixture_network(config, ENDLESS);
+        assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction),
+                         TESS_ERR_UNSUPPORTED);
+        fixture_close(config, dataset);
+    }
+}
+
+/* ---- a large model --------------------------------------------------------------------------- */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static long memory_kib(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+}
+
+/* Llama 405B in 16 stages. Limits allow for slow machines: what it takes is printed. */
+static void test_large(void **state)
+{
+    static const char options[] =
+        "--model gpt --gpt.style llama --gpt.layers 126 --gpt.width 16384 --gpt.heads 128 "
+        "--gpt.kv-heads 8 --gpt.ffn 53248 --gpt.vocab 128256 --data.length 8192 --precision bf16 "
+        "--ranks 64 --strategy fsdp+tp+pp --mesh data=2,tensor=2,stage=16 --batch-size 64 --grid "
+        "64 "
+        "--accumulate 32 --tensor.sequence-parallel --kernel guard_queue --evaluate off";
+    struct tess_prediction prediction;
+    (void)state;
+    const long before_kib = memory_kib();
+    const double begin_s = seconds_now();
+    fixture_predict(options, tess_profile_find("h100-80"), 3e11, &prediction);
+    const double seconds = seconds_now() - begin_s;
+    const long kib = memory_kib() - before_kib;
+    print_message("405B: step %.3g s, MFU %.3g, %s; predicted in %.2f s with %ld MiB\n",
+                  prediction.step_s, prediction.mfu, prediction.limited_by, seconds, kib >> 10);
+    assert_int_equal(prediction.stage_count, 16);
+    assert_true(prediction.mfu > 0.2 && prediction.mfu < 0.8);
+    assert_true(kib < 200 << 10);
+    tess_prediction_fini(&prediction);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products), cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_launches), cmocka_unit_test(test_fsdp),
+        cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+/* Device profiles: seconds by formula, the built-in ones, and files, hostile ones too. */
+#include "base/file.h"
+#include "harness/scratch_file.h"
+#include "predict/profile.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_built_in(void **state)
+{
+    int32_t count = 0;
+    (void)state;
+    for (const char *name; (name = tess_profile_name(count)) != NULL; count++) {
+        const struct tess_profile *profile = tess_profile_find(name);
+        assert_non_null(profile);
+        assert_string_equal(profile->name, name);
+        assert_int_equal(tess_profile_check(profile), TESS_OK);
+        assert_true(profile->source[0] != '\0' && !profile->measured);
+    }
+    assert_int_equal(count, 7);
+    assert_null(tess_profile_find("h100"));
+    assert_null(tess_profile_name(-1));
+}
+
+/* Tiles by hand: 4096^3 on 132 units is 32 x 16 tiles of 128 x 256, 512 tiles in 4 waves. */
+static void test_product(void **state)
+{
+    const struct tess_profile *h100 = tess_profile_find("h100-80");
+    (void)state;
+    const double rate = h100->flops_per_s[TESS_PEAK_16] * h100->efficiency[TESS_PEAK_16] / 132;
+    const double by_hand = h100->start_s + 4 * 2 * 128.0 * 256 * (4096 + h100->half_k) / rate;
+    const double quarter =
+        h100->start_s + 16 * 2 * 64.0 * 128 * (4096 + h100->half_k) / (0.75 * rate);
+    assert_true(by_hand < quarter);
+    assert_true(
+        fabs(tess_profile_product_s(h100, TESS_PEAK_16, 4096, 4096, 4096, 3 * 2 * 4096.0 * 4096) -
+             by_hand) < 1e-12);
+    /* A narrow one takes as long as reading its weights. */
+    const double bytes = 2.0 * 8192 * 8192;
+    assert_true(tess_profile_product_s(h100, TESS_PEAK_16, 1, 8192, 8192, bytes) ==
+                tess_profile_pass_s(h100, bytes));
+    /* Types that a device does not have run as the next wider one. */
+    const struct tess_profile *a100 = tess_profile_find("a100-80");
+    assert_true(tess_profile_product_s(a100, TESS_PEAK_FP8, 4096, 4096, 4096, 0) ==
+                tess_profile_product_s(a100, TESS_PEAK_16, 4096, 4096, 4096, 0));
+}
+
+/* Two ranks of two threads on one core have a quarter of it for each thread; and no more than half
+ * of the memory's rate each. */
+static void test_share(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    cpu.cores = 1;
+    cpu.bytes_per_s = 8e9;
+    cpu.host_bytes_per_s = 6e9;
+    const struct tess_profile share = tess_profile_share(&cpu, 2, 2);
+    assert_true(share.flops_per_s[TESS_PEAK_F32] == cpu.flops_per_s[TESS_PEAK_F32] / 2);
+    assert_true(share.bytes_per_s == 3e9);
+    assert_true(tess_profile_share(&cpu, 1, 1).bytes_per_s == 6e9);
+    cpu.cores = 2;
+    assert_true(tess_profile_share(&cpu, 1, 1).start_s == cpu.start_s);
+    const struct tess_profile *gpu = tess_profile_find("a100-40");
+    assert_true(tess_profile_share(gpu, 512, 1).bytes_per_s == gpu->bytes_per_s);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void test_file(void **state)
+{
+    const char *path = scratch_file;
+    (void)state;
+    struct tess_profile wrote = *tess_profile_find("b200-180"), read;
+    snprintf(wrote.source, sizeof(wrote.source), "a \"quoted\" \\ text: # no comment");
+    wrote.measured = true;
+    wrote.launch_s = 1.0 / 3;
+    assert_int_equal(tess_profile_write(&wrote, path), TESS_OK);
+    memset(&read, 0xff, sizeof(read));
+    assert_int_equal(tess_profile_read(path, &read), TESS_OK);
+    assert_string_equal(read.name, wrote.name);
+    assert_string_equal(read.kernel, wrote.kernel);
+    assert_string_equal(read.source, wrote.source);
+    assert_true(read.measured);
+    assert_memory_equal(&read.memory_bytes, &wrote.memory_bytes,
+                        sizeof(wrote) - offsetof(struct tess_profile, memory_bytes));
+    wrote.bytes_per_s = NAN;
+    assert_int_equal(tess_profile_write(&wrote, path), TESS_ERR_USAGE);
+}
+
+/* Each is refused, by reading a good file up to a place and these words in the place of the rest.
+ */
+static void test_hostile(void **state)
+{
+    static const char *const text[] = {
+        "",
+        "name: x\n",
+        "kernel: cuda\n",
+        "kernel: cuda\nbytes-per-s: 1e12\n",
+        "kernel: [cuda]\n",
+        "kernel: {a: 1}\n",
+        "\xff\xfe\x00",
+        "bytes_per_s: fast\n",
+        "bytes_per_s: -1\n",
+        "bytes_per_s: nan\n",
+        "bytes_per_s: 1e400\n",
+        "units: 0\n",
+        "units: 1e99\n",
+        "no-such-key: 1\n",
+        "kernel: a-kernel-whose-name-is-longer-than-there-is-room-for\n",
+    };
+    static const char good[] =
+        "kernel: cuda\nbytes-per-s: 1e12\nflops-per-s-f32: 1e13\nefficiency-f32: 1\nunits: %s\n"
+        "tile-m: 1\ntile-n: 1\nattention-forward: 1\nattention-backward: %s\n";
+    static const char *const number[][2] = {{"1.5", "1"}, {"1", "0"}, {"1", "2"}, {"0", "1"}};
+    const char *path = scratch_file;
+    char words[512];
+    struct tess_profile profile;
+    (void)state;
+    for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++) {
+        assert_int_equal(tess_file_write(path, text[i], strlen(text[i])), TESS_OK);
+        assert_int_equal(tess_profile_read(path, &profile), TESS_ERR_USAGE);
+    }
+    for (size_t i = 0; i < sizeof(number) / sizeof(*number); i++) {
+        snprintf(words, sizeof(words), good, number[i][0], number[i][1]);
+        assert_int_equal(tess_file_write(path, words, strlen(words)), TESS_OK);
+        assert_int_equal(tess_profile_read(path, &profile), TESS_ERR_USAGE);
+    }
+    snprintf(words, sizeof(words), good, "1", "1");
+    for (size_t length = 0; length <= strlen(words); length++) { /* cut anywhere */
+        assert_int_equal(tess_file_write(path, words, length), TESS_OK);
+        const enum tess_status status = tess_profile_read(path, &profile);
+        assert_true(status == TESS_OK || status == TESS_ERR_USAGE);
+        if (length == strlen(words))
+            assert_int_equal(status, TESS_OK);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(tess_profile_read(path, &profile), TESS_ERR_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_built_in), cmocka_unit_test(test_product),
+        cmocka_unit_test(test_share),    cmocka_unit_test(test_file),
+        cmocka_unit_test(test_hostile),
+    };
+    return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
+}
