@@ -91,12 +91,12 @@ static inline struct virtual_rank *virtual_rank_of(const struct tess_kernel *ker
     return *(struct virtual_rank **)kernel->state;
 }
 
-/* The kernels work for so long, as soon as they can. */
-void virtual_work(struct virtual_rank *rank, double seconds);
-
 /* ---- virtual_queue.c ------------------------------------------------------------------------- */
 
 extern const struct tess_queue_ops virtual_queue_ops;
+
+/* The kernels work for so long, as soon as they can. */
+void virtual_work(struct virtual_rank *rank, double seconds);
 
 /* Address space that must never be touched, and memory whose pages are made when it is. NULL: there
  * is none. */

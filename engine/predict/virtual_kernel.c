@@ -26,25 +26,6 @@ void virtual_kernel_for(struct virtual_rank *rank)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-void virtual_work(struct virtual_rank *rank, double seconds)
-{
-    struct virtual_queue *kernels = &rank->kernels;
-    if (!rank->queued) {
-        rank->host_s += seconds;
-        return;
-    }
-    if (rank->recording) {
-        rank->recorded_s += seconds;
-        return;
-    }
-    rank->host_s += rank->world->profile->launch_s;
-    if (rank->host_s > kernels->end_s) {
-        rank->late_s += rank->host_s - kernels->end_s;
-        kernels->end_s = rank->host_s;
-    }
-    kernels->end_s += seconds;
-}
-
 static void kernel_pass(struct tess_kernel *kernel, double bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);

@@ -26,6 +26,25 @@ void virtual_unmap(void *memory, size_t bytes)
         (void)munmap(memory, bytes);
 }
 
+void virtual_work(struct virtual_rank *rank, double seconds)
+{
+    struct virtual_queue *kernels = &rank->kernels;
+    if (!rank->queued) {
+        rank->host_s += seconds;
+        return;
+    }
+    if (rank->recording) {
+        rank->recorded_s += seconds;
+        return;
+    }
+    rank->host_s += rank->world->profile->launch_s;
+    if (rank->host_s > kernels->end_s) {
+        rank->late_s += rank->host_s - kernels->end_s;
+        kernels->end_s = rank->host_s;
+    }
+    kernels->end_s += seconds;
+}
+
 static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)
 {
     struct virtual_queue *queue = calloc(1, sizeof(*queue));
