@@ -11,15 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps before the one that is taken: pools of the first fill, stages get into their order; a step
- * that is recorded is recorded in the second. */
-#define WARM_STEPS 2
+/* Steps before the one that is taken. The first one is not like others: stages begin together, and
+ * a step that is recorded is recorded in the second. */
+static int predict_warm_steps(const struct tess_config *config)
+{
+    return config->cuda.graph ? 2 : 1;
+}
 
 struct predict_stage {
     struct virtual_rank *rank;
     struct tess_engine *engine;
     struct tess_comm *comm;
     enum tess_order order;
+    int warm_steps;
     pthread_t thread;
     bool started;
     enum tess_status status;
@@ -84,7 +88,7 @@ static enum tess_status stage_steps(struct predict_stage *stage)
     struct tess_step_result result;
     uint64_t sent[TESS_PREDICT_GROUPS];
     double wait_s[TESS_PREDICT_GROUPS];
-    for (int i = 0; i < WARM_STEPS; i++)
+    for (int i = 0; i < stage->warm_steps; i++)
         TESS_TRY(tess_engine_step(stage->engine, false, &result));
     stage_forget(stage->rank);
     stage_traffic(stage->engine, sent, wait_s);
@@ -178,6 +182,7 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     virtual_kernel_for(NULL);
     TESS_TRY(status);
     stage->order = predict->config.run.reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST;
+    stage->warm_steps = predict_warm_steps(&predict->config);
     (void)tess_engine_unit_names(stage->engine, &rank->unit_count);
     rank->lost_s = calloc(stage_lost_count(rank), sizeof(*rank->lost_s));
     if (rank->lost_s == NULL)

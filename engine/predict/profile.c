@@ -13,6 +13,12 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes)
     return profile->start_s + bytes / (cached ? profile->cache_bytes_per_s : profile->bytes_per_s);
 }
 
+double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes)
+{
+    return fmax(profile->start_s + elements * profile->element_s,
+                tess_profile_pass_s(profile, bytes));
+}
+
 /* The rate of large products; where a device has no units of the type, that of the next wider one.
  */
 static double profile_peak(const struct tess_profile *profile, enum tess_peak_type type)
@@ -76,6 +82,7 @@ struct tess_profile tess_profile_share(const struct tess_profile *profile, int32
     for (int t = 0; t < TESS_PEAK_TYPES; t++)
         share.flops_per_s[t] *= part;
     share.start_s /= fmin(1, part);
+    share.element_s /= part;
     share.bytes_per_s *= part;
     share.cache_bytes_per_s *= part;
     const double host = profile->host_bytes_per_s;

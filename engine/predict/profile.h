@@ -42,7 +42,12 @@ struct tess_profile {
     double cache_bytes;       /* passes over less than this ... */
     double cache_bytes_per_s; /* ... run at this rate; 0: at bytes_per_s */
     double link_bytes_per_s;  /* between host and device; 0: the same memory */
-    double cores;             /* that ranks of a host share; 0: every rank has a device */
+    double element_s; /* least time for an element of what needs exp, tanh or random numbers */
+
+    /* Calls between ranks that share this processor; 0: not measured. */
+    double copy_bytes_per_s; /* what a rank takes from others, as in network.h */
+    double call_s;           /* of the smallest call */
+    double cores;            /* that ranks of a host share; 0: every rank has a device */
 
     /* Products, by type. A peak of 0: the device has no such units. */
     double flops_per_s[TESS_PEAK_TYPES];
@@ -83,11 +88,13 @@ enum tess_status tess_profile_check(const struct tess_profile *profile);
  * Pure, > 0.
  *
  *   pass       over `bytes` of memory, read and written together
+ *   math       the same, with a function such as exp for each of so many elements
  *   product    [m, n] = [m, k] [k, n], operands and result of `bytes` in all
  *   attention  causal: `flops` are those of the lower half, `length` the positions, `bytes` the
  *              operands and results
  */
 double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
+double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
 double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak_type type,
                               double m, double n, double k, double bytes);
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,

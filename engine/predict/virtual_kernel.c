@@ -46,6 +46,17 @@ static void kernel_arrays(struct tess_kernel *kernel, enum tess_dtype dtype, int
     kernel_pass(kernel, arrays * kernel_bytes(dtype, count));
 }
 
+/* The same with a function of each element. */
+static void kernel_math(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                        double arrays)
+{
+    struct virtual_rank *rank = virtual_rank_of(kernel);
+    const double seconds = tess_profile_math_s(rank->world->profile, (double)count,
+                                               arrays * kernel_bytes(dtype, count));
+    rank->pass_s += seconds;
+    virtual_work(rank, seconds);
+}
+
 /* ---- prepared operations --------------------------------------------------------------------- */
 
 static enum tess_peak_type op_type(const struct tess_op *op)
@@ -336,23 +347,23 @@ static void virtual_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int6
 }
 
 /* Of (kernel, dtype, count, then arrays): each is read or written once. */
-#define VIRTUAL_ARRAYS(name, arrays, ...)                                                          \
+#define VIRTUAL_ARRAYS(name, work, arrays, ...)                                                    \
     static void virtual_##name(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,   \
                                __VA_ARGS__)                                                        \
     {                                                                                              \
-        kernel_arrays(kernel, dtype, count, arrays);                                               \
+        work(kernel, dtype, count, arrays);                                                        \
     }
-VIRTUAL_ARRAYS(gelu_forward, 2, const void *x, void *y)
-VIRTUAL_ARRAYS(gelu_backward, 3, const void *x, const void *dy, void *dx)
-VIRTUAL_ARRAYS(swiglu_forward, 3, const void *gate, const void *up, void *y)
-VIRTUAL_ARRAYS(swiglu_backward, 5, const void *gate, const void *up, const void *dy, void *dgate,
-               void *dup)
-VIRTUAL_ARRAYS(relu_forward, 2, const void *x, void *y)
-VIRTUAL_ARRAYS(relu_backward, 3, const void *y, const void *dy, void *dx)
-VIRTUAL_ARRAYS(add, 3, const void *a, const void *b, void *y)
-VIRTUAL_ARRAYS(dropout, 2, float rate, const uint64_t key[2], uint64_t first, const void *x,
-               void *y)
-VIRTUAL_ARRAYS(count_zeros, 1, const void *x, double *sum)
+VIRTUAL_ARRAYS(gelu_forward, kernel_math, 2, const void *x, void *y)
+VIRTUAL_ARRAYS(gelu_backward, kernel_math, 3, const void *x, const void *dy, void *dx)
+VIRTUAL_ARRAYS(swiglu_forward, kernel_math, 3, const void *gate, const void *up, void *y)
+VIRTUAL_ARRAYS(swiglu_backward, kernel_math, 5, const void *gate, const void *up, const void *dy,
+               void *dgate, void *dup)
+VIRTUAL_ARRAYS(relu_forward, kernel_arrays, 2, const void *x, void *y)
+VIRTUAL_ARRAYS(relu_backward, kernel_arrays, 3, const void *y, const void *dy, void *dx)
+VIRTUAL_ARRAYS(add, kernel_arrays, 3, const void *a, const void *b, void *y)
+VIRTUAL_ARRAYS(dropout, kernel_math, 2, float rate, const uint64_t key[2], uint64_t first,
+               const void *x, void *y)
+VIRTUAL_ARRAYS(count_zeros, kernel_arrays, 1, const void *x, double *sum)
 
 static void virtual_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                              int64_t classes, int64_t stride, const void *logits, float *max,
@@ -366,7 +377,7 @@ static void virtual_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, 
                              const int32_t *label, const float *max, float *sum, float *target,
                              float *best)
 {
-    kernel_arrays(kernel, dtype, rows * classes, 1);
+    kernel_math(kernel, dtype, rows * classes, 1);
 }
 
 static void virtual_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -374,7 +385,7 @@ static void virtual_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype,
                               const void *logits, const int32_t *label, const float *max,
                               const float *sum, void *dlogits)
 {
-    kernel_arrays(kernel, dtype, rows * classes, 2);
+    kernel_math(kernel, dtype, rows * classes, 2);
 }
 
 static void virtual_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
@@ -388,7 +399,7 @@ static void virtual_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dty
                                  int64_t classes, float scale, const void *logits,
                                  const int32_t *label, void *dlogits, float *loss, int32_t *correct)
 {
-    kernel_arrays(kernel, dtype, rows * classes, dlogits != NULL ? 2 : 1);
+    kernel_math(kernel, dtype, rows * classes, dlogits != NULL ? 2 : 1);
 }
 
 static void virtual_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from,

@@ -1,0 +1,127 @@
+/* From measurements to a profile: made-up ones of a known processor, and, with the word "measure",
+ * those of this one. */
+#include "harness/scratch_file.h"
+#include "predict/calibrate.h"
+#include "tessera/registry.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct tess_profile known = {.name = "known",
+                                          .kernel = "ref",
+                                          .start_s = 3e-7,
+                                          .bytes_per_s = 9e9,
+                                          .cache_bytes = 3e6,
+                                          .cache_bytes_per_s = 4e10,
+                                          .element_s = 7e-10,
+                                          .cores = 4,
+                                          .flops_per_s = {6e10, 0, 3e10, 0},
+                                          .efficiency = {1, 1, 1, 1},
+                                          .units = 1,
+                                          .tile_m = 1,
+                                          .tile_n = 1,
+                                          .half_m = 7,
+                                          .half_n = 11,
+                                          .half_k = 40,
+                                          .attention_forward = 0.4,
+                                          .attention_backward = 0.3,
+                                          .attention_half = 90};
+
+static struct tess_sample sample[64];
+static int32_t samples;
+
+static void add(enum tess_sample_kind kind, enum tess_peak_type type, double a, double b, double c,
+                double bytes)
+{
+    struct tess_sample *here = &sample[samples++];
+    *here = (struct tess_sample){.kind = kind, .type = type, .size = {a, b, c}, .bytes = bytes};
+    here->seconds = tess_sample_predict(&known, here);
+}
+
+static void add_all(void)
+{
+    samples = 0;
+    for (double bytes = 192; bytes < 1e8; bytes *= 4)
+        add(TESS_SAMPLE_PASS, TESS_PEAK_F32, 0, 0, 0, bytes);
+    for (double n = 4096; n <= 65536; n *= 4)
+        add(TESS_SAMPLE_MATH, TESS_PEAK_F32, n, 0, 0, 8 * n);
+    for (double small = 16; small <= 256; small *= 4) {
+        add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, small, 512, 512, 0);
+        add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 512, small, 512, 0);
+        add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 512, 512, small, 0);
+        add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 4 * small, 4 * small, 4 * small, 0);
+        add(TESS_SAMPLE_PRODUCT, TESS_PEAK_16, 4 * small, 4 * small, 4 * small, 0);
+        add(TESS_SAMPLE_FORWARD, TESS_PEAK_F32, 1e4 * small * small, 2 * small, 0, 0);
+        add(TESS_SAMPLE_BACKWARD, TESS_PEAK_F32, 3e4 * small * small, 2 * small, 0, 0);
+    }
+}
+
+/* Begun far from it, the profile that comes out predicts what was measured. */
+static void test_fit(void **state)
+{
+    struct tess_profile profile = known;
+    (void)state;
+    add_all();
+    profile.start_s = 1e-7;
+    profile.bytes_per_s = 5e9;
+    profile.cache_bytes = 1e6;
+    profile.cache_bytes_per_s = 1e10;
+    profile.element_s = 1e-9;
+    profile.flops_per_s[TESS_PEAK_F32] = profile.flops_per_s[TESS_PEAK_16] = 1e10;
+    profile.half_m = profile.half_n = 4;
+    profile.half_k = 16;
+    profile.attention_forward = profile.attention_backward = 0.5;
+    profile.attention_half = 32;
+    tess_profile_fit(&profile, sample, samples);
+    for (int32_t i = 0; i < samples; i++) {
+        const double ratio = tess_sample_predict(&profile, &sample[i]) / sample[i].seconds;
+        if (fabs(ratio - 1) > 0.02)
+            print_error("sample %d of kind %d is off by %g\n", (int)i, (int)sample[i].kind, ratio);
+        assert_true(fabs(ratio - 1) < 0.02);
+    }
+    /* A product of a size that was not measured. */
+    const double other = tess_profile_product_s(&known, TESS_PEAK_F32, 100, 300, 200, 0);
+    assert_true(
+        fabs(tess_profile_product_s(&profile, TESS_PEAK_F32, 100, 300, 200, 0) / other - 1) < 0.03);
+}
+
+/* This machine: the file that is written is a profile, of a processor that computes something. */
+static void test_measure(void **state)
+{
+    const struct tess_kernel_ops *ops;
+    struct tess_profile profile, read;
+    (void)state;
+    if (tess_registry_get_kernel("cpu", &ops) != TESS_OK)
+        assert_int_equal(tess_registry_get_kernel("ref", &ops), TESS_OK);
+    assert_int_equal(tess_profile_calibrate(ops, "this", 4, &profile), TESS_OK);
+    assert_int_equal(tess_profile_write(&profile, scratch_file), TESS_OK);
+    assert_int_equal(tess_profile_read(scratch_file, &read), TESS_OK);
+    assert_true(read.measured && read.cores >= 1);
+    assert_string_equal(read.kernel, ops->name);
+    print_message("%s: %.3g GFLOP/s in f32, %.3g in 16 bits, %.3g GB/s, %.3g from the cache, start "
+                  "%.3g us, halves %.3g %.3g %.3g, copies %.3g GB/s, calls %.3g us\n",
+                  read.source, read.flops_per_s[TESS_PEAK_F32] * 1e-9,
+                  read.flops_per_s[TESS_PEAK_16] * 1e-9, read.bytes_per_s * 1e-9,
+                  read.cache_bytes_per_s * 1e-9, read.start_s * 1e6, read.half_m, read.half_n,
+                  read.half_k, read.copy_bytes_per_s * 1e-9, read.call_s * 1e6);
+    assert_true(read.flops_per_s[TESS_PEAK_F32] > 1e7 && read.flops_per_s[TESS_PEAK_F32] < 1e15);
+    assert_true(read.bytes_per_s > 1e7 && read.bytes_per_s < 1e14);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_measure),
+    };
+    const bool measure = argc > 1 && strcmp(argv[1], "measure") == 0;
+    return _cmocka_run_group_tests("calibrate", tests, measure ? 2 : 1, scratch_file_make,
+                                   scratch_file_remove);
+}
