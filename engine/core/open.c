@@ -55,7 +55,7 @@ static enum tess_status open_pin(struct tess_engine *engine)
     (void)tess_optim_room(engine->config->optimizer, engine->model.param_count, &upload_bytes);
     TESS_TRY(ops->pin(engine->kernel, engine->block.found.bytes, &engine->found.host));
     TESS_TRY(ops->pin(engine->kernel, upload_bytes, &engine->upload));
-    if (!engine->config->saves)
+    if (!engine->config->saves || engine->hollow)
         return TESS_OK;
     return ops->pin(engine->kernel, engine->block.staging.bytes, &engine->staging);
 }

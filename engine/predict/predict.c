@@ -195,6 +195,19 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     return TESS_OK;
 }
 
+static enum tess_status predict_map(struct predict *predict)
+{
+    struct virtual_world *world = &predict->world;
+    for (int32_t s = 0; s < world->stage_count; s++)
+        if (predict->stage[s].out->memory_total > world->space_bytes)
+            world->space_bytes = predict->stage[s].out->memory_total;
+    world->space = virtual_map(world->space_bytes);
+    if (world->space == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no addresses for %zu MiB of a device's memory",
+                  world->space_bytes >> 20);
+    return TESS_OK;
+}
+
 static enum tess_status predict_run(struct predict *predict)
 {
     const int32_t stages = predict->world.stage_count;
@@ -227,6 +240,7 @@ static void predict_close(struct predict *predict)
         tess_engine_close(predict->stage[s].engine);
         tess_comm_close(predict->stage[s].comm);
     }
+    virtual_unmap(predict->world.space, predict->world.space_bytes);
     virtual_world_fini(&predict->world);
     for (int32_t s = 0; predict->world.rank != NULL && s < stages; s++) {
         free(predict->world.rank[s].lost_s);
@@ -334,6 +348,8 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
         predict->stage[s].out = &out->stage[s];
         TESS_TRY(predict_plan(predict, dataset, s));
     }
+    if (predict->kernel.far_memory)
+        TESS_TRY(predict_map(predict));
     TESS_TRY(predict_run(predict));
     predict_sum_up(predict, out);
     return predict_flops(&predict->config, dataset, profile, out);

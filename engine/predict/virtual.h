@@ -35,7 +35,7 @@ struct virtual_rank {
     bool queued;   /* operations are queued */
     bool tf32;
     struct virtual_queue kernels; /* where they are */
-    char *memory, *memory_end;    /* of the device */
+    char *memory_end;             /* of the device: from world->space to here */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, its seconds; those of the records. */
@@ -66,6 +66,8 @@ struct virtual_world {
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
     struct virtual_rank *rank; /* [stage_count] */
+    char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
+    size_t space_bytes;
     pthread_mutex_t lock;
     bool failed;
     struct virtual_meeting *meeting[VIRTUAL_MEETINGS_MAX];
@@ -98,9 +100,8 @@ extern const struct tess_queue_ops virtual_queue_ops;
 /* The kernels work for so long, as soon as they can. */
 void virtual_work(struct virtual_rank *rank, double seconds);
 
-/* Address space that must never be touched, and memory whose pages are made when it is. NULL: there
- * is none. */
-void *virtual_map(size_t bytes, bool touched);
+/* Address space that must never be touched: who does dies. NULL: there is none. */
+void *virtual_map(size_t bytes);
 void virtual_unmap(void *memory, size_t bytes);
 
 #endif

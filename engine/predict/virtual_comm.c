@@ -318,7 +318,7 @@ static enum tess_status comm_alloc(struct tess_comm *comm, size_t bytes, void **
     for (size_t i = 0; i < sizeof(virtual->memory) / sizeof(*virtual->memory); i++) {
         if (virtual->memory[i] != NULL)
             continue;
-        *memory_out = virtual->memory[i] = virtual_map(bytes + 1, false);
+        *memory_out = virtual->memory[i] = virtual_map(bytes + 1);
         virtual->memory_bytes[i] = bytes + 1;
         if (*memory_out != NULL)
             return TESS_OK;

@@ -13,10 +13,9 @@ struct virtual_fence {
     double at_s;
 };
 
-void *virtual_map(size_t bytes, bool touched)
+void *virtual_map(size_t bytes)
 {
-    void *memory = mmap(NULL, bytes, touched ? PROT_READ | PROT_WRITE : PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory != MAP_FAILED ? memory : NULL;
 }
 
@@ -122,7 +121,7 @@ static bool queue_owns(const struct tess_kernel *kernel, const void *memory)
 {
     const struct virtual_rank *rank = virtual_rank_of(kernel);
     const char *at = memory;
-    return at >= rank->memory && at < rank->memory_end;
+    return at >= rank->world->space && at < rank->memory_end;
 }
 
 static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const void *source,
