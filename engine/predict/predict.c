@@ -24,6 +24,7 @@ struct predict_stage {
     struct tess_comm *comm;
     enum tess_order order;
     int warm_steps;
+    double begin_s; /* of the step that is taken */
     pthread_t thread;
     bool started;
     enum tess_status status;
@@ -35,6 +36,7 @@ struct predict {
     struct tess_kernel_ops kernel;
     struct tess_profile profile; /* of one of the ranks that share cores */
     struct virtual_world world;
+    int32_t event_max;           /* of a stage's time line; 0: none */
     struct predict_stage *stage; /* [world.stage_count] */
 };
 
@@ -92,7 +94,10 @@ static enum tess_status stage_steps(struct predict_stage *stage)
         TESS_TRY(tess_engine_step(stage->engine, false, &result));
     stage_forget(stage->rank);
     stage_traffic(stage->engine, sent, wait_s);
+    stage->begin_s = stage->rank->host_s;
+    stage->rank->tracing = stage->rank->event != NULL;
     TESS_TRY(tess_engine_step(stage->engine, false, &result));
+    stage->rank->tracing = false;
     stage_traffic(stage->engine, stage->out->sent_bytes, stage->out->exposed_s);
     for (int group = 0; group < TESS_PREDICT_GROUPS; group++) {
         stage->out->sent_bytes[group] -= sent[group];
@@ -160,7 +165,8 @@ static enum tess_status predict_new(const struct tess_config *config,
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     for (int32_t s = 0; s < stages; s++) {
-        predict->world.rank[s] = (struct virtual_rank){.world = &predict->world, .stage = s};
+        predict->world.rank[s] =
+            (struct virtual_rank){.world = &predict->world, .stage = s, .doing = -1};
         (void)pthread_cond_init(&predict->world.rank[s].moved, &clock);
     }
     (void)pthread_condattr_destroy(&clock);
@@ -185,8 +191,11 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     stage->warm_steps = predict_warm_steps(&predict->config);
     (void)tess_engine_unit_names(stage->engine, &rank->unit_count);
     rank->lost_s = calloc(stage_lost_count(rank), sizeof(*rank->lost_s));
-    if (rank->lost_s == NULL)
+    if (predict->event_max > 0)
+        rank->event = calloc((size_t)predict->event_max, sizeof(*rank->event));
+    if (rank->lost_s == NULL || (predict->event_max > 0 && rank->event == NULL))
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d units", rank->unit_count);
+    rank->event_max = predict->event_max;
     const struct tess_memory *memory = tess_engine_memory(stage->engine);
     for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
@@ -244,6 +253,7 @@ static void predict_close(struct predict *predict)
     virtual_world_fini(&predict->world);
     for (int32_t s = 0; predict->world.rank != NULL && s < stages; s++) {
         free(predict->world.rank[s].lost_s);
+        free(predict->world.rank[s].event);
         (void)pthread_cond_destroy(&predict->world.rank[s].moved);
     }
     free(predict->world.rank);
@@ -328,6 +338,34 @@ static void predict_sum_up(const struct predict *predict, struct tess_prediction
     limited_by(&predict->stage[out->slowest], out->limited_by, sizeof(out->limited_by));
 }
 
+static int timeline_order(const void *a, const void *b)
+{
+    const struct tess_trace_event *x = a, *y = b;
+    if (x->begin_s != y->begin_s)
+        return x->begin_s < y->begin_s ? -1 : 1;
+    return (x->kind > y->kind) - (x->kind < y->kind);
+}
+
+/* The stages' events, on one clock, become the prediction's. */
+static void predict_timelines(const struct predict *predict, struct tess_prediction *out)
+{
+    double begin_s = predict->stage[0].begin_s;
+    for (int32_t s = 1; s < out->stage_count; s++)
+        begin_s = fmin(begin_s, predict->stage[s].begin_s);
+    for (int32_t s = 0; s < out->stage_count; s++) {
+        struct virtual_rank *rank = predict->stage[s].rank;
+        for (int32_t i = 0; i < rank->event_count; i++) {
+            rank->event[i].begin_s -= begin_s;
+            rank->event[i].end_s -= begin_s;
+        }
+        if (rank->event != NULL)
+            qsort(rank->event, (size_t)rank->event_count, sizeof(*rank->event), timeline_order);
+        out->stage[s].event = rank->event;
+        out->stage[s].event_count = rank->event_count;
+        rank->event = NULL;
+    }
+}
+
 static enum tess_status predict_flops(const struct tess_config *config,
                                       const struct tess_dataset *dataset,
                                       const struct tess_profile *profile,
@@ -352,14 +390,15 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
         TESS_TRY(predict_map(predict));
     TESS_TRY(predict_run(predict));
     predict_sum_up(predict, out);
+    predict_timelines(predict, out);
     return predict_flops(&predict->config, dataset, profile, out);
 }
 
-enum tess_status tess_predict_step(const struct tess_config *config,
-                                   const struct tess_dataset *dataset,
-                                   const struct tess_profile *profile,
-                                   const struct tess_network *network,
-                                   struct tess_prediction *prediction_out)
+enum tess_status tess_predict_timeline(const struct tess_config *config,
+                                       const struct tess_dataset *dataset,
+                                       const struct tess_profile *profile,
+                                       const struct tess_network *network, int32_t event_max,
+                                       struct tess_prediction *prediction_out)
 {
     TESS_TRY(tess_profile_check(profile));
     TESS_TRY(predict_refuse(config));
@@ -369,8 +408,10 @@ enum tess_status tess_predict_step(const struct tess_config *config,
     enum tess_status status = predict != NULL && out.stage != NULL
                                   ? predict_new(config, profile, network, predict)
                                   : tess_fail(TESS_ERR_MEMORY, "no memory for a prediction");
-    if (status == TESS_OK)
+    if (status == TESS_OK) {
+        predict->event_max = event_max;
         status = predict_all(predict, dataset, profile, &out);
+    }
     if (predict != NULL)
         predict_close(predict);
     free(predict);
@@ -381,8 +422,19 @@ enum tess_status tess_predict_step(const struct tess_config *config,
     return status;
 }
 
+enum tess_status tess_predict_step(const struct tess_config *config,
+                                   const struct tess_dataset *dataset,
+                                   const struct tess_profile *profile,
+                                   const struct tess_network *network,
+                                   struct tess_prediction *prediction_out)
+{
+    return tess_predict_timeline(config, dataset, profile, network, 0, prediction_out);
+}
+
 void tess_prediction_fini(struct tess_prediction *prediction)
 {
+    for (int32_t s = 0; prediction->stage != NULL && s < prediction->stage_count; s++)
+        free(prediction->stage[s].event);
     free(prediction->stage);
     prediction->stage = NULL;
 }

@@ -13,6 +13,7 @@
 #define TESSERA_PREDICT_PREDICT_H
 
 #include "config/config.h"
+#include "core/trace.h"
 #include "data/data.h"
 #include "predict/profile.h"
 #include "tessera/memory.h"
@@ -44,6 +45,11 @@ struct tess_prediction_stage {
     uint64_t memory[TESS_MEMORY_KIND_COUNT];  /* bytes by kind, as tess_engine_memory has them */
     uint64_t memory_total;                    /* of the arena: all kinds on the device */
     uint64_t memory_beside;                   /* staging and copies, of the host */
+    /* By tess_predict_timeline, else NULL: what the device works at (DOING: operations in a row of
+     * one unit), calls while links work for them (CALL), and waiting for them (WAIT), by their
+     * beginnings; seconds since the first stage began the step. No phases, sites and numbers. */
+    struct tess_trace_event *event; /* [event_count] */
+    int32_t event_count;
 };
 
 struct tess_prediction {
@@ -75,6 +81,12 @@ enum tess_status tess_predict_step(const struct tess_config *config,
                                    const struct tess_profile *profile,
                                    const struct tess_network *network,
                                    struct tess_prediction *prediction_out);
+/* The same with time lines, of event_max events of each stage at most: later ones are left out. */
+enum tess_status tess_predict_timeline(const struct tess_config *config,
+                                       const struct tess_dataset *dataset,
+                                       const struct tess_profile *profile,
+                                       const struct tess_network *network, int32_t event_max,
+                                       struct tess_prediction *prediction_out);
 void tess_prediction_fini(struct tess_prediction *prediction); /* accepts a zeroed one */
 
 #endif

@@ -49,6 +49,12 @@ struct virtual_rank {
     double *lost_s;           /* exposed [groups, collectives, units + 1]; unit -1 is the last */
     int32_t unit_count;
 
+    /* The time line, while `tracing`. */
+    bool tracing;
+    struct tess_trace_event *event; /* [event_max] */
+    int32_t event_count, event_max;
+    int32_t doing; /* event that goes on; -1: none */
+
     int32_t met_count; /* groups opened so far that stages meet in */
     pthread_cond_t moved;
 };
@@ -99,6 +105,10 @@ extern const struct tess_queue_ops virtual_queue_ops;
 
 /* The kernels work for so long, as soon as they can. */
 void virtual_work(struct virtual_rank *rank, double seconds);
+
+/* An event of the time line, if there is one: of the unit that the rank is at. Returns its number,
+ * -1 where it is not kept. */
+int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *event);
 
 /* Address space that must never be touched: who does dies. NULL: there is none. */
 void *virtual_map(size_t bytes);

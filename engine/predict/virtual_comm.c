@@ -56,6 +56,8 @@ struct virtual_ticket {
     double end_s, begin_s; /* begin_s: when links begin to work for it, where that is known */
     bool device, completed;
     enum tess_collective collective;
+    enum tess_dtype dtype;
+    uint64_t bytes;
 };
 
 struct virtual_comm {
@@ -229,7 +231,10 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
     *ticket_out = virtual->ticket_count++;
     tess_comm_called(comm, call, *ticket_out);
     const double ready_s = call_ready_s(virtual->rank, call->device);
-    *ticket = (struct virtual_ticket){.device = call->device, .collective = call->collective};
+    *ticket = (struct virtual_ticket){.device = call->device,
+                                      .collective = call->collective,
+                                      .dtype = call->dtype,
+                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (call->count > 0)
         call_count(comm, call);
     if (virtual->meeting != NULL)
@@ -258,6 +263,19 @@ static void wait_count(struct virtual_comm *virtual, const struct virtual_ticket
                      at] += to_s - from_s - bubble_s;
 }
 
+static void wait_trace(const struct virtual_comm *virtual, const struct virtual_ticket *ticket,
+                       enum tess_trace_kind kind, double begin_s)
+{
+    (void)virtual_event(virtual->rank,
+                        &(struct tess_trace_event){.begin_s = begin_s,
+                                                   .end_s = ticket->end_s,
+                                                   .bytes = ticket->bytes,
+                                                   .rank_count = virtual->comm.rank_count,
+                                                   .kind = (uint8_t)kind,
+                                                   .what = (uint8_t)ticket->collective,
+                                                   .dtype = (uint8_t)ticket->dtype});
+}
+
 /* The clock of whoever waits goes to the call's end: the kernels' for calls on their memory. */
 static void wait_until(struct virtual_comm *virtual, const struct virtual_ticket *ticket)
 {
@@ -269,6 +287,7 @@ static void wait_until(struct virtual_comm *virtual, const struct virtual_ticket
     if (ticket->end_s <= from_s)
         return;
     wait_count(virtual, ticket, from_s, ticket->end_s);
+    wait_trace(virtual, ticket, TESS_TRACE_WAIT, from_s);
     if (!ticket->device) {
         rank->host_s = ticket->end_s;
         return;
@@ -296,6 +315,7 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
         TESS_TRY(status);
     }
     ticket->completed = true;
+    wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
     if (ticket->device) {
         struct virtual_queue done = {.queue.ops = &virtual_queue_ops, .end_s = ticket->end_s};
         tess_comm_given(comm, number, &done.queue);

@@ -25,23 +25,50 @@ void virtual_unmap(void *memory, size_t bytes)
         (void)munmap(memory, bytes);
 }
 
+int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *event)
+{
+    if (!rank->tracing || rank->event_count == rank->event_max)
+        return -1;
+    struct tess_trace_event *kept = &rank->event[rank->event_count];
+    *kept = *event;
+    kept->unit = atomic_load_explicit(&rank->board->unit, memory_order_relaxed);
+    return rank->event_count++;
+}
+
+/* Operations of one unit that follow each other are one event. */
+static void work_trace(struct virtual_rank *rank, double begin_s, double end_s)
+{
+    if (!rank->tracing)
+        return;
+    struct tess_trace_event *last = rank->doing >= 0 ? &rank->event[rank->doing] : NULL;
+    const int32_t doing = atomic_load_explicit(&rank->board->doing, memory_order_relaxed);
+    const int32_t unit = atomic_load_explicit(&rank->board->unit, memory_order_relaxed);
+    if (last != NULL && last->end_s == begin_s && last->what == doing && last->unit == unit)
+        last->end_s = end_s;
+    else
+        rank->doing = virtual_event(rank, &(struct tess_trace_event){.begin_s = begin_s,
+                                                                     .end_s = end_s,
+                                                                     .kind = TESS_TRACE_DOING,
+                                                                     .what = (uint8_t)doing,
+                                                                     .training = true});
+}
+
 void virtual_work(struct virtual_rank *rank, double seconds)
 {
     struct virtual_queue *kernels = &rank->kernels;
-    if (!rank->queued) {
-        rank->host_s += seconds;
-        return;
-    }
+    double *clock_s = rank->queued ? &kernels->end_s : &rank->host_s;
     if (rank->recording) {
         rank->recorded_s += seconds;
         return;
     }
-    rank->host_s += rank->world->profile->launch_s;
-    if (rank->host_s > kernels->end_s) {
+    if (rank->queued)
+        rank->host_s += rank->world->profile->launch_s;
+    if (rank->queued && rank->host_s > kernels->end_s) {
         rank->late_s += rank->host_s - kernels->end_s;
         kernels->end_s = rank->host_s;
     }
-    kernels->end_s += seconds;
+    work_trace(rank, *clock_s, *clock_s + seconds);
+    *clock_s += seconds;
 }
 
 static enum tess_status queue_open(struct tess_kernel *kernel, struct tess_queue **queue_out)

@@ -182,6 +182,53 @@ static void test_fsdp(void **state)
     }
 }
 
+/* The time line of the same step: operations one after the other, as long as they work, and calls
+ * where the hand puts them: three gathers and two scatters of the two units. */
+static void test_timeline(void **state)
+{
+    const struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    struct tess_config *config;
+    struct tess_dataset *dataset;
+    struct tess_prediction prediction;
+    int64_t count[2];
+    int calls[TESS_COLLECTIVE_COUNT] = {0};
+    double busy_s = 0, wait_s = 0, doing_s = 0, bytes = 0;
+    (void)state;
+    fsdp_segments(count);
+    fixture_open(FSDP, &config, &dataset);
+    const struct tess_network network = fixture_network(config, 5e7);
+    assert_int_equal(tess_predict_timeline(config, dataset, &profile, &network, 1000, &prediction),
+                     TESS_OK);
+    const struct tess_prediction_stage *stage = &prediction.stage[0];
+    for (int32_t i = 0; i < stage->event_count; i++) {
+        const struct tess_trace_event *event = &stage->event[i];
+        assert_true(event->begin_s >= 0 && event->end_s <= stage->step_s * (1 + 1e-9));
+        assert_true(i == 0 || event->begin_s >= event[-1].begin_s);
+        if (event->kind == TESS_TRACE_DOING) {
+            assert_true(event->begin_s >= doing_s);
+            doing_s = event->end_s;
+            busy_s += event->end_s - event->begin_s;
+        } else if (event->kind == TESS_TRACE_WAIT) {
+            wait_s += event->end_s - event->begin_s;
+        } else {
+            calls[event->what]++;
+            bytes += (event->end_s - event->begin_s) * 5e7;
+        }
+    }
+    fixture_same(busy_s, stage->product_s + stage->pass_s);
+    fixture_same(wait_s, stage_exposed(stage));
+    assert_int_equal(calls[TESS_COLLECTIVE_ALL_GATHER], 3);
+    assert_int_equal(calls[TESS_COLLECTIVE_REDUCE_SCATTER], 2);
+    fixture_same(bytes, 2.0 * (double)(3 * count[0] + 2 * count[1]));
+    tess_prediction_fini(&prediction);
+    /* Of a full line the beginning is kept. */
+    assert_int_equal(tess_predict_timeline(config, dataset, &profile, &network, 3, &prediction),
+                     TESS_OK);
+    assert_int_equal(prediction.stage[0].event_count, 3);
+    tess_prediction_fini(&prediction);
+    fixture_close(config, dataset);
+}
+
 /* ---- pipelines ------------------------------------------------------------------------------- */
 
 #define STAGES 4
@@ -337,8 +384,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products), cmocka_unit_test(test_passes),
         cmocka_unit_test(test_launches), cmocka_unit_test(test_fsdp),
-        cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_timeline), cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_same),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
