@@ -50,6 +50,7 @@ room strategies tessera/strategy.h base/hash.h core/engine.h
 room job job/run.h text/text.h run/record.h cli/top.h topology/draw/topo.h
 room text text/text.h run/record.h job/run.h core/engine.h
 room draw topology/draw/topo.h cli/top.h report/report_data.h run/record.h job/run.h
+room predict predict/predict.h run/record.h text/text.h study/trial.h ref/ref.h
 room run run/record.h study/trial.h report/report_data.h cli/top.h
 room study study/trial.h report/report_data.h cli/top.h topology/machine/topology.h
 room report report/report_data.h study/trial.h cli/top.h core/engine.h
