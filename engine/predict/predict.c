@@ -150,8 +150,9 @@ static enum tess_status predict_new(const struct tess_config *config,
     predict->config.device.module = NULL;
     predict->config.checkpoint[0] = '\0';
     predict->config.run.init = "";
-    predict->profile =
-        tess_profile_share(profile, (int32_t)config->run.ranks, (int32_t)config->run.threads);
+    const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
+    predict->profile = tess_profile_share(profile, ranks < host_ranks ? ranks : host_ranks,
+                                          (int32_t)config->run.threads);
     predict->world = (struct virtual_world){.profile = &predict->profile,
                                             .network = network,
                                             .mesh = config->mesh,

@@ -123,12 +123,12 @@ static void test_launches(void **state)
     "--kernel guard_queue "
 
 /* Elements of the two units' segments, with padding. */
-static void fsdp_segments(int64_t count[2])
+static void fsdp_segments(const char *options, int64_t count[2])
 {
     struct tess_config *config;
     struct tess_dataset *dataset;
     struct tess_engine *engine;
-    fixture_open(FSDP, &config, &dataset);
+    fixture_open(options, &config, &dataset);
     assert_int_equal(tess_engine_plan(config, dataset, 0, &engine), TESS_OK);
     const struct tess_plan *plan = tess_engine_plan_of(engine);
     assert_int_equal(plan->segment_count, 2);
@@ -148,7 +148,7 @@ static void fsdp_segments(int64_t count[2])
 static double fsdp_by_hand(double bytes_per_s, double *busy_out)
 {
     int64_t count[2];
-    fsdp_segments(count);
+    fsdp_segments(FSDP, count);
     const double g0 = 2.0 * (double)count[0] / bytes_per_s,
                  g1 = 2.0 * (double)count[1] / bytes_per_s;
     const double f0 = 2 * 16 * 36 * 64 / FLOPS_PER_S, f1 = 2 * 16 * 64 * 5 / FLOPS_PER_S;
@@ -182,7 +182,41 @@ static void test_fsdp(void **state)
     }
 }
 
-/* The time line of the same step: operations one after the other, as long as they work, and calls
+/*
+ * Two hosts of two ranks, shard groups within them: replicas sum over the network, where members of
+ * a group are a host apart. That takes all the time: each host's sum of half a segment goes there
+ * and back, in f32, one segment after the other.
+ */
+static void test_hsdp(void **state)
+{
+    static const char options[] =
+        "--model mlp --mlp.hidden 64 --batch-size 32 --grid 4 --strategy hsdp --hsdp.shard-ranks 2 "
+        "--ranks 4 --kernel guard_queue";
+    const struct tess_profile profile = fixture_profile(1e18);
+    const struct tess_cluster cluster = {.ranks = 4,
+                                         .host_ranks = 2,
+                                         .host_bytes_per_s = ENDLESS,
+                                         .host_net_bytes_per_s = 2e6,
+                                         .rank_net_bytes_per_s = 1e6,
+                                         .rack_share = 1};
+    struct tess_config *config;
+    struct tess_dataset *dataset;
+    struct tess_network network;
+    struct tess_prediction prediction;
+    int64_t count[2];
+    (void)state;
+    fsdp_segments(options, count);
+    fixture_open(options, &config, &dataset);
+    tess_network_make(&cluster, &config->mesh, &network);
+    assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction), TESS_OK);
+    const double by_hand = 2 * 0.5 * 4.0 * (double)(count[0] + count[1]) / 2 / 1e6;
+    fixture_same(prediction.step_s, by_hand);
+    fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], by_hand);
+    tess_prediction_fini(&prediction);
+    fixture_close(config, dataset);
+}
+
+/* The time line of fsdp's step: operations one after the other, as long as they work, and calls
  * where the hand puts them: three gathers and two scatters of the two units. */
 static void test_timeline(void **state)
 {
@@ -194,7 +228,7 @@ static void test_timeline(void **state)
     int calls[TESS_COLLECTIVE_COUNT] = {0};
     double busy_s = 0, wait_s = 0, doing_s = 0, bytes = 0;
     (void)state;
-    fsdp_segments(count);
+    fsdp_segments(FSDP, count);
     fixture_open(FSDP, &config, &dataset);
     const struct tess_network network = fixture_network(config, 5e7);
     assert_int_equal(tess_predict_timeline(config, dataset, &profile, &network, 1000, &prediction),
@@ -227,6 +261,37 @@ static void test_timeline(void **state)
     assert_int_equal(prediction.stage[0].event_count, 3);
     tess_prediction_fini(&prediction);
     fixture_close(config, dataset);
+}
+
+/* Two ranks on one core take twice as long, on two hosts of one core as long as alone. */
+static void test_cores(void **state)
+{
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    (void)state;
+    profile.cores = 1;
+    for (int32_t hosts = 1; hosts <= 2; hosts++) {
+        const struct tess_cluster cluster = {.ranks = 2,
+                                             .host_ranks = 2 / hosts,
+                                             .host_bytes_per_s = ENDLESS,
+                                             .host_net_bytes_per_s = ENDLESS,
+                                             .rank_net_bytes_per_s = ENDLESS,
+                                             .rack_share = 1};
+        struct tess_config *config;
+        struct tess_dataset *dataset;
+        struct tess_network network;
+        struct tess_prediction prediction;
+        fixture_open(
+            "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy ddp --ranks 2 "
+            "--kernel ref",
+            &config, &dataset);
+        tess_network_make(&cluster, &config->mesh, &network);
+        assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction),
+                         TESS_OK);
+        fixture_same(prediction.step_s,
+                     2 * 16.0 * (2 * 36 * 64 + 3 * 64 * 5) / FLOPS_PER_S * 2 / hosts);
+        tess_prediction_fini(&prediction);
+        fixture_close(config, dataset);
+    }
 }
 
 /* ---- pipelines ------------------------------------------------------------------------------- */
@@ -384,7 +449,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products), cmocka_unit_test(test_passes),
         cmocka_unit_test(test_launches), cmocka_unit_test(test_fsdp),
-        cmocka_unit_test(test_timeline), cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
+        cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_same),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_large),
     };
