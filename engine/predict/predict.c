@@ -42,20 +42,17 @@ struct predict {
 
 /* ---- one stage ------------------------------------------------------------------------------- */
 
-/* Bytes and seconds of exposed waiting so far, of each axis, and of calls over all ranks. */
-static void stage_traffic(const struct tess_engine *engine, uint64_t sent[TESS_PREDICT_GROUPS],
-                          double wait_s[TESS_PREDICT_GROUPS])
+/* Bytes so far, along each axis, and of calls over all ranks. */
+static void stage_sent(const struct tess_engine *engine, uint64_t sent[TESS_PREDICT_GROUPS])
 {
     uint64_t all;
-    double all_s;
-    tess_engine_traffic(engine, &all, &all_s);
+    double wait_s;
+    tess_engine_traffic(engine, &all, &wait_s);
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        tess_engine_axis_traffic(engine, (enum tess_axis)axis, &sent[axis], &wait_s[axis]);
+        tess_engine_axis_traffic(engine, (enum tess_axis)axis, &sent[axis], &wait_s);
         all -= sent[axis];
-        all_s -= wait_s[axis];
     }
     sent[TESS_PREDICT_ALL] = all;
-    wait_s[TESS_PREDICT_ALL] = all_s > 0 ? all_s : 0;
 }
 
 static size_t stage_lost_count(const struct virtual_rank *rank)
@@ -65,22 +62,68 @@ static size_t stage_lost_count(const struct virtual_rank *rank)
 
 static void stage_forget(struct virtual_rank *rank)
 {
-    rank->product_s = rank->pass_s = rank->late_s = rank->bubble_s = 0;
+    rank->spent = (struct virtual_spent){{0}, {0}};
+    rank->late_s = rank->bubble_s = 0;
+    memset(rank->exposed_s, 0, sizeof(rank->exposed_s));
     memset(rank->lost_s, 0, stage_lost_count(rank) * sizeof(*rank->lost_s));
+    rank->calls.count = rank->waits.count = 0;
+}
+
+static int span_order(const void *a, const void *b)
+{
+    const struct virtual_span *x = a, *y = b;
+    return (x->begin_s > y->begin_s) - (x->begin_s < y->begin_s);
+}
+
+/* Make them follow each other without overlap. */
+static void spans_join(struct virtual_spans *spans)
+{
+    size_t kept = 0;
+    if (spans->count > 0)
+        qsort(spans->span, spans->count, sizeof(*spans->span), span_order);
+    for (size_t i = 0; i < spans->count; i++) {
+        const struct virtual_span span = spans->span[i];
+        if (kept > 0 && span.begin_s <= spans->span[kept - 1].end_s)
+            spans->span[kept - 1].end_s = fmax(spans->span[kept - 1].end_s, span.end_s);
+        else
+            spans->span[kept++] = span;
+    }
+    spans->count = kept;
+}
+
+/* Time in which links work for calls and the rank does not wait. */
+static double stage_hidden_s(struct virtual_rank *rank)
+{
+    struct virtual_spans *calls = &rank->calls, *waits = &rank->waits;
+    double hidden_s = 0;
+    spans_join(calls);
+    spans_join(waits);
+    for (size_t c = 0, w = 0; c < calls->count; c++) {
+        hidden_s += calls->span[c].end_s - calls->span[c].begin_s;
+        while (w < waits->count && waits->span[w].end_s <= calls->span[c].begin_s)
+            w++;
+        for (size_t i = w; i < waits->count && waits->span[i].begin_s < calls->span[c].end_s; i++)
+            hidden_s -= fmin(calls->span[c].end_s, waits->span[i].end_s) -
+                        fmax(calls->span[c].begin_s, waits->span[i].begin_s);
+    }
+    return fmax(0, hidden_s);
 }
 
 static void stage_take(struct predict_stage *stage, const struct tess_times *times)
 {
-    const struct virtual_rank *rank = stage->rank;
+    struct virtual_rank *rank = stage->rank;
     struct tess_prediction_stage *out = stage->out;
+    const double *doing_s = rank->spent.doing_s;
     out->step_s = times->total_s;
-    out->data_s = times->data_s;
-    out->forward_s = times->forward_s;
-    out->backward_s = times->backward_s;
-    out->optim_s = times->optim_s;
-    out->hidden_s = times->hidden_s;
-    out->product_s = rank->product_s;
-    out->pass_s = rank->pass_s;
+    out->data_s = doing_s[TESS_DOING_LOADING];
+    out->forward_s =
+        doing_s[TESS_DOING_INPUT] + doing_s[TESS_DOING_FORWARD] + doing_s[TESS_DOING_LOSS];
+    out->backward_s = doing_s[TESS_DOING_GRADIENT] + doing_s[TESS_DOING_BACKWARD];
+    out->optim_s = doing_s[TESS_DOING_REDUCING] + doing_s[TESS_DOING_OPTIMIZER];
+    memcpy(out->exposed_s, rank->exposed_s, sizeof(out->exposed_s));
+    out->hidden_s = stage_hidden_s(rank);
+    out->product_s = rank->spent.sort_s[VIRTUAL_PRODUCT];
+    out->pass_s = rank->spent.sort_s[VIRTUAL_PASS];
     out->launch_s = rank->late_s;
     out->bubble_s = rank->bubble_s;
 }
@@ -89,20 +132,17 @@ static enum tess_status stage_steps(struct predict_stage *stage)
 {
     struct tess_step_result result;
     uint64_t sent[TESS_PREDICT_GROUPS];
-    double wait_s[TESS_PREDICT_GROUPS];
     for (int i = 0; i < stage->warm_steps; i++)
         TESS_TRY(tess_engine_step(stage->engine, false, &result));
     stage_forget(stage->rank);
-    stage_traffic(stage->engine, sent, wait_s);
+    stage_sent(stage->engine, sent);
     stage->begin_s = stage->rank->host_s;
     stage->rank->tracing = stage->rank->event != NULL;
     TESS_TRY(tess_engine_step(stage->engine, false, &result));
     stage->rank->tracing = false;
-    stage_traffic(stage->engine, stage->out->sent_bytes, stage->out->exposed_s);
-    for (int group = 0; group < TESS_PREDICT_GROUPS; group++) {
+    stage_sent(stage->engine, stage->out->sent_bytes);
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
         stage->out->sent_bytes[group] -= sent[group];
-        stage->out->exposed_s[group] -= wait_s[group];
-    }
     stage_take(stage, &result.times);
     return TESS_OK;
 }
@@ -255,6 +295,8 @@ static void predict_close(struct predict *predict)
     for (int32_t s = 0; predict->world.rank != NULL && s < stages; s++) {
         free(predict->world.rank[s].lost_s);
         free(predict->world.rank[s].event);
+        free(predict->world.rank[s].calls.span);
+        free(predict->world.rank[s].waits.span);
         (void)pthread_cond_destroy(&predict->world.rank[s].moved);
     }
     free(predict->world.rank);

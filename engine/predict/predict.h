@@ -34,7 +34,7 @@ struct tess_network; /* predict/network.h */
  */
 struct tess_prediction_stage {
     double step_s;
-    double data_s, forward_s, backward_s, optim_s; /* without exposed communication: tess_times */
+    double data_s, forward_s, backward_s, optim_s; /* operations, and the host's being late */
     double product_s, pass_s;                      /* working: products and attention; the rest */
     double exposed_s[TESS_PREDICT_GROUPS];         /* waiting for calls of a group */
     double hidden_s; /* calls under way behind work, each moment once */

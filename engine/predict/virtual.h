@@ -28,6 +28,22 @@ struct virtual_queue {
     double end_s;      /* what was given so far is done */
 };
 
+/* What operations took, late launches included in doing_s. */
+enum virtual_sort { VIRTUAL_PRODUCT, VIRTUAL_PASS, VIRTUAL_SORTS };
+struct virtual_spent {
+    double sort_s[VIRTUAL_SORTS];
+    double doing_s[TESS_DOING_COUNT];
+};
+
+/* Links work for a call, or the rank waits for one. */
+struct virtual_span {
+    double begin_s, end_s;
+};
+struct virtual_spans {
+    struct virtual_span *span; /* [room] */
+    size_t count, room;
+};
+
 struct virtual_rank {
     struct virtual_world *world;
     int32_t stage;
@@ -38,15 +54,18 @@ struct virtual_rank {
     char *memory_end;             /* of the device: from world->space to here */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
-    /* While a step is recorded, its seconds; those of the records. */
+    /* While a step is recorded, what was spent before; and the records. */
     bool recording;
-    double recorded_s, record_s[TESS_GRAPH_SLOTS];
+    struct virtual_spent before, record[TESS_GRAPH_SLOTS];
 
-    /* What happened so far, in seconds. */
-    double product_s, pass_s; /* of operations */
-    double late_s;            /* the device waits for the host */
-    double bubble_s;          /* the rank waits for other stages */
-    double *lost_s;           /* exposed [groups, collectives, units + 1]; unit -1 is the last */
+    /* What happened so far. The marks of communicators, which the engine's times rest on, leave out
+     * calls of steps that have many; here are all. */
+    struct virtual_spent spent;
+    double late_s;                         /* the device waits for the host */
+    double bubble_s;                       /* the rank waits for other stages */
+    double exposed_s[TESS_PREDICT_GROUPS]; /* it waits for calls */
+    struct virtual_spans calls, waits;
+    double *lost_s; /* exposed [groups, collectives, units + 1]; unit -1 is the last */
     int32_t unit_count;
 
     /* The time line, while `tracing`. */
@@ -104,7 +123,9 @@ static inline struct virtual_rank *virtual_rank_of(const struct tess_kernel *ker
 extern const struct tess_queue_ops virtual_queue_ops;
 
 /* The kernels work for so long, as soon as they can. */
-void virtual_work(struct virtual_rank *rank, double seconds);
+void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds);
+/* They do what was recorded once more, with one launch. */
+void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record);
 
 /* An event of the time line, if there is one: of the unit that the rank is at. Returns its number,
  * -1 where it is not kept. */

@@ -64,7 +64,8 @@ struct virtual_comm {
     struct tess_comm comm;
     struct virtual_rank *rank;
     const struct tess_plan *plan; /* borrowed */
-    int32_t group;                /* axis, or TESS_PREDICT_ALL */
+    int32_t group;                /* of the network: axis, or TESS_PREDICT_ALL */
+    int32_t counted;              /* with which waits count, as tess_engine_axis_traffic has it */
     bool below;                   /* a strategy's part of the axis' group */
     struct tess_network network;
     int32_t splits;
@@ -245,9 +246,23 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
     return TESS_OK;
 }
 
+static enum tess_status spans_add(struct virtual_spans *spans, double begin_s, double end_s)
+{
+    if (spans->count == spans->room) {
+        const size_t room = 2 * spans->room + 64;
+        struct virtual_span *more = realloc(spans->span, room * sizeof(*more));
+        if (more == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a step's calls");
+        spans->span = more;
+        spans->room = room;
+    }
+    spans->span[spans->count++] = (struct virtual_span){begin_s, end_s};
+    return TESS_OK;
+}
+
 /* Who waits, in which unit, for which call. */
-static void wait_count(struct virtual_comm *virtual, const struct virtual_ticket *ticket,
-                       double from_s, double to_s)
+static enum tess_status wait_count(struct virtual_comm *virtual,
+                                   const struct virtual_ticket *ticket, double from_s, double to_s)
 {
     struct virtual_rank *rank = virtual->rank;
     const int32_t unit =
@@ -257,10 +272,10 @@ static void wait_count(struct virtual_comm *virtual, const struct virtual_ticket
     const double begin_s = ticket->begin_s < to_s ? ticket->begin_s : to_s;
     const double bubble_s = ticket->line != NULL && begin_s > from_s ? begin_s - from_s : 0;
     rank->bubble_s += bubble_s;
-    if (rank->lost_s != NULL)
-        rank->lost_s[(virtual->group * TESS_COLLECTIVE_COUNT + (int32_t)ticket->collective) *
-                         units +
-                     at] += to_s - from_s - bubble_s;
+    rank->exposed_s[virtual->counted] += to_s - from_s;
+    rank->lost_s[(virtual->counted * TESS_COLLECTIVE_COUNT + (int32_t)ticket->collective) * units +
+                 at] += to_s - from_s - bubble_s;
+    return spans_add(&rank->waits, from_s, to_s);
 }
 
 static void wait_trace(const struct virtual_comm *virtual, const struct virtual_ticket *ticket,
@@ -277,7 +292,8 @@ static void wait_trace(const struct virtual_comm *virtual, const struct virtual_
 }
 
 /* The clock of whoever waits goes to the call's end: the kernels' for calls on their memory. */
-static void wait_until(struct virtual_comm *virtual, const struct virtual_ticket *ticket)
+static enum tess_status wait_until(struct virtual_comm *virtual,
+                                   const struct virtual_ticket *ticket)
 {
     struct virtual_rank *rank = virtual->rank;
     struct virtual_queue *kernels = &rank->kernels;
@@ -285,15 +301,16 @@ static void wait_until(struct virtual_comm *virtual, const struct virtual_ticket
     if (ticket->device && kernels->end_s > from_s)
         from_s = kernels->end_s;
     if (ticket->end_s <= from_s)
-        return;
-    wait_count(virtual, ticket, from_s, ticket->end_s);
+        return TESS_OK;
+    TESS_TRY(wait_count(virtual, ticket, from_s, ticket->end_s));
     wait_trace(virtual, ticket, TESS_TRACE_WAIT, from_s);
     if (!ticket->device) {
         rank->host_s = ticket->end_s;
-        return;
+        return TESS_OK;
     }
     rank->late_s += from_s - kernels->end_s;
     kernels->end_s = ticket->end_s;
+    return TESS_OK;
 }
 
 static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
@@ -320,7 +337,8 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
         struct virtual_queue done = {.queue.ops = &virtual_queue_ops, .end_s = ticket->end_s};
         tess_comm_given(comm, number, &done.queue);
     }
-    wait_until(virtual, ticket);
+    TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
+    TESS_TRY(wait_until(virtual, ticket));
     /* It was complete at its end, which may be long ago. */
     const double now_s = rank->host_s;
     rank->host_s = ticket->device || ticket->end_s > now_s ? now_s : ticket->end_s;
@@ -420,7 +438,7 @@ static enum tess_status comm_new(struct virtual_rank *rank, const struct tess_pl
         .ops = &virtual_comm_ops, .rank = place, .rank_count = rank_count, .order = order};
     virtual->rank = rank;
     virtual->plan = plan;
-    virtual->group = group;
+    virtual->group = virtual->counted = group;
     virtual->network = *rank->world->network;
     virtual->lane = (struct virtual_queue){.queue.ops = &virtual_queue_ops, .rank = rank};
     *comm_out = virtual;
@@ -514,6 +532,8 @@ enum tess_status virtual_comm_open(struct virtual_rank *rank, const struct tess_
         if (tess_mesh_is_whole(mesh, (enum tess_axis)axis) && group == TESS_PREDICT_ALL)
             group = axis;
     TESS_TRY(comm_new(rank, plan, group, mesh->rank, mesh->rank_count, order, &virtual));
+    /* Stages have groups of their own for messages: this one is of all ranks. */
+    virtual->counted = group == (int32_t)TESS_AXIS_DATA ? group : TESS_PREDICT_ALL;
     *comm_out = &virtual->comm;
     return TESS_OK;
 }

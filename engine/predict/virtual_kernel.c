@@ -30,8 +30,7 @@ static void kernel_pass(struct tess_kernel *kernel, double bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const double seconds = tess_profile_pass_s(rank->world->profile, bytes);
-    rank->pass_s += seconds;
-    virtual_work(rank, seconds);
+    virtual_work(rank, VIRTUAL_PASS, seconds);
 }
 
 static double kernel_bytes(enum tess_dtype dtype, int64_t count)
@@ -53,8 +52,7 @@ static void kernel_math(struct tess_kernel *kernel, enum tess_dtype dtype, int64
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const double seconds = tess_profile_math_s(rank->world->profile, (double)count,
                                                arrays * kernel_bytes(dtype, count));
-    rank->pass_s += seconds;
-    virtual_work(rank, seconds);
+    virtual_work(rank, VIRTUAL_PASS, seconds);
 }
 
 /* ---- prepared operations --------------------------------------------------------------------- */
@@ -82,8 +80,7 @@ static void op_product(struct tess_op *op, double calls, int64_t m, int64_t n, i
     struct virtual_rank *rank = virtual_rank_of(op->kernel);
     const double seconds = calls * tess_profile_product_s(rank->world->profile, op_type(op),
                                                           (double)m, (double)n, (double)k, bytes);
-    rank->product_s += seconds;
-    virtual_work(rank, seconds);
+    virtual_work(rank, VIRTUAL_PRODUCT, seconds);
 }
 
 /* A product of rows [rows, in] and weights [in, out]: linear layers, and convolutions as one. */
@@ -294,8 +291,7 @@ static enum tess_status op_attention(struct tess_op *op, bool forward)
     const double seconds = tess_profile_attention_s(rank->world->profile, op_type(op), forward,
                                                     (forward ? 2 : 5) * square, length,
                                                     arrays * (double)tess_dtype_bytes(desc->dtype));
-    rank->product_s += seconds;
-    virtual_work(rank, seconds);
+    virtual_work(rank, VIRTUAL_PRODUCT, seconds);
     return TESS_OK;
 }
 
@@ -607,7 +603,8 @@ static enum tess_status kernel_graph_begin(struct tess_kernel *kernel)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     rank->recording = true;
-    rank->recorded_s = 0;
+    rank->before = rank->spent;
+    rank->spent = (struct virtual_spent){{0}, {0}};
     return TESS_OK;
 }
 
@@ -615,14 +612,15 @@ static enum tess_status kernel_graph_end(struct tess_kernel *kernel, int32_t slo
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     rank->recording = false;
-    rank->record_s[slot] = rank->recorded_s;
+    rank->record[slot] = rank->spent;
+    rank->spent = rank->before;
     return TESS_OK;
 }
 
 static enum tess_status kernel_graph_play(struct tess_kernel *kernel, int32_t slot)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
-    virtual_work(rank, rank->record_s[slot]);
+    virtual_play(rank, &rank->record[slot]);
     return TESS_OK;
 }
 

@@ -53,20 +53,49 @@ static void work_trace(struct virtual_rank *rank, double begin_s, double end_s)
                                                                      .training = true});
 }
 
-void virtual_work(struct virtual_rank *rank, double seconds)
+static enum tess_doing work_doing(const struct virtual_rank *rank)
+{
+    if (rank->board == NULL)
+        return TESS_DOING_STARTING;
+    return (enum tess_doing)atomic_load_explicit(&rank->board->doing, memory_order_relaxed);
+}
+
+/* The clock that operations advance, once the host has launched what comes next. */
+static double *work_launch(struct virtual_rank *rank)
 {
     struct virtual_queue *kernels = &rank->kernels;
-    double *clock_s = rank->queued ? &kernels->end_s : &rank->host_s;
-    if (rank->recording) {
-        rank->recorded_s += seconds;
-        return;
-    }
-    if (rank->queued)
-        rank->host_s += rank->world->profile->launch_s;
-    if (rank->queued && rank->host_s > kernels->end_s) {
-        rank->late_s += rank->host_s - kernels->end_s;
+    if (!rank->queued)
+        return &rank->host_s;
+    rank->host_s += rank->world->profile->launch_s;
+    const double late_s = rank->host_s - kernels->end_s;
+    if (late_s > 0) {
+        rank->late_s += late_s;
+        rank->spent.doing_s[work_doing(rank)] += late_s;
         kernels->end_s = rank->host_s;
     }
+    return &kernels->end_s;
+}
+
+void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
+{
+    if (!rank->recording) {
+        double *clock_s = work_launch(rank);
+        work_trace(rank, *clock_s, *clock_s + seconds);
+        *clock_s += seconds;
+    }
+    rank->spent.sort_s[sort] += seconds;
+    rank->spent.doing_s[work_doing(rank)] += seconds;
+}
+
+void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record)
+{
+    double *clock_s = work_launch(rank), seconds = 0;
+    for (int sort = 0; sort < VIRTUAL_SORTS; sort++) {
+        rank->spent.sort_s[sort] += record->sort_s[sort];
+        seconds += record->sort_s[sort];
+    }
+    for (int doing = 0; doing < TESS_DOING_COUNT; doing++)
+        rank->spent.doing_s[doing] += record->doing_s[doing];
     work_trace(rank, *clock_s, *clock_s + seconds);
     *clock_s += seconds;
 }
@@ -162,8 +191,7 @@ static enum tess_status queue_copy(struct tess_queue *given, size_t bytes, const
                                 : tess_profile_pass_s(profile, 2.0 * (double)bytes);
     if (given != &rank->kernels.queue)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions have no copies beside the kernels");
-    rank->pass_s += seconds;
-    virtual_work(rank, seconds);
+    virtual_work(rank, VIRTUAL_PASS, seconds);
     return TESS_OK;
 }
 

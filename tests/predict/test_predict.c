@@ -110,9 +110,13 @@ static void test_launches(void **state)
     assert_true(stage->launch_s > 15e-3); /* operations of two layers and an update */
     fixture_same(stage->launch_s, round(stage->launch_s * 1e3) * 1e-3);
     assert_non_null(strstr(prediction.limited_by, "launches"));
+    const double product_s = stage->product_s;
     tess_prediction_fini(&prediction);
     fixture_predict(MLP "--kernel guard_queue --cuda.graph on", &profile, ENDLESS, &prediction);
     assert_true(prediction.stage[0].launch_s < 5e-3); /* batch, labels, rates, play, verdict */
+    const struct tess_prediction_stage *played = &prediction.stage[0];
+    fixture_same(played->step_s, played->launch_s + played->product_s + played->pass_s);
+    fixture_same(played->product_s, product_s);
     tess_prediction_fini(&prediction);
 }
 
@@ -145,7 +149,7 @@ static void fsdp_segments(const char *options, int64_t count[2])
  *     kernels  .....| f0 | f1 | b1 | b0 |....
  *     group    | g0 | g1 |    | g0 | r1 | r0 |       g0 again while b1 runs
  */
-static double fsdp_by_hand(double bytes_per_s, double *busy_out)
+static double fsdp_by_hand(double bytes_per_s, double *busy_out, double *calls_out)
 {
     int64_t count[2];
     fsdp_segments(FSDP, count);
@@ -162,6 +166,7 @@ static double fsdp_by_hand(double bytes_per_s, double *busy_out)
     t = fmax(t, again) + b0;
     group = fmax(group, t) + g0;
     *busy_out = f0 + f1 + b0 + b1;
+    *calls_out = 3 * g0 + 2 * g1;
     return fmax(t, group);
 }
 
@@ -172,10 +177,11 @@ static void test_fsdp(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bytes_per_s) / sizeof(*bytes_per_s); i++) {
         struct tess_prediction prediction;
-        double busy_s, by_hand = fsdp_by_hand(bytes_per_s[i], &busy_s);
+        double busy_s, calls_s, by_hand = fsdp_by_hand(bytes_per_s[i], &busy_s, &calls_s);
         fixture_predict(FSDP, &profile, bytes_per_s[i], &prediction);
         fixture_same(prediction.step_s, by_hand);
         fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], by_hand - busy_s);
+        fixture_same(prediction.stage[0].hidden_s, calls_s - (by_hand - busy_s));
         if (i == 4)
             assert_non_null(strstr(prediction.limited_by, "along the data axis exposed"));
         tess_prediction_fini(&prediction);
@@ -440,6 +446,11 @@ static void test_large(void **state)
                   prediction.step_s, prediction.mfu, prediction.limited_by, seconds, kib >> 10);
     assert_int_equal(prediction.stage_count, 16);
     assert_true(prediction.mfu > 0.2 && prediction.mfu < 0.8);
+    for (int32_t s = 0; s < prediction.stage_count; s++) { /* thousands of calls, none forgotten */
+        const struct tess_prediction_stage *stage = &prediction.stage[s];
+        near(stage->step_s,
+             stage->product_s + stage->pass_s + stage_exposed(stage) + stage->launch_s);
+    }
     assert_true(HAS_SANITIZER || kib < 200 << 10);
     tess_prediction_fini(&prediction);
 }
