@@ -299,9 +299,9 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
     snprintf(profile.name, sizeof(profile.name), "%s", name);
     snprintf(profile.kernel, sizeof(profile.kernel), "%s", kernel->name);
     snprintf(profile.source, sizeof(profile.source), "measured with kernel %s", kernel->name);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     profile.cores = cores > 0 ? (double)cores : 1;
-    profile.memory_bytes = pages > 0 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : 0;
+    /* memory_bytes stays 0: ranks share the host's, and how many there are is not known here. */
     profile.flops_per_s[TESS_PEAK_F32] = profile.flops_per_s[TESS_PEAK_16] = 1e10;
     profile.efficiency[TESS_PEAK_F32] = profile.efficiency[TESS_PEAK_16] = 1;
     return profile;
