@@ -100,7 +100,8 @@ tess_room(optim FOLDERS engine/optim SEES ${base} engine/state engine/optim)
 # The registry expands the lists of parts; nothing else of their rooms is seen.
 tess_room(config FOLDERS engine/config
     SEES ${base} engine/comm engine/data engine/device engine/state engine/optim engine/config
-         engine/models/list.h strategies/list.h kernels/list.h)
+         engine/models/list.h strategies/list.h kernels/list.h
+    KERNELS cuda_needs/planned.h)
 tess_room(core FOLDERS engine/core SEES ${engine} KERNELS kernel_open.h LINKS Threads::Threads)
 
 # Models and strategies see the public headers only, like an outsider's; and their own folder.
@@ -119,6 +120,9 @@ if(PROTOBUF_C_FOUND AND PROTOC_C)
 else()
     set(other tensorboard)
 endif()
+tess_room(predict PROGRAM FOLDERS engine/predict
+    SEES ${engine} engine/job engine/predict topology/machine
+    LINKS Threads::Threads)
 tess_room(run PROGRAM FOLDERS engine/run EXCEPT ${other}
     SEES ${engine} engine/job engine/text engine/run ${machines}
     LINKS PkgConfig::JANSSON Threads::Threads)
@@ -138,7 +142,8 @@ tess_room(predict PROGRAM FOLDERS engine/predict SEES ${engine} engine/predict $
     KERNELS kernel_open.h
     LINKS Threads::Threads)
 tess_room(study PROGRAM FOLDERS engine/study
-    SEES ${engine} engine/job engine/text engine/run engine/study topology/machine/rates.h
+    SEES ${engine} engine/job engine/text engine/run engine/predict engine/study topology/machine
+         topology/formats
     LINKS PkgConfig::JANSSON)
 tess_room(report PROGRAM FOLDERS engine/report SEES ${base} engine/text engine/report LINKS PkgConfig::JANSSON)
 tess_room(bench PROGRAM FOLDERS bench bench/comm bench/kernels bench/step bench/gpu

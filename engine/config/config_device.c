@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "config/config.h"
 #include "config/registry.h"
+#include "cuda_needs/planned.h"
 #include "device/device.h"
 #include "tessera/check.h"
 
@@ -22,6 +23,7 @@ enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 static bool device_all_reach(const struct tess_devices *devices, int32_t count)
 {
+    count = count < TESS_DEVICE_MAX ? count : TESS_DEVICE_MAX;
     for (int32_t a = 0; a < count; a++)
         for (int32_t b = 0; b < count; b++)
             if (a != b && !devices->reaches[a][b])
@@ -93,11 +95,12 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
 {
     const struct tess_communicator_ops *kind;
 
-    plan->count = ranks < devices->count ? ranks : devices->count;
-    plan->shared = ranks > devices->count;
+    const int32_t have = plan->missing && ranks > devices->count ? ranks : devices->count;
+    plan->count = ranks < have ? ranks : have;
+    plan->shared = ranks > have;
     plan->rank_mode = mode;
     TESS_TRY(device_comm_named(asked, &kind));
-    for (int32_t r = 0; r < ranks; r++)
+    for (int32_t r = 0; r < ranks && r < TESS_DEVICE_MAX; r++)
         plan->of_rank[r] = (int32_t)((int64_t)r * plan->count / ranks);
     if (ranks == 1)
         return device_comm_alone(plan, true);
@@ -313,12 +316,18 @@ static enum tess_status device_use_module(struct tess_config *config,
     static const struct tess_devices none = {.count = TESS_DEVICE_MAX};
     struct tess_device_plan *plan = &config->device;
     plan->module = module;
-    plan->missing = found->count == 0;
-    snprintf(plan->why, sizeof(plan->why), "%s", plan->missing ? found->why : "");
+    plan->missing = found->count == 0 || config->run.ranks > TESS_DEVICE_MAX;
+    snprintf(plan->why, sizeof(plan->why), "%s",
+             found->count == 0 ? found->why
+             : plan->missing   ? "more ranks than a run can start"
+                               : "");
     memcpy(plan->info, found->info, sizeof(plan->info));
     config->run.kernel = DEVICE_MODULE;
     device_find_store(config);
-    TESS_TRY(tess_registry_get_kernel(DEVICE_MODULE, &config->kernel));
+    if (module == &tess__cuda_planned)
+        config->kernel = module->kernel;
+    else
+        TESS_TRY(tess_registry_get_kernel(DEVICE_MODULE, &config->kernel));
     if (config->started.starter != NULL)
         return tess_device_plan_placed(plan->missing ? &none : found, &config->started,
                                        config->strategy->rank_mode, config->run.comm, plan);
@@ -350,9 +359,12 @@ static enum tess_status device_choose(struct tess_config *config)
     struct tess_device_plan *plan = &config->device;
     TESS_TRY(device_check(config));
     if (run->device == DEVICE_CUDA || strcmp(run->kernel, DEVICE_MODULE) == 0) {
-        TESS_TRY(tess_module_get(DEVICE_MODULE, &module));
-        devices_ask(module, &found);
-        return device_use_module(config, module, &found);
+        char why[sizeof(found.why)];
+        module = tess_module_find(DEVICE_MODULE, why, sizeof(why));
+        devices_ask(module != NULL ? module : &tess__cuda_planned, &found);
+        if (module == NULL) /* the reason, where it will not run */
+            memcpy(found.why, why, sizeof(why));
+        return device_use_module(config, module != NULL ? module : &tess__cuda_planned, &found);
     }
     if (run->device == DEVICE_CPU)
         return device_use_host(config);

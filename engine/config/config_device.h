@@ -26,7 +26,8 @@ struct tess_started {
 struct tess_device_plan {
     const struct tess_module *module; /* NULL: on the host */
     int32_t count;                    /* devices in use; 0 on the host */
-    int32_t of_rank[TESS_DEVICE_MAX]; /* [ranks] device; -1 on the host */
+    int32_t of_rank[TESS_DEVICE_MAX]; /* [ranks] device; -1 on the host; more ranks: planned only,
+                                         and these are the first */
     int32_t own;                      /* of a rank in its place: its device, as numbered here; in
                                          of_rank and info every rank's has its rank's number */
     bool shared;                      /* some device has several ranks */

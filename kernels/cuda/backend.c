@@ -118,39 +118,11 @@ static enum tess_status cuda_failed(struct tess_kernel *kernel)
 
 /* ---- prepared operations ------------------------------------------------------------------ */
 
-static bool cuda_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes)
-{
-    return desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D
-               ? tess__cuda_matmul_supports(desc, why, why_bytes)
-               : tess_op_check(desc, why, why_bytes);
-}
-
-static cuda_needs *const cuda_needs_of[TESS_OP_KIND_COUNT] = {
-    [TESS_OP_LINEAR] = tess__cuda_linear_needs,
-    [TESS_OP_CONV2D] = tess__cuda_conv_needs,
-    [TESS_OP_MAX_POOL] = tess__cuda_pool_needs,
-    [TESS_OP_AVG_POOL] = tess__cuda_pool_needs,
-    [TESS_OP_BATCH_NORM] = tess__cuda_batch_norm_needs,
-    [TESS_OP_NORM] = tess__cuda_norm_needs,
-    [TESS_OP_ATTENTION] = tess__cuda_attention_needs,
-    [TESS_OP_EMBEDDING] = tess__cuda_embedding_needs,
-};
-
-static enum tess_status cuda_op_needs(const struct tess_op_desc *desc,
-                                      struct tess_op_needs *needs_out)
-{
-    char why[160];
-    if (!cuda_supports(desc, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: %s", why);
-    *needs_out = (struct tess_op_needs){0};
-    return cuda_needs_of[desc->kind](desc, needs_out);
-}
-
 static enum tess_status cuda_op_open(struct tess_op *op)
 {
     TESS_TRY(tess__cuda_need(op->kernel, "open an operation"));
     struct tess_op_needs needs;
-    TESS_TRY(cuda_op_needs(&op->desc, &needs));
+    TESS_TRY(tess__cuda_op_needs(&op->desc, &needs));
     if (needs.scratch_bytes > 0 && op->scratch == NULL)
         TESS_FAIL(TESS_ERR_INTERNAL,
                   "kernel cuda: an operation needs %zu bytes of scratch, got none",
@@ -185,7 +157,7 @@ const struct tess_kernel_ops tess_kernel_cuda = {.abi = TESS_ABI,
                                                  .far_memory = true,
                                                  .stacks = true,
                                                  .queue = &tess__cuda_queue,
-                                                 .supports = cuda_supports,
+                                                 .supports = tess__cuda_supports,
                                                  .open = cuda_open,
                                                  .close = cuda_close,
                                                  .choose = cuda_choose,
@@ -203,7 +175,7 @@ const struct tess_kernel_ops tess_kernel_cuda = {.abi = TESS_ABI,
                                                  .graph_begin = tess__cuda_graph_begin,
                                                  .graph_end = tess__cuda_graph_end,
                                                  .graph_play = tess__cuda_graph_play,
-                                                 .op_needs = cuda_op_needs,
+                                                 .op_needs = tess__cuda_op_needs,
                                                  .op_open = cuda_op_open,
                                                  .op_close = cuda_op_close,
 #define CUDA_SLOT(name) .name = tess__cuda_##name,

@@ -16,6 +16,7 @@
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
 
+#include "cuda_needs/rows.h"
 #include "tessera/tensor.h"
 
 #include <math.h>
@@ -26,7 +27,6 @@
 #include "emulate/native.h"
 #endif
 
-#define CUDA_WARP 32
 #define CUDA_FULL 0xffffffffu /* all lanes of a warp */
 
 /* ---- conversions ---------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #ifndef KERNELS_CUDA_SLOTS_H
 #define KERNELS_CUDA_SLOTS_H
 
+#include "cuda_needs/needs.h"
 #include "tessera/check.h"
 #include "tessera/kernel.h"
 
@@ -18,14 +19,6 @@ extern "C" {
 #define CUDA_FUNCTION(name) __typeof__(tess_##name) tess__cuda_##name;
 TESS_OPERATION_LIST(CUDA_FUNCTION)
 #undef CUDA_FUNCTION
-
-/* op_needs by kind; *needs_out is all zero. Pure: no device is needed, and the result does not
- * depend on one. */
-typedef enum tess_status cuda_needs(const struct tess_op_desc *desc,
-                                    struct tess_op_needs *needs_out);
-cuda_needs tess__cuda_linear_needs, tess__cuda_conv_needs, tess__cuda_pool_needs,
-    tess__cuda_batch_norm_needs, tess__cuda_norm_needs, tess__cuda_attention_needs,
-    tess__cuda_embedding_needs;
 
 /* Closing takes a half-opened operation too. */
 enum tess_status tess__cuda_linear_open(struct tess_op *op);

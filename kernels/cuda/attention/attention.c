@@ -11,12 +11,6 @@
 #include <math.h>
 
 #define ATTENTION_LOG2E 1.4426950408889634
-/* A tile beyond the end still has 32-bit positions. */
-#define ATTENTION_LENGTH_MAX (INT32_MAX - 1024)
-/* The finest division into blocks: 32 queries and 64 columns of a head each. */
-#define ATTENTION_BLOCK_ROWS    32
-#define ATTENTION_BLOCK_COLUMNS 64
-
 static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
 {
     return (struct cuda_attention_shape){
@@ -31,17 +25,6 @@ static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
         .scale = (float)(1 / sqrt((double)d->in)),
         .scale_log2 = (float)(ATTENTION_LOG2E / sqrt((double)d->in)),
     };
-}
-
-static bool attention_fits(const struct tess_op_desc *d)
-{
-    if (d->length > ATTENTION_LENGTH_MAX || d->q_stride > INT32_MAX || d->kv_stride > INT32_MAX)
-        return false;
-    /* Divided, because the products may not fit. */
-    int64_t blocks = INT32_MAX / d->heads;
-    blocks /= (d->length + ATTENTION_BLOCK_ROWS - 1) / ATTENTION_BLOCK_ROWS;
-    blocks /= (d->in + ATTENTION_BLOCK_COLUMNS - 1) / ATTENTION_BLOCK_COLUMNS;
-    return d->rows <= blocks;
 }
 
 /* Rows of 8 elements of 2 bytes. */
@@ -63,21 +46,6 @@ static bool attention_aligned(const void *const *array, int count)
     for (int i = 0; i < count; i++)
         bits |= (uintptr_t)array[i];
     return bits % 16 == 0;
-}
-
-enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
-                                            struct tess_op_needs *needs_out)
-{
-    if (!attention_fits(desc))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "cuda: attention over %lld sequences of %lld positions with %d heads of %lld, "
-                  "strides %lld and %lld, is more than one launch can number: use a smaller "
-                  "micro-batch",
-                  (long long)desc->rows, (long long)desc->length, (int)desc->heads,
-                  (long long)desc->in, (long long)desc->q_stride, (long long)desc->kv_stride);
-    needs_out->scratch_bytes =
-        (size_t)desc->rows * (size_t)desc->heads * (size_t)desc->length * sizeof(float);
-    return TESS_OK;
 }
 
 enum tess_status tess__cuda_attention_forward(struct tess_op *op, const void *q, const void *k,
@@ -128,7 +96,7 @@ void tess__cuda_attention_decode(struct tess_kernel *kernel, const struct tess_o
 {
     struct cuda_attention_forward a = {
         .shape = attention_shape(desc), .q = q, .k = k, .v = v, .y = y};
-    bool fits = position < ATTENTION_LENGTH_MAX && desc->kv_stride <= INT32_MAX;
+    bool fits = position < CUDA_ATTENTION_LENGTH_MAX && desc->kv_stride <= INT32_MAX;
     a.shape.batch = 1;
     a.shape.length = (int32_t)position + 1;
     tess__cuda_note(kernel,

@@ -25,49 +25,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of the windows of a chunk, in f32: above it products gain nothing from more rows, and it fits
- * beside what a step keeps. */
-#define CONV_CHUNK_BYTES ((int64_t)64 << 20)
-
 /* Behind op->data. */
 struct conv_data {
     struct cudnn_plan *cudnn[CONV_WAY_COUNT]; /* NULL: by products */
     struct cuda_rows rows[CONV_WEIGHT];       /* of the ways before it */
     struct cuda_plan *weight;
 };
-
-/* Counts of one image, and images of a chunk. */
-struct conv_size {
-    int64_t out_height, out_width;
-    int64_t places, x, y; /* of the window; elements of the image and of its result */
-    int64_t inner, weights;
-    int64_t chunk;
-    bool plain; /* the image's pixels are the windows */
-    bool wide;  /* f32_math: operands are widened */
-};
-
-static struct conv_size conv_size(const struct tess_op_desc *d)
-{
-    struct conv_size n = {
-        .out_height = tess_op_output_size(d->height, d->window, d->stride, d->padding),
-        .out_width = tess_op_output_size(d->width, d->window, d->stride, d->padding),
-        .x = d->height * d->width * d->in,
-        .inner = (int64_t)d->window * d->window * d->in,
-        .plain = d->window == 1 && d->stride == 1 && d->padding == 0,
-        .wide = d->f32_math && d->dtype != TESS_F32,
-    };
-    n.places = n.out_height * n.out_width;
-    n.y = n.places * d->out;
-    n.weights = d->out * n.inner;
-    const int64_t bytes = n.places * n.inner * (int64_t)sizeof(float);
-    const int64_t most = n.plain && !n.wide         ? d->leaf_rows
-                         : bytes > CONV_CHUNK_BYTES ? 1
-                                                    : CONV_CHUNK_BYTES / bytes;
-    n.chunk = d->leaf_rows < most ? d->leaf_rows : most;
-    while (d->leaf_rows % n.chunk != 0)
-        n.chunk--;
-    return n;
-}
 
 static struct cuda_windows conv_windows(const struct tess_op_desc *d, const struct conv_size *n)
 {
@@ -82,46 +45,6 @@ static struct cuda_windows conv_windows(const struct tess_op_desc *d, const stru
         .stride = d->stride,
         .padding = d->padding,
     };
-}
-
-/* Sizes, and pieces of op->scratch. x, y, w and bias with f32_math only; x and y of a chunk. */
-struct conv_room {
-    struct conv_size n;
-    size_t word; /* bytes of an element of the operands */
-    float *x, *y, *w, *bias;
-    void *windows; /* [chunk places, inner], in f32 where they are gradients */
-    void *tree, *columns;
-    size_t bytes;
-};
-
-static struct conv_room conv_room(const struct tess_op_desc *d, void *scratch)
-{
-    const struct conv_size n = conv_size(d);
-    const int64_t leaves = d->rows / d->leaf_rows;
-    const size_t word = sizeof(float);
-    struct cuda_room room = {.base = scratch};
-    struct conv_room r = {.n = n, .word = tess_dtype_bytes(d->dtype)};
-    if (n.wide) {
-        r.x = tess__cuda_take(&room, (size_t)(n.chunk * n.x) * word);
-        r.y = tess__cuda_take(&room, (size_t)(n.chunk * n.y) * word);
-        r.w = tess__cuda_take(&room, (size_t)n.weights * word);
-        r.bias = tess__cuda_take(&room, (size_t)d->out * word);
-    }
-    if (!n.plain)
-        r.windows = tess__cuda_take(&room, (size_t)(n.chunk * n.places * n.inner) * word);
-    /* What cuDNN gives is never added to a sibling in place: room for the larger of the two. */
-    r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(n.weights, leaves, false));
-    r.columns = tess__cuda_take(
-        &room, tess__cuda_column_sum_bytes(d->dtype, leaves, d->leaf_rows * n.places, d->out));
-    r.bytes = room.used;
-    return r;
-}
-
-enum tess_status tess__cuda_conv_needs(const struct tess_op_desc *desc,
-                                       struct tess_op_needs *needs_out)
-{
-    needs_out->scratch_bytes = conv_room(desc, NULL).bytes;
-    return TESS_OK;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
@@ -160,7 +83,7 @@ static cudaDataType_t conv_type(const struct tess_op_desc *d)
 static struct cuda_product conv_product(const struct tess_op *op, enum conv_way which)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_size n = conv_size(d);
+    const struct conv_size n = tess__cuda_conv_size(d);
     const cudaDataType_t type = conv_type(d);
     const int64_t places = n.chunk * n.places;
     struct cuda_product p;
@@ -194,7 +117,7 @@ static enum tess_status conv_open_product(struct tess_op *op, enum conv_way whic
 {
     struct cuda_rows *rows = &((struct conv_data *)op->data)->rows[which];
     const struct cuda_product product = conv_product(op, which);
-    const struct conv_size n = conv_size(&op->desc);
+    const struct conv_size n = tess__cuda_conv_size(&op->desc);
     const int64_t leaves = n.plain && !n.wide ? op->desc.rows / op->desc.leaf_rows : 1;
     return tess__cuda_rows_open(op->kernel, &product, leaves, rows);
 }
@@ -202,7 +125,7 @@ static enum tess_status conv_open_product(struct tess_op *op, enum conv_way whic
 static enum tess_status conv_open_weight(struct tess_op *op)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_size n = conv_size(d);
+    const struct conv_size n = tess__cuda_conv_size(d);
     struct conv_data *data = op->data;
     struct cuda_product p = tess__cuda_product(n.inner, d->out, n.chunk * n.places, conv_type(d));
     p.d = CUDA_R_32F;
@@ -217,7 +140,7 @@ static enum tess_status conv_open_way(struct tess_op *op, enum conv_way way)
 {
     struct conv_data *data = op->data;
     const bool chosen = tess__cuda_state(op->kernel)->conv == TESS_CONV_CUDNN;
-    if (chosen && !conv_size(&op->desc).wide)
+    if (chosen && !tess__cuda_conv_size(&op->desc).wide)
         TESS_TRY(tess__cudnn_plan_open(op->kernel, &op->desc, way, &data->cudnn[way]));
     if (data->cudnn[way] != NULL)
         return TESS_OK;
@@ -274,7 +197,7 @@ static void *conv_at(const void *array, int64_t element, size_t word)
 static enum tess_status conv_run_leaves(struct tess_op *op, const struct cudnn_plan *plan,
                                         const struct cudnn_operands *whole)
 {
-    const struct conv_size n = conv_size(&op->desc);
+    const struct conv_size n = tess__cuda_conv_size(&op->desc);
     const size_t word = tess_dtype_bytes(op->desc.dtype);
     for (int64_t row = 0; row < op->desc.rows; row += op->desc.leaf_rows) {
         struct cudnn_operands leaf = *whole;
@@ -315,7 +238,7 @@ static enum tess_status conv_forward_chunks(struct tess_op *op, const struct cud
                                             const void *x, struct cuda_operands o, void *y)
 {
     const struct tess_op_desc *d = &op->desc;
-    const struct conv_room r = conv_room(d, op->scratch);
+    const struct conv_room r = tess__cuda_conv_room(d, op->scratch);
     for (int64_t row = 0; row < d->rows; row += r.n.chunk) {
         void *to = conv_at(y, row * r.n.y, r.word);
         TESS_TRY(conv_lay_out(op, &r, conv_at(x, row * r.n.x, r.word), &o.b));
@@ -332,7 +255,7 @@ enum tess_status tess__cuda_conv2d_forward(struct tess_op *op, const void *x, co
 {
     const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
-    const struct conv_room r = conv_room(d, op->scratch);
+    const struct conv_room r = tess__cuda_conv_room(d, op->scratch);
     const enum conv_way which = bias != NULL ? CONV_FORWARD_BIAS : CONV_FORWARD;
     const struct cudnn_plan *plan = data->cudnn[which];
     const struct cuda_rows *rows = &data->rows[which];
@@ -376,7 +299,7 @@ enum tess_status tess__cuda_conv2d_backward_data(struct tess_op *op, const void 
     const struct tess_op_desc *d = &op->desc;
     const struct conv_data *data = op->data;
     const struct cuda_rows *rows = &data->rows[CONV_DATA];
-    const struct conv_room r = conv_room(d, op->scratch);
+    const struct conv_room r = tess__cuda_conv_room(d, op->scratch);
     if (data->cudnn[CONV_DATA] != NULL)
         return conv_run_leaves(op, data->cudnn[CONV_DATA],
                                &(struct cudnn_operands){.x = dx, .w = w, .y = dy});
@@ -414,7 +337,7 @@ enum tess_status tess__cuda_conv2d_backward_weight(struct tess_op *op, const voi
 {
     const struct tess_op_desc *d = &op->desc;
     const struct cudnn_plan *plan = ((const struct conv_data *)op->data)->cudnn[CONV_WEIGHT];
-    const struct conv_room r = conv_room(d, op->scratch);
+    const struct conv_room r = tess__cuda_conv_room(d, op->scratch);
     /* A leaf of several chunks is a sum of its own: it may not go onto its sibling. */
     struct cuda_tree tree = tess__cuda_tree(op->kernel, r.n.weights,
                                             plan == NULL && r.n.chunk == d->leaf_rows, dw, r.tree);

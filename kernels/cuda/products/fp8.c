@@ -13,17 +13,6 @@ static const struct fp8_operand {
     [CUDA_FP8_DY_TURNED] = {CUDA_FP8_E5M2, false},
 };
 
-struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, void *packed)
-{
-    struct cuda_room room = {.base = packed};
-    struct cuda_fp8_weights weights = {
-        .plain = tess__cuda_take(&room, (size_t)(desc->out * desc->in)),
-        .turned = tess__cuda_take(&room, desc->input_grad ? (size_t)(desc->out * desc->in) : 0),
-    };
-    weights.bytes = room.used;
-    return weights;
-}
-
 /* Ada (8.9) is the first with 8-bit products. */
 static enum tess_status fp8_check_device(const struct tess_op *op)
 {

@@ -9,6 +9,7 @@
 
 #include "cuda/products/launch_fp8.h"
 #include "cuda/products/matmul.h"
+#include "cuda_needs/products.h"
 
 /* Operands, each with a history of its own: x and dy come to two slots, once in either order; but
  * dy in both orders to tess_linear_backward, as CUDA_FP8_DY. */
@@ -25,14 +26,6 @@ struct cuda_fp8 {
     struct cuda_fp8_tensor *tensor; /* device [CUDA_FP8_OPERAND_COUNT] */
     bool met[CUDA_FP8_OPERAND_COUNT];
 };
-
-/* In op->packed. */
-struct cuda_fp8_weights {
-    uint8_t *plain;  /* [out, in] */
-    uint8_t *turned; /* [in, out] */
-    size_t bytes;
-};
-struct cuda_fp8_weights tess__cuda_fp8_weights(const struct tess_op_desc *desc, void *packed);
 
 enum tess_status tess__cuda_fp8_open(struct tess_op *op, struct cuda_fp8 *fp8_out);
 void tess__cuda_fp8_close(struct cuda_fp8 *fp8);

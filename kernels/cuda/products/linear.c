@@ -14,15 +14,6 @@ static bool linear_goes_by_leaf(const struct tess_op_desc *d)
     return linear_is_wide(d) || linear_is_narrow(d);
 }
 
-enum tess_status tess__cuda_linear_needs(const struct tess_op_desc *desc,
-                                         struct tess_op_needs *needs_out)
-{
-    needs_out->scratch_bytes = tess__cuda_linear_room(desc, NULL).bytes;
-    if (linear_is_narrow(desc))
-        needs_out->packed_bytes = tess__cuda_fp8_weights(desc, NULL).bytes;
-    return TESS_OK;
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static cudaDataType_t linear_type_result(const struct tess_op_desc *d)

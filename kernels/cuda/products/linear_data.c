@@ -4,34 +4,6 @@
 #include "cuda/products/matmul_tree.h"
 #include "cuda/rows/columns.h"
 
-struct linear_room tess__cuda_linear_room(const struct tess_op_desc *d, void *scratch)
-{
-    struct cuda_room room = {.base = scratch};
-    struct linear_room r = {0};
-    const int64_t leaves = d->rows / d->leaf_rows;
-    const size_t weights = (size_t)(d->out * d->in) * sizeof(float);
-    const size_t bias = (size_t)d->out * sizeof(float);
-    if (linear_is_wide(d)) {
-        r.x = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->in) * sizeof(float));
-        r.w = tess__cuda_take(&room, weights);
-        r.y = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out) * sizeof(float));
-        r.bias = tess__cuda_take(&room, bias);
-    }
-    if (linear_is_narrow(d)) {
-        r.narrow_x = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->in));
-        r.narrow_dy = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out));
-        r.narrow_dy_turned = tess__cuda_take(&room, (size_t)(d->leaf_rows * d->out));
-    }
-    r.tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out * d->in, leaves, true));
-    r.bias_tree = tess__cuda_take(&room, tess__cuda_tree_bytes(d->out, leaves, false));
-    r.columns =
-        tess__cuda_take(&room, tess__cuda_column_sum_bytes(d->dtype, leaves, d->leaf_rows, d->out));
-    r.sum = tess__cuda_take(&room, d->add_grad && leaves > 1 ? weights : 0);
-    r.bias_sum = tess__cuda_take(&room, d->add_grad ? bias : 0);
-    r.bytes = room.used;
-    return r;
-}
-
 cudaDataType_t tess__cuda_linear_type_x(const struct tess_op_desc *d)
 {
     return linear_is_narrow(d) ? CUDA_R_8F_E4M3

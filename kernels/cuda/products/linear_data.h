@@ -23,28 +23,6 @@ struct linear_data {
     struct cuda_fp8 fp8;
 };
 
-/* Pieces of op->scratch; the first four with f32_math only, x and y of one leaf. */
-struct linear_room {
-    float *x, *w, *y, *bias;
-    uint8_t *narrow_x, *narrow_dy, *narrow_dy_turned; /* with fp8 only, of one leaf */
-    void *tree, *bias_tree, *columns;
-    float *sum, *bias_sum; /* with add_grad: the sum over the leaves, before it is added */
-    size_t bytes;
-};
-struct linear_room tess__cuda_linear_room(const struct tess_op_desc *desc, void *scratch);
-
-/* f32_math: operands are widened, leaf by leaf. */
-static inline bool linear_is_wide(const struct tess_op_desc *desc)
-{
-    return desc->f32_math && desc->dtype != TESS_F32;
-}
-
-/* fp8: operands are narrowed to 8 bits, leaf by leaf. */
-static inline bool linear_is_narrow(const struct tess_op_desc *d)
-{
-    return d->fp8 != TESS_FP8_OFF;
-}
-
 /* One leaf's operand as the products of this layer take it: where it lies, widened or narrowed. */
 enum tess_status tess__cuda_linear_operand(struct tess_op *op, enum cuda_fp8_operand operand,
                                            const void *leaf, const void **ready_out);

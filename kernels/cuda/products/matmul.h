@@ -78,9 +78,6 @@ enum tess_status tess__cuda_matmul_autotune(struct tess_kernel *kernel, bool on,
 void tess__cuda_matmul_describe(const struct tess_kernel *kernel,
                                 void (*line)(void *context, const char *text), void *context);
 
-/* Pure, no device is needed: may this linear layer or convolution run here? Fills `why` if not. */
-bool tess__cuda_matmul_supports(const struct tess_op_desc *desc, char *why, size_t why_bytes);
-
 /*
  * The plan of a product, from the cache or new. Plans belong to the kernel. *plan_out is NULL where
  * cuBLASLt has no algorithm for it; then another epilogue may have one. Not in a step.
@@ -133,20 +130,6 @@ enum tess_status tess__cuda_matmul_sm_target(struct tess_kernel *kernel, int32_t
 bool tess__cuda_matmul_is_fast(const struct tess_kernel *kernel, cudaDataType_t type);
 cublasComputeType_t tess__cuda_matmul_compute(const struct tess_kernel *kernel, cudaDataType_t type,
                                               bool exact);
-
-/* Room handed out piece by piece, each 256-byte aligned if the base is. With base NULL it only
- * measures, so one layout serves needs and calls. */
-struct cuda_room {
-    char *base;
-    size_t used;
-};
-
-static inline void *tess__cuda_take(struct cuda_room *room, size_t bytes)
-{
-    char *piece = room->base ? room->base + room->used : NULL;
-    room->used += tess_round_up(bytes, 256);
-    return piece;
-}
 
 /* `to` = `from`, of the operation's dtype, in f32. */
 static inline void tess__cuda_widen(const struct tess_op *op, int64_t count, const void *from,

@@ -1,23 +1,6 @@
 /* The binary counter of matmul_tree.h. Adding is the backend's accumulate. */
 #include "cuda/products/matmul_tree.h"
 
-#define TREE_ALIGN 64 /* floats: what stands on the stack begins at multiples of 256 bytes */
-
-static int64_t tree_stride(int64_t count)
-{
-    return (int64_t)tess_round_up((uint64_t)count, TREE_ALIGN);
-}
-
-size_t tess__cuda_tree_bytes(int64_t count, int64_t leaves, bool onto)
-{
-    /* While subtree i is made, those waiting are the one bits of i, and it stands above them; the
-       lowest of all is the target. */
-    size_t positions = 0;
-    for (int64_t last = (onto ? (leaves + 1) / 2 : leaves) - 1; last > 0; last >>= 1)
-        positions++;
-    return positions * (size_t)tree_stride(count) * sizeof(float);
-}
-
 struct cuda_tree tess__cuda_tree(struct tess_kernel *kernel, int64_t count, bool onto,
                                  float *target, void *scratch)
 {
@@ -26,7 +9,7 @@ struct cuda_tree tess__cuda_tree(struct tess_kernel *kernel, int64_t count, bool
         .target = target,
         .scratch = scratch,
         .count = count,
-        .stride = tree_stride(count),
+        .stride = tess__cuda_tree_stride(count),
         .onto = onto,
     };
 }

@@ -11,6 +11,7 @@
 #ifndef KERNELS_CUDA_PRODUCTS_MATMUL_TREE_H
 #define KERNELS_CUDA_PRODUCTS_MATMUL_TREE_H
 
+#include "cuda_needs/products.h"
 #include "tessera/kernel.h"
 
 struct cuda_tree {
@@ -21,8 +22,7 @@ struct cuda_tree {
     bool onto; /* the product that makes a leaf adds it to its left sibling, where there is one */
 };
 
-/* Scratch for arrays of `count` elements: 0 for one leaf. */
-size_t tess__cuda_tree_bytes(int64_t count, int64_t leaves, bool onto);
+/* scratch: of tess__cuda_tree_bytes. */
 struct cuda_tree tess__cuda_tree(struct tess_kernel *kernel, int64_t count, bool onto,
                                  float *target, void *scratch);
 /* Where the next leaf goes; *beta_out is 1 where it must be added to what is there, else 0. */

@@ -11,15 +11,6 @@
 #include "cuda/slots.h"
 
 /* Sums of slabs: here a slab is what the block's threads hold, 8 rows each. */
-static columns_shape batch_norm_shape(const struct tess_op_desc *d, int64_t leaves,
-                                      int64_t leaf_rows, int piece)
-{
-    columns_shape s = columns_shape_of(leaves, leaf_rows * d->height * d->width, d->in, piece);
-    s.slab_rows = (int64_t)COLUMNS_EACH * (ROWS_THREADS / s.lanes);
-    s.slabs = (s.leaf_rows + s.slab_rows - 1) / s.slab_rows;
-    return s;
-}
-
 /* For what goes element by element: longer slabs while there are blocks in plenty, so that a
  * channel's numbers are fetched less often. */
 static columns_shape batch_norm_long(columns_shape s, int piece)
@@ -307,17 +298,6 @@ static batch_norm_scratch batch_norm_layout(const columns_shape &s, void *base)
     int64_t slabs = s.leaves * s.slabs * s.n, leaves = s.leaves * s.n;
     float *at = static_cast<float *>(base);
     return {{at, at + slabs}, {at + 2 * slabs, at + 2 * slabs + leaves}};
-}
-
-enum tess_status tess__cuda_batch_norm_needs(const struct tess_op_desc *desc,
-                                             struct tess_op_needs *needs_out)
-{
-    int64_t leaves = desc->rows / desc->leaf_rows;
-    leaves = leaves > 0 ? leaves : 1; /* infer keeps its statistics as a leaf's */
-    columns_shape s =
-        batch_norm_shape(desc, leaves, desc->leaf_rows, desc->dtype == TESS_F32 ? 4 : 8);
-    needs_out->scratch_bytes = (size_t)(2 * leaves * (s.slabs + 1) * s.n) * sizeof(float);
-    return TESS_OK;
 }
 
 template <typename T>

@@ -124,13 +124,6 @@ static columns_shape columns_sum_shape(enum tess_dtype dtype, int64_t leaves, in
     return columns_shape_of(leaves, leaf_rows, n, dtype == TESS_F32 ? 4 : 8);
 }
 
-size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
-                                   int64_t n)
-{
-    columns_shape s = columns_sum_shape(dtype, leaves, leaf_rows, n);
-    return (size_t)(leaves * (s.slabs + 1) * n) * sizeof(float);
-}
-
 cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype, int64_t leaves,
                                   int64_t leaf_rows, int64_t n, const void *x, bool add, float *out,
                                   void *scratch)

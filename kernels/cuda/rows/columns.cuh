@@ -18,38 +18,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/rows/columns.h"
 #include "cuda/rows/rows.cuh"
-
-struct columns_shape {
-    int64_t leaves, leaf_rows, n;
-    int64_t slabs, slab_rows; /* of a leaf; the last slab may be short */
-    int lanes;
-};
-
-/*
- * Rows of a slab, a multiple of `step` (rows that are under way at once): 8 steps or more, and few
- * enough slabs that writing and reading their sums costs little: at least 64 rows of 2 bytes for
- * one sum of 4 bytes, written and read. 512 slabs are some waves of blocks on any device.
- */
-static inline int64_t columns_slab_rows(int64_t leaf_rows, int64_t step)
-{
-    const int64_t slabs_max = 512, steps_min = 8;
-    int64_t steps = (leaf_rows + step * slabs_max - 1) / (step * slabs_max);
-    return (steps > steps_min ? steps : steps_min) * step;
-}
-
-/* Fewest rows of a slab for one thread: as many loads in flight hide the latency of memory. */
-#define COLUMNS_EACH 8
-
-static inline columns_shape columns_shape_of(int64_t leaves, int64_t leaf_rows, int64_t n,
-                                             int piece)
-{
-    columns_shape s = {leaves, leaf_rows, n, 0, 0, 1};
-    while (s.lanes < CUDA_WARP && (int64_t)s.lanes * piece < n)
-        s.lanes *= 2;
-    s.slab_rows = columns_slab_rows(leaf_rows, ROWS_THREADS / s.lanes);
-    s.slabs = (leaf_rows + s.slab_rows - 1) / s.slab_rows;
-    return s;
-}
+#include "cuda_needs/rows.h"
 
 /* Blocks: slabs of all leaves by tiles of columns. */
 static inline dim3 columns_grid(const struct columns_shape &s, int piece)

@@ -7,6 +7,7 @@
 #ifndef KERNELS_CUDA_ROWS_COLUMNS_H
 #define KERNELS_CUDA_ROWS_COLUMNS_H
 
+#include "cuda_needs/needs.h"
 #include "tessera/tensor.h"
 
 #include <cuda_runtime_api.h>
@@ -18,12 +19,9 @@
 extern "C" {
 #endif
 
-/* Bytes of scratch for the sum below. */
-size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
-                                   int64_t n);
 /*
  * out[n] = (add ? out : 0) + the sum over the rows of x [leaves * leaf_rows, n], f32, bf16 or f16,
- * by leaves. n >= 1. scratch: of the size above, 16-byte aligned.
+ * by leaves. n >= 1. scratch: of tess__cuda_column_sum_bytes, 16-byte aligned.
  */
 cudaError_t tess__cuda_column_sum(cudaStream_t stream, enum tess_dtype dtype, int64_t leaves,
                                   int64_t leaf_rows, int64_t n, const void *x, bool add, float *out,

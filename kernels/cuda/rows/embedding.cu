@@ -94,6 +94,7 @@ enum tess_status tess__cuda_embedding_forward(struct tess_op *op, const int32_t 
 struct alignas(16) embedding_rows {
     int32_t entry, begin, count;
 };
+static_assert(sizeof(embedding_rows) == CUDA_EMBEDDING_ENTRY_BYTES, "of which needs.c makes room");
 
 /* The entries that have rows, in no order: the light ones from the front of list [entries], the
  * heavy ones from its back; count[0] and count[1] of them. NULL for positions. */
@@ -319,22 +320,6 @@ static cudaError_t embedding_prepare(cudaStream_t stream, embedding_shape s, con
         error = CUDA_LAUNCH(embedding_list_kernel, cuda_blocks(s.entries, ROWS_THREADS / s.lanes),
                             ROWS_THREADS, 0, stream, s, sorted, *lists, dtable);
     return error;
-}
-
-/* Rows and entries are counted in 31 bits; the tree over leaves has that many levels at most. */
-enum tess_status tess__cuda_embedding_needs(const struct tess_op_desc *desc,
-                                            struct tess_op_needs *needs_out)
-{
-    static int32_t none[4];
-    if (desc->rows > INT32_MAX || desc->in > INT32_MAX)
-        TESS_FAIL(
-            TESS_ERR_UNSUPPORTED,
-            "cuda: an embedding of %lld rows from a table of %lld, but both are counted in 31 "
-            "bits: use smaller micro-batches",
-            (long long)desc->rows, (long long)desc->in);
-    needs_out->scratch_bytes = sort_layout(desc->rows, desc->in, none).bytes +
-                               (size_t)desc->in * sizeof(embedding_rows) + 16;
-    return TESS_OK;
 }
 
 enum tess_status tess__cuda_embedding_backward(struct tess_op *op, const int32_t *token,

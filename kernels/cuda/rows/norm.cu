@@ -13,44 +13,6 @@
 #include "cuda/rows/columns.cuh"
 #include "cuda/slots.h"
 
-/* Threads of the widest block: the compiler then keeps to 128 registers. Elements of a row for one
- * thread: of the backward half as many while threads last, because it keeps two rows and two sums
- * for each of them. Where they do not last, in rows of more than 8192 elements, the sums would go
- * to the stack: there they are a kernel of their own, which reads x and dy again (6 w), and the
- * rest finds the row in the first-level cache when it comes back to it. */
-#define NORM_THREADS       512
-#define NORM_FORWARD_EACH  32
-#define NORM_BACKWARD_EACH 16
-#define NORM_MAX           (NORM_THREADS * NORM_FORWARD_EACH) /* widest row */
-
-struct norm_shape {
-    int64_t rows, leaf_rows, channels;
-    int64_t slabs, slab_rows; /* backward: of a leaf, one block each */
-    int lanes, groups;        /* threads of a row, rows of a block at once */
-    float epsilon;
-    bool rms;
-};
-
-static norm_shape norm_shape_of(const struct tess_op_desc *d, int each)
-{
-    norm_shape s = {};
-    s.rows = d->rows;
-    s.leaf_rows = d->leaf_rows;
-    s.channels = d->in;
-    s.epsilon = d->epsilon;
-    s.rms = d->rms;
-    s.lanes = rows_lanes(d->in, each, NORM_THREADS);
-    s.groups = s.lanes < ROWS_THREADS ? ROWS_THREADS / s.lanes : 1;
-    /* The sums of a slab are two rows of f32: at 32 rows of three or four 16-bit arrays they are
-       some 5 % of the bytes, and a leaf of 8192 rows makes 256 blocks. Longer leaves have longer
-       slabs. */
-    const int64_t least = 32, blocks = 512;
-    int64_t rows = (s.leaf_rows + blocks - 1) / blocks;
-    s.slab_rows = rows > least ? (rows + s.groups - 1) / s.groups * s.groups : least;
-    s.slabs = (s.leaf_rows + s.slab_rows - 1) / s.slab_rows;
-    return s;
-}
-
 /* WHOLE: rows are aligned and whole pieces, as those of all usual widths are. */
 template <typename T, bool WHOLE>
 static __device__ __forceinline__ cuda_vec<T> norm_load(const T *row, int64_t at, int64_t count)
@@ -412,19 +374,6 @@ static cudaError_t norm_backward(cudaStream_t stream, const norm_shape &s,
                                               : norm_backward_kernel<T, 16, true>;
     return CUDA_LAUNCH(kernel, (unsigned)(s.rows / s.leaf_rows * s.slabs), s.lanes * s.groups,
                        (size_t)s.channels * sizeof(float), stream, s, a);
-}
-
-enum tess_status tess__cuda_norm_needs(const struct tess_op_desc *desc,
-                                       struct tess_op_needs *needs_out)
-{
-    if (desc->in < 1 || desc->in > NORM_MAX)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "cuda: a norm over %lld channels, but a row stays in registers: 1 to %d",
-                  (long long)desc->in, NORM_MAX);
-    norm_shape s = norm_shape_of(desc, NORM_BACKWARD_EACH);
-    int64_t leaves = s.rows / s.leaf_rows;
-    needs_out->scratch_bytes = (size_t)(leaves * (2 * s.slabs + 1) * s.channels) * sizeof(float);
-    return TESS_OK;
 }
 
 /* Scratch: the partial sums of dgamma and dbeta, then their sums by leaves. */

@@ -197,23 +197,6 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
-/* Lines of all images are blocks in x, of which a grid has 2^31 - 1; pieces of a line are threads
- * of blocks in y, of which it has 65535. */
-enum tess_status tess__cuda_pool_needs(const struct tess_op_desc *desc,
-                                       struct tess_op_needs *needs_out)
-{
-    const int64_t lines = INT32_MAX, line = 65535 * ROWS_THREADS;
-    (void)needs_out;
-    if (desc->width > line / desc->in || (desc->rows > 0 && desc->height > lines / desc->rows))
-        TESS_FAIL(
-            TESS_ERR_UNSUPPORTED,
-            "cuda: pooling of %lld images of %lld x %lld with %lld channels, but there may be "
-            "2^31 lines, each of 2^24 elements: use smaller micro-batches",
-            (long long)desc->rows, (long long)desc->height, (long long)desc->width,
-            (long long)desc->in);
-    return TESS_OK;
-}
-
 /* launch(T(), shape, grid), with a thread for each piece of the output's pixels, or of the input's.
  */
 template <typename Launch>

@@ -8,19 +8,9 @@
 #define KERNELS_CUDA_ROWS_ROWS_CUH
 
 #include "cuda/launch.cuh"
+#include "cuda_needs/rows.h"
 
-#define ROWS_THREADS 256 /* of a block: two to eight of them fill a multiprocessor */
-#define ROWS_WARPS   16  /* of the widest group */
-
-/* Threads for a row of `count` elements, `each` or fewer for one thread: a warp where that is
- * enough, since it needs no barrier; `most` where nothing is. */
-static inline int rows_lanes(int64_t count, int64_t each, int most)
-{
-    int lanes = CUDA_WARP;
-    while (lanes < most && lanes * each < count)
-        lanes *= 2;
-    return lanes;
-}
+#define ROWS_WARPS 16 /* of the widest group */
 
 /* Can rows of T, `stride` elements apart from each `memory` on, be read 16 bytes at a time? NULL:
  * yes. */

@@ -11,13 +11,7 @@
  */
 #include "cuda/rows/sort.cuh"
 
-#define SORT_BITS   9
-#define SORT_DIGITS (1 << SORT_BITS)
-#define SORT_WARPS  8
-#define SORT_ROUNDS 4 /* of 32 keys, for each warp */
-#define SORT_BLOCK  (SORT_WARPS * CUDA_WARP)
-#define SORT_TILE   (SORT_BLOCK * SORT_ROUNDS)
-#define SORT_SCAN   1024 /* threads of the one block that turns counts into places */
+#define SORT_SCAN 1024 /* threads of the one block that turns counts into places */
 
 /* One pass. The first one makes keys of tokens: the entry of the table, or `entries` for those
  * outside it, and rows of their numbers. */
@@ -164,42 +158,6 @@ static __global__ void __launch_bounds__(SORT_BLOCK)
 }
 
 /* ---- launchers ------------------------------------------------------------------------------ */
-
-struct sort_scratch {
-    int32_t *key[2], *row[2], *place; /* pass by pass from one to the other */
-    sort_result sorted;
-};
-
-static int sort_passes(int64_t entries)
-{
-    int bits = 1; /* keys are 0 .. entries */
-    while (entries >> bits)
-        bits++;
-    return (bits + SORT_BITS - 1) / SORT_BITS;
-}
-
-static int32_t *sort_take(void *base, int64_t count, size_t *used)
-{
-    int32_t *piece = reinterpret_cast<int32_t *>(static_cast<char *>(base) + *used);
-    *used += (size_t)(count + 3) / 4 * 16;
-    return piece;
-}
-
-static sort_scratch sort_pieces(int64_t rows, int64_t entries, void *base)
-{
-    size_t used = 0;
-    sort_scratch l = {};
-    for (int i = 0; i < 2; i++) {
-        l.key[i] = sort_take(base, rows, &used);
-        l.row[i] = sort_take(base, rows, &used);
-    }
-    l.place = sort_take(base, SORT_DIGITS * ((rows + SORT_TILE - 1) / SORT_TILE), &used);
-    l.sorted.begin = sort_take(base, entries, &used);
-    l.sorted.end = sort_take(base, entries, &used);
-    l.sorted.order = l.row[(sort_passes(entries) - 1) % 2];
-    l.sorted.bytes = used;
-    return l;
-}
 
 sort_result sort_layout(int64_t rows, int64_t entries, void *scratch)
 {

@@ -3,13 +3,7 @@
 #define KERNELS_CUDA_ROWS_SORT_CUH
 
 #include "cuda/launch.cuh"
-
-/* Rows sorted by entry, those of an entry in order: entry e has order[begin[e] .. end[e]). begin
- * and end [entries]; rows whose token is outside the table are in none. */
-struct sort_result {
-    int32_t *begin, *end, *order;
-    size_t bytes;
-};
+#include "cuda_needs/rows.h"
 
 /* Where in `scratch`, 16-byte aligned, the results come to lie; bytes: what the sort takes of it.
  */

@@ -1,5 +1,5 @@
 /* Which linear layers and convolutions are supported. Pure: no device is needed. */
-#include "cuda/products/matmul.h"
+#include "cuda_needs/needs.h"
 
 #include "kernel_open.h"
 
