@@ -11,7 +11,8 @@
 
 struct tess_options;
 
-#define TESS_CONFIG_RANKS_MAX 64
+/* Ranks that can be planned. A run that starts has TESS_WORLD_RANKS_MAX at most. */
+#define TESS_CONFIG_RANKS_MAX 65536
 #define TESS_CONFIG_BATCH_MAX (1 << 24)
 
 /* Options of a run, no prefix. */

@@ -29,11 +29,11 @@ static const char *grid_list(enum tess_leaf_order order, int64_t batch_size, int
                              int64_t micro, int64_t grid, char text[320])
 {
     const int64_t last = ranks == 0 ? TESS_CONFIG_RANKS_MAX : batch_size / ranks;
-    const int most = ranks == 0 ? TESS_CONFIG_RANKS_MAX : 8;
+    const int most = ranks == 0 ? 64 : 8; /* as many as text has room for */
     size_t used = 0;
     int count = 0;
     snprintf(text, 320, "none");
-    for (int64_t n = 1; n <= last && count < most; n++) {
+    for (int64_t n = 1; n <= last && count < most && used < 300; n++) {
         const int64_t r = ranks == 0 ? n : ranks, m = ranks == 0 ? micro : n;
         const int64_t leaves = grid > 0 ? grid : r * m;
         if (batch_size % leaves == 0 && tess__config_grid_fits(order, r, m, leaves))

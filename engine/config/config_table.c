@@ -20,7 +20,7 @@ const struct tess_option tess_run_option_table[] = {
      "ranks along each axis, as data=2,tensor=2,stage=2; axes that are left out follow from "
      "--ranks"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
-     "ranks to start on this machine"},
+     "ranks to start on this machine; up to 64 can run, more can be planned (--explain)"},
     {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
      "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
     {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,

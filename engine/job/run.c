@@ -130,8 +130,57 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
-                                const struct tess_dataset *dataset)
+int32_t tess__run_alike(const struct tess_mesh *mesh, int32_t rank)
+{
+    int32_t at[TESS_AXIS_COUNT];
+
+    memcpy(at, tess_mesh_at(mesh, rank).at, sizeof(at));
+    at[TESS_AXIS_DATA] = at[TESS_AXIS_DATA] > 0;
+    at[TESS_AXIS_TENSOR] = at[TESS_AXIS_TENSOR] > 0;
+    return tess_mesh_rank(mesh, at);
+}
+
+static struct tess_job_memory *run_memory(struct tess__run *run, int32_t rank)
+{
+    const struct tess_mesh mesh = tess_mesh_at(&run->config->mesh, rank);
+
+    if (run->folded == NULL)
+        return &run->predicted[rank];
+    return &run->folded[4 * mesh.at[TESS_AXIS_STAGE] + 2 * (mesh.at[TESS_AXIS_DATA] > 0) +
+                        (mesh.at[TESS_AXIS_TENSOR] > 0)];
+}
+
+const struct tess_job_memory *tess__run_predicted(const struct tess__run *run, int32_t rank)
+{
+    return run_memory((struct tess__run *)run, rank);
+}
+
+static enum tess_status run_plan_ranks(struct tess__run *run)
+{
+    const struct tess_mesh *mesh = &run->config->mesh;
+
+    if (run->rank_count > TESS_WORLD_RANKS_MAX) {
+        run->folded = calloc(4 * (size_t)mesh->count[TESS_AXIS_STAGE], sizeof(*run->folded));
+        if (run->folded == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a plan of %d ranks", run->rank_count);
+    }
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        struct tess_engine *engine = NULL;
+
+        if (run->folded != NULL && tess__run_alike(mesh, r) != r)
+            continue;
+        TESS_TRY(tess_engine_plan(run->config, run->dataset, r, &engine));
+        *run_memory(run, r) = tess__run_memory(tess_engine_memory(engine));
+        if (r == 0)
+            run->planned = engine;
+        else
+            tess_engine_close(engine);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
+                                        const struct tess_dataset *dataset)
 {
     cpu_set_t cores;
 
@@ -148,25 +197,31 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
     CPU_ZERO(&cores);
     run->crowded = sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
                    run->rank_count * config->run.threads > CPU_COUNT(&cores);
-    for (int32_t r = 0; r < run->rank_count; r++) {
-        struct tess_engine *engine = NULL;
-
-        TESS_TRY(tess_engine_plan(config, dataset, r, &engine));
-        run->predicted[r] = tess__run_memory(tess_engine_memory(engine));
-        if (r == 0)
-            run->planned = engine;
-        else
-            tess_engine_close(engine);
-    }
+    TESS_TRY(run_plan_ranks(run));
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
                         sizeof(*run->chunk));
     run->placed = calloc(1, sizeof(*run->placed));
     if (run->chunk == NULL || run->placed == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
+    if (run->folded != NULL)
+        return TESS_OK;
     TESS_TRY(tess__place_devices(run, config));
     /* Ranks that others started are yet to be placed. */
     return config->started.starter == NULL ? tess__place_graph(run) : TESS_OK;
+}
+
+enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
+                                const struct tess_dataset *dataset)
+{
+    if (config->run.ranks > TESS_WORLD_RANKS_MAX) {
+        *run = (struct tess__run){.config = config};
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%lld ranks can be planned (--explain, tessera plan), and a run starts %d at "
+                  "most: give --ranks %d or fewer",
+                  (long long)config->run.ranks, TESS_WORLD_RANKS_MAX, TESS_WORLD_RANKS_MAX);
+    }
+    return tess__run_open_planned(run, config, dataset);
 }
 
 void tess__run_close(struct tess__run *run)
@@ -177,6 +232,8 @@ void tess__run_close(struct tess__run *run)
     run->planned = NULL;
     free(run->chunk);
     run->chunk = NULL;
+    free(run->folded);
+    run->folded = NULL;
 }
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)

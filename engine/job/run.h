@@ -147,6 +147,9 @@ struct tess__run {
     double start_s;                 /* clock at the program's start */
     struct tess_engine *planned;    /* rank 0's plan */
     struct tess_job_memory predicted[TESS_WORLD_RANKS_MAX];
+    /* Of more ranks than can run: [stages, 2, 2] of each stage's ranks, the first along the data
+     * and the tensor axis and all others. NULL: predicted has every rank. */
+    struct tess_job_memory *folded;
     struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
     struct tess__run_final final;                     /* filled by tess__run_keep */
     struct tess_flops flops;                          /* of one sample */
@@ -164,6 +167,14 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
  * the order of config->placing. */
 enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset);
+/* The same for a run that will not start, of TESS_CONFIG_RANKS_MAX ranks at most. */
+enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
+                                        const struct tess_dataset *dataset);
+/* What the plan gives a rank. */
+const struct tess_job_memory *tess__run_predicted(const struct tess__run *run, int32_t rank);
+/* The lowest rank that has the same plan as this one: the first or the second along the data and
+ * the tensor axis. Pure. */
+int32_t tess__run_alike(const struct tess_mesh *mesh, int32_t rank);
 void tess__run_close(struct tess__run *run);
 
 /* tess__launch.body; context is a struct tess__run. */

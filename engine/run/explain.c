@@ -59,6 +59,9 @@ static void explain_line(void *context, const char *text)
 /* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */
 #define SHOWN_RANGES_MAX 4
 
+/* Ranks that are shown of a plan of more than can run, and the last one. */
+#define SHOWN_RANKS 4
+
 /* "rank 2: images 64..95 of each batch of 128" */
 static void explain_rank(const struct tess__run *run, int32_t rank)
 {
@@ -133,7 +136,10 @@ static void explain_batch(const struct tess__run *run)
                optim->warmup_start * optim->learning_rate);
     putchar('\n');
     for (int32_t r = 0; r < run->rank_count; r++)
-        explain_rank(run, r);
+        if (run->rank_count <= TESS_WORLD_RANKS_MAX || r < SHOWN_RANKS || r == run->rank_count - 1)
+            explain_rank(run, r);
+        else if (r == SHOWN_RANKS)
+            printf("  ...\n");
 }
 
 static enum tess_status explain_plan(const struct tess__run *run, int32_t rank)

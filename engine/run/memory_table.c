@@ -8,7 +8,7 @@
 static const struct tess_job_memory *table_usage(const struct tess__run *run, int32_t rank,
                                                  bool measured)
 {
-    return measured ? &run->rank[rank].allocated : &run->predicted[rank];
+    return measured ? &run->rank[rank].allocated : tess__run_predicted(run, rank);
 }
 
 static void table_print_differences(const struct tess__run *run)
@@ -99,6 +99,12 @@ static int table_kinds(const struct tess__run *run)
     return run->config->save.copy_steps > 0 ? TESS_MEMORY_KIND_COUNT : TESS_MEMORY_REDUNDANCY;
 }
 
+/* Of a plan of many ranks, those alone that differ from one that was printed. */
+static bool table_shows(const struct tess__run *run, int32_t rank)
+{
+    return run->folded == NULL || tess__run_alike(&run->config->mesh, rank) == rank;
+}
+
 void tess__memory_table_print(const struct tess__run *run, bool measured)
 {
     char mapped[TESS__TEXT_BYTES];
@@ -116,6 +122,8 @@ void tess__memory_table_print(const struct tess__run *run, bool measured)
     printf(" %10s%s\n", "total", measured ? "   peak RSS" : "");
     for (int32_t r = 0; r < run->rank_count; r++) {
         const struct tess_job_memory *usage = table_usage(run, r, measured);
+        if (!table_shows(run, r))
+            continue;
         printf("%4d", r);
         for (int k = 0; k < kinds; k++)
             printf(" %10.2f", (double)usage->bytes[k] / divisor);
@@ -124,6 +132,9 @@ void tess__memory_table_print(const struct tess__run *run, bool measured)
             printf(" %10.2f", (double)run->rank[r].peak_rss / divisor);
         putchar('\n');
     }
+    if (run->folded != NULL)
+        printf("the other ranks of a stage hold what its second along the data and the tensor axis "
+               "holds\n");
     if (!measured)
         return;
     printf(

@@ -595,7 +595,9 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     if (!config->saves && config->run.run[0] != '\0' && config->run.fp8 == TESS_FP8_HISTORY)
         tess_log(TESS_LOG_WARN, "no checkpoints of this run: they would lack the scales of earlier "
                                 "steps that --fp8 history keeps; --fp8 now has none");
-    TESS_TRY_GOTO(status, close_run, tess__run_open(&train.run, config, dataset));
+    TESS_TRY_GOTO(status, close_run,
+                  options->explain ? tess__run_open_planned(&train.run, config, dataset)
+                                   : tess__run_open(&train.run, config, dataset));
     train.run.start_s = start_s;
     train.run.keep_pace = true;
     train.run.records = config->run.run[0] != '\0' || options->tensorboard[0] != '\0' ||
