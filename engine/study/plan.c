@@ -1,0 +1,170 @@
+/* tessera plan: the command; see plan.h. */
+#include "study/plan.h"
+
+#include "base/file.h"
+#include "base/size.h"
+#include "tessera/check.h"
+#include "text/text.h"
+#include "topology/machine/topology.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
+
+static const struct tess_option plan_option_table[] = {
+    {"ranks", TESS_OPTION_INT, PLAN_FIELD(ranks), "0", 0, TESS_CONFIG_RANKS_MAX, NULL,
+     "ranks to plan for, one on each device; 0: as many as --cluster has devices, else 8"},
+    {"device", TESS_OPTION_STRING, PLAN_FIELD(device), "h100-80", 0, 0, NULL,
+     "device of a rank: h100-80, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks on this "
+     "host; or a file of figures"},
+    {"cluster", TESS_OPTION_STRING, PLAN_FIELD(cluster), "", 0, 0, NULL,
+     "file that describes hosts and network, in any format that tessera topo reads; empty: hosts "
+     "of eight devices as they are sold"},
+    {"memory", TESS_OPTION_STRING, PLAN_FIELD(memory), "", 0, 0, NULL,
+     "memory of a device that a rank may plan, such as 70GiB; empty: the device's, less what "
+     "driver and libraries take"},
+    {"tokens", TESS_OPTION_REAL, PLAN_FIELD(tokens), "0", 0, 1e18, NULL,
+     "tokens (samples, of images) of the whole training: prints the days that it takes"},
+    {"price", TESS_OPTION_REAL, PLAN_FIELD(price), "0", 0, 1e9, NULL,
+     "what an hour of a device costs: with --tokens prints the price"},
+    {"top", TESS_OPTION_INT, PLAN_FIELD(top), "10", 1, 1000, NULL, "layouts that are printed"},
+    {"json", TESS_OPTION_STRING, PLAN_FIELD(json), "", 0, 0, NULL,
+     "file for all results; empty writes none"},
+    {"out", TESS_OPTION_STRING, PLAN_FIELD(out), "", 0, 0, NULL,
+     "file for the configuration of the best layout, which train takes; empty writes none"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+static const char plan_usage[] =
+    "usage: tessera plan CONFIG (--ranks N --device NAME | --cluster FILE) [--memory SIZE]\n"
+    "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n\n"
+    "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
+    "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
+    "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
+    "Memory is exact: the bytes by kind are what the engine would allocate. Times are predicted by\n"
+    "running the engine's own step in virtual time, with a device's published figures and the\n"
+    "links of the cluster; see docs/plan.md for how far to trust them.\n\n"
+    "The batch is the configuration's (--batch-size), shared by all ranks, so that layouts compare.\n"
+    "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n\n"
+    "examples\n"
+    "  tessera plan configs/models/llama-8b.yaml --ranks 64 --device h100-80 --batch-size 512\n"
+    "  tessera plan configs/models/gpt2-124m.yaml --ranks 8 --device a100-80 --tokens 1e10 \\\n"
+    "               --price 1.8 --out best.yaml\n"
+    "  tessera plan configs/models/tiny-gpt.yaml --ranks 4 --device cpu\n";
+
+/* ---- what it is for -------------------------------------------------------------------------- */
+
+static enum tess_status plan_profile(struct tess__plan *plan)
+{
+    const struct tess_profile *known = tess_profile_find(plan->given->device);
+    if (known != NULL) {
+        plan->profile = *known;
+        return TESS_OK;
+    }
+    if (strchr(plan->given->device, '.') == NULL && strchr(plan->given->device, '/') == NULL) {
+        char names[160] = "";
+        const char *name;
+        for (int32_t i = 0; (name = tess_profile_name(i)) != NULL && strlen(names) < 120; i++) {
+            strcat(names, i > 0 ? ", " : "");
+            strncat(names, name, 30);
+        }
+        TESS_FAIL(TESS_ERR_USAGE, "--device %.60s: known are %s, or the name of a file",
+                  plan->given->device, names);
+    }
+    return tess_profile_read(plan->given->device, &plan->profile);
+}
+
+static enum tess_status plan_read_cluster(struct tess__plan *plan)
+{
+    const struct tess_topology_options options = {0};
+    struct tess_topology *topology = NULL;
+    const char *base = strrchr(plan->given->cluster, '/');
+    TESS_TRY(tess_topology_read(plan->given->cluster, TESS_TOPOLOGY_AUTO, &options, &topology));
+    const enum tess_status status = tess_cluster_of_topology(
+        topology, base != NULL ? base + 1 : plan->given->cluster, &plan->cluster);
+    tess_topology_free(topology);
+    TESS_TRY(status);
+    if (plan->given->ranks > plan->cluster.ranks)
+        TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
+                  plan->given->cluster, plan->cluster.ranks);
+    if (plan->given->ranks > 0)
+        plan->cluster.ranks = (int32_t)plan->given->ranks;
+    return TESS_OK;
+}
+
+/* A byte that is sent on a host is read, written and read again. */
+#define PLAN_COPY_PASSES 3
+
+static enum tess_status plan_cluster(struct tess__plan *plan)
+{
+    const int32_t ranks = plan->given->ranks > 0 ? (int32_t)plan->given->ranks : 8;
+    if (plan->given->cluster[0] != '\0')
+        return plan_read_cluster(plan);
+    if (strcmp(plan->profile.kernel, "cuda") == 0)
+        return tess_cluster_of_device(plan->profile.name, ranks, &plan->cluster);
+    tess_cluster_of_host(ranks, plan->profile.bytes_per_s / PLAN_COPY_PASSES, &plan->cluster);
+    return TESS_OK;
+}
+
+static enum tess_status plan_memory(struct tess__plan *plan)
+{
+    double bytes = plan->profile.memory_bytes - plan->profile.beside_bytes;
+    if (plan->given->memory[0] != '\0')
+        TESS_TRY(tess_size_parse("memory", plan->given->memory, &bytes));
+    plan->memory_limit = bytes > 0 ? bytes : 0;
+    return TESS_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static enum tess_status plan_open(struct tess__plan *plan, const struct tess__call *call)
+{
+    plan->args = call->args;
+    plan->given = call->values;
+    TESS_TRY(plan_profile(plan));
+    TESS_TRY(plan_cluster(plan));
+    TESS_TRY(plan_memory(plan));
+    if (plan->given->json[0] != '\0')
+        TESS_TRY(tess_file_check(plan->given->json, TESS_FILE_TEXT, "--json"));
+    if (plan->given->out[0] != '\0')
+        TESS_TRY(tess_file_check(plan->given->out, TESS_FILE_TEXT, "--out"));
+    return tess__plan_open(plan);
+}
+
+static enum tess_status plan_finish(const struct tess__plan *plan)
+{
+    tess__plan_print(plan);
+    if (plan->given->json[0] != '\0')
+        TESS_TRY(tess__plan_write_json(plan, plan->given->json));
+    if (plan->layouts.count == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
+    return plan->given->out[0] != '\0'
+               ? tess__plan_write_yaml(plan, &plan->layouts.item[0], plan->given->out)
+               : TESS_OK;
+}
+
+static int plan_command(struct tess__call *call)
+{
+    static struct tess__plan plan; /* large for a stack, and a program runs one command */
+    enum tess_status status = plan_open(&plan, call);
+    if (status == TESS_OK)
+        status = tess__plan_search(&plan);
+    if (status == TESS_OK)
+        status = plan_finish(&plan);
+    if (plan.dataset != &plan.declared)
+        tess_dataset_close(plan.dataset);
+    free(plan.layouts.item);
+    free(plan.rejected);
+    return tess_status_exit_code(status);
+}
+
+const struct tess__command tess__command_plan = {
+    .name = "plan",
+    .summary = "the fastest layout on machines that need not be here",
+    .usage = plan_usage,
+    .table = plan_option_table,
+    .options_size = sizeof(struct tess__plan_options),
+    .reads = TESS__READS_SERIES,
+    .run = plan_command,
+};

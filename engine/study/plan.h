@@ -1,0 +1,122 @@
+/*
+ * tessera plan: the legal layouts of a configuration on a cluster, how long a step of each takes and
+ * what it keeps in memory, by the engine's own planner; nothing is started.
+ *
+ *     plan_space.c   every layout that the strategies, the mesh and the options allow
+ *     plan_try.c     one of them: legal or why not, memory, coarse time, predicted time
+ *     plan_search.c  all of them: which are tried and in which order, families that are rejected
+ *     plan_print.c   tables for people;  plan_file.c  JSON and YAML
+ */
+#ifndef TESSERA_STUDY_PLAN_H
+#define TESSERA_STUDY_PLAN_H
+
+#include "config/config.h"
+#include "data/data.h"
+#include "predict/network.h"
+#include "predict/predict.h"
+#include "tessera/engine.h"
+#include "text/command.h"
+
+#define TESS__PLAN_WHY 320
+
+/* One layout: what is chosen, then what was found. */
+struct tess__plan_layout {
+    char strategy[96];
+    int32_t count[TESS_AXIS_COUNT];
+    int64_t accumulate;
+    const char *recompute; /* static, as all texts of this struct */
+    const char *schedule;  /* NULL: without a stage axis, or a strategy that has none */
+    int64_t chunks;        /* 0: the strategy's own */
+    bool sequence;
+    const char *precision; /* NULL: as configured */
+    char extra[64];        /* one further option, "fsdp.keep-last=2"; "" */
+
+    struct tess_job_memory memory; /* of the fullest rank */
+    uint64_t device_bytes;         /* of that, what lies on the device */
+    bool all_ranks;                /* every stage was planned, not the first and the last alone */
+    double coarse_s;
+    bool predicted; /* what follows is tess_predict_step's; else of the coarse model */
+    double step_s, exposed_s, mfu, flops;
+    double exposed_axis_s[TESS_PREDICT_GROUPS];
+    uint64_t sent_bytes[TESS_AXIS_COUNT];
+    char limited_by[160];
+};
+
+struct tess__plan_list {
+    struct tess__plan_layout *item;
+    int64_t count, room;
+};
+
+struct tess__plan_rejected {
+    char family[96], why[TESS__PLAN_WHY];
+};
+
+struct tess__plan_options {
+    const char *cluster, *device, *memory, *precisions, *json, *out;
+    int64_t ranks, top;
+    double tokens, price;
+};
+
+struct tess__plan {
+    struct tess__args args; /* of the configuration */
+    const struct tess__plan_options *given;
+    struct tess_profile profile;
+    struct tess_cluster cluster;
+    double memory_limit;          /* bytes of a device that a rank may plan; 0: no limit */
+    struct tess_dataset *dataset; /* opened, or `declared` */
+    struct tess_dataset declared;
+    int64_t batch_size, grid; /* of the configuration; grid 0: as the ranks have it */
+    double row_flops;
+    char model[64];
+
+    struct tess__plan_list layouts; /* legal and within the memory, best first after the search */
+    struct tess__plan_rejected *rejected;
+    int32_t rejected_count;
+    int64_t searched;
+    double seconds;
+};
+
+/* ---- plan_space.c: pure but for memory ---- */
+
+/* Appends a copy. */
+enum tess_status tess__plan_add(struct tess__plan_list *list,
+                                const struct tess__plan_layout *layout);
+/* What the options of a mesh can be: products of strategies for these counts, with or without
+ * sequence parallel, schedules and chunks; accumulate and recompute are left open. */
+enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
+                                   struct tess__plan_list *shapes);
+/* The micro-batches that a shape can have, in rising order: at most `room` of them; returns how
+ * many. */
+int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__plan_layout *shape,
+                             int64_t *accumulate, int room);
+
+/* ---- plan_try.c ---- */
+
+/* The layout's configuration. Errors are left to the caller: `why` has the message. */
+enum tess_status tess__plan_config(const struct tess__plan *plan,
+                                   const struct tess__plan_layout *layout,
+                                   struct tess_config **config_out, char why[TESS__PLAN_WHY]);
+/* Is it legal? Fills memory and coarse_s where it is; with `all` from every stage's ranks. */
+enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                bool all, char why[TESS__PLAN_WHY]);
+/* Fills the predicted step. */
+enum tess_status tess__plan_predict(const struct tess__plan *plan,
+                                    struct tess__plan_layout *layout, char why[TESS__PLAN_WHY]);
+/* The data set's sizes, without its files where they are not here; batch, grid, operations. */
+enum tess_status tess__plan_open(struct tess__plan *plan);
+
+/* ---- plan_search.c ---- */
+
+enum tess_status tess__plan_search(struct tess__plan *plan);
+/* "fsdp+tp, data 8, tensor 2, 4 micro-batches, recompute full" */
+const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
+
+/* ---- plan_print.c, plan_file.c ---- */
+
+void tess__plan_print(const struct tess__plan *plan);
+enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char *path);
+/* The layout's configuration as train takes it. */
+enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
+                                       const struct tess__plan_layout *layout, const char *path);
+
+#endif

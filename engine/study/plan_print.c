@@ -1,0 +1,129 @@
+/* What tessera plan prints; see plan.h. */
+#include "study/plan.h"
+
+#include "text/text.h"
+#include "text/words.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PRINT_REJECTED_MAX 24
+
+static void print_options(const struct tess__plan_layout *layout)
+{
+    printf("%" PRId64 " micro-batch%s", layout->accumulate, layout->accumulate > 1 ? "es" : "");
+    if (strcmp(layout->recompute, "none") != 0)
+        printf(", recompute %s", layout->recompute);
+    if (layout->precision != NULL)
+        printf(", %s", layout->precision);
+    if (layout->extra[0] != '\0')
+        printf(", %s", layout->extra);
+}
+
+static void print_layout(const struct tess__plan *plan, const struct tess__words *words,
+                         int64_t number)
+{
+    const struct tess__plan_layout *layout = &plan->layouts.item[number];
+    char name[200], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES], sent[TESS__TEXT_BYTES];
+    const double samples_per_s = (double)plan->batch_size / layout->step_s;
+    printf("%3" PRId64 "  %9.3f ms %10s", number + 1, 1e3 * layout->step_s,
+           tess__words_rate(words, samples_per_s, rate));
+    if (layout->predicted && !isnan(layout->mfu))
+        printf(" %5.1f %%", 100 * layout->mfu);
+    else
+        printf(" %7s", "-");
+    printf(" %10s  %s, ", tess__text_bytes((double)layout->device_bytes, memory),
+           tess__plan_name(layout, name));
+    print_options(layout);
+    putchar('\n');
+    if (!layout->predicted)
+        return;
+    printf("     exposed %.3f ms; sent by the rank that sends most: data %s",
+           1e3 * layout->exposed_s,
+           tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_DATA], sent));
+    printf(", tensor %s", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_TENSOR], sent));
+    printf(", stage %s\n", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_STAGE], sent));
+    if (layout->limited_by[0] != '\0')
+        printf("     limited by %s\n", layout->limited_by);
+}
+
+static void print_first(const struct tess__plan *plan, const struct tess__words *words)
+{
+    const struct tess__plan_layout *best = &plan->layouts.item[0];
+    const struct tess__plan_options *given = plan->given;
+    char text[TESS__TEXT_BYTES];
+    printf("\nmemory of the first, of its fullest rank\n");
+    for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
+        if (best->memory.bytes[kind] > 0)
+            printf("  %-11s %12" PRIu64 " B  %s\n",
+                   tess_memory_kind_name((enum tess_memory_kind)kind), best->memory.bytes[kind],
+                   tess__text_bytes((double)best->memory.bytes[kind], text));
+    printf("  %-11s %12" PRIu64 " B  %s\n", "total", best->memory.total,
+           tess__text_bytes((double)best->memory.total, text));
+    if (plan->profile.beside_bytes > 0)
+        printf("  driver and libraries take about %s beside it (%s)\n",
+               tess__text_bytes(plan->profile.beside_bytes, text), plan->profile.source);
+    if (given->tokens <= 0)
+        return;
+    const double seconds =
+        given->tokens * best->step_s / ((double)plan->batch_size * words->rate_of_row);
+    const double hours = seconds / 3600 * plan->cluster.ranks;
+    printf("\n%.4g %s take %.4g days", given->tokens, words->counted, seconds / 86400);
+    if (given->price > 0)
+        printf(" and cost %.4g: %.4g hours of a rank at %g", hours * given->price, hours,
+               given->price);
+    putchar('\n');
+}
+
+/* Layouts that are the fastest of those that need no more memory. */
+static void print_front(const struct tess__plan *plan)
+{
+    uint64_t least = UINT64_MAX;
+    char name[200], memory[TESS__TEXT_BYTES];
+    printf("\nless memory costs time: no layout is both faster and smaller than one of these\n");
+    for (int64_t i = 0; i < plan->layouts.count; i++) {
+        const struct tess__plan_layout *layout = &plan->layouts.item[i];
+        if (layout->device_bytes >= least || !layout->predicted)
+            continue;
+        least = layout->device_bytes;
+        printf("  %10s  %9.3f ms  %s, ", tess__text_bytes((double)least, memory),
+               1e3 * layout->step_s, tess__plan_name(layout, name));
+        print_options(layout);
+        putchar('\n');
+    }
+}
+
+static void print_rejected(const struct tess__plan *plan)
+{
+    if (plan->rejected_count > 0)
+        printf("\nrefused\n");
+    for (int32_t i = 0; i < plan->rejected_count && i < PRINT_REJECTED_MAX; i++)
+        printf("  %s: %s\n", plan->rejected[i].family, plan->rejected[i].why);
+    if (plan->rejected_count > PRINT_REJECTED_MAX)
+        printf("  and %d more, which --json lists\n", plan->rejected_count - PRINT_REJECTED_MAX);
+}
+
+void tess__plan_print(const struct tess__plan *plan)
+{
+    const struct tess__words words = tess__words_of(plan->dataset);
+    char limit[TESS__TEXT_BYTES];
+    printf("%s, batch %" PRId64 ", on %d ranks: %s\n", plan->model, plan->batch_size,
+           plan->cluster.ranks, plan->cluster.source);
+    printf("device %s: %s\n", plan->profile.name, plan->profile.source);
+    if (plan->memory_limit > 0)
+        printf("at most %s of a device's memory for a rank\n",
+               tess__text_bytes(plan->memory_limit, limit));
+    printf("%" PRId64 " layouts tried in %.2f s, %" PRId64 " fit\n", plan->searched, plan->seconds,
+           plan->layouts.count);
+    if (plan->layouts.count > 0) {
+        printf("\n%3s  %12s %10s %7s %10s  %s\n", "", "step", words.rate_short, "MFU", "memory",
+               "layout");
+        for (int64_t i = 0; i < plan->layouts.count && i < plan->given->top; i++)
+            print_layout(plan, &words, i);
+        print_first(plan, &words);
+        print_front(plan);
+    }
+    print_rejected(plan);
+}

@@ -1,0 +1,165 @@
+/* Every layout that strategies and options allow, before the engine is asked; see plan.h. */
+#include "study/plan.h"
+
+#include "config/registry.h"
+#include "tessera/check.h"
+#include "tessera/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPACE_SCHEDULES_MAX 8
+#define SPACE_CHUNKS_MAX    4
+
+enum tess_status tess__plan_add(struct tess__plan_list *list,
+                                const struct tess__plan_layout *layout)
+{
+    if (list->count == list->room) {
+        const int64_t room = list->room > 0 ? 2 * list->room : 64;
+        void *item = realloc(list->item, (size_t)room * sizeof(*list->item));
+        if (item == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)room);
+        list->item = item;
+        list->room = room;
+    }
+    list->item[list->count++] = *layout;
+    return TESS_OK;
+}
+
+/* ---- strategies ------------------------------------------------------------------------------ */
+
+/* Strategy number `index` of an axis; NULL beyond the last. */
+static const struct tess_strategy_ops *space_strategy(enum tess_axis axis, int index)
+{
+    int count = 0;
+    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
+    for (int i = 0; i < count; i++) {
+        const struct tess_strategy_ops *ops = NULL;
+        if (tess_registry_summary(TESS_REGISTRY_STRATEGY, name[i])[0] != '\0' &&
+            tess_registry_get_strategy(name[i], &ops) == TESS_OK && ops->axis == axis &&
+            index-- == 0)
+            return ops;
+    }
+    return NULL;
+}
+
+static const struct tess_option *space_option(const struct tess_strategy_ops *ops, const char *name)
+{
+    for (const struct tess_option *row = ops->options; row != NULL && row->name != NULL; row++)
+        if (strcmp(row->name, name) == 0)
+            return row;
+    return NULL;
+}
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+struct space_schedules {
+    const char *name[SPACE_SCHEDULES_MAX];
+    int count;
+};
+
+/* The words of a choice live as long as the program: each list is cut once. */
+static const char *space_word(const char *word, size_t length)
+{
+    static char kept[SPACE_SCHEDULES_MAX][24];
+    for (int i = 0; i < SPACE_SCHEDULES_MAX && length < sizeof(kept[0]); i++) {
+        if (strlen(kept[i]) == length && strncmp(kept[i], word, length) == 0)
+            return kept[i];
+        if (kept[i][0] == '\0') {
+            memcpy(kept[i], word, length);
+            return kept[i];
+        }
+    }
+    return NULL;
+}
+
+static struct space_schedules space_schedules(const struct tess_strategy_ops *stage)
+{
+    struct space_schedules schedules = {.count = 0};
+    const struct tess_option *row = space_option(stage, "schedule");
+    const char *at = row != NULL && row->type == TESS_OPTION_CHOICE ? row->choices : "";
+    while (*at != '\0' && schedules.count < SPACE_SCHEDULES_MAX) {
+        const size_t length = strcspn(at, "|");
+        schedules.name[schedules.count] = space_word(at, length);
+        schedules.count += schedules.name[schedules.count] != NULL;
+        at += length + (at[length] == '|');
+    }
+    if (schedules.count == 0)
+        schedules.count = 1; /* as it is */
+    return schedules;
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static enum tess_status space_add_stages(struct tess__plan_layout *shape,
+                                         struct tess__plan_list *shapes)
+{
+    static const int64_t chunks[SPACE_CHUNKS_MAX] = {0, 2, 4, 8};
+    const struct tess_strategy_ops *stage = space_strategy(TESS_AXIS_STAGE, 0);
+    if (shape->count[TESS_AXIS_STAGE] == 1)
+        return tess__plan_add(shapes, shape);
+    const struct space_schedules schedules = space_schedules(stage);
+    const bool has_chunks = space_option(stage, "chunks") != NULL;
+    for (int i = 0; i < schedules.count; i++)
+        for (int c = 0; c < (has_chunks ? SPACE_CHUNKS_MAX : 1); c++) {
+            shape->schedule = schedules.name[i];
+            shape->chunks = chunks[c];
+            TESS_TRY(tess__plan_add(shapes, shape));
+        }
+    return TESS_OK;
+}
+
+static enum tess_status space_add_product(const struct tess_strategy_ops *data,
+                                          const int32_t count[TESS_AXIS_COUNT],
+                                          struct tess__plan_list *shapes)
+{
+    static const enum tess_axis other[] = {TESS_AXIS_TENSOR, TESS_AXIS_STAGE};
+    struct tess__plan_layout shape = {.recompute = "none"};
+    memcpy(shape.count, count, sizeof(shape.count));
+    size_t used = (size_t)snprintf(shape.strategy, sizeof(shape.strategy), "%s",
+                                   data != NULL ? data->name : "");
+    for (int i = 0; i < 2; i++)
+        if (count[other[i]] > 1)
+            used += (size_t)snprintf(shape.strategy + used, sizeof(shape.strategy) - used, "%s%s",
+                                     used > 0 ? "+" : "", space_strategy(other[i], 0)->name);
+    for (int sequence = 0; sequence <= (count[TESS_AXIS_TENSOR] > 1); sequence++) {
+        shape.sequence = sequence != 0;
+        TESS_TRY(space_add_stages(&shape, shapes));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
+                                   struct tess__plan_list *shapes)
+{
+    const bool alone = count[TESS_AXIS_DATA] == 1;
+    const bool product = count[TESS_AXIS_TENSOR] > 1 || count[TESS_AXIS_STAGE] > 1;
+    if ((count[TESS_AXIS_TENSOR] > 1 && space_strategy(TESS_AXIS_TENSOR, 0) == NULL) ||
+        (count[TESS_AXIS_STAGE] > 1 && space_strategy(TESS_AXIS_STAGE, 0) == NULL))
+        return TESS_OK;
+    if (alone && product)
+        return space_add_product(NULL, count, shapes);
+    const struct tess_strategy_ops *data;
+    for (int i = 0; (data = space_strategy(TESS_AXIS_DATA, i)) != NULL; i++)
+        if (data->one_rank == alone)
+            TESS_TRY(space_add_product(data, count, shapes));
+    return TESS_OK;
+}
+
+int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__plan_layout *shape,
+                             int64_t *accumulate, int room)
+{
+    const int64_t ranks = shape->count[TESS_AXIS_DATA], each = plan->batch_size / ranks;
+    int count = 0;
+    if (plan->batch_size % ranks != 0)
+        return 0;
+    for (int64_t n = 1; n <= each && count < room; n++) {
+        const int64_t grid = plan->grid > 0 ? plan->grid : ranks * n;
+        if (each % n == 0 && plan->batch_size % grid == 0 &&
+            (tess__config_grid_fits(TESS_LEAVES_RANK_FIRST, ranks, n, grid) ||
+             tess__config_grid_fits(TESS_LEAVES_MICRO_FIRST, ranks, n, grid)))
+            accumulate[count++] = n;
+    }
+    return count;
+}

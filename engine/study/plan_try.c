@@ -1,0 +1,354 @@
+/* One layout: is it legal, what does it keep, how long does a step take; see plan.h. */
+#include "study/plan.h"
+
+#include "base/log_sink.h"
+#include "base/options.h"
+#include "config/registry.h"
+#include "core/engine.h"
+#include "core/flops.h"
+#include "job/run.h"
+#include "study/trial.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* The first error is the reason; what callers add to it is not shown. */
+static void try_line(void *context, enum tess_log_level level, const char *text)
+{
+    char *why = context;
+    if (level == TESS_LOG_ERROR && why[0] == '\0')
+        snprintf(why, TESS__PLAN_WHY, "%s", text);
+}
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+#define TRY_WORDS 20
+
+struct try_words {
+    char text[TRY_WORDS][128];
+    char *word[TRY_WORDS];
+    int count;
+};
+
+static void try_word(struct try_words *words, const char *format, ...) TESS_PRINTF(2, 3);
+
+static void try_word(struct try_words *words, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    words->word[words->count] = words->text[words->count];
+    vsnprintf(words->text[words->count++], sizeof(words->text[0]), format, list);
+    va_end(list);
+}
+
+/* The stage strategy of a product, by the registry. */
+static const char *try_stage_name(void)
+{
+    int count = 0;
+    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
+    for (int i = 0; i < count; i++) {
+        const struct tess_strategy_ops *ops = NULL;
+        if (tess_registry_summary(TESS_REGISTRY_STRATEGY, name[i])[0] != '\0' &&
+            tess_registry_get_strategy(name[i], &ops) == TESS_OK && ops->axis == TESS_AXIS_STAGE)
+            return name[i];
+    }
+    return "";
+}
+
+static int64_t try_ranks(const struct tess__plan_layout *layout)
+{
+    int64_t ranks = 1;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        ranks *= layout->count[axis];
+    return ranks;
+}
+
+static void try_words(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                      struct try_words *words)
+{
+    const char *stage = try_stage_name();
+    const bool cuda = strcmp(plan->profile.kernel, "cuda") == 0;
+    words->count = 0;
+    try_word(words, "--strategy=%s", layout->strategy);
+    try_word(words, "--mesh=data=%d,tensor=%d,stage=%d", layout->count[TESS_AXIS_DATA],
+             layout->count[TESS_AXIS_TENSOR], layout->count[TESS_AXIS_STAGE]);
+    try_word(words, "--ranks=%lld", (long long)try_ranks(layout));
+    try_word(words, "--tensor.ranks=0");
+    try_word(words, "--accumulate=%lld", (long long)layout->accumulate);
+    try_word(words, "--batch-size=%lld", (long long)plan->batch_size);
+    try_word(words, "--batch-per-rank=0");
+    try_word(words, "--recompute=%s", layout->recompute);
+    try_word(words, "--tensor.sequence-parallel=%s", layout->sequence ? "on" : "off");
+    try_word(words, "--device=%s", cuda ? "cuda" : "cpu");
+    if (!cuda)
+        try_word(words, "--kernel=%s", plan->profile.kernel);
+    if (layout->schedule != NULL)
+        try_word(words, "--%s.schedule=%s", stage, layout->schedule);
+    if (layout->count[TESS_AXIS_STAGE] > 1) {
+        try_word(words, "--%s.chunks=%lld", stage, (long long)layout->chunks);
+        try_word(words, "--%s.stages=0", stage);
+    }
+    if (layout->precision != NULL)
+        try_word(words, "--precision=%s", layout->precision);
+    if (layout->extra[0] != '\0')
+        try_word(words, "--%s", layout->extra);
+}
+
+/* Strategies that the layout does not have: their options in the configuration do not apply. */
+static void try_skip(const struct tess__plan_layout *layout, struct tess__args *args)
+{
+    int count = 0;
+    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
+    for (int i = 0; i < count && args->skip_count < TESS__SKIP_MAX; i++) {
+        const char *at = layout->strategy;
+        bool has = false;
+        while (!has && *at != '\0') {
+            const size_t length = strcspn(at, "+");
+            has = strlen(name[i]) == length && strncmp(at, name[i], length) == 0;
+            at += length + (at[length] == '+');
+        }
+        if (!has)
+            args->skip[args->skip_count++] = name[i];
+    }
+}
+
+enum tess_status tess__plan_config(const struct tess__plan *plan,
+                                   const struct tess__plan_layout *layout,
+                                   struct tess_config **config_out, char why[TESS__PLAN_WHY])
+{
+    const struct tess__log_sink sink = {.line = try_line, .context = why};
+    struct try_words words;
+    struct tess__args args = plan->args;
+    try_words(plan, layout, &words);
+    try_skip(layout, &args);
+    const struct tess__trial_choice choice = {.word = words.word, .word_count = words.count};
+    why[0] = '\0';
+    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    const enum tess_status status = tess__trial_config(&args, &choice, config_out);
+    (void)tess__log_redirect(before);
+    return status;
+}
+
+/* ---- memory and a coarse time ---------------------------------------------------------------- */
+
+/* Kinds that lie beside the arena, in the host's memory. */
+static uint64_t try_device_bytes(const struct tess_job_memory *memory)
+{
+    return memory->total - memory->bytes[TESS_MEMORY_STAGING] -
+           memory->bytes[TESS_MEMORY_REDUNDANCY];
+}
+
+/*
+ * Operations at the profile's best rate, memory passes over what the optimizer keeps, and what is
+ * sent at the speed of its axis' links; of the data axis' half the time is taken to be hidden. It
+ * ranks layouts before their steps are predicted, and nothing of it is shown where they are.
+ */
+static double try_coarse_s(const struct tess__plan *plan, const struct tess_config *config,
+                           const struct tess__plan_layout *layout, const struct tess_engine *engine)
+{
+    const enum tess_peak_type type = tess_peak_type_of(config);
+    const double peak = plan->profile.flops_per_s[type] * plan->profile.efficiency[type];
+    const double again = config->recompute == TESS_RECOMPUTE_FULL
+                             ? 1 + 1.0 / (3 * config->recompute_every)
+                             : 1;
+    double work_s = plan->row_flops * (double)plan->batch_size * again /
+                    (double)config->run.ranks / (peak > 0 ? peak : 1e12);
+    double share = 0, exposed_s = 0;
+    struct tess_network network;
+    tess_network_make(&plan->cluster, &config->mesh, &network);
+    const struct tess_strategy_ops *stage = config->axis[TESS_AXIS_STAGE];
+    if (stage != NULL && config->mesh.count[TESS_AXIS_STAGE] > 1 &&
+        (stage->idle_share(config->axis_options[TESS_AXIS_STAGE],
+                           config->mesh.count[TESS_AXIS_STAGE], (int32_t)config->run.accumulate,
+                           NULL, NULL, &share) != TESS_OK ||
+         isnan(share)))
+        share = 0;
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        const double bytes = (double)tess_engine_axis_formula(engine, (enum tess_axis)axis);
+        const int32_t k = config->mesh.count[axis];
+        if (k < 2)
+            continue;
+        /* All-gathers of so much that a rank sends these bytes. */
+        const double s = tess_network_s(&network, axis, TESS_COLLECTIVE_ALL_GATHER,
+                                        TESS_ORDER_FAST, k, bytes * k / (k - 1));
+        exposed_s += axis == TESS_AXIS_DATA ? fmax(s - work_s / 2, s / 20) : s;
+    }
+    const struct tess_job_memory *memory = &layout->memory;
+    const double kept = (double)(memory->bytes[TESS_MEMORY_MASTER] +
+                                 memory->bytes[TESS_MEMORY_OPTIMIZER] +
+                                 memory->bytes[TESS_MEMORY_GRADIENT]);
+    work_s += 2 * kept / plan->profile.bytes_per_s;
+    return work_s / (1 - (share < 0.99 ? share : 0.99)) + exposed_s;
+}
+
+static enum tess_status try_rank(const struct tess__plan *plan, const struct tess_config *config,
+                                 int32_t rank, struct tess__plan_layout *layout)
+{
+    struct tess_engine *engine = NULL;
+    TESS_TRY(tess_engine_plan(config, plan->dataset, rank, &engine));
+    const struct tess_job_memory memory = tess__run_memory(tess_engine_memory(engine));
+    if (try_device_bytes(&memory) > layout->device_bytes) {
+        layout->memory = memory;
+        layout->device_bytes = try_device_bytes(&memory);
+    }
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        const uint64_t bytes = tess_engine_axis_formula(engine, (enum tess_axis)axis);
+        if (bytes > layout->sent_bytes[axis])
+            layout->sent_bytes[axis] = bytes;
+    }
+    if (rank == 0)
+        layout->coarse_s = try_coarse_s(plan, config, layout, engine);
+    tess_engine_close(engine);
+    return TESS_OK;
+}
+
+/* Of ranks that are alike one; of stages the first and the last, or all. */
+static enum tess_status try_ranks_of(const struct tess__plan *plan,
+                                     const struct tess_config *config, bool all,
+                                     struct tess__plan_layout *layout)
+{
+    const int32_t *count = config->mesh.count;
+    for (int32_t s = 0; s < count[TESS_AXIS_STAGE]; s++) {
+        if (!all && s > 0 && s < count[TESS_AXIS_STAGE] - 1)
+            continue;
+        for (int32_t d = 0; d < (all && count[TESS_AXIS_DATA] > 1 ? 2 : 1); d++)
+            for (int32_t t = 0; t < (all && count[TESS_AXIS_TENSOR] > 1 ? 2 : 1); t++) {
+                const int32_t at[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = d,
+                                                     [TESS_AXIS_TENSOR] = t,
+                                                     [TESS_AXIS_STAGE] = s};
+                TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), layout));
+            }
+    }
+    layout->all_ranks = all;
+    return TESS_OK;
+}
+
+enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                bool all, char why[TESS__PLAN_WHY])
+{
+    const struct tess__log_sink sink = {.line = try_line, .context = why};
+    struct tess_config *config = NULL;
+    TESS_TRY(tess__plan_config(plan, layout, &config, why));
+    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    layout->device_bytes = 0;
+    const enum tess_status status = try_ranks_of(plan, config, all, layout);
+    (void)tess__log_redirect(before);
+    layout->step_s = layout->coarse_s;
+    layout->flops = plan->row_flops * (double)plan->batch_size;
+    tess_config_close(config);
+    return status;
+}
+
+/* ---- the predicted step ---------------------------------------------------------------------- */
+
+static void try_take(const struct tess_prediction *prediction, struct tess__plan_layout *layout)
+{
+    const struct tess_prediction_stage *stage = &prediction->stage[prediction->slowest];
+    layout->predicted = true;
+    layout->step_s = prediction->step_s;
+    layout->mfu = prediction->mfu;
+    layout->flops = prediction->flops;
+    layout->exposed_s = 0;
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++) {
+        layout->exposed_axis_s[group] = stage->exposed_s[group];
+        layout->exposed_s += stage->exposed_s[group];
+    }
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        layout->sent_bytes[axis] = prediction->sent_bytes[axis];
+    snprintf(layout->limited_by, sizeof(layout->limited_by), "%s", prediction->limited_by);
+}
+
+enum tess_status tess__plan_predict(const struct tess__plan *plan,
+                                    struct tess__plan_layout *layout, char why[TESS__PLAN_WHY])
+{
+    const struct tess__log_sink sink = {.line = try_line, .context = why};
+    struct tess_config *config = NULL;
+    struct tess_prediction prediction = {0};
+    struct tess_network network;
+    TESS_TRY(tess__plan_config(plan, layout, &config, why));
+    tess_network_make(&plan->cluster, &config->mesh, &network);
+    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    const enum tess_status status =
+        tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction);
+    (void)tess__log_redirect(before);
+    if (status == TESS_OK)
+        try_take(&prediction, layout);
+    tess_prediction_fini(&prediction);
+    tess_config_close(config);
+    return status;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* A plan needs the sizes of a sample, and no file of the data. */
+#define TRY_ROWS    ((int64_t)1 << 40)
+#define TRY_SIDE    28
+#define TRY_CLASSES 10
+#define TRY_BYTES   256 /* the least vocabulary; the model's own is in its options */
+
+static void try_declare_data(struct tess__plan *plan, const struct tess_config *config)
+{
+    const bool tokens = config->model->tokens;
+    plan->declared = (struct tess_dataset){
+        .tokens = tokens,
+        .row = tokens ? tess_shape1(config->loader.length) : tess_shape3(TRY_SIDE, TRY_SIDE, 1),
+        .class_count = tokens ? TRY_BYTES : TRY_CLASSES,
+        .labels = tokens ? config->loader.length : 1,
+        .train = {.count = TRY_ROWS},
+        .deviation = 1,
+    };
+    plan->dataset = &plan->declared;
+}
+
+static enum tess_status try_open_data(struct tess__plan *plan, const struct tess_config *config)
+{
+    char why[TESS__PLAN_WHY] = "";
+    const struct tess__log_sink sink = {.line = try_line, .context = why};
+    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    const enum tess_status status = tess__run_open_data(config, &plan->dataset);
+    (void)tess__log_redirect(before);
+    if (status == TESS_ERR_USAGE)
+        TESS_FAIL(TESS_ERR_USAGE, "%s", why);
+    if (status != TESS_OK) {
+        try_declare_data(plan, config);
+        tess_log(TESS_LOG_INFO, "planned without the data, sizes alone: %s", why);
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__plan_open(struct tess__plan *plan)
+{
+    char why[TESS__PLAN_WHY] = "";
+    struct tess_config *config = NULL;
+    struct tess_flops flops;
+    int64_t per_rank = 0;
+    struct tess__plan_layout one = {.recompute = "none", .accumulate = 1};
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        one.count[axis] = 1;
+    snprintf(one.strategy, sizeof(one.strategy), "%s", tess_config_default_strategy);
+    plan->batch_size = 128;
+    tess_config_peek_number(plan->args.count, plan->args.word, "batch-size", &plan->batch_size);
+    tess_config_peek_number(plan->args.count, plan->args.word, "batch-per-rank", &per_rank);
+    tess_config_peek_number(plan->args.count, plan->args.word, "grid", &plan->grid);
+    if (per_rank > 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
+                  "compares them with one batch: give --batch-size",
+                  (long long)per_rank);
+    enum tess_status status = tess__plan_config(plan, &one, &config, why);
+    if (status != TESS_OK)
+        TESS_FAIL(status, "%s", why);
+    snprintf(plan->model, sizeof(plan->model), "%s", config->model->name);
+    TESS_TRY_GOTO(status, close_config, try_open_data(plan, config));
+    TESS_TRY_GOTO(status, close_config, tess_flops_count(config, plan->dataset, &flops));
+    plan->row_flops = tess_flops_causal(&flops);
+
+close_config:
+    tess_config_close(config);
+    return status;
+}
