@@ -1,0 +1,231 @@
+/*
+ * Seconds of calls by hand: rings and two levels, cards that are shared, racks, and which ranks of
+ * a mesh share a host. Clusters as they are sold and as files describe them.
+ */
+#include "predict/network.h"
+#include "tessera/log.h"
+#include "topology/machine/topology.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void assert_near(double value, double expected)
+{
+    if (!(fabs(value - expected) <= 1e-12 * fabs(expected)))
+        fail_msg("%.17g, expected %.17g", value, expected);
+}
+
+/* Round figures: 100 bytes/s within a host, 10 for all of a host between hosts, at most 5 of them
+ * for one rank; no latency. */
+static struct tess_cluster round_cluster(int32_t ranks, int32_t host_ranks)
+{
+    return (struct tess_cluster){.ranks = ranks,
+                                 .host_ranks = host_ranks,
+                                 .host_bytes_per_s = 100,
+                                 .host_net_bytes_per_s = 10,
+                                 .rank_net_bytes_per_s = 5,
+                                 .rack_share = 1};
+}
+
+static struct tess_network network_of(const struct tess_cluster *cluster, int32_t data,
+                                      int32_t tensor, int32_t stage)
+{
+    const struct tess_mesh mesh = {.rank_count = data * tensor * stage,
+                                   .count = {[TESS_AXIS_DATA] = data,
+                                             [TESS_AXIS_TENSOR] = tensor,
+                                             [TESS_AXIS_STAGE] = stage}};
+    struct tess_network network;
+    tess_network_make(cluster, &mesh, &network);
+    return network;
+}
+
+static double seconds(const struct tess_network *network, int32_t group,
+                      enum tess_collective collective, enum tess_order order, double bytes)
+{
+    return tess_network_s(network, group, collective, order, network->group[group].ranks, bytes);
+}
+
+/* 4 ranks on one host, 400 bytes: each sends 3/4 of them, 300 at 100 bytes/s. */
+static void case_one_host(void **state)
+{
+    (void)state;
+    const struct tess_cluster cluster = round_cluster(4, 4);
+    const struct tess_network network = network_of(&cluster, 4, 1, 1);
+    for (int order = TESS_ORDER_CANONICAL; order <= TESS_ORDER_FAST; order++) {
+        assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER,
+                            (enum tess_order)order, 400),
+                    3);
+        assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER,
+                            (enum tess_order)order, 400),
+                    3);
+        assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE,
+                            (enum tess_order)order, 400),
+                    6);
+    }
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_FAST, 400),
+                3);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_BROADCAST, TESS_ORDER_FAST, 400),
+                4);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 400), 4);
+    assert_true(seconds(&network, TESS_AXIS_TENSOR, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 400) ==
+                0); /* one rank */
+}
+
+/* 4 hosts of 4: 10 bytes/s of a host are 2.5 for each rank. 1600 bytes: within a host 3/4, 12 s;
+ * between hosts 3/4 of the quarter that a rank has, 300 bytes, 120 s. */
+static void case_two_levels(void **state)
+{
+    (void)state;
+    const struct tess_cluster cluster = round_cluster(16, 4);
+    const struct tess_network network = network_of(&cluster, 16, 1, 1);
+    assert_int_equal(network.group[TESS_AXIS_DATA].host_ranks, 4);
+    assert_int_equal(network.group[TESS_AXIS_DATA].hosts, 4);
+    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 2.5);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL,
+                        1600),
+                12 + 120);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 1600), 120);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL,
+                        1600),
+                264);
+    /* Each sends 100 bytes to each: 3 of them at 100 bytes/s, 12 at 2.5. */
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, 1600),
+        3 + 480);
+}
+
+/* 2 hosts of 3: canonical sums have one level, 3/6 of 600 bytes between hosts at 10/3. */
+static void case_three_neighbours(void **state)
+{
+    (void)state;
+    const struct tess_cluster cluster = round_cluster(6, 3);
+    const struct tess_network network = network_of(&cluster, 6, 1, 1);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER,
+                        TESS_ORDER_CANONICAL, 600),
+                2 + 90);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_ORDER_FAST, 600),
+        600.0 / 2 / 3 / (10.0 / 3));
+}
+
+/* Which ranks of data 4, tensor 2, stage 2 share hosts of 4. */
+static void case_mesh(void **state)
+{
+    (void)state;
+    const struct tess_cluster cluster = round_cluster(16, 4);
+    const struct tess_network network = network_of(&cluster, 4, 2, 2);
+    const struct tess_network_group *group = network.group;
+    assert_int_equal(group[TESS_AXIS_TENSOR].host_ranks, 2);
+    assert_int_equal(group[TESS_AXIS_TENSOR].hosts, 1);
+    assert_int_equal(group[TESS_AXIS_DATA].host_ranks, 2);
+    assert_int_equal(group[TESS_AXIS_DATA].hosts, 2);
+    assert_int_equal(group[TESS_AXIS_STAGE].host_ranks, 1);
+    assert_int_equal(group[TESS_AXIS_STAGE].hosts, 2);
+    assert_int_equal(group[TESS_AXIS_COUNT].ranks, 16);
+    assert_int_equal(group[TESS_AXIS_COUNT].hosts, 4);
+    /* A message between stages goes to another host, at a rank's share. */
+    assert_near(seconds(&network, TESS_AXIS_STAGE, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 50), 20);
+    /* Two neighbours of the data axis are on one host. */
+    assert_near(tess_network_s(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER,
+                               TESS_ORDER_FAST, 2, 200),
+                1);
+}
+
+/* One rank on each host has one card alone, 5 of the host's 10; beyond a rack half of it is left.
+ */
+static void case_cards_and_racks(void **state)
+{
+    (void)state;
+    struct tess_cluster cluster = round_cluster(8, 1);
+    struct tess_network network = network_of(&cluster, 8, 1, 1);
+    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 5);
+    cluster.rack_hosts = 4;
+    cluster.rack_share = 0.5;
+    network = network_of(&cluster, 4, 1, 2);
+    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 5);
+    assert_near(network.group[TESS_AXIS_STAGE].net_bytes_per_s, 2.5);
+}
+
+/* Steps: 3 of a ring of 4; a tree of 16 and back takes 8 where the ring has 15. */
+static void case_latency(void **state)
+{
+    (void)state;
+    struct tess_cluster cluster = round_cluster(16, 16);
+    cluster.call_s = 1000;
+    cluster.host_hop_s = 1;
+    struct tess_network network = network_of(&cluster, 4, 4, 1);
+    assert_near(seconds(&network, TESS_AXIS_TENSOR, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 0),
+                1003);
+    network = network_of(&cluster, 16, 1, 1);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 0),
+                1008);
+}
+
+/* The line of words of a DGX H100 in configs/clusters, and the built-in one, agree. */
+static void case_described(void **state)
+{
+    (void)state;
+    const struct tess_topology_options options = {0};
+    struct tess_topology *topology = NULL;
+    struct tess_cluster sold, described;
+    assert_int_equal(
+        tess_topology_synthetic("node:4 socket:2 switch:4 gpu:1 nic:1 nvlink:switch:18 sm:90 pci:5 "
+                                "cpu:intel rail:8 edge:50 uplink:200",
+                                &options, &topology),
+        TESS_OK);
+    assert_int_equal(tess_cluster_of_topology(topology, "dgx", &described), TESS_OK);
+    tess_topology_free(topology);
+    assert_int_equal(tess_cluster_of_device("h100-80", 32, &sold), TESS_OK);
+    assert_int_equal(described.ranks, sold.ranks);
+    assert_int_equal(described.host_ranks, sold.host_ranks);
+    assert_near(described.host_bytes_per_s, sold.host_bytes_per_s);
+    assert_near(described.rank_net_bytes_per_s, sold.rank_net_bytes_per_s);
+    assert_near(described.host_net_bytes_per_s, 8 * 50e9); /* of which PCIe lets 48 through */
+    assert_int_equal(described.rack_hosts, 0);
+}
+
+/* Two racks of two hosts with two ranks each, a tenth of their network between them. */
+static void case_described_racks(void **state)
+{
+    (void)state;
+    const struct tess_topology_options options = {0};
+    struct tess_topology *topology = NULL;
+    struct tess_cluster cluster;
+    assert_int_equal(tess_topology_synthetic("rack:2 node:2 rank:2 edge:0.125 uplink:0.0125",
+                                             &options, &topology),
+                     TESS_OK);
+    assert_int_equal(tess_cluster_of_topology(topology, "racks", &cluster), TESS_OK);
+    tess_topology_free(topology);
+    assert_int_equal(cluster.host_ranks, 2);
+    assert_int_equal(cluster.rack_hosts, 2);
+    assert_near(cluster.host_net_bytes_per_s, 0.125e9);
+    assert_near(cluster.rack_share, 0.05);
+}
+
+static void case_refused(void **state)
+{
+    (void)state;
+    struct tess_cluster cluster;
+    tess_log_set_level(TESS_LOG_ERROR - 1);
+    assert_int_equal(tess_cluster_of_device("h99", 8, &cluster), TESS_ERR_USAGE);
+    assert_int_equal(tess_cluster_of_device("", 8, &cluster), TESS_ERR_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_one_host),        cmocka_unit_test(case_two_levels),
+        cmocka_unit_test(case_three_neighbours), cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_cards_and_racks), cmocka_unit_test(case_latency),
+        cmocka_unit_test(case_described),       cmocka_unit_test(case_described_racks),
+        cmocka_unit_test(case_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
