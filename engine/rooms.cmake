@@ -120,9 +120,6 @@ if(PROTOBUF_C_FOUND AND PROTOC_C)
 else()
     set(other tensorboard)
 endif()
-tess_room(predict PROGRAM FOLDERS engine/predict
-    SEES ${engine} engine/job engine/predict topology/machine
-    LINKS Threads::Threads)
 tess_room(run PROGRAM FOLDERS engine/run EXCEPT ${other}
     SEES ${engine} engine/job engine/text engine/run ${machines}
     LINKS PkgConfig::JANSSON Threads::Threads)

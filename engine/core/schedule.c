@@ -6,40 +6,40 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Modelled work of a unit: its products, by row; a little for the rest. */
-static double schedule_unit_work(const struct tess_declare *model, int32_t unit)
+/* Modelled work of an operation's products, by row of the model. */
+static double schedule_op_work(const struct tess_op_desc *desc, int64_t model_rows)
 {
-    double work = (double)model->unit[unit].output_count;
-    for (int32_t o = 0; o < model->op_count; o++) {
-        const struct tess_op_desc *desc = &model->op[o].desc;
-        const double rows =
-            (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model->rows;
-        /* What adds to another operation's gradient is a part of that one's work. */
-        if (model->op[o].unit != unit || desc->add_grad)
-            continue;
-        if (desc->kind == TESS_OP_LINEAR)
-            work += 6 * rows * (double)desc->in * (double)desc->out;
-        else if (desc->kind == TESS_OP_ATTENTION)
-            work += 7 * rows * (double)desc->length * (double)desc->length *
-                    (double)(desc->in * desc->heads);
-        else if (desc->kind == TESS_OP_CONV2D)
-            work += 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
-                    (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);
-    }
-    return work;
+    const double rows =
+        (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model_rows;
+    /* What adds to another operation's gradient is a part of that one's work. */
+    if (desc->add_grad)
+        return 0;
+    if (desc->kind == TESS_OP_LINEAR)
+        return 6 * rows * (double)desc->in * (double)desc->out;
+    if (desc->kind == TESS_OP_ATTENTION)
+        return 7 * rows * (double)desc->length * (double)desc->length *
+               (double)(desc->in * desc->heads);
+    if (desc->kind == TESS_OP_CONV2D)
+        return 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
+               (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);
+    return 0;
 }
 
-static struct tess_unit_cost schedule_unit_cost(const struct tess_declare *model, int32_t unit)
+/* cost [units], all zero: products, and a little for the rest. */
+static void schedule_costs(const struct tess_declare *model, struct tess_unit_cost *cost)
 {
-    struct tess_unit_cost cost = {.work = schedule_unit_work(model, unit)};
+    for (int32_t u = 0; u < model->unit_count; u++)
+        cost[u].work = (double)model->unit[u].output_count;
+    for (int32_t o = 0; o < model->op_count; o++)
+        cost[model->op[o].unit].work += schedule_op_work(&model->op[o].desc, model->rows);
     for (int32_t p = 0; p < model->param_count; p++)
-        if (model->param[p].unit == unit)
-            cost.param_bytes += 16 * (uint64_t)tess_shape_count(&model->param[p].shape);
+        cost[model->param[p].unit].param_bytes +=
+            16 * (uint64_t)tess_shape_count(&model->param[p].shape);
     for (int32_t t = 0; t < model->tensor_count; t++)
-        if (model->tensor[t].unit == unit && model->tensor[t].life != TESS_LIFE_UNIT)
-            cost.saved_bytes += (uint64_t)model->tensor[t].count * (uint64_t)model->rows *
-                                tess_dtype_bytes(model->tensor[t].dtype);
-    return cost;
+        if (model->tensor[t].life != TESS_LIFE_UNIT)
+            cost[model->tensor[t].unit].saved_bytes += (uint64_t)model->tensor[t].count *
+                                                       (uint64_t)model->rows *
+                                                       tess_dtype_bytes(model->tensor[t].dtype);
 }
 
 /* first_out [virtual_count + 1]: how the stage strategy cuts the model. */
@@ -51,8 +51,7 @@ static enum tess_status schedule_cut(const struct tess_config *config,
     struct tess_unit_cost *cost = calloc((size_t)units, sizeof(*cost));
     if (cost == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", units);
-    for (int32_t u = 0; u < units; u++)
-        cost[u] = schedule_unit_cost(model, u);
+    schedule_costs(model, cost);
     enum tess_status status = config->axis[TESS_AXIS_STAGE]->cut(
         config->axis_options[TESS_AXIS_STAGE], cost, units, virtual_count, first_out);
     free(cost);

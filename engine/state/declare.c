@@ -5,6 +5,8 @@
  */
 #include "state/declare.h"
 
+#include "base/hash.h"
+
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -128,8 +130,10 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
                                  struct tess_slice slice)
 {
     int32_t unit = declare_current_unit(declare, name);
+    /* Large models have a thousand names with long common beginnings. */
+    const uint64_t hash = tess_hash_bytes(name, strlen(name));
     for (int32_t i = 0; i < declare->param_count; i++)
-        if (strcmp(declare->param[i].name, name) == 0)
+        if (declare->param[i].name_hash == hash && strcmp(declare->param[i].name, name) == 0)
             TESS_KEEP(declare->status,
                       tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
     int64_t count = declare_count(declare, name, &shape);
@@ -138,6 +142,7 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     if (param == NULL)
         return -1;
     declare_name(declare, param->name, name);
+    param->name_hash = hash;
     param->unit = unit;
     param->index = declare->param_count - 1;
     param->whole = shape;

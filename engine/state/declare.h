@@ -23,6 +23,7 @@ struct tess_declare_unit {
 
 struct tess_declare_param {
     char name[TESS_NAME_MAX];
+    uint64_t name_hash;
     int32_t unit, index;
     struct tess_shape shape; /* of what this rank holds */
     struct tess_shape

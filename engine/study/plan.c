@@ -42,10 +42,12 @@ static const char plan_usage[] =
     "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
     "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
     "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
-    "Memory is exact: the bytes by kind are what the engine would allocate. Times are predicted by\n"
+    "Memory is exact: the bytes by kind are what the engine would allocate. Times are predicted "
+    "by\n"
     "running the engine's own step in virtual time, with a device's published figures and the\n"
     "links of the cluster; see docs/plan.md for how far to trust them.\n\n"
-    "The batch is the configuration's (--batch-size), shared by all ranks, so that layouts compare.\n"
+    "The batch is the configuration's (--batch-size), shared by all ranks, so that layouts "
+    "compare.\n"
     "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n\n"
     "examples\n"
     "  tessera plan configs/models/llama-8b.yaml --ranks 64 --device h100-80 --batch-size 512\n"
@@ -155,6 +157,7 @@ static int plan_command(struct tess__call *call)
     if (plan.dataset != &plan.declared)
         tess_dataset_close(plan.dataset);
     free(plan.layouts.item);
+    free(plan.stages.item);
     free(plan.rejected);
     return tess_status_exit_code(status);
 }

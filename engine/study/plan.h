@@ -1,6 +1,6 @@
 /*
- * tessera plan: the legal layouts of a configuration on a cluster, how long a step of each takes and
- * what it keeps in memory, by the engine's own planner; nothing is started.
+ * tessera plan: the legal layouts of a configuration on a cluster, how long a step of each takes
+ * and what it keeps in memory, by the engine's own planner; nothing is started.
  *
  *     plan_space.c   every layout that the strategies, the mesh and the options allow
  *     plan_try.c     one of them: legal or why not, memory, coarse time, predicted time
@@ -28,6 +28,7 @@ struct tess__plan_layout {
     const char *schedule;  /* NULL: without a stage axis, or a strategy that has none */
     int64_t chunks;        /* 0: the strategy's own */
     bool sequence;
+    bool plain;            /* the schedule is the strategy's default, and sequence is off */
     const char *precision; /* NULL: as configured */
     char extra[64];        /* one further option, "fsdp.keep-last=2"; "" */
 
@@ -48,7 +49,7 @@ struct tess__plan_list {
 };
 
 struct tess__plan_rejected {
-    char family[96], why[TESS__PLAN_WHY];
+    char family[128], why[TESS__PLAN_WHY];
 };
 
 struct tess__plan_options {
@@ -72,6 +73,7 @@ struct tess__plan {
     struct tess__plan_list layouts; /* legal and within the memory, best first after the search */
     struct tess__plan_rejected *rejected;
     int32_t rejected_count;
+    struct tess__plan_list stages; /* of each number of stages, the schedules that it can have */
     int64_t searched;
     double seconds;
 };
@@ -100,15 +102,15 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 bool all, char why[TESS__PLAN_WHY]);
 /* Fills the predicted step. */
-enum tess_status tess__plan_predict(const struct tess__plan *plan,
-                                    struct tess__plan_layout *layout, char why[TESS__PLAN_WHY]);
+enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                    char why[TESS__PLAN_WHY]);
 /* The data set's sizes, without its files where they are not here; batch, grid, operations. */
 enum tess_status tess__plan_open(struct tess__plan *plan);
 
 /* ---- plan_search.c ---- */
 
 enum tess_status tess__plan_search(struct tess__plan *plan);
-/* "fsdp+tp, data 8, tensor 2, 4 micro-batches, recompute full" */
+/* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b" */
 const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 
 /* ---- plan_print.c, plan_file.c ---- */

@@ -24,9 +24,9 @@ static json_t *file_memory(const struct tess__plan_layout *layout)
 
 static json_t *file_options(const struct tess__plan_layout *layout)
 {
-    json_t *options = json_pack(
-        "{s:I, s:s, s:b}", "accumulate", (json_int_t)layout->accumulate, "recompute",
-        layout->recompute, "tensor.sequence-parallel", layout->sequence);
+    json_t *options =
+        json_pack("{s:I, s:s, s:b}", "accumulate", (json_int_t)layout->accumulate, "recompute",
+                  layout->recompute, "tensor.sequence-parallel", layout->sequence);
     if (layout->schedule != NULL)
         json_object_set_new(options, "schedule", json_string(layout->schedule));
     if (layout->chunks > 0)
@@ -42,11 +42,10 @@ static json_t *file_layout(const struct tess__plan *plan, const struct tess__pla
                      layout->strategy, "mesh", "data", layout->count[TESS_AXIS_DATA], "tensor",
                      layout->count[TESS_AXIS_TENSOR], "stage", layout->count[TESS_AXIS_STAGE],
                      "options", file_options(layout), "step_s", tess__json_number(layout->step_s),
-                     "samples_per_s",
-                     tess__json_number((double)plan->batch_size / layout->step_s), "memory",
-                     file_memory(layout), "memory_total", (json_int_t)layout->memory.total,
-                     "exposed_s", tess__json_number(layout->exposed_s), "limited_by",
-                     layout->limited_by);
+                     "samples_per_s", tess__json_number((double)plan->batch_size / layout->step_s),
+                     "memory", file_memory(layout), "memory_total",
+                     (json_int_t)layout->memory.total, "exposed_s",
+                     tess__json_number(layout->exposed_s), "limited_by", layout->limited_by);
 }
 
 enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char *path)
@@ -103,8 +102,8 @@ enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
     fprintf(yaml.out,
             "# By tessera plan: %s.\n# A step of %.4g s is predicted, with %llu bytes on the "
             "fullest rank. %s\n",
-            tess__plan_name(layout, name), layout->step_s,
-            (unsigned long long)layout->memory.total, plan->cluster.source);
+            tess__plan_name(layout, name), layout->step_s, (unsigned long long)layout->memory.total,
+            plan->cluster.source);
     tess_options_visit(config->options, file_option, &yaml);
     if (fflush(yaml.out) != 0)
         status = tess_fail(TESS_ERR_MEMORY, "no memory for --out %s", path);

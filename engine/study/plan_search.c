@@ -18,6 +18,7 @@
 #define SEARCH_MICROS_MAX 24
 /* Predicted steps for each layout that is shown: the coarse order is not exact. */
 #define SEARCH_MARGIN 3
+#define SEARCH_LEAST  32
 
 static const char *const search_recompute[] = {"full", "selective", "none"};
 #define SEARCH_RECOMPUTES 3
@@ -32,9 +33,9 @@ const char *tess__plan_name(const struct tess__plan_layout *layout, char text[20
                                      layout->count[axis]);
     if (layout->schedule != NULL)
         used += (size_t)snprintf(text + used, 200 - used, ", %s", layout->schedule);
-    if (layout->chunks > 0)
-        used += (size_t)snprintf(text + used, 200 - used, " x %lld chunks",
-                                 (long long)layout->chunks);
+    if (layout->chunks > 1)
+        used +=
+            (size_t)snprintf(text + used, 200 - used, " x %lld chunks", (long long)layout->chunks);
     if (layout->sequence)
         used += (size_t)snprintf(text + used, 200 - used, ", sequence parallel");
     return text;
@@ -66,43 +67,76 @@ static bool search_ends(enum tess_status status)
 
 /* ---- axes alone ------------------------------------------------------------------------------ */
 
-/* Which sizes of an axis the model takes, with the other axes at one rank: [ranks + 1]. */
+/* Micro-batches for a question about the shape alone: enough to fill a pipeline. */
+static bool search_fill(const struct tess__plan *plan, struct tess__plan_layout *shape)
+{
+    int64_t accumulate[SEARCH_MICROS_MAX];
+    const int micros = tess__plan_accumulations(plan, shape, accumulate, SEARCH_MICROS_MAX);
+    int m = 0;
+    while (m + 1 < micros && accumulate[m] < 2 * (int64_t)shape->count[TESS_AXIS_STAGE])
+        m++;
+    if (micros > 0)
+        shape->accumulate = accumulate[m];
+    return micros > 0;
+}
+
+/* A shape of one axis alone. A schedule is refused once, with the first reason. */
+static enum tess_status search_alone(struct tess__plan *plan, struct tess__plan_layout *shape,
+                                     char why[TESS__PLAN_WHY], bool *takes)
+{
+    char this_why[TESS__PLAN_WHY] = "the batch cannot be cut for it", family[64];
+    const enum tess_status status =
+        search_fill(plan, shape) ? tess__plan_try(plan, shape, false, this_why) : TESS_ERR_USAGE;
+    if (search_ends(status))
+        TESS_FAIL(status, "%s", this_why);
+    *takes = *takes || status == TESS_OK;
+    if (status == TESS_OK)
+        return shape->schedule != NULL ? tess__plan_add(&plan->stages, shape) : TESS_OK;
+    if (why[0] == '\0')
+        memcpy(why, this_why, TESS__PLAN_WHY);
+    if (shape->schedule == NULL)
+        return TESS_OK;
+    snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule, (long long)shape->chunks,
+             shape->chunks > 1 ? "s" : "");
+    return search_reject(plan, family, this_why);
+}
+
+/* Which sizes of an axis the model takes, with the other axes at one rank: takes [ranks + 1]. */
 static enum tess_status search_axis(struct tess__plan *plan, enum tess_axis axis, bool *takes)
 {
     static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
     const int64_t ranks = plan->cluster.ranks;
+    enum tess_status status = TESS_OK;
     takes[1] = true;
-    for (int64_t n = 2; n <= ranks; n++) {
+    for (int64_t n = 2; n <= ranks && status == TESS_OK; n++) {
         int32_t count[TESS_AXIS_COUNT] = {1, 1, 1};
         struct tess__plan_list shapes = {0};
         char why[TESS__PLAN_WHY] = "", family[48];
         if (ranks % n != 0)
             continue;
         count[axis] = (int32_t)n;
-        TESS_TRY(tess__plan_shapes(count, &shapes));
-        enum tess_status status = TESS_ERR_USAGE;
-        for (int64_t i = 0; i < shapes.count && status != TESS_OK && !search_ends(status); i++) {
-            char this_why[TESS__PLAN_WHY];
-            int64_t accumulate[SEARCH_MICROS_MAX];
-            struct tess__plan_layout *shape = &shapes.item[i];
-            const int micros =
-                tess__plan_accumulations(plan, shape, accumulate, SEARCH_MICROS_MAX);
-            if (micros == 0)
-                continue;
-            shape->accumulate = accumulate[micros - 1];
-            status = tess__plan_try(plan, shape, false, this_why);
-            if (status != TESS_OK && why[0] == '\0')
-                memcpy(why, this_why, sizeof(why));
-        }
+        status = tess__plan_shapes(count, &shapes);
+        for (int64_t i = 0; i < shapes.count && status == TESS_OK; i++)
+            status = search_alone(plan, &shapes.item[i], why, &takes[n]);
         free(shapes.item);
-        if (search_ends(status))
-            TESS_FAIL(status, "%s", why);
-        takes[n] = status == TESS_OK;
         snprintf(family, sizeof(family), "%s %lld", axis_name[axis], (long long)n);
-        if (!takes[n])
-            TESS_TRY(search_reject(plan, family, why));
+        if (status == TESS_OK && !takes[n])
+            status = search_reject(plan, family, why);
     }
-    return TESS_OK;
+    return status;
+}
+
+/* Is the shape's schedule one that so many stages can have? */
+static bool search_has_schedule(const struct tess__plan *plan,
+                                const struct tess__plan_layout *shape)
+{
+    for (int64_t i = 0; i < plan->stages.count && shape->schedule != NULL; i++) {
+        const struct tess__plan_layout *known = &plan->stages.item[i];
+        if (known->count[TESS_AXIS_STAGE] == shape->count[TESS_AXIS_STAGE] &&
+            known->schedule == shape->schedule && known->chunks == shape->chunks)
+            return true;
+    }
+    return shape->schedule == NULL;
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -115,57 +149,129 @@ static bool search_fits(const struct tess__plan *plan, const struct tess__plan_l
 static enum tess_status search_too_large(struct tess__plan *plan,
                                          const struct tess__plan_layout *layout)
 {
-    char name[200], family[96], why[TESS__PLAN_WHY], need[TESS__TEXT_BYTES], have[TESS__TEXT_BYTES];
-    snprintf(family, sizeof(family), "%.90s", tess__plan_name(layout, name));
+    char name[200], family[128], why[TESS__PLAN_WHY], need[TESS__TEXT_BYTES],
+        have[TESS__TEXT_BYTES];
+    snprintf(family, sizeof(family), "%.120s", tess__plan_name(layout, name));
     snprintf(why, sizeof(why), "needs at least %s of memory on a device, and there are %s",
              tess__text_bytes((double)layout->device_bytes, need),
              tess__text_bytes(plan->memory_limit, have));
     return search_reject(plan, family, why);
 }
 
-/* All that a shape can be. */
-static enum tess_status search_shape(struct tess__plan *plan, struct tess__plan_layout *shape)
-{
+/* What is known of a shape while its layouts are tried. */
+struct search_shape {
+    struct tess__plan_layout *layout;
     int64_t accumulate[SEARCH_MICROS_MAX];
-    const int micros = tess__plan_accumulations(plan, shape, accumulate, SEARCH_MICROS_MAX);
-    char first[TESS__PLAN_WHY] = "", why[TESS__PLAN_WHY], name[200];
-    struct tess__plan_layout least = {.device_bytes = UINT64_MAX};
-    bool legal = false, fits = false;
-    for (int m = micros - 1; m >= 0; m--) {
-        for (int r = 0; r < SEARCH_RECOMPUTES; r++) {
-            shape->accumulate = accumulate[m];
-            shape->recompute = search_recompute[r];
-            const enum tess_status status = tess__plan_try(plan, shape, false, why);
-            if (search_ends(status))
-                TESS_FAIL(status, "%s", why);
-            plan->searched++;
-            if (status != TESS_OK && first[0] == '\0')
-                memcpy(first, why, sizeof(first));
-            if (status != TESS_OK)
-                break; /* recompute changes no law */
-            legal = true;
-            if (shape->device_bytes < least.device_bytes)
-                least = *shape;
-            if (!search_fits(plan, shape))
-                break; /* less recompute is more memory */
-            fits = true;
-            TESS_TRY(tess__plan_add(&plan->layouts, shape));
-        }
-        /* Larger micro-batches keep more. */
-        if (legal && !fits)
-            break;
+    int micros;
+    bool legal, fits;
+    struct tess__plan_layout least; /* of all that were tried, the one with the least memory */
+    char why[TESS__PLAN_WHY];       /* why the first that was refused was */
+};
+
+enum search_found { SEARCH_REFUSED, SEARCH_TOO_LARGE, SEARCH_FITS };
+
+/* Try one; it is added where it fits and `add` says so. */
+static enum tess_status search_one(struct tess__plan *plan, struct search_shape *shape, int micro,
+                                   int recompute, bool add, enum search_found *found_out)
+{
+    char why[TESS__PLAN_WHY] = "";
+    struct tess__plan_layout *layout = shape->layout;
+    layout->accumulate = shape->accumulate[micro];
+    layout->recompute = search_recompute[recompute];
+    const enum tess_status status = tess__plan_try(plan, layout, false, why);
+    *found_out = SEARCH_REFUSED;
+    if (search_ends(status))
+        TESS_FAIL(status, "%s", why);
+    plan->searched++;
+    if (status != TESS_OK) {
+        if (shape->why[0] == '\0')
+            memcpy(shape->why, why, sizeof(why));
+        return TESS_OK;
     }
-    if (!legal && first[0] != '\0')
-        return search_reject(plan, tess__plan_name(shape, name), first);
-    return legal && !fits ? search_too_large(plan, &least) : TESS_OK;
+    shape->legal = true;
+    if (layout->device_bytes < shape->least.device_bytes)
+        shape->least = *layout;
+    *found_out = search_fits(plan, layout) ? SEARCH_FITS : SEARCH_TOO_LARGE;
+    shape->fits = shape->fits || *found_out == SEARCH_FITS;
+    return add && *found_out == SEARCH_FITS ? tess__plan_add(&plan->layouts, layout) : TESS_OK;
 }
 
-static enum tess_status search_mesh(struct tess__plan *plan, const int32_t count[TESS_AXIS_COUNT])
+/* All of them: few ranks. */
+static enum tess_status search_all(struct tess__plan *plan, struct search_shape *shape)
+{
+    enum search_found found = SEARCH_FITS;
+    for (int m = 0; m < shape->micros; m++)
+        for (int r = 0; r < SEARCH_RECOMPUTES; r++) {
+            TESS_TRY(search_one(plan, shape, m, r, true, &found));
+            if (found == SEARCH_REFUSED)
+                break; /* recompute changes no law */
+        }
+    return TESS_OK;
+}
+
+/*
+ * Of each way to recompute the fewest micro-batches that fit, found by halving, since more of them
+ * keep less; and those after it that may pay: in a pipeline more micro-batches have less idle time.
+ */
+static enum tess_status search_fewest(struct tess__plan *plan, struct search_shape *shape)
+{
+    const int after = shape->layout->count[TESS_AXIS_STAGE] > 1 ? 3 : 1;
+    for (int r = SEARCH_RECOMPUTES - 1; r >= 0; r--) {
+        int low = 0, high = shape->micros;
+        while (low < high) {
+            enum search_found found;
+            const int middle = (low + high) / 2;
+            TESS_TRY(search_one(plan, shape, middle, r, false, &found));
+            if (found == SEARCH_FITS)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        for (int m = low; m < shape->micros && m <= low + after; m++) {
+            enum search_found found;
+            TESS_TRY(search_one(plan, shape, m, r, true, &found));
+        }
+        if (low == 0)
+            break; /* more recompute saves memory that is not needed */
+    }
+    return TESS_OK;
+}
+
+/* Meshes of more ranks have so many layouts that a part of them is left out. */
+#define SEARCH_ALL_RANKS 16
+
+static enum tess_status search_shape(struct tess__plan *plan, struct tess__plan_layout *layout)
+{
+    struct search_shape shape = {.layout = layout, .least = {.device_bytes = UINT64_MAX}};
+    char family[128];
+    if (!search_has_schedule(plan, layout))
+        return TESS_OK;
+    shape.micros = tess__plan_accumulations(plan, layout, shape.accumulate, SEARCH_MICROS_MAX);
+    TESS_TRY(plan->cluster.ranks <= SEARCH_ALL_RANKS ? search_all(plan, &shape)
+                                                     : search_fewest(plan, &shape));
+    snprintf(family, sizeof(family), "%s, data %d", layout->strategy,
+             layout->count[TESS_AXIS_DATA]);
+    if (!shape.legal && shape.why[0] != '\0')
+        return search_reject(plan, family, shape.why);
+    return shape.legal && !shape.fits ? search_too_large(plan, &shape.least) : TESS_OK;
+}
+
+/* Which shapes of a mesh: all, or with many ranks the plain ones, and the others of one product. */
+enum search_part { SEARCH_WHOLE, SEARCH_PLAIN, SEARCH_OTHERS };
+
+static enum tess_status search_mesh(struct tess__plan *plan, const int32_t count[TESS_AXIS_COUNT],
+                                    enum search_part part, const char *strategy)
 {
     struct tess__plan_list shapes = {0};
     enum tess_status status = tess__plan_shapes(count, &shapes);
-    for (int64_t i = 0; i < shapes.count && status == TESS_OK; i++)
-        status = search_shape(plan, &shapes.item[i]);
+    for (int64_t i = 0; i < shapes.count && status == TESS_OK; i++) {
+        struct tess__plan_layout *shape = &shapes.item[i];
+        const bool wanted =
+            part == SEARCH_WHOLE ||
+            (part == SEARCH_PLAIN ? shape->plain
+                                  : !shape->plain && strcmp(shape->strategy, strategy) == 0);
+        status = wanted ? search_shape(plan, shape) : TESS_OK;
+    }
     free(shapes.item);
     return status;
 }
@@ -178,10 +284,10 @@ static enum tess_status search_meshes(struct tess__plan *plan, const bool *tenso
         for (int32_t s = 1; ranks % t == 0 && tensor[t] && s <= ranks / t; s++) {
             if (ranks / t % s != 0 || !stage[s])
                 continue;
-            const int32_t count[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = ranks / t / s,
-                                                    [TESS_AXIS_TENSOR] = t,
-                                                    [TESS_AXIS_STAGE] = s};
-            TESS_TRY(search_mesh(plan, count));
+            const int32_t count[TESS_AXIS_COUNT] = {
+                [TESS_AXIS_DATA] = ranks / t / s, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
+            TESS_TRY(search_mesh(plan, count,
+                                 ranks <= SEARCH_ALL_RANKS ? SEARCH_WHOLE : SEARCH_PLAIN, ""));
         }
     return TESS_OK;
 }
@@ -200,11 +306,41 @@ static int search_faster(const void *a, const void *b)
     return strcmp(one->strategy, other->strategy);
 }
 
+static bool search_same_product(const struct tess__plan_layout *a,
+                                const struct tess__plan_layout *b)
+{
+    return strcmp(a->strategy, b->strategy) == 0 &&
+           memcmp(a->count, b->count, sizeof(a->count)) == 0;
+}
+
+/* Schedules, chunks and sequence parallel of the best products. */
+#define SEARCH_REFINED 12
+
+static enum tess_status search_refine(struct tess__plan *plan)
+{
+    struct tess__plan_layout best[SEARCH_REFINED];
+    int count = 0;
+    qsort(plan->layouts.item, (size_t)plan->layouts.count, sizeof(*plan->layouts.item),
+          search_faster);
+    for (int64_t i = 0; i < plan->layouts.count && count < SEARCH_REFINED; i++) {
+        bool known = false;
+        for (int b = 0; b < count; b++)
+            known = known || search_same_product(&best[b], &plan->layouts.item[i]);
+        if (!known)
+            best[count++] = plan->layouts.item[i];
+    }
+    for (int b = 0; b < count && plan->cluster.ranks > SEARCH_ALL_RANKS; b++)
+        TESS_TRY(search_mesh(plan, best[b].count, SEARCH_OTHERS, best[b].strategy));
+    return TESS_OK;
+}
+
 /* Steps of the best by the coarse time, and their memory on every stage. */
 static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
-    const int64_t wanted = plan->given->top * SEARCH_MARGIN;
+    const int64_t wanted = plan->given->top * SEARCH_MARGIN > SEARCH_LEAST
+                               ? plan->given->top * SEARCH_MARGIN
+                               : SEARCH_LEAST;
     int64_t kept = 0;
     qsort(layouts->item, (size_t)layouts->count, sizeof(*layouts->item), search_faster);
     for (int64_t i = 0; i < layouts->count; i++) {
@@ -241,6 +377,7 @@ enum tess_status tess__plan_search(struct tess__plan *plan)
     TESS_TRY_GOTO(status, free_takes, search_axis(plan, TESS_AXIS_TENSOR, takes));
     TESS_TRY_GOTO(status, free_takes, search_axis(plan, TESS_AXIS_STAGE, takes + sizes));
     TESS_TRY_GOTO(status, free_takes, search_meshes(plan, takes, takes + sizes));
+    TESS_TRY_GOTO(status, free_takes, search_refine(plan));
     TESS_TRY_GOTO(status, free_takes, search_predict(plan));
     plan->seconds = tess_clock_s() - begin_s;
 

@@ -90,13 +90,20 @@ static struct space_schedules space_schedules(const struct tess_strategy_ops *st
     return schedules;
 }
 
+static bool space_is_default(const struct tess_strategy_ops *stage, const char *schedule)
+{
+    const struct tess_option *row = space_option(stage, "schedule");
+    return schedule == NULL || strcmp(row->fallback, schedule) == 0;
+}
+
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 static enum tess_status space_add_stages(struct tess__plan_layout *shape,
                                          struct tess__plan_list *shapes)
 {
-    static const int64_t chunks[SPACE_CHUNKS_MAX] = {0, 2, 4, 8};
+    static const int64_t chunks[SPACE_CHUNKS_MAX] = {1, 2, 4, 8};
     const struct tess_strategy_ops *stage = space_strategy(TESS_AXIS_STAGE, 0);
+    shape->plain = !shape->sequence;
     if (shape->count[TESS_AXIS_STAGE] == 1)
         return tess__plan_add(shapes, shape);
     const struct space_schedules schedules = space_schedules(stage);
@@ -104,7 +111,8 @@ static enum tess_status space_add_stages(struct tess__plan_layout *shape,
     for (int i = 0; i < schedules.count; i++)
         for (int c = 0; c < (has_chunks ? SPACE_CHUNKS_MAX : 1); c++) {
             shape->schedule = schedules.name[i];
-            shape->chunks = chunks[c];
+            shape->chunks = has_chunks ? chunks[c] : 0;
+            shape->plain = !shape->sequence && c == 0 && space_is_default(stage, shape->schedule);
             TESS_TRY(tess__plan_add(shapes, shape));
         }
     return TESS_OK;

@@ -153,11 +153,10 @@ static double try_coarse_s(const struct tess__plan *plan, const struct tess_conf
 {
     const enum tess_peak_type type = tess_peak_type_of(config);
     const double peak = plan->profile.flops_per_s[type] * plan->profile.efficiency[type];
-    const double again = config->recompute == TESS_RECOMPUTE_FULL
-                             ? 1 + 1.0 / (3 * config->recompute_every)
-                             : 1;
-    double work_s = plan->row_flops * (double)plan->batch_size * again /
-                    (double)config->run.ranks / (peak > 0 ? peak : 1e12);
+    const double again =
+        config->recompute == TESS_RECOMPUTE_FULL ? 1 + 1.0 / (3 * config->recompute_every) : 1;
+    double work_s = plan->row_flops * (double)plan->batch_size * again / (double)config->run.ranks /
+                    (peak > 0 ? peak : 1e12);
     double share = 0, exposed_s = 0;
     struct tess_network network;
     tess_network_make(&plan->cluster, &config->mesh, &network);
@@ -174,14 +173,14 @@ static double try_coarse_s(const struct tess__plan *plan, const struct tess_conf
         if (k < 2)
             continue;
         /* All-gathers of so much that a rank sends these bytes. */
-        const double s = tess_network_s(&network, axis, TESS_COLLECTIVE_ALL_GATHER,
-                                        TESS_ORDER_FAST, k, bytes * k / (k - 1));
+        const double s = tess_network_s(&network, axis, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST,
+                                        k, bytes * k / (k - 1));
         exposed_s += axis == TESS_AXIS_DATA ? fmax(s - work_s / 2, s / 20) : s;
     }
     const struct tess_job_memory *memory = &layout->memory;
-    const double kept = (double)(memory->bytes[TESS_MEMORY_MASTER] +
-                                 memory->bytes[TESS_MEMORY_OPTIMIZER] +
-                                 memory->bytes[TESS_MEMORY_GRADIENT]);
+    const double kept =
+        (double)(memory->bytes[TESS_MEMORY_MASTER] + memory->bytes[TESS_MEMORY_OPTIMIZER] +
+                 memory->bytes[TESS_MEMORY_GRADIENT]);
     work_s += 2 * kept / plan->profile.bytes_per_s;
     return work_s / (1 - (share < 0.99 ? share : 0.99)) + exposed_s;
 }
@@ -218,9 +217,8 @@ static enum tess_status try_ranks_of(const struct tess__plan *plan,
             continue;
         for (int32_t d = 0; d < (all && count[TESS_AXIS_DATA] > 1 ? 2 : 1); d++)
             for (int32_t t = 0; t < (all && count[TESS_AXIS_TENSOR] > 1 ? 2 : 1); t++) {
-                const int32_t at[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = d,
-                                                     [TESS_AXIS_TENSOR] = t,
-                                                     [TESS_AXIS_STAGE] = s};
+                const int32_t at[TESS_AXIS_COUNT] = {
+                    [TESS_AXIS_DATA] = d, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
                 TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), layout));
             }
     }
@@ -263,8 +261,8 @@ static void try_take(const struct tess_prediction *prediction, struct tess__plan
     snprintf(layout->limited_by, sizeof(layout->limited_by), "%s", prediction->limited_by);
 }
 
-enum tess_status tess__plan_predict(const struct tess__plan *plan,
-                                    struct tess__plan_layout *layout, char why[TESS__PLAN_WHY])
+enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                    char why[TESS__PLAN_WHY])
 {
     const struct tess__log_sink sink = {.line = try_line, .context = why};
     struct tess_config *config = NULL;

@@ -36,10 +36,9 @@ static struct tess_cluster round_cluster(int32_t ranks, int32_t host_ranks)
 static struct tess_network network_of(const struct tess_cluster *cluster, int32_t data,
                                       int32_t tensor, int32_t stage)
 {
-    const struct tess_mesh mesh = {.rank_count = data * tensor * stage,
-                                   .count = {[TESS_AXIS_DATA] = data,
-                                             [TESS_AXIS_TENSOR] = tensor,
-                                             [TESS_AXIS_STAGE] = stage}};
+    const struct tess_mesh mesh = {
+        .rank_count = data * tensor * stage,
+        .count = {[TESS_AXIS_DATA] = data, [TESS_AXIS_TENSOR] = tensor, [TESS_AXIS_STAGE] = stage}};
     struct tess_network network;
     tess_network_make(cluster, &mesh, &network);
     return network;
@@ -87,14 +86,14 @@ static void case_two_levels(void **state)
     assert_int_equal(network.group[TESS_AXIS_DATA].host_ranks, 4);
     assert_int_equal(network.group[TESS_AXIS_DATA].hosts, 4);
     assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 2.5);
-    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL,
-                        1600),
-                12 + 120);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL, 1600),
+        12 + 120);
     assert_near(
         seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 1600), 120);
-    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL,
-                        1600),
-                264);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 1600),
+        264);
     /* Each sends 100 bytes to each: 3 of them at 100 bytes/s, 12 at 2.5. */
     assert_near(
         seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, 1600),
@@ -221,10 +220,10 @@ static void case_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_one_host),        cmocka_unit_test(case_two_levels),
+        cmocka_unit_test(case_one_host),         cmocka_unit_test(case_two_levels),
         cmocka_unit_test(case_three_neighbours), cmocka_unit_test(case_mesh),
-        cmocka_unit_test(case_cards_and_racks), cmocka_unit_test(case_latency),
-        cmocka_unit_test(case_described),       cmocka_unit_test(case_described_racks),
+        cmocka_unit_test(case_cards_and_racks),  cmocka_unit_test(case_latency),
+        cmocka_unit_test(case_described),        cmocka_unit_test(case_described_racks),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
