@@ -3,7 +3,9 @@
 
 #include "base/file.h"
 #include "base/size.h"
+#include "config/registry.h"
 #include "tessera/check.h"
+#include "tessera/registry.h"
 #include "text/text.h"
 #include "topology/machine/topology.h"
 
@@ -24,6 +26,8 @@ static const struct tess_option plan_option_table[] = {
     {"memory", TESS_OPTION_STRING, PLAN_FIELD(memory), "", 0, 0, NULL,
      "memory of a device that a rank may plan, such as 70GiB; empty: the device's, less what "
      "driver and libraries take"},
+    {"precisions", TESS_OPTION_STRING, PLAN_FIELD(precisions), "", 0, 0, NULL,
+     "precisions to try, a list such as f32,bf16; empty: as configured. They learn differently"},
     {"tokens", TESS_OPTION_REAL, PLAN_FIELD(tokens), "0", 0, 1e18, NULL,
      "tokens (samples, of images) of the whole training: prints the days that it takes"},
     {"price", TESS_OPTION_REAL, PLAN_FIELD(price), "0", 0, 1e9, NULL,
@@ -32,7 +36,10 @@ static const struct tess_option plan_option_table[] = {
     {"json", TESS_OPTION_STRING, PLAN_FIELD(json), "", 0, 0, NULL,
      "file for all results; empty writes none"},
     {"out", TESS_OPTION_STRING, PLAN_FIELD(out), "", 0, 0, NULL,
-     "file for the configuration of the best layout, which train takes; empty writes none"},
+     "file for the configuration of the best layout, or of --choose, which train takes; empty "
+     "writes none"},
+    {"choose", TESS_OPTION_INT, PLAN_FIELD(choose), "1", 1, 1000, NULL,
+     "number of the printed layout that --out writes"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -62,6 +69,10 @@ static enum tess_status plan_profile(struct tess__plan *plan)
     const struct tess_profile *known = tess_profile_find(plan->given->device);
     if (known != NULL) {
         plan->profile = *known;
+        /* What this build lacks on the host is computed by the reference. */
+        if (strcmp(known->kernel, "cpu") == 0 &&
+            tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] == '\0')
+            memcpy(plan->profile.kernel, "ref", sizeof("ref"));
         return TESS_OK;
     }
     if (strchr(plan->given->device, '.') == NULL && strchr(plan->given->device, '/') == NULL) {
@@ -109,6 +120,24 @@ static enum tess_status plan_cluster(struct tess__plan *plan)
     return TESS_OK;
 }
 
+/* `text`, which must stay, is cut at its commas. */
+static enum tess_status plan_precisions(struct tess__plan *plan, char *text)
+{
+    const char *item[TESS__LIST_MAX];
+    plan->precision_count = 1; /* as configured */
+    if (text[0] == '\0')
+        return TESS_OK;
+    TESS_TRY(tess__list_split("precisions", text, item, &plan->precision_count));
+    if (plan->precision_count > TESS__PLAN_PRECISIONS)
+        TESS_FAIL(TESS_ERR_USAGE, "--precisions: up to %d", TESS__PLAN_PRECISIONS);
+    for (int i = 0; i < plan->precision_count; i++)
+        if (strcmp(item[i], "f32") != 0 && strcmp(item[i], "bf16") != 0 &&
+            strcmp(item[i], "f16") != 0)
+            TESS_FAIL(TESS_ERR_USAGE, "--precisions: '%.20s' is not f32, bf16 or f16", item[i]);
+    memcpy(plan->precision, item, (size_t)plan->precision_count * sizeof(*item));
+    return TESS_OK;
+}
+
 static enum tess_status plan_memory(struct tess__plan *plan)
 {
     double bytes = plan->profile.memory_bytes - plan->profile.beside_bytes;
@@ -124,9 +153,14 @@ static enum tess_status plan_open(struct tess__plan *plan, const struct tess__ca
 {
     plan->args = call->args;
     plan->given = call->values;
+    static char precisions[64];
+    if (strlen(plan->given->precisions) >= sizeof(precisions))
+        TESS_FAIL(TESS_ERR_USAGE, "--precisions is too long: f32,bf16,f16");
+    memcpy(precisions, plan->given->precisions, strlen(plan->given->precisions) + 1);
     TESS_TRY(plan_profile(plan));
     TESS_TRY(plan_cluster(plan));
     TESS_TRY(plan_memory(plan));
+    TESS_TRY(plan_precisions(plan, precisions));
     if (plan->given->json[0] != '\0')
         TESS_TRY(tess_file_check(plan->given->json, TESS_FILE_TEXT, "--json"));
     if (plan->given->out[0] != '\0')
@@ -141,9 +175,13 @@ static enum tess_status plan_finish(const struct tess__plan *plan)
         TESS_TRY(tess__plan_write_json(plan, plan->given->json));
     if (plan->layouts.count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
-    return plan->given->out[0] != '\0'
-               ? tess__plan_write_yaml(plan, &plan->layouts.item[0], plan->given->out)
-               : TESS_OK;
+    if (plan->given->out[0] == '\0')
+        return TESS_OK;
+    if (plan->given->choose > plan->layouts.count)
+        TESS_FAIL(TESS_ERR_USAGE, "--choose %lld: there are %lld layouts",
+                  (long long)plan->given->choose, (long long)plan->layouts.count);
+    return tess__plan_write_yaml(plan, &plan->layouts.item[plan->given->choose - 1],
+                                 plan->given->out);
 }
 
 static int plan_command(struct tess__call *call)

@@ -17,7 +17,8 @@
 #include "tessera/engine.h"
 #include "text/command.h"
 
-#define TESS__PLAN_WHY 320
+#define TESS__PLAN_WHY        320
+#define TESS__PLAN_PRECISIONS 4
 
 /* One layout: what is chosen, then what was found. */
 struct tess__plan_layout {
@@ -30,7 +31,7 @@ struct tess__plan_layout {
     bool sequence;
     bool plain;            /* the schedule is the strategy's default, and sequence is off */
     const char *precision; /* NULL: as configured */
-    char extra[64];        /* one further option, "fsdp.keep-last=2"; "" */
+    char extra[64];        /* one further option, "buckets=2"; "" */
 
     struct tess_job_memory memory; /* of the fullest rank */
     uint64_t device_bytes;         /* of that, what lies on the device */
@@ -54,7 +55,7 @@ struct tess__plan_rejected {
 
 struct tess__plan_options {
     const char *cluster, *device, *memory, *precisions, *json, *out;
-    int64_t ranks, top;
+    int64_t ranks, top, choose;
     double tokens, price;
 };
 
@@ -69,6 +70,8 @@ struct tess__plan {
     int64_t batch_size, grid; /* of the configuration; grid 0: as the ranks have it */
     double row_flops;
     char model[64];
+    const char *precision[TESS__PLAN_PRECISIONS]; /* NULL: as configured */
+    int precision_count;
 
     struct tess__plan_list layouts; /* legal and within the memory, best first after the search */
     struct tess__plan_rejected *rejected;

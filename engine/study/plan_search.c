@@ -216,6 +216,11 @@ static enum tess_status search_all(struct tess__plan *plan, struct search_shape 
 static enum tess_status search_fewest(struct tess__plan *plan, struct search_shape *shape)
 {
     const int after = shape->layout->count[TESS_AXIS_STAGE] > 1 ? 3 : 1;
+    enum search_found smallest = SEARCH_REFUSED;
+    if (shape->micros > 0)
+        TESS_TRY(search_one(plan, shape, shape->micros - 1, 0, false, &smallest));
+    if (smallest == SEARCH_TOO_LARGE)
+        return TESS_OK;
     for (int r = SEARCH_RECOMPUTES - 1; r >= 0; r--) {
         int low = 0, high = shape->micros;
         while (low < high) {
@@ -270,7 +275,10 @@ static enum tess_status search_mesh(struct tess__plan *plan, const int32_t count
             part == SEARCH_WHOLE ||
             (part == SEARCH_PLAIN ? shape->plain
                                   : !shape->plain && strcmp(shape->strategy, strategy) == 0);
-        status = wanted ? search_shape(plan, shape) : TESS_OK;
+        for (int p = 0; wanted && p < plan->precision_count && status == TESS_OK; p++) {
+            shape->precision = plan->precision[p];
+            status = search_shape(plan, shape);
+        }
     }
     free(shapes.item);
     return status;

@@ -44,6 +44,7 @@ static const struct tess_strategy_ops *space_strategy(enum tess_axis axis, int i
     return NULL;
 }
 
+/* Its row of an option, NULL where it has none of that name. */
 static const struct tess_option *space_option(const struct tess_strategy_ops *ops, const char *name)
 {
     for (const struct tess_option *row = ops->options; row != NULL && row->name != NULL; row++)

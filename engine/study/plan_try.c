@@ -7,6 +7,7 @@
 #include "core/engine.h"
 #include "core/flops.h"
 #include "job/run.h"
+#include "study/product.h"
 #include "study/trial.h"
 #include "tessera/check.h"
 
@@ -104,17 +105,9 @@ static void try_skip(const struct tess__plan_layout *layout, struct tess__args *
 {
     int count = 0;
     const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
-    for (int i = 0; i < count && args->skip_count < TESS__SKIP_MAX; i++) {
-        const char *at = layout->strategy;
-        bool has = false;
-        while (!has && *at != '\0') {
-            const size_t length = strcspn(at, "+");
-            has = strlen(name[i]) == length && strncmp(at, name[i], length) == 0;
-            at += length + (at[length] == '+');
-        }
-        if (!has)
+    for (int i = 0; i < count && args->skip_count < TESS__SKIP_MAX; i++)
+        if (!tess__product_has(layout->strategy, name[i]))
             args->skip[args->skip_count++] = name[i];
-    }
 }
 
 enum tess_status tess__plan_config(const struct tess__plan *plan,

@@ -3,7 +3,6 @@
  * a mesh share a host. Clusters as they are sold and as files describe them.
  */
 #include "predict/network.h"
-#include "tessera/log.h"
 #include "topology/machine/topology.h"
 
 #include <math.h>
@@ -212,7 +211,6 @@ static void case_refused(void **state)
 {
     (void)state;
     struct tess_cluster cluster;
-    tess_log_set_level(TESS_LOG_ERROR - 1);
     assert_int_equal(tess_cluster_of_device("h99", 8, &cluster), TESS_ERR_USAGE);
     assert_int_equal(tess_cluster_of_device("", 8, &cluster), TESS_ERR_USAGE);
 }

@@ -1,0 +1,301 @@
+/*
+ * tessera plan, through the program: the layouts of a small case counted by hand, configurations
+ * that train accepts with the memory that was printed, reasons, the schema of the JSON, days and
+ * price, and bad input.
+ */
+#include "harness/spawn.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The model of configs/models/tiny-gpt.yaml, smaller: 4 blocks of 8 heads are 8 units. */
+#define TINY                                                                                       \
+    "--model gpt --gpt.layers 4 --gpt.heads 8 --gpt.width 32 --gpt.vocab 256 --data synthetic "    \
+    "--synthetic-rows 64 --data.length 16 "
+
+static char folder[] = "/tmp/tessera_plan_XXXXXX";
+static struct spawn spawn;
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return spawn_remove(folder);
+}
+
+static int plan(const char *format, ...)
+{
+    char words[1024];
+    va_list list;
+    va_start(list, format);
+    const int used = snprintf(words, sizeof(words), "plan ");
+    vsnprintf(words + used, sizeof(words) - (size_t)used, format, list);
+    va_end(list);
+    return spawn_words(&spawn, words);
+}
+
+static json_t *results(void)
+{
+    char path[64];
+    json_error_t error;
+    snprintf(path, sizeof(path), "%s/plan.json", folder);
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL)
+        fail_msg("%s: %s", path, error.text);
+    return root;
+}
+
+/*
+ * 4 ranks and a batch of 4: micro-batches 1 on 4 data ranks, 1 and 2 on 2, 1, 2 and 4 on one; 3
+ * ways to recompute. Interleaved schedules need micro-batches in multiples of the stages, and 2 or
+ * 4 chunks of 2 stages, 2 chunks of 4, by 8 units. d, t, s: ranks along data, tensor, stage.
+ *
+ *     d 4        6 strategies                                        6         x 3 =  18
+ *     d 2, s 2   5 strategies x (2 schedules x 2 micro + 2 x 1)     30         x 3 =  90
+ *     s 4        2 schedules x 3 micro + 1 x 1                       7         x 3 =  21
+ *     d 2, t 2   5 strategies x 2 (sequence parallel) x 2 micro     20         x 3 =  60
+ *     t 2, s 2   2 x (2 schedules x 3 micro + 2 x 2)                20         x 3 =  60
+ *     t 4        2 x 3 micro                                         6         x 3 =  18
+ *
+ * dp keeps rows on one rank and has no products: 5 strategies where there are other axes.
+ */
+static void case_counted(void **state)
+{
+    (void)state;
+    if (plan(TINY "--ranks 4 --device cpu --batch-size 4 --top 1") != 0)
+        fail_msg("%s", spawn.err);
+    if (strstr(spawn.out, ", 267 fit\n") == NULL)
+        fail_msg("267 layouts were expected: %s", spawn.out);
+}
+
+static void is_number(const json_t *object, const char *key)
+{
+    if (!json_is_number(json_object_get(object, key)))
+        fail_msg("%s is no number", key);
+}
+
+static void is_text(const json_t *object, const char *key)
+{
+    if (!json_is_string(json_object_get(object, key)))
+        fail_msg("%s is no text", key);
+}
+
+/* Every key of the page; best first; memory's kinds add up. */
+static void case_schema(void **state)
+{
+    (void)state;
+    size_t i;
+    json_t *layout, *rejected;
+    const char *kind;
+    json_t *bytes;
+    double before = 0;
+    if (plan(TINY "--ranks 2 --device cpu --batch-size 4 --top 3 --json %s/plan.json", folder) != 0)
+        fail_msg("%s", spawn.err);
+    json_t *root = results();
+    is_number(root, "searched");
+    is_number(root, "seconds");
+    assert_true(json_array_size(json_object_get(root, "layouts")) > 3);
+    json_array_foreach(json_object_get(root, "layouts"), i, layout)
+    {
+        const json_t *mesh = json_object_get(layout, "mesh");
+        json_int_t sum = 0;
+        is_text(layout, "strategy");
+        is_text(layout, "limited_by");
+        is_number(mesh, "data");
+        is_number(mesh, "tensor");
+        is_number(mesh, "stage");
+        is_number(json_object_get(layout, "options"), "accumulate");
+        is_text(json_object_get(layout, "options"), "recompute");
+        is_number(layout, "samples_per_s");
+        is_number(layout, "exposed_s");
+        const double step_s = json_number_value(json_object_get(layout, "step_s"));
+        assert_true(step_s >= before && step_s > 0);
+        before = step_s;
+        json_object_foreach(json_object_get(layout, "memory"), kind, bytes) sum +=
+            json_integer_value(bytes);
+        assert_int_equal(sum, json_integer_value(json_object_get(layout, "memory_total")));
+    }
+    json_array_foreach(json_object_get(root, "rejected"), i, rejected)
+    {
+        is_text(rejected, "family");
+        is_text(rejected, "reason");
+    }
+    json_decref(root);
+}
+
+/* The most that --explain prints of a rank's arena, over the ranks of the file. */
+static json_int_t explained(const char *path, int ranks)
+{
+    json_int_t most = 0;
+    for (int r = 0; r < ranks; r++) {
+        char words[256];
+        unsigned long long bytes = 0;
+        snprintf(words, sizeof(words), "train %s --explain --explain-rank %d", path, r);
+        if (spawn_words(&spawn, words) != 0)
+            fail_msg("%s: %s", words, spawn.err);
+        const char *at = strstr(spawn.out, "memory of rank ");
+        if (at == NULL || sscanf(at, "memory of rank %*d, %llu B in one arena", &bytes) != 1)
+            fail_msg("no memory in: %s", spawn.out);
+        most = (json_int_t)bytes > most ? (json_int_t)bytes : most;
+    }
+    return most;
+}
+
+/* Every layout that is printed goes to train, and keeps what was printed. */
+static void layouts_run(const char *device, int ranks, int top)
+{
+    for (int k = 1; k <= top; k++) {
+        char path[64];
+        snprintf(path, sizeof(path), "%s/best.yaml", folder);
+        if (plan(TINY "--ranks %d --device %s --batch-size 8 --top %d --choose %d --out %s "
+                      "--json %s/plan.json",
+                 ranks, device, top, k, path, folder) != 0)
+            fail_msg("%s", spawn.err);
+        json_t *root = results();
+        const json_t *layout = json_array_get(json_object_get(root, "layouts"), (size_t)k - 1);
+        const json_int_t bytes = json_integer_value(json_object_get(layout, "memory_total"));
+        assert_true(bytes > 0);
+        assert_int_equal(explained(path, ranks), bytes);
+        json_decref(root);
+    }
+}
+
+static void case_accepted_host(void **state)
+{
+    (void)state;
+    layouts_run("cpu", 4, 3);
+}
+
+/* Without the GPUs' module. */
+static void case_accepted_gpus(void **state)
+{
+    (void)state;
+    layouts_run("h100-80", 2, 2);
+}
+
+static bool rejects(const json_t *root, const char *family, const char *part)
+{
+    size_t i;
+    json_t *rejected;
+    json_array_foreach(
+        json_object_get(root, "rejected"), i,
+        rejected) if (strcmp(json_string_value(json_object_get(rejected, "family")), family) ==
+                      0) return strstr(json_string_value(json_object_get(rejected, "reason")),
+                                       part) != NULL;
+    return false;
+}
+
+/* 16 ranks: 8 heads have no 16 parts, 8 units no 16 stages. */
+static void case_reasons(void **state)
+{
+    (void)state;
+    if (plan(TINY "--ranks 16 --device h100-80 --batch-size 16 --top 1 --json %s/plan.json",
+             folder) != 0)
+        fail_msg("%s", spawn.err);
+    json_t *root = results();
+    assert_true(rejects(root, "tensor 16", "8 key and value heads"));
+    assert_true(rejects(root, "stage 16", "8 units"));
+    json_decref(root);
+    assert_int_equal(plan(TINY "--ranks 2 --device h100-80 --batch-size 4 --memory 100KiB"), 2);
+    assert_non_null(strstr(spawn.out, "and there are 100.0 KiB"));
+    assert_non_null(strstr(spawn.err, "no layout is legal and fits the memory"));
+}
+
+/* 2 ranks at 3 an hour, as long as the printed step says. */
+static void case_price(void **state)
+{
+    (void)state;
+    double days = 0, cost = 0;
+    if (plan(TINY "--ranks 2 --device h100-80 --batch-size 4 --tokens 6.4e9 --price 3 --top 1 "
+                  "--json %s/plan.json",
+             folder) != 0)
+        fail_msg("%s", spawn.err);
+    const char *at = strstr(spawn.out, "6.4e+09 tokens take ");
+    if (at == NULL || sscanf(at, "6.4e+09 tokens take %lf days and cost %lf:", &days, &cost) != 2)
+        fail_msg("%s", spawn.out);
+    json_t *root = results();
+    const json_t *layout = json_array_get(json_object_get(root, "layouts"), 0);
+    const double s = json_number_value(json_object_get(layout, "step_s")) * 1e8; /* of 64 tokens */
+    json_decref(root);
+    assert_true(fabs(days - s / 86400) <= 1e-3 * days); /* four digits are printed */
+    assert_true(fabs(cost - s / 3600 * 2 * 3) <= 1e-3 * cost);
+}
+
+static void refused(const char *words, const char *part)
+{
+    if (plan("%s", words) == 0)
+        fail_msg("plan %s was accepted", words);
+    if (strstr(spawn.err, part) == NULL)
+        fail_msg("plan %s: '%s' was expected in: %s", words, part, spawn.err);
+}
+
+static void case_hostile(void **state)
+{
+    (void)state;
+    char path[64], words[256];
+    refused(TINY "--ranks 2 --device h99", "--device h99: known are");
+    refused(TINY "--ranks 2 --device ../none.yaml", "none.yaml");
+    refused(TINY "--ranks -3", "ranks");
+    refused(TINY "--ranks 1000000", "ranks");
+    refused(TINY "--ranks 2 --memory much", "memory");
+    refused(TINY "--ranks 2 --precisions f32,,bf16", "precisions");
+    refused(TINY "--ranks 2 --precisions f99", "f99");
+    refused(TINY "--ranks 2 --json /nowhere/plan.json", "/nowhere/plan.json");
+    refused(TINY "--ranks 2 --out /nowhere/plan.yaml", "/nowhere/plan.yaml");
+    refused(TINY "--ranks 2 --choose 0", "choose");
+    refused(TINY "--ranks 2 --batch-per-rank 4", "give --batch-size");
+    refused(TINY "--cluster /nowhere/cluster.yaml", "/nowhere/cluster.yaml");
+    refused("/nowhere/config.yaml --ranks 2", "/nowhere/config.yaml");
+    static const char *const text[] = {"", "tessera-topology: 1\nmachine: node:2 gpu:99999999\n",
+                                       "tessera-topology: 1\nmachine: [\n", "\xff\xfe\x01", "<xml"};
+    snprintf(path, sizeof(path), "%s/cluster", folder);
+    for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(text[i], file);
+        assert_int_equal(fclose(file), 0);
+        snprintf(words, sizeof(words), TINY "--cluster %s", path);
+        refused(words, path);
+    }
+}
+
+/* A machine in a file: as many ranks as it has devices, and no more. */
+static void case_cluster(void **state)
+{
+    (void)state;
+    char path[64], words[512];
+    snprintf(path, sizeof(path), "%s/machine.yaml", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("tessera-topology: 1\nmachine: node:2 gpu:2 nic:1 nvlink:mesh:4 sm:90 edge:25\n", file);
+    assert_int_equal(fclose(file), 0);
+    if (plan(TINY "--cluster %s --batch-size 8 --top 1", path) != 0)
+        fail_msg("%s", spawn.err);
+    assert_non_null(strstr(spawn.out, "on 4 ranks: machine.yaml: 2 hosts of 2"));
+    snprintf(words, sizeof(words), TINY "--cluster %s --ranks 5", path);
+    refused(words, "has 4 devices");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_counted),       cmocka_unit_test(case_schema),
+        cmocka_unit_test(case_accepted_host), cmocka_unit_test(case_accepted_gpus),
+        cmocka_unit_test(case_reasons),       cmocka_unit_test(case_price),
+        cmocka_unit_test(case_hostile),       cmocka_unit_test(case_cluster),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
