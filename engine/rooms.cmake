@@ -101,7 +101,7 @@ tess_room(optim FOLDERS engine/optim SEES ${base} engine/state engine/optim)
 tess_room(config FOLDERS engine/config
     SEES ${base} engine/comm engine/data engine/device engine/state engine/optim engine/config
          engine/models/list.h strategies/list.h kernels/list.h
-    KERNELS cuda_needs/planned.h)
+    KERNELS needs/planned.h)
 tess_room(core FOLDERS engine/core SEES ${engine} KERNELS kernel_open.h LINKS Threads::Threads)
 
 # Models and strategies see the public headers only, like an outsider's; and their own folder.

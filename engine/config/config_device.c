@@ -4,8 +4,8 @@
 #include "base/options.h"
 #include "config/config.h"
 #include "config/registry.h"
-#include "cuda_needs/planned.h"
 #include "device/device.h"
+#include "needs/planned.h"
 #include "tessera/check.h"
 
 #include <stdio.h>

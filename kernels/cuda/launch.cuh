@@ -16,7 +16,7 @@
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
 
-#include "cuda_needs/rows.h"
+#include "needs/rows.h"
 #include "tessera/tensor.h"
 
 #include <math.h>

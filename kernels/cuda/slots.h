@@ -6,7 +6,7 @@
 #ifndef KERNELS_CUDA_SLOTS_H
 #define KERNELS_CUDA_SLOTS_H
 
-#include "cuda_needs/needs.h"
+#include "needs/needs.h"
 #include "tessera/check.h"
 #include "tessera/kernel.h"
 

@@ -6,7 +6,6 @@
  * other bits. Ranks that found different things settle on our own kernels.
  */
 #include "cuda/attention/attention_choice.h"
-#include "cuda_needs/room.h"
 
 #include "cuda/cudnn/present.h"
 #include "cuda/host.h"

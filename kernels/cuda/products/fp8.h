@@ -9,7 +9,7 @@
 
 #include "cuda/products/launch_fp8.h"
 #include "cuda/products/matmul.h"
-#include "cuda_needs/products.h"
+#include "needs/products.h"
 
 /* Operands, each with a history of its own: x and dy come to two slots, once in either order; but
  * dy in both orders to tess_linear_backward, as CUDA_FP8_DY. */

@@ -19,6 +19,7 @@
 #define KERNELS_CUDA_PRODUCTS_MATMUL_H
 
 #include "cuda/cuda.h"
+#include "needs/room.h"
 
 /* As CUDA_TRY; for what cuBLASLt returns. */
 enum tess_status tess__cuda_blas_fail(cublasStatus_t error, const char *where);

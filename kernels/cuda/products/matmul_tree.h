@@ -11,7 +11,7 @@
 #ifndef KERNELS_CUDA_PRODUCTS_MATMUL_TREE_H
 #define KERNELS_CUDA_PRODUCTS_MATMUL_TREE_H
 
-#include "cuda_needs/products.h"
+#include "needs/products.h"
 #include "tessera/kernel.h"
 
 struct cuda_tree {

@@ -18,7 +18,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/rows/columns.h"
 #include "cuda/rows/rows.cuh"
-#include "cuda_needs/rows.h"
+#include "needs/rows.h"
 
 /* Blocks: slabs of all leaves by tiles of columns. */
 static inline dim3 columns_grid(const struct columns_shape &s, int piece)

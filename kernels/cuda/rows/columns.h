@@ -7,7 +7,7 @@
 #ifndef KERNELS_CUDA_ROWS_COLUMNS_H
 #define KERNELS_CUDA_ROWS_COLUMNS_H
 
-#include "cuda_needs/needs.h"
+#include "needs/needs.h"
 #include "tessera/tensor.h"
 
 #include <cuda_runtime_api.h>

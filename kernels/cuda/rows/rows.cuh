@@ -8,7 +8,7 @@
 #define KERNELS_CUDA_ROWS_ROWS_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda_needs/rows.h"
+#include "needs/rows.h"
 
 #define ROWS_WARPS 16 /* of the widest group */
 

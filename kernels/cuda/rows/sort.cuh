@@ -3,7 +3,7 @@
 #define KERNELS_CUDA_ROWS_SORT_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda_needs/rows.h"
+#include "needs/rows.h"
 
 /* Where in `scratch`, 16-byte aligned, the results come to lie; bytes: what the sort takes of it.
  */

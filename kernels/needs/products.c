@@ -1,5 +1,5 @@
 /* What linear layers and convolutions need; see products.h. */
-#include "cuda_needs/products.h"
+#include "needs/products.h"
 
 /* Of the windows of a chunk, in f32: above it products gain nothing from more rows, and it fits
  * beside what a step keeps. */

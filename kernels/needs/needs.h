@@ -4,8 +4,8 @@
  * planned to the byte where neither a device nor libtessera_cuda.so is there; the module, which
  * computes, takes the same functions from the library. C and C++.
  */
-#ifndef KERNELS_CUDA_NEEDS_NEEDS_H
-#define KERNELS_CUDA_NEEDS_NEEDS_H
+#ifndef KERNELS_NEEDS_NEEDS_H
+#define KERNELS_NEEDS_NEEDS_H
 
 #include "tessera/kernel.h"
 

@@ -1,7 +1,7 @@
 /* The plan-time half of the backend `cuda`, in the library; see planned.h. */
-#include "cuda_needs/planned.h"
+#include "needs/planned.h"
 
-#include "cuda_needs/needs.h"
+#include "needs/needs.h"
 #include "tessera/check.h"
 #include "tessera/version.h"
 

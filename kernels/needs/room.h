@@ -1,7 +1,7 @@
 /* Scratch of the CUDA backend's operations, handed out piece by piece: one layout serves what
  * planning asks for and what calls use. */
-#ifndef KERNELS_CUDA_NEEDS_ROOM_H
-#define KERNELS_CUDA_NEEDS_ROOM_H
+#ifndef KERNELS_NEEDS_ROOM_H
+#define KERNELS_NEEDS_ROOM_H
 
 #include "tessera/tensor.h"
 

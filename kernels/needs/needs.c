@@ -1,7 +1,7 @@
 /* What operations on rows and attention need, and the table over all kinds; see needs.h. */
-#include "cuda_needs/needs.h"
+#include "needs/needs.h"
 
-#include "cuda_needs/rows.h"
+#include "needs/rows.h"
 #include "tessera/check.h"
 
 #include "kernel_open.h"

@@ -2,8 +2,8 @@
  * How the CUDA kernels cut rows and columns into blocks, as far as their scratch depends on it;
  * rows/rows.cuh, rows/columns.cuh and the files beside them have what is computed. C and C++.
  */
-#ifndef KERNELS_CUDA_NEEDS_ROWS_H
-#define KERNELS_CUDA_NEEDS_ROWS_H
+#ifndef KERNELS_NEEDS_ROWS_H
+#define KERNELS_NEEDS_ROWS_H
 
 #include "tessera/kernel.h"
 

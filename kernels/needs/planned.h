@@ -1,6 +1,6 @@
 /* The CUDA module of a machine that has none: it plans, and computes nothing. */
-#ifndef KERNELS_CUDA_NEEDS_PLANNED_H
-#define KERNELS_CUDA_NEEDS_PLANNED_H
+#ifndef KERNELS_NEEDS_PLANNED_H
+#define KERNELS_NEEDS_PLANNED_H
 
 #include "tessera/device.h"
 

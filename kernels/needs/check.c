@@ -1,5 +1,5 @@
 /* Which linear layers and convolutions are supported. Pure: no device is needed. */
-#include "cuda_needs/needs.h"
+#include "needs/needs.h"
 
 #include "kernel_open.h"
 

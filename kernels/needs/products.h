@@ -1,10 +1,10 @@
 /* Scratch and packed weights of linear layers and convolutions, as planning and calls lay them
  * out. */
-#ifndef KERNELS_CUDA_NEEDS_PRODUCTS_H
-#define KERNELS_CUDA_NEEDS_PRODUCTS_H
+#ifndef KERNELS_NEEDS_PRODUCTS_H
+#define KERNELS_NEEDS_PRODUCTS_H
 
-#include "cuda_needs/needs.h"
-#include "cuda_needs/room.h"
+#include "needs/needs.h"
+#include "needs/room.h"
 
 /* ---- sums over leaves: cuda/products/matmul_tree.h ------------------------------------------- */
 
