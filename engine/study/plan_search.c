@@ -16,8 +16,9 @@
 #include <string.h>
 
 #define SEARCH_MICROS_MAX 24
-/* Predicted steps for each layout that is shown: the coarse order is not exact. */
-#define SEARCH_MARGIN 3
+/* Steps are predicted of more layouts than are shown, as the coarse order is not exact: of twice as
+ * many, and of few ranks, whose steps are short and soon predicted, of 32 at least. */
+#define SEARCH_MARGIN 2
 #define SEARCH_LEAST  32
 
 static const char *const search_recompute[] = {"full", "selective", "none"};
@@ -346,9 +347,9 @@ static enum tess_status search_refine(struct tess__plan *plan)
 static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
-    const int64_t wanted = plan->given->top * SEARCH_MARGIN > SEARCH_LEAST
-                               ? plan->given->top * SEARCH_MARGIN
-                               : SEARCH_LEAST;
+    const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST : 0;
+    const int64_t shown = plan->given->top * SEARCH_MARGIN;
+    const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0;
     qsort(layouts->item, (size_t)layouts->count, sizeof(*layouts->item), search_faster);
     for (int64_t i = 0; i < layouts->count; i++) {
