@@ -350,25 +350,27 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST : 0;
     const int64_t shown = plan->given->top * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
-    int64_t kept = 0;
+    int64_t kept = 0, predicted = 0;
     qsort(layouts->item, (size_t)layouts->count, sizeof(*layouts->item), search_faster);
     for (int64_t i = 0; i < layouts->count; i++) {
         struct tess__plan_layout layout = layouts->item[i];
         char why[TESS__PLAN_WHY] = "", name[200];
         enum tess_status status = TESS_OK;
-        if (i < wanted) {
+        const bool predicts = predicted < wanted;
+        if (predicts) {
             status = tess__plan_try(plan, &layout, true, why);
-            if (status == TESS_OK)
+            if (status == TESS_OK && search_fits(plan, &layout))
                 status = tess__plan_predict(plan, &layout, why);
         }
         if (search_ends(status))
             TESS_FAIL(status, "%s", why);
         if (status != TESS_OK)
             TESS_TRY(search_reject(plan, tess__plan_name(&layout, name), why));
-        else if (i < wanted && !search_fits(plan, &layout))
+        else if (predicts && !search_fits(plan, &layout))
             TESS_TRY(search_too_large(plan, &layout));
         else
             layouts->item[kept++] = layout;
+        predicted += predicts && status == TESS_OK && search_fits(plan, &layout);
     }
     layouts->count = kept;
     qsort(layouts->item, (size_t)kept, sizeof(*layouts->item), search_faster);

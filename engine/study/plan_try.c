@@ -136,6 +136,18 @@ static uint64_t try_device_bytes(const struct tess_job_memory *memory)
            memory->bytes[TESS_MEMORY_REDUNDANCY];
 }
 
+/* How much longer the largest virtual stage takes than their mean, by whole units. */
+static double try_imbalance(const struct tess_config *config,
+                            const struct tess__plan_layout *layout,
+                            const struct tess_engine *engine)
+{
+    int32_t units = 0;
+    const int64_t stages =
+        config->mesh.count[TESS_AXIS_STAGE] * (layout->chunks > 1 ? layout->chunks : 1);
+    (void)tess_engine_unit_names(engine, &units);
+    return (double)((units + stages - 1) / stages * stages) / units;
+}
+
 /*
  * Operations at the profile's best rate, memory passes over what the optimizer keeps, and what is
  * sent at the speed of its axis' links; of the data axis' half the time is taken to be hidden. It
@@ -151,6 +163,7 @@ static double try_coarse_s(const struct tess__plan *plan, const struct tess_conf
     double work_s = plan->row_flops * (double)plan->batch_size * again / (double)config->run.ranks /
                     (peak > 0 ? peak : 1e12);
     double share = 0, exposed_s = 0;
+    work_s *= try_imbalance(config, layout, engine);
     struct tess_network network;
     tess_network_make(&plan->cluster, &config->mesh, &network);
     const struct tess_strategy_ops *stage = config->axis[TESS_AXIS_STAGE];
@@ -254,14 +267,18 @@ static void try_take(const struct tess_prediction *prediction, struct tess__plan
     snprintf(layout->limited_by, sizeof(layout->limited_by), "%s", prediction->limited_by);
 }
 
-enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                    char why[TESS__PLAN_WHY])
+/* A step of so many micro-batches of the layout's size. */
+static enum tess_status try_step(const struct tess__plan *plan, int64_t micros,
+                                 struct tess__plan_layout *layout, char why[TESS__PLAN_WHY])
 {
     const struct tess__log_sink sink = {.line = try_line, .context = why};
+    struct tess__plan part = *plan;
     struct tess_config *config = NULL;
     struct tess_prediction prediction = {0};
     struct tess_network network;
-    TESS_TRY(tess__plan_config(plan, layout, &config, why));
+    part.batch_size = plan->batch_size / layout->accumulate * micros;
+    layout->accumulate = micros;
+    TESS_TRY(tess__plan_config(&part, layout, &config, why));
     tess_network_make(&plan->cluster, &config->mesh, &network);
     const struct tess__log_sink *before = tess__log_redirect(&sink);
     const enum tess_status status =
@@ -272,6 +289,54 @@ enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__
     tess_prediction_fini(&prediction);
     tess_config_close(config);
     return status;
+}
+
+static double try_line_at(double short_s, double long_s, double at)
+{
+    return short_s + (long_s - short_s) * at;
+}
+
+/*
+ * Micro-batches after the first few of each chunk take turns that are all alike, so that a step's
+ * time grows by the same with each of them. Steps of many are not run: two shorter ones, whose
+ * pipelines are full, give the line.
+ */
+static void try_extend(const struct tess__plan_layout *brief, int64_t micros,
+                       struct tess__plan_layout *layout)
+{
+    const double at =
+        (double)(micros - brief->accumulate) / (double)(layout->accumulate - brief->accumulate);
+    const double work = layout->mfu * layout->step_s / (double)layout->accumulate;
+    layout->step_s = try_line_at(brief->step_s, layout->step_s, at);
+    layout->exposed_s = try_line_at(brief->exposed_s, layout->exposed_s, at);
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+        layout->exposed_axis_s[group] =
+            try_line_at(brief->exposed_axis_s[group], layout->exposed_axis_s[group], at);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        layout->sent_bytes[axis] = (uint64_t)try_line_at((double)brief->sent_bytes[axis],
+                                                         (double)layout->sent_bytes[axis], at);
+    layout->mfu = work * (double)micros / layout->step_s;
+    layout->flops *= (double)micros / (double)layout->accumulate;
+    layout->accumulate = micros;
+}
+
+enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                    char why[TESS__PLAN_WHY])
+{
+    const int64_t micros = layout->accumulate;
+    const int64_t fill =
+        2 * (int64_t)layout->count[TESS_AXIS_STAGE] * (layout->chunks > 1 ? layout->chunks : 1);
+    int64_t few = 1;
+    while (few < fill)
+        few *= 2;
+    if (micros <= 2 * few || micros % (2 * few) != 0 || plan->grid > 0)
+        return try_step(plan, micros, layout, why);
+    struct tess__plan_layout brief = *layout, full = *layout;
+    TESS_TRY(try_step(plan, few, &brief, why));
+    TESS_TRY(try_step(plan, 2 * few, &full, why));
+    try_extend(&brief, micros, &full);
+    *layout = full;
+    return TESS_OK;
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
