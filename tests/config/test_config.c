@@ -178,8 +178,8 @@ static void case_refusals(void **state)
     config_refused(COUNT(other_part), other_part, "applies to strategy fsdp only");
     config_refused(COUNT(single), single, "--ranks 1");
     config_refused(COUNT(nothing), nothing, "nothing to do");
-    config_refused(COUNT(zero), zero, "from 1 to 64");
-    config_refused(COUNT(absurd), absurd, "from 1 to 64");
+    config_refused(COUNT(zero), zero, "from 1 to 65536");
+    config_refused(COUNT(absurd), absurd, "from 1 to 65536");
     config_refused(COUNT(uneven), uneven, "ranks that fit: 1, 2, 4, 8, 16, 32, 64");
     config_refused(COUNT(grid), grid, "ranks that fit: 1, 2, 4, 8");
     config_refused(1, two_files, "a.yaml");

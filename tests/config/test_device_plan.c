@@ -44,7 +44,7 @@ static const struct tess_devices *devices_of(int32_t count, bool reach)
 static void case_blocks(void **state)
 {
     (void)state;
-    for (int32_t n = 1; n <= TESS_CONFIG_RANKS_MAX; n++)
+    for (int32_t n = 1; n <= TESS_DEVICE_MAX; n++)
         for (int32_t d = 1; d <= TESS_DEVICE_MAX; d++) {
             struct tess_device_plan plan = {.comm_options = kinds()};
             int32_t load[TESS_DEVICE_MAX] = {0}, least = n, most = 0;

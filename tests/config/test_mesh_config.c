@@ -151,8 +151,9 @@ static void case_contradictions(void **state)
          "an option that begins with --tensor gives it 4"},
         {"--strategy|pp|--mesh|stage=2|--pp.stages|4",
          "an option that begins with --pp gives it 4"},
-        {"--strategy|ddp+tp|--mesh|data=64,tensor=2", "has 128 ranks: there may be up to 64"},
-        {"--strategy|ddp+tp+pp|--mesh|data=64,tensor=64,stage=64", "there may be up to 64"},
+        {"--strategy|ddp+tp|--mesh|data=65536,tensor=2",
+         "has 131072 ranks: there may be up to 65536"},
+        {"--strategy|ddp+tp+pp|--mesh|data=64,tensor=64,stage=64", "there may be up to 65536"},
         {"--strategy|tp|--ranks|2|--tensor.canonical|3", "the ranks must divide the parts"},
         {"--strategy|tp|--ranks|3|--tensor.canonical|4", "the ranks must divide the parts"},
         {"--strategy|tp|--ranks|2|--tensor.canonical|6", "is not a power of two"},
@@ -200,7 +201,7 @@ static void case_words(void **state)
         "data=0x2",
         "data=two",
         "data=2;tensor=2",
-        "data=65",
+        "data=65537",
         "data=1e1",
         "data=99999999999999999999",
         "data=2 ,tensor=2",
@@ -217,7 +218,7 @@ static void case_words(void **state)
     }
     for (int i = 0; i < CONFIG_COUNT(no_number); i++) {
         snprintf(words, sizeof(words), "--strategy|ddp+tp|--mesh|%s", no_number[i]);
-        check_refused(words, "the ranks of axis data must be 1 to 64, not '");
+        check_refused(words, "the ranks of axis data must be 1 to 65536, not '");
     }
     check_refused("--strategy|ddp+tp|--mesh|data=2,data=2", "--mesh names axis data twice");
     for (int i = 0; i < CONFIG_COUNT(no_strategy); i++) {
