@@ -610,8 +610,8 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
         goto close_run;
     }
     if (config->device.missing) {
-        status = tess_fail(TESS_ERR_DEVICE, "%s; --device cpu computes on the host",
-                           config->device.why);
+        status =
+            tess_fail(TESS_ERR_DEVICE, "%s; --device cpu computes on the host", config->device.why);
         goto close_run;
     }
     TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
