@@ -139,8 +139,8 @@ tess_room(predict PROGRAM FOLDERS engine/predict SEES ${engine} engine/predict $
     KERNELS kernel_open.h
     LINKS Threads::Threads)
 tess_room(study PROGRAM FOLDERS engine/study
-    SEES ${engine} engine/job engine/text engine/run engine/predict engine/study topology/machine
-         topology/formats
+    SEES ${engine} engine/job engine/text engine/run engine/predict engine/study
+         topology/machine/rates.h
     LINKS PkgConfig::JANSSON)
 tess_room(report PROGRAM FOLDERS engine/report SEES ${base} engine/text engine/report LINKS PkgConfig::JANSSON)
 tess_room(bench PROGRAM FOLDERS bench bench/comm bench/kernels bench/step bench/gpu

@@ -45,6 +45,8 @@ enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
  * where hosts have different numbers of devices, or do not reach each other. */
 enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, const char *name,
                                           struct tess_cluster *cluster_out);
+/* The same from a file, in any format of topology/machine/topology.h. */
+enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out);
 /* Ranks on the processor of one host, of which one copies so many bytes in a second. */
 void tess_cluster_of_host(int32_t ranks, double copy_bytes_per_s, struct tess_cluster *cluster_out);
 

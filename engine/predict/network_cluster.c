@@ -224,3 +224,15 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
     *cluster_out = cluster;
     return TESS_OK;
 }
+
+enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out)
+{
+    const struct tess_topology_options options = {0};
+    const char *base = strrchr(path, '/');
+    struct tess_topology *topology = NULL;
+    TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &options, &topology));
+    const enum tess_status status =
+        tess_cluster_of_topology(topology, base != NULL ? base + 1 : path, cluster_out);
+    tess_topology_free(topology);
+    return status;
+}

@@ -7,7 +7,6 @@
 #include "tessera/check.h"
 #include "tessera/registry.h"
 #include "text/text.h"
-#include "topology/machine/topology.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,14 +89,7 @@ static enum tess_status plan_profile(struct tess__plan *plan)
 
 static enum tess_status plan_read_cluster(struct tess__plan *plan)
 {
-    const struct tess_topology_options options = {0};
-    struct tess_topology *topology = NULL;
-    const char *base = strrchr(plan->given->cluster, '/');
-    TESS_TRY(tess_topology_read(plan->given->cluster, TESS_TOPOLOGY_AUTO, &options, &topology));
-    const enum tess_status status = tess_cluster_of_topology(
-        topology, base != NULL ? base + 1 : plan->given->cluster, &plan->cluster);
-    tess_topology_free(topology);
-    TESS_TRY(status);
+    TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster));
     if (plan->given->ranks > plan->cluster.ranks)
         TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
                   plan->given->cluster, plan->cluster.ranks);

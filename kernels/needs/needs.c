@@ -6,13 +6,6 @@
 
 #include "kernel_open.h"
 
-size_t tess__cuda_column_sum_bytes(enum tess_dtype dtype, int64_t leaves, int64_t leaf_rows,
-                                   int64_t n)
-{
-    const struct columns_shape s = columns_shape_of(leaves, leaf_rows, n, rows_piece(dtype));
-    return (size_t)(leaves * (s.slabs + 1) * n) * sizeof(float);
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Lines of all images are blocks in x, of which a grid has 2^31 - 1; pieces of a line are threads
