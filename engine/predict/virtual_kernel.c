@@ -351,15 +351,26 @@ static void virtual_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int6
     }
 VIRTUAL_ARRAYS(gelu_forward, kernel_math, 2, const void *x, void *y)
 VIRTUAL_ARRAYS(gelu_backward, kernel_math, 3, const void *x, const void *dy, void *dx)
-VIRTUAL_ARRAYS(swiglu_forward, kernel_math, 3, const void *gate, const void *up, void *y)
-VIRTUAL_ARRAYS(swiglu_backward, kernel_math, 5, const void *gate, const void *up, const void *dy,
-               void *dgate, void *dup)
 VIRTUAL_ARRAYS(relu_forward, kernel_arrays, 2, const void *x, void *y)
 VIRTUAL_ARRAYS(relu_backward, kernel_arrays, 3, const void *y, const void *dy, void *dx)
 VIRTUAL_ARRAYS(add, kernel_arrays, 3, const void *a, const void *b, void *y)
 VIRTUAL_ARRAYS(dropout, kernel_math, 2, float rate, const uint64_t key[2], uint64_t first,
                const void *x, void *y)
 VIRTUAL_ARRAYS(count_zeros, kernel_arrays, 1, const void *x, double *sum)
+
+static void virtual_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                                   int64_t width, int64_t stride, const void *gate, const void *up,
+                                   void *y)
+{
+    kernel_math(kernel, dtype, rows * width, 3);
+}
+
+static void virtual_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                                    int64_t width, int64_t stride, const void *gate, const void *up,
+                                    const void *dy, void *dgate, void *dup)
+{
+    kernel_math(kernel, dtype, rows * width, 5);
+}
 
 static void virtual_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                              int64_t classes, int64_t stride, const void *logits, float *max,
@@ -641,6 +652,7 @@ struct tess_kernel_ops virtual_kernel(const struct tess_kernel_ops *real)
                                   .state_size = sizeof(struct virtual_rank *),
                                   .host_memory = real->host_memory,
                                   .far_memory = real->far_memory,
+                                  .stacks = real->stacks,
                                   .supports = real->supports,
                                   .op_needs =
                                       real->op_needs != NULL ? real->op_needs : kernel_op_needs,

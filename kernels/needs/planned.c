@@ -85,6 +85,7 @@ static const struct tess_kernel_ops planned_kernel = {
     .name = "cuda",
     .summary = "NVIDIA GPUs, planned only",
     .far_memory = true,
+    .stacks = true,
     .supports = tess__cuda_supports,
     .choose = planned_choose,
     .alloc = planned_alloc,
