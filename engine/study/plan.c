@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "config/registry.h"
+#include "predict/calibrate.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
 #include "text/text.h"
@@ -19,6 +20,10 @@ static const struct tess_option plan_option_table[] = {
     {"device", TESS_OPTION_STRING, PLAN_FIELD(device), "h100-80", 0, 0, NULL,
      "device of a rank: h100-80, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks on this "
      "host; or a file of figures"},
+    {"calibrate", TESS_OPTION_STRING, PLAN_FIELD(calibrate), "", 0, 0, NULL,
+     "measure the processor of this host, in less than a minute in which it should do nothing "
+     "else, "
+     "write its figures to this file, and plan for it; later --device FILE takes them"},
     {"cluster", TESS_OPTION_STRING, PLAN_FIELD(cluster), "", 0, 0, NULL,
      "file that describes hosts and network, in any format that tessera topo reads; empty: hosts "
      "of eight devices as they are sold"},
@@ -44,7 +49,8 @@ static const struct tess_option plan_option_table[] = {
 
 static const char plan_usage[] =
     "usage: tessera plan CONFIG (--ranks N --device NAME | --cluster FILE) [--memory SIZE]\n"
-    "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n\n"
+    "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n"
+    "                    [--calibrate FILE.yaml]\n\n"
     "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
     "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
     "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
@@ -59,19 +65,38 @@ static const char plan_usage[] =
     "  tessera plan configs/models/llama-8b.yaml --ranks 64 --device h100-80 --batch-size 512\n"
     "  tessera plan configs/models/gpt2-124m.yaml --ranks 8 --device a100-80 --tokens 1e10 \\\n"
     "               --price 1.8 --out best.yaml\n"
-    "  tessera plan configs/models/tiny-gpt.yaml --ranks 4 --device cpu\n";
+    "  tessera plan configs/models/tiny-gpt.yaml --ranks 4 --device cpu\n"
+    "  tessera plan configs/models/tiny-gpt.yaml --ranks 2 --calibrate host.yaml\n";
 
 /* ---- what it is for -------------------------------------------------------------------------- */
 
+/* Seconds of measuring, so that with what comes before and after it is less than a minute. */
+#define PLAN_CALIBRATE_S 40
+
+/* What this build lacks on the host is computed by the reference. */
+static const char *plan_host_kernel(void)
+{
+    return tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] != '\0' ? "cpu" : "ref";
+}
+
+static enum tess_status plan_calibrate(struct tess__plan *plan)
+{
+    const struct tess_kernel_ops *ops;
+    TESS_TRY(tess_file_check(plan->given->calibrate, TESS_FILE_TEXT, "--calibrate"));
+    TESS_TRY(tess_registry_get_kernel(plan_host_kernel(), &ops));
+    TESS_TRY(tess_profile_calibrate(ops, "measured", PLAN_CALIBRATE_S, &plan->profile));
+    return tess_profile_write(&plan->profile, plan->given->calibrate);
+}
+
 static enum tess_status plan_profile(struct tess__plan *plan)
 {
+    if (plan->given->calibrate[0] != '\0')
+        return plan_calibrate(plan);
     const struct tess_profile *known = tess_profile_find(plan->given->device);
     if (known != NULL) {
         plan->profile = *known;
-        /* What this build lacks on the host is computed by the reference. */
-        if (strcmp(known->kernel, "cpu") == 0 &&
-            tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] == '\0')
-            memcpy(plan->profile.kernel, "ref", sizeof("ref"));
+        if (strcmp(known->kernel, "cpu") == 0)
+            memcpy(plan->profile.kernel, plan_host_kernel(), sizeof("cpu"));
         return TESS_OK;
     }
     if (strchr(plan->given->device, '.') == NULL && strchr(plan->given->device, '/') == NULL) {
@@ -108,7 +133,13 @@ static enum tess_status plan_cluster(struct tess__plan *plan)
         return plan_read_cluster(plan);
     if (strcmp(plan->profile.kernel, "cuda") == 0)
         return tess_cluster_of_device(plan->profile.name, ranks, &plan->cluster);
-    tess_cluster_of_host(ranks, plan->profile.bytes_per_s / PLAN_COPY_PASSES, &plan->cluster);
+    const struct tess_profile *profile = &plan->profile;
+    const bool measured = profile->copy_bytes_per_s > 0;
+    tess_cluster_of_host(
+        ranks, measured ? profile->copy_bytes_per_s : profile->bytes_per_s / PLAN_COPY_PASSES,
+        &plan->cluster);
+    if (measured) /* between two ranks: the call and one hop */
+        plan->cluster.call_s = plan->cluster.host_hop_s = profile->call_s / 2;
     return TESS_OK;
 }
 

@@ -54,7 +54,7 @@ struct tess__plan_rejected {
 };
 
 struct tess__plan_options {
-    const char *cluster, *device, *memory, *precisions, *json, *out;
+    const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out;
     int64_t ranks, top, choose;
     double tokens, price;
 };
