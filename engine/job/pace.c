@@ -11,6 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Two steps in a row that take so much longer begin short windows, which go on for so many of them
+ * and so long. */
+#define PACE_LONGER       1.5
+#define PACE_SOON_WINDOWS 4
+#define PACE_SOON_S       1.0
+
 static int pace_compare(const void *a, const void *b)
 {
     const float left = *(const float *)a, right = *(const float *)b;
@@ -63,6 +69,14 @@ void tess__pace_close(struct tess__pace *pace)
     pace->on = false;
 }
 
+/* What has gone to each rank so far; NAN: not counted. */
+static void pace_read_links(const struct tess__pace *pace, struct tess_transport_link *link)
+{
+    for (int32_t r = 0; r < pace->rank->rank_count; r++)
+        if (!tess_comm_net_link(pace->comm, r, &link[r]))
+            link[r].busy_s = NAN;
+}
+
 static void pace_begin(struct tess__pace *pace, const double *wait_s, const uint64_t *sent_bytes)
 {
     pace->began = true;
@@ -71,32 +85,64 @@ static void pace_begin(struct tess__pace *pace, const double *wait_s, const uint
     pace->delay_s = pace_delay_s(pace);
     memcpy(pace->wait_s, wait_s, sizeof(pace->wait_s));
     memcpy(pace->sent_bytes, sent_bytes, sizeof(pace->sent_bytes));
-    for (int32_t r = 0; r < pace->rank->rank_count; r++)
-        if (!tess_comm_net_link(pace->comm, r, &pace->link[r]))
-            pace->link[r].busy_s = NAN;
+    pace_read_links(pace, pace->link);
 }
 
-static enum tess_status pace_send_links(const struct tess__pace *pace)
+/* What has gone to each rank since `from`, `steps` steps ago. */
+static enum tess_status pace_send_links(const struct tess__pace *pace,
+                                        const struct tess_transport_link *from, int32_t steps,
+                                        struct tess__run_links links)
 {
-    struct tess__run_links links = {.window = pace->now.window};
     for (int32_t r = 0; r < pace->rank->rank_count; r++) {
         struct tess_transport_link link;
-        if (isnan(pace->link[r].busy_s) || !tess_comm_net_link(pace->comm, r, &link) ||
-            link.sent_bytes == pace->link[r].sent_bytes)
+        if (isnan(from[r].busy_s) || !tess_comm_net_link(pace->comm, r, &link) ||
+            link.sent_bytes == from[r].sent_bytes)
             continue;
         links.link[links.count].peer = r;
         links.link[links.count].bytes =
-            (float)(link.sent_bytes - pace->link[r].sent_bytes) / TESS__PACE_STEPS;
-        links.link[links.count++].busy_s =
-            (float)(link.busy_s - pace->link[r].busy_s) / TESS__PACE_STEPS;
+            (float)(link.sent_bytes - from[r].sent_bytes) / (float)steps;
+        links.link[links.count++].busy_s = (float)(link.busy_s - from[r].busy_s) / (float)steps;
         if (links.count < TESS__PACE_LINKS)
             continue;
         TESS_TRY(tess__rank_send(pace->rank, TESS__RUN_LINKS, &links, sizeof(links)));
         links.count = 0;
     }
-    if (links.count == 0)
+    links.last = links.since > 0;
+    if (links.count == 0 && !links.last)
         return TESS_OK;
     return tess__rank_send(pace->rank, TESS__RUN_LINKS, &links, sizeof(links));
+}
+
+/* Short windows, while steps take longer than in the window before. */
+static enum tess_status pace_soon(struct tess__pace *pace, int64_t counted, int64_t step,
+                                  double total_s)
+{
+    struct tess__pace_soon *soon = &pace->soon;
+    const bool longer = soon->usual_s > 0 && total_s > PACE_LONGER * soon->usual_s;
+    soon->row = longer ? soon->row + 1 : 0;
+    if (soon->row == 2 && !soon->on) {
+        soon->on = true;
+        soon->since = step - 1;
+        soon->windows = 0;
+        soon->lasts_s = 0;
+    }
+    soon->total_s += total_s;
+    if (!soon->on || counted % TESS__PACE_SOON != 0)
+        return TESS_OK;
+    if (soon->began) {
+        const struct tess__run_links links = {.window = counted / TESS__PACE_SOON,
+                                              .since = soon->since,
+                                              .step = step,
+                                              .step_s = (float)soon->total_s / TESS__PACE_SOON};
+        TESS_TRY(pace_send_links(pace, soon->link, TESS__PACE_SOON, links));
+        soon->windows++;
+        soon->lasts_s += soon->total_s;
+    }
+    soon->on = soon->began = soon->windows < PACE_SOON_WINDOWS || soon->lasts_s < PACE_SOON_S;
+    soon->total_s = 0;
+    if (soon->began)
+        pace_read_links(pace, soon->link);
+    return TESS_OK;
 }
 
 static float pace_mean(const float *value)
@@ -127,7 +173,9 @@ static enum tess_status pace_send(struct tess__pace *pace, int64_t step, const d
         now->sent_bytes[axis] =
             (float)(sent_bytes[axis] - pace->sent_bytes[axis]) / TESS__PACE_STEPS;
     }
-    TESS_TRY(pace_send_links(pace));
+    pace->soon.usual_s = now->step_s;
+    TESS_TRY(pace_send_links(pace, pace->link, TESS__PACE_STEPS,
+                             (struct tess__run_links){.window = now->window}));
     return tess__rank_send(pace->rank, TESS__RUN_PACE, now, sizeof(*now));
 }
 
@@ -153,6 +201,7 @@ enum tess_status tess__pace_step(struct tess__pace *pace, int64_t counted, int64
             (float)(own_s - times->data_s - compute_s - times->optim_s);
     }
     pace->worked_s = worked_s;
+    TESS_TRY(pace_soon(pace, counted, step, total_s));
     if (counted % TESS__PACE_STEPS != 0)
         return TESS_OK;
     if (pace->began && pace->used == TESS__PACE_STEPS)

@@ -1,7 +1,10 @@
 /*
  * How long each rank's own part of the steps takes. A rank keeps the times of its last steps and
  * sends them to the launcher every TESS__PACE_STEPS steps, together with what the kernel has
- * counted of its connections: no rank waits for another one, and a step has no message more.
+ * counted of its connections: no rank waits for another one, and a step has no message more. Where
+ * two steps in a row take much longer than those of the window before, it sends what the kernel has
+ * counted after TESS__PACE_SOON steps, for a while: a link that became slow is found by that
+ * (slow_net.h). Other steps cost a comparison.
  */
 #ifndef TESSERA_JOB_PACE_H
 #define TESSERA_JOB_PACE_H
@@ -10,6 +13,7 @@
 #include "job/run.h"
 
 #define TESS__PACE_STEPS 20
+#define TESS__PACE_SOON  5 /* divides it */
 
 /* Parts of a step that are a rank's own. COMPUTE: forward and backward. OTHER: what is none of the
  * others, such as what is done between steps. */
@@ -40,6 +44,10 @@ struct tess__run_pace {
 #define TESS__PACE_LINKS 16
 struct tess__run_links {
     int64_t window;
+    int64_t since; /* 0; else a window of TESS__PACE_SOON steps: the first step that took longer */
+    int64_t step;  /* of such a window: its last step; seconds of a step, the mean */
+    float step_s;
+    int32_t last; /* of such a window: it has no more messages */
     int32_t count;
     struct {
         int32_t peer;
@@ -66,6 +74,15 @@ struct tess__pace {
     double worked_s; /* by its main thread, when the latest step ended */
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
+    struct tess__pace_soon {
+        double usual_s; /* median of a step in the latest window; 0: none so far */
+        int32_t row;    /* steps in a row that took much longer */
+        int64_t since;  /* the first of them */
+        bool on, began; /* short windows are to be sent; one is under way */
+        int32_t windows;
+        double lasts_s, total_s; /* of all of them, and of this one */
+        struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
+    } soon;
 };
 
 /* In the rank's thread; the arguments are borrowed. */

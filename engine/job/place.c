@@ -352,6 +352,7 @@ void tess__placed_close(struct tess__placement *placed)
         return;
     if (placed->graph_fd > 0)
         close(placed->graph_fd);
+    tess_topology_free(placed->topology);
     free(placed->text);
     free(placed);
 }

@@ -51,6 +51,9 @@ struct tess__placement {
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
     bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
     char line[400];                     /* process 0: what was found and decided; "": nothing */
+    /* Process 0, of a job on several hosts: the network by which ranks were placed, device r is
+     * that of rank r; NULL: not known. */
+    struct tess_topology *topology;
     char *text; /* process 0: why each rank is where it is, malloc'd; NULL: nothing */
 };
 

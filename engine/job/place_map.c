@@ -154,6 +154,20 @@ static void map_write_line(const struct tess__processes *job, const struct tess_
              ask->axis[axis].name, (int)natural_hops, gain);
 }
 
+/* The topology of the ranks alone, for those who look for what is slow in it. */
+static enum tess_status map_keep(const struct tess__processes *job, struct tess_topology *topology,
+                                 const int32_t *device, const int32_t *process,
+                                 struct tess__placement *placed)
+{
+    int32_t keep[TESS_WORLD_RANKS_MAX];
+
+    for (int32_t r = 0; r < job->count; r++)
+        keep[r] = device[process[r]];
+    TESS_TRY(tess_topology_select(topology, keep, job->count));
+    placed->topology = topology;
+    return TESS_OK;
+}
+
 /* ---- the map --------------------------------------------------------------------------------- */
 
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
@@ -172,7 +186,10 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
         memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
         map_write_line(job, topology, &ask, &map, source, run->placed);
     }
+    if (status == TESS_OK && job->host_count > 1)
+        status = map_keep(job, topology, device, process_out, run->placed);
     tess_map_free(&map);
-    tess_topology_free(topology);
+    if (run->placed->topology == NULL)
+        tess_topology_free(topology);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "run/slow.h"
 
 #include "run/record.h"
+#include "run/slow_net.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -30,6 +31,7 @@ struct slow_link {
     int64_t window;      /* of these; -1: none */
     struct tess__slow_link seen;
     struct slow_state state;
+    bool quiet;              /* reported as a part of the network that slow_net.h has named */
     float first[SLOW_FIRST]; /* bytes per second */
     int32_t first_count;
     double usual; /* their median; 0: not known so far */
@@ -63,7 +65,9 @@ struct tess__slow {
     float scratch[SLOW_RANKS * SLOW_RANKS];
     struct slow_state *changed[SLOW_RANKS + SLOW_RANKS * SLOW_RANKS]; /* to be reported */
     int32_t change_count, change_next;
-    char text[512];
+    struct tess__slow_net *net;
+    bool net_changed; /* to be reported */
+    char text[1024];
 };
 
 const char *const tess__slow_cause_name[TESS__SLOW_CAUSES] = {
@@ -300,6 +304,9 @@ static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *sp
                      seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
     if (!slow_note(slow, &link->state, bad, TESS__PACE_STEPS * step_s))
         return;
+    link->quiet = link->quiet || (bad && tess__slow_net_covers(slow->net, speed->from, speed->to));
+    slow->change_count -= link->quiet;
+    link->quiet = link->quiet && bad;
     seen->slow = bad;
     seen->since = link->state.since;
 }
@@ -315,8 +322,12 @@ static void slow_judge_links(struct tess__slow *slow)
             slow->speed[slow->speed_count++] = (struct slow_speed){
                 link->kind, from, to, link->busy_s > 0 ? link->bytes / link->busy_s : 0};
         }
-    for (int32_t i = 0; i < slow->speed_count; i++)
-        slow_judge_link(slow, &slow->speed[i]);
+    for (int32_t i = 0; i < slow->speed_count; i++) {
+        const struct slow_speed *speed = &slow->speed[i];
+        slow_judge_link(slow, speed);
+        tess__slow_net_learn(slow->net, speed->from, speed->to, speed->bytes_per_s);
+    }
+    slow->net_changed = tess__slow_net_over(slow->net, slow->step - TESS__PACE_STEPS + 1);
 }
 
 struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *const *host)
@@ -326,6 +337,11 @@ struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *con
         return NULL;
     slow->mesh = *mesh;
     slow->host = host;
+    slow->net = tess__slow_net_open(mesh->rank_count, host);
+    if (slow->net == NULL) {
+        free(slow);
+        return NULL;
+    }
     for (int32_t from = 0; from < mesh->rank_count; from++)
         for (int32_t to = 0; to < mesh->rank_count; to++) {
             struct slow_link *link = &slow->link[from][to];
@@ -339,8 +355,16 @@ struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *con
     return slow;
 }
 
+enum tess_status tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology)
+{
+    return tess__slow_net_know(slow->net, topology);
+}
+
 void tess__slow_close(struct tess__slow *slow)
 {
+    if (slow == NULL)
+        return;
+    tess__slow_net_close(slow->net);
     free(slow);
 }
 
@@ -380,8 +404,11 @@ bool tess__slow_take(struct tess__slow *slow, const struct tess__message *messag
     struct tess__run_links links;
     if (message->kind == TESS__RUN_LINKS) {
         memcpy(&links, message->payload, sizeof(links));
-        slow_take_links(slow, message->rank, &links);
-        return false;
+        if (links.since == 0)
+            slow_take_links(slow, message->rank, &links);
+        else
+            slow->net_changed = tess__slow_net_take(slow->net, message->rank, &links);
+        return slow->net_changed;
     }
     memcpy(&rank->pace, message->payload, sizeof(rank->pace));
     rank->here = true;
@@ -442,6 +469,11 @@ static const char *slow_link_text(struct tess__slow *slow, const struct tess__sl
 
 const char *tess__slow_next(struct tess__slow *slow)
 {
+    if (slow->net_changed) {
+        slow->net_changed = false;
+        tess__slow_net_text(slow->net, slow->text, sizeof(slow->text));
+        return slow->text;
+    }
     if (slow->change_next == slow->change_count)
         return NULL;
     const struct slow_state *state = slow->changed[slow->change_next++];
@@ -467,6 +499,11 @@ const struct tess__slow_rank *tess__slow_rank_of(const struct tess__slow *slow, 
     return &slow->rank[rank].seen;
 }
 
+const struct tess__slow_net_found *tess__slow_network(const struct tess__slow *slow)
+{
+    return tess__slow_net_found(slow->net);
+}
+
 bool tess__slow_link_of(const struct tess__slow *slow, int32_t number,
                         struct tess__slow_link *link_out)
 {
@@ -482,7 +519,7 @@ int32_t tess__slow_count(const struct tess__slow *slow)
     for (int32_t r = 0; r < slow->mesh.rank_count; r++) {
         count += slow->rank[r].seen.late;
         for (int32_t to = 0; to < slow->mesh.rank_count; to++)
-            count += slow->link[r][to].seen.slow;
+            count += slow->link[r][to].seen.slow || tess__slow_net_covers(slow->net, r, to);
     }
     return count;
 }

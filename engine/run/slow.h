@@ -22,6 +22,9 @@
  * Where only some steps are late, as with steps shorter than what disturbs them, the means of
  * windows are compared in the same way: a rank is late if it is in SLOW_OF_WINDOW of the last 20.
  *
+ * What becomes slow at once is found sooner, and traced to the link or the host behind it:
+ * slow_net.h.
+ *
  * False alarms: where chance alone decides which rank is the later one, and steps are independent,
  * a rank is late in a step with p <= 1/2, and in a window with the upper tail of Bin(20, p) at 18:
  * 2.0e-4 for p = 1/2, 1.6e-9 for 1/4; that for each of the four comparisons. Steps below
@@ -30,7 +33,7 @@
 #ifndef TESSERA_RUN_SLOW_H
 #define TESSERA_RUN_SLOW_H
 
-#include "job/pace.h"
+#include "run/slow_net.h"
 
 #include <jansson.h>
 
@@ -72,11 +75,13 @@ struct tess__slow_link {
 
 /* host [mesh->rank_count] names, borrowed. NULL without memory. */
 struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *const *host);
-void tess__slow_close(struct tess__slow *slow);
+/* Device r of the topology, which is borrowed, is that of rank r. */
+enum tess_status tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology);
+void tess__slow_close(struct tess__slow *slow); /* NULL is allowed */
 
 /*
  * Keep a TESS__RUN_PACE or TESS__RUN_LINKS message. True when it makes a window whole; then the
- * functions below are about that window.
+ * functions below are about that window. Also true where a part of the network became slow.
  */
 bool tess__slow_take(struct tess__slow *slow, const struct tess__message *message);
 
@@ -89,6 +94,7 @@ const struct tess__slow_rank *tess__slow_rank_of(const struct tess__slow *slow, 
 /* Links that carried bytes: link 0, 1, ... until false. */
 bool tess__slow_link_of(const struct tess__slow *slow, int32_t number,
                         struct tess__slow_link *link_out);
+const struct tess__slow_net_found *tess__slow_network(const struct tess__slow *slow);
 int32_t tess__slow_count(const struct tess__slow *slow); /* of ranks and links that are slow now */
 
 /* {"pace": {...}}; a new reference, NULL when out of memory. (slow_record.c) */

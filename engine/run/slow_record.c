@@ -37,6 +37,18 @@ static json_t *record_link(const struct tess__slow_link *link)
         link->slow ? json_integer((json_int_t)link->since) : json_null());
 }
 
+/* NULL where nothing is named: there is no field then. */
+static json_t *record_network(const struct tess__slow_net_found *found)
+{
+    if (found->name == NULL)
+        return NULL;
+    return json_pack("{s:s, s:I, s:i, s:o, s:o, s:o}", "name", found->name, "since",
+                     (json_int_t)found->since, "pairs", found->pairs, "bytes_per_s",
+                     tess__json_number(found->bytes_per_s), "usual_bytes_per_s",
+                     tess__json_number(found->usual_per_s), "late_s",
+                     tess__json_number(found->late_s));
+}
+
 json_t *tess__slow_record(const struct tess__slow *slow, const struct tess_mesh *mesh,
                           const char *const *host)
 {
@@ -46,6 +58,7 @@ json_t *tess__slow_record(const struct tess__slow *slow, const struct tess_mesh 
         json_array_append_new(ranks, record_rank(tess__slow_rank_of(slow, r), r, host[r]));
     for (int32_t i = 0; links && tess__slow_link_of(slow, i, &link); i++)
         json_array_append_new(links, record_link(&link));
-    return json_pack("{s:{s:I, s:i, s:o, s:o}}", "pace", "step", (json_int_t)tess__slow_step(slow),
-                     "steps", TESS__PACE_STEPS, "ranks", ranks, "links", links);
+    return json_pack("{s:{s:I, s:i, s:o, s:o, s:o*}}", "pace", "step",
+                     (json_int_t)tess__slow_step(slow), "steps", TESS__PACE_STEPS, "ranks", ranks,
+                     "links", links, "network", record_network(tess__slow_network(slow)));
 }

@@ -160,9 +160,9 @@ static enum tess_status train_show_saved(struct train *train, const struct tess_
     return TESS_OK;
 }
 
-static enum tess_status train_write_pace(struct train *train)
+static enum tess_status train_write_pace(struct train *train, bool changed)
 {
-    if (!train->slow || tess__slow_step(train->slow) == train->pace_step)
+    if (!train->slow || (tess__slow_step(train->slow) == train->pace_step && !changed))
         return TESS_OK;
     train->pace_step = tess__slow_step(train->slow);
     train->pace_s = tess_clock_s();
@@ -185,7 +185,7 @@ static enum tess_status train_take_pace(struct train *train, const struct tess__
     tess__prometheus_pace(train->prometheus, train->slow, train->host);
     if (!changed && tess_clock_s() < train->pace_s + TRAIN_PACE_S)
         return TESS_OK;
-    return train_write_pace(train);
+    return train_write_pace(train, changed);
 }
 
 static enum tess_status train_message(void *context, const struct tess__message *message)
@@ -427,7 +427,7 @@ static enum tess_status train_open_slow(struct train *train)
     train->slow = tess__slow_open(&run->config->mesh, train->host);
     if (!train->slow)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the pace of %d ranks", run->rank_count);
-    return TESS_OK;
+    return run->placed->topology ? tess__slow_know(train->slow, run->placed->topology) : TESS_OK;
 }
 
 /* Where a process that is lost is not the end of the training. */
@@ -466,7 +466,7 @@ static enum tess_status train_launch(struct train *train)
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
-    TESS_KEEP(status, train_write_pace(train));
+    TESS_KEEP(status, train_write_pace(train, false));
     if (train->failed[0] && train->flight)
         tess__status_report_failure(train->run.config->run.run, train->failed);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
