@@ -120,9 +120,10 @@ static enum tess_status pace_soon(struct tess__pace *pace, int64_t counted, int6
     struct tess__pace_soon *soon = &pace->soon;
     const bool longer = soon->usual_s > 0 && total_s > PACE_LONGER * soon->usual_s;
     soon->row = longer ? soon->row + 1 : 0;
+    if (soon->row == 2)
+        soon->since = step - 1;
     if (soon->row == 2 && !soon->on) {
         soon->on = true;
-        soon->since = step - 1;
         soon->windows = 0;
         soon->lasts_s = 0;
     }
@@ -131,7 +132,8 @@ static enum tess_status pace_soon(struct tess__pace *pace, int64_t counted, int6
         return TESS_OK;
     if (soon->began) {
         const struct tess__run_links links = {.window = counted / TESS__PACE_SOON,
-                                              .since = soon->since,
+                                              .since = soon->row > 0 ? step - soon->row + 1
+                                                                     : soon->since,
                                               .step = step,
                                               .step_s = (float)soon->total_s / TESS__PACE_SOON};
         TESS_TRY(pace_send_links(pace, soon->link, TESS__PACE_SOON, links));

@@ -44,7 +44,7 @@ struct tess__run_pace {
 #define TESS__PACE_LINKS 16
 struct tess__run_links {
     int64_t window;
-    int64_t since; /* 0; else a window of TESS__PACE_SOON steps: the first step that took longer */
+    int64_t since; /* 0; else a window of TESS__PACE_SOON steps: since when steps take longer */
     int64_t step;  /* of such a window: its last step; seconds of a step, the mean */
     float step_s;
     int32_t last; /* of such a window: it has no more messages */
@@ -77,7 +77,7 @@ struct tess__pace {
     struct tess__pace_soon {
         double usual_s; /* median of a step in the latest window; 0: none so far */
         int32_t row;    /* steps in a row that took much longer */
-        int64_t since;  /* the first of them */
+        int64_t since;  /* the first of them, the last time that there were two */
         bool on, began; /* short windows are to be sent; one is under way */
         int32_t windows;
         double lasts_s, total_s; /* of all of them, and of this one */

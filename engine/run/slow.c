@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOW_SHARE     0.1 /* of a step without the lateness */
-#define SLOW_LINK      0.5 /* of the usual speed */
-#define SLOW_LEAST_S   2.0 /* so long, in whole windows, before it is reported or is over */
-#define SLOW_OF_WINDOW 18  /* steps of TESS__PACE_STEPS */
-#define SLOW_FIRST     5   /* windows that tell what is usual */
+#define SLOW_SHARE     0.1  /* of a step without the lateness */
+#define SLOW_LINK      0.5  /* of the usual speed */
+#define SLOW_BYTES     0.05 /* of the busiest link's: with less, a link's speed is not judged */
+#define SLOW_LEAST_S   2.0  /* so long, in whole windows, before it is reported or is over */
+#define SLOW_OF_WINDOW 18   /* steps of TESS__PACE_STEPS */
+#define SLOW_FIRST     5    /* windows that tell what is usual */
 #define SLOW_RANKS     TESS_WORLD_RANKS_MAX
 
 /* How long something has been as it is now. */
@@ -62,6 +63,7 @@ struct tess__slow {
         float bytes_per_s; /* 0: not known */
     } speed[SLOW_RANKS * SLOW_RANKS];
     int32_t speed_count;
+    float most_bytes; /* of a link between hosts, in this window */
     float scratch[SLOW_RANKS * SLOW_RANKS];
     struct slow_state *changed[SLOW_RANKS + SLOW_RANKS * SLOW_RANKS]; /* to be reported */
     int32_t change_count, change_next;
@@ -300,7 +302,8 @@ static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *sp
     seen->busy_s = link->busy_s;
     seen->late_s = usual > 0 ? fmax(0, link->busy_s - link->bytes / usual) : 0;
     slow_learn(link->first, &link->first_count, &link->usual, rate);
-    const bool bad = !link->here && seen->score <= SLOW_LINK &&
+    const bool bad = !link->here && link->bytes >= SLOW_BYTES * slow->most_bytes &&
+                     seen->score <= SLOW_LINK &&
                      seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
     if (!slow_note(slow, &link->state, bad, TESS__PACE_STEPS * step_s))
         return;
@@ -314,11 +317,14 @@ static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *sp
 static void slow_judge_links(struct tess__slow *slow)
 {
     slow->speed_count = 0;
+    slow->most_bytes = 0;
     for (int32_t from = 0; from < slow->mesh.rank_count; from++)
         for (int32_t to = 0; to < slow->mesh.rank_count; to++) {
             const struct slow_link *link = &slow->link[from][to];
             if (link->window != slow->window)
                 continue;
+            if (!link->here)
+                slow->most_bytes = fmaxf(slow->most_bytes, link->bytes);
             slow->speed[slow->speed_count++] = (struct slow_speed){
                 link->kind, from, to, link->busy_s > 0 ? link->bytes / link->busy_s : 0};
         }

@@ -8,7 +8,8 @@
  *     link   bytes per second, while any were under way, with the median of the other links of its
  *            kind (axis, distance along it, within a host or not), or with its own first windows,
  *            whichever is faster. Within a host this is shown and not judged: what varies there is
- *            when both ranks have a processor
+ *            when both ranks have a processor. Nor is a link with less than a twentieth of the
+ *            busiest one's bytes: how long small messages are under way is no speed
  *
  * The same is done with the time in which a rank's main thread was on a processor: on a machine
  * that has other work to do it shows what the own time, with its random waits for a processor,

@@ -14,7 +14,7 @@
 #define NET_SHARE   0.1  /* of a step without the lateness */
 #define NET_SLOW    0.5  /* of the usual speed */
 #define NET_FAST    0.75 /* of the usual speed */
-#define NET_BYTES   0.1  /* of the busiest pair's */
+#define NET_BYTES   0.05 /* of the busiest pair's */
 #define NET_ROW     2    /* short windows */
 #define NET_LEAST_S 0.5
 #define NET_FIRST   5 /* windows of 20 steps that tell what is usual, at most */
@@ -26,6 +26,7 @@ struct net_pair {
     int64_t window;               /* of these */
     int32_t row;                  /* short windows in a row in which it was slow */
     double lasts_s;               /* these */
+    int64_t since;                /* by the first of them */
     bool fast, slow;              /* in the short window; slow for long enough */
     bool covered;                 /* part of what was named */
     float first[NET_FIRST], rate; /* bytes per second; rate: of the latest window of 20 steps */
@@ -249,14 +250,16 @@ static void net_name_hosts(struct tess__slow_net *net)
 static void net_see(const struct tess__slow_net *net, struct net_pair *pair, float most_bytes)
 {
     const double rate = pair->busy_s > 0 ? pair->bytes / pair->busy_s : 0;
-    const bool known = pair->window == net->window && rate > 0 && pair->usual > 0;
+    const bool known = pair->window == net->window && rate > 0 && pair->usual > 0 &&
+                       pair->bytes >= NET_BYTES * most_bytes;
     const double late_s = known ? pair->busy_s - pair->bytes / pair->usual : 0;
     const bool slow = known && rate <= NET_SLOW * pair->usual &&
                       late_s >= NET_SHARE / (1 + NET_SHARE) * net->step_s;
     pair->row = slow ? pair->row + 1 : 0;
+    pair->since = pair->row > 1 ? pair->since : net->since;
     pair->lasts_s = slow ? pair->lasts_s + TESS__PACE_SOON * net->step_s : 0;
     pair->slow = pair->row >= NET_ROW && pair->lasts_s >= NET_LEAST_S && !pair->covered;
-    pair->fast = known && rate >= NET_FAST * pair->usual && pair->bytes >= NET_BYTES * most_bytes;
+    pair->fast = known && rate >= NET_FAST * pair->usual;
 }
 
 /* The figures of the slow pairs, which are part of it from here on. */
@@ -265,11 +268,12 @@ static void net_find(struct tess__slow_net *net)
     float rate[NET_RANKS * NET_RANKS], usual[NET_RANKS * NET_RANKS];
     struct tess__slow_net_found *found = &net->found;
     struct net_pair *pair;
-    *found = (struct tess__slow_net_found){.name = net->name, .since = net->since};
+    *found = (struct tess__slow_net_found){.name = net->name, .since = INT64_MAX};
     for (int32_t at = -1; (pair = net_next(net, &at));) {
         if (!pair->slow)
             continue;
         pair->covered = true;
+        found->since = pair->since < found->since ? pair->since : found->since;
         rate[found->pairs] = pair->bytes / pair->busy_s;
         usual[found->pairs++] = (float)pair->usual;
         found->late_s = fmax(found->late_s, pair->busy_s - pair->bytes / pair->usual);

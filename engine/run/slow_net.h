@@ -8,7 +8,10 @@
  *             is enough. Windows in which it has half of that do not count
  *     slow    half of the usual speed or less, and the time which that costs makes the steps 10 %
  *             longer, in NET_ROW short windows in a row that last for NET_LEAST_S together
- *     fast    three quarters of the usual speed, with a tenth of the busiest pair's bytes
+ *     fast    three quarters of the usual speed
+ *
+ * Pairs with less than a twentieth of the busiest one's bytes are neither: how long small messages
+ * are under way is no speed.
  *
  * The cause is a link of the network that is on the ways of all slow pairs, and on the way of no
  * fast one, by the topology that ranks were placed by. Where that leaves none, or no topology is

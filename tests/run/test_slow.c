@@ -327,6 +327,59 @@ static void test_names_link(void **state)
     tess__slow_close(c.slow);
 }
 
+/* Small messages wait behind those of others: their time is no speed of the link. */
+static void test_small_messages(void **state)
+{
+    struct case_ c = case_open(4, 1);
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        give_links(&c, 1);
+        give_link(&c, 1, 2, 800, 0.02);
+        window(&c, STEP_S, -1, NULL);
+        assert_string_equal(c.text, "");
+    }
+    tess__slow_close(c.slow);
+}
+
+/* 0 and 2 are what is between the hosts, and slow down at once: by short windows that is named
+ * together, and not again pair by pair. */
+static void test_names_network_once(void **state)
+{
+    struct case_ c = case_open(4, 1);
+    struct tess__message message = {.kind = TESS__RUN_LINKS};
+    (void)state;
+    give_links(&c, 1);
+    window(&c, STEP_S, -1, NULL);
+    for (int w = 5; w < 7; w++)
+        for (int32_t r = 0; r < 4; r++) {
+            struct tess__run_links links = {.window = w, .since = 23, .last = 1, .count = 1};
+            links.step_s = (float)STEP_S;
+            links.link[0].peer = (r + 2) % 4;
+            links.link[0].bytes = 1e6F;
+            links.link[0].busy_s = 0.1F;
+            message.rank = r;
+            memcpy(message.payload, &links, sizeof(links));
+            assert_true(tess__slow_take(c.slow, &message) == (w == 6 && r == 3));
+        }
+    assert_string_equal(
+        tess__slow_next(c.slow),
+        "the network between hosts h0 and h1 is slow since step 23: 4 pairs of ranks "
+        "send 10 MB/s each, where 100 MB/s are usual; that is 90 ms of each step");
+    assert_null(tess__slow_next(c.slow));
+    assert_int_equal(tess__slow_count(c.slow), 4);
+    for (int i = 0; i < 9; i++) {
+        for (int32_t r = 0; r < 4; r++)
+            give_link(&c, r, (r + 2) % 4, 1e6, i < 8 ? 0.1 : 0.01);
+        window(&c, STEP_S, -1, NULL);
+        if (i < 8)
+            assert_string_equal(c.text, "");
+    }
+    assert_string_equal(c.text, "the network between hosts is as fast as usual again: from step "
+                                "181 on\n");
+    assert_int_equal(tess__slow_count(c.slow), 0);
+    tess__slow_close(c.slow);
+}
+
 /* Two links are all there are, and both become slow: their own first windows show it, but not
  * within a host. */
 static void test_links_by_their_change(void **state)
@@ -381,6 +434,8 @@ int main(void)
         cmocka_unit_test(test_windows_are_not_mixed),
         cmocka_unit_test(test_chance_stays_below_the_bound),
         cmocka_unit_test(test_names_link),
+        cmocka_unit_test(test_small_messages),
+        cmocka_unit_test(test_names_network_once),
         cmocka_unit_test(test_links_by_their_change),
         cmocka_unit_test(test_refuses_odd_links),
     };
