@@ -72,6 +72,21 @@ static void pace_table(struct tess__html *html, const json_t *rows, const char *
     tess__html_add(html, "</tbody></table></div>\n");
 }
 
+/* What the slow links have in common, where that was found. */
+static void pace_network(struct tess__html *html, const json_t *network)
+{
+    char text[3][TESS__REAL_BYTES];
+    if (isnan(pace_number(network, "since")))
+        return;
+    tess__html_put_short(html, "<p>Slow: ", json_string_value(json_object_get(network, "name")),
+                         200, "");
+    tess__html_print(html,
+                     " since step %s; pairs of ranks send %s MB/s each, where %s are usual.</p>\n",
+                     tess__real_fixed(pace_number(network, "since"), 0, text[0]),
+                     tess__real(1e-6 * pace_number(network, "bytes_per_s"), text[1]),
+                     tess__real(1e-6 * pace_number(network, "usual_bytes_per_s"), text[2]));
+}
+
 void tess__report_pace(struct tess__report *report, struct tess__html *html)
 {
     static const char *const rank[] = {
@@ -86,6 +101,7 @@ void tess__report_pace(struct tess__report *report, struct tess__html *html)
         tess__html_put(html, "<h3>", report->run[i].name, "</h3>\n");
         tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",
                          tess__real_fixed(pace_number(pace, "step"), 0, text));
+        pace_network(html, json_object_get(pace, "network"));
         pace_table(html, json_object_get(pace, "ranks"), rank, sizeof(rank) / sizeof(rank[0]),
                    pace_rank);
         pace_table(html, json_object_get(pace, "links"), link, sizeof(link) / sizeof(link[0]),

@@ -15,13 +15,13 @@
  *
  * The cause is a link of the network that is on the ways of all slow pairs, and on the way of no
  * fast one, by the topology that ranks were placed by. Where that leaves none, or no topology is
- * known, hosts tell: the one that all slow pairs have in common, or the hosts between which they
- * are. Links in a row that the same pairs use cannot be told apart: all of them are named.
+ * known, the host is named that all slow pairs have in common, else the hosts between which they
+ * are. Links in a row that the same pairs use cannot be distinguished: all of them are named.
  *
  * A cause is named once. It is over when all its pairs are fast in a window of 20 steps.
  *
  * By step: a change in a step after the first whole window makes two steps longer, then come up to
- * 4 steps until the next short window begins, and 2 x 5 steps: at most 16, if these last for
+ * 4 steps until the next short window begins, and 2 x 5 steps: 12 to 16, if these last for
  * NET_LEAST_S.
  */
 #ifndef TESSERA_RUN_SLOW_NET_H

@@ -71,6 +71,20 @@ static const char *pace_figure(double value, char text[TESS__TEXT_BYTES])
     return text;
 }
 
+/* What the slow links have in common, where that was found. */
+static void pace_print_network(const json_t *network, FILE *stream)
+{
+    char speed[TESS__TEXT_BYTES], usual[TESS__TEXT_BYTES];
+    if (!json_is_integer(json_object_get(network, "since")))
+        return;
+    fprintf(stream,
+            "slow network: %.512s since step %.0f, %s bytes per second for each of %.0f pairs of "
+            "ranks, %s are usual\n",
+            pace_text(network, "name"), pace_number(network, "since"),
+            pace_figure(pace_number(network, "bytes_per_s"), speed), pace_number(network, "pairs"),
+            pace_figure(pace_number(network, "usual_bytes_per_s"), usual));
+}
+
 void tess__status_print_pace(const json_t *pace, FILE *stream)
 {
     static const char *const column[] = {"step_s", "own_s", "late_s"};
@@ -102,4 +116,5 @@ void tess__status_print_pace(const json_t *pace, FILE *stream)
                 pace_figure(pace_number(one, "bytes_per_s"), speed),
                 pace_figure(pace_number(one, "score"), score));
     }
+    pace_print_network(json_object_get(pace, "network"), stream);
 }

@@ -42,6 +42,8 @@ inside()
     # Two racks have two uplinks in a row: whatever crosses one crosses the other.
     check_contains "the uplinks are named" "$(cat "$LAB_DIR/ranks/0.err")" \
         '^tessera: warning: one of the links rack. - core, .* is slow since step [0-9]+: .* MB/s each, where .* are usual'
+    check_contains "and in the status" "$("$tessera" status "$LAB_DIR/run")" \
+        'slow network: one of the links rack. - core, .* since step [0-9]+, .* are usual'
     named=$(sed '/"network":{/,$d' "$LAB_DIR/run/metrics.jsonl" | last_step)
     echo "       changed in step $changed: $(grep -o 'one of the links.*' "$LAB_DIR/ranks/0.err")"
     check_between "the step in which they are named" "$named" "$changed" $((changed + 20))

@@ -51,7 +51,9 @@ run()
         printf "{\"pace\":{\"step\":60,\"steps\":20,\"ranks\":[{\"rank\":0,\"host\":\"<b>h</b>\",\"score\":1,"
         printf "\"late_in\":null,\"own_s\":0.011},{\"rank\":1,\"host\":\"h1\",\"score\":1.5,"
         printf "\"late_in\":\"compute\",\"own_s\":0.0165,\"late_s\":-1},7],\"links\":[{\"from\":1,\"to\":0,"
-        printf "\"axis\":\"data\",\"bytes_per_s\":25e6,\"score\":0.25,\"since\":41}]}}\n"
+        printf "\"axis\":\"data\",\"bytes_per_s\":25e6,\"score\":0.25,\"since\":41}],"
+        printf "\"network\":{\"name\":\"the link <i>a</i> - b\",\"since\":41,\"pairs\":2,"
+        printf "\"bytes_per_s\":25e6,\"usual_bytes_per_s\":1e8}}}\n"
         printf "{\"final\":{\"hash\":\"00ff00ff00ff00ff\",\"loss\":0.1,\"val_loss\":0.3,"
         printf "\"val_accuracy\":0.9,\"samples_per_s\":%g,\"comm_share\":0.1,\"steps\":60,", speed
         printf "\"time_s\":12,\"strategy\":\"ddp\",\"ranks\":2,\"memory\":%s}}\n", memory

@@ -29,6 +29,8 @@ fi
 if grep -nE '<(img|iframe|object|embed|base|i|b)[ >/][^<]*(alert|goal|onerror|title)' page.html; then
     complain "foreign text has become an element"
 fi
+grep -qF 'Slow: the link &lt;i&gt;a&lt;/i&gt; - b since step 41; pairs of ranks send' page.html ||
+    complain "the slow network is not there, escaped"
 grep -qF 'a &lt;b&gt;title&lt;/b&gt;</h1>' page.html || complain "the title is not there, escaped"
 if command -v openssl >/dev/null; then
     hash=$(sed -n 's/.*<script>\(.*\)<\/script>.*/\1/p' page.html | tr -d '\n' |
