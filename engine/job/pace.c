@@ -11,9 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Two steps in a row that take so much longer begin short windows, which go on for so many of them
- * and so long. */
+/* Two steps in a row that take so much longer, and so long together, begin short windows, which go
+ * on for so many of them and so long. */
 #define PACE_LONGER       1.5
+#define PACE_LONGER_S     0.05 /* what disturbs steps of a millisecond is shorter */
 #define PACE_SOON_WINDOWS 4
 #define PACE_SOON_S       1.0
 
@@ -120,9 +121,11 @@ static enum tess_status pace_soon(struct tess__pace *pace, int64_t counted, int6
     struct tess__pace_soon *soon = &pace->soon;
     const bool longer = soon->usual_s > 0 && total_s > PACE_LONGER * soon->usual_s;
     soon->row = longer ? soon->row + 1 : 0;
-    if (soon->row == 2)
-        soon->since = step - 1;
-    if (soon->row == 2 && !soon->on) {
+    soon->row_s = longer ? soon->row_s + total_s : 0;
+    const bool counts = soon->row >= 2 && soon->row_s >= PACE_LONGER_S;
+    if (counts)
+        soon->since = step - soon->row + 1;
+    if (counts && !soon->on) {
         soon->on = true;
         soon->windows = 0;
         soon->lasts_s = 0;

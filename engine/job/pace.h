@@ -2,9 +2,9 @@
  * How long each rank's own part of the steps takes. A rank keeps the times of its last steps and
  * sends them to the launcher every TESS__PACE_STEPS steps, together with what the kernel has
  * counted of its connections: no rank waits for another one, and a step has no message more. Where
- * two steps in a row take much longer than those of the window before, it sends what the kernel has
- * counted after TESS__PACE_SOON steps, for a while: a link that became slow is found by that
- * (slow_net.h). Other steps cost a comparison.
+ * two or more steps in a row take much longer than those of the window before, it sends what the
+ * kernel has counted after TESS__PACE_SOON steps, for a while: a link that became slow is found by
+ * that (slow_net.h). Other steps cost a comparison.
  */
 #ifndef TESSERA_JOB_PACE_H
 #define TESSERA_JOB_PACE_H
@@ -76,8 +76,9 @@ struct tess__pace {
     struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
     struct tess__pace_soon {
         double usual_s; /* median of a step in the latest window; 0: none so far */
-        int32_t row;    /* steps in a row that took much longer */
-        int64_t since;  /* the first of them, the last time that there were two */
+        int32_t row;    /* steps in a row that took much longer, and how long */
+        double row_s;
+        int64_t since;  /* the first of them, the last time that it was more than chance */
         bool on, began; /* short windows are to be sent; one is under way */
         int32_t windows;
         double lasts_s, total_s; /* of all of them, and of this one */

@@ -34,7 +34,7 @@ inside()
     until_step 40 60
     check_equal "what is slow before" "$(grep -hE 'is slow since' "$LAB_DIR/ranks/0.err" || true)" ""
     for link in up0 down0; do
-        PATH=$PATH:/usr/sbin:/sbin tc qdisc replace dev $link root tbf rate 40mbit burst 64k latency 200ms
+        PATH=$PATH:/usr/sbin:/sbin tc qdisc replace dev $link root tbf rate 40mbit burst 256k latency 200ms
     done
     changed=$(last_step "$LAB_DIR/run/metrics.jsonl")
     wait $pid || status=$?
