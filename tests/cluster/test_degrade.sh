@@ -31,7 +31,11 @@ inside()
     ./lab.sh ranks 1 block "$tessera" "${options[@]}" --topology.file "$LAB_DIR/topology.yaml" --run "$LAB_DIR/run" \
         >/dev/null 2>&1 &
     pid=$!
-    until_step 40 60
+    until_step 40 120
+    if [ "$(last_step "$LAB_DIR/run/metrics.jsonl")0" -lt 400 ]; then
+        check_tell seen "not judged: the machine is so busy that 40 steps take more than 2 minutes"
+        return 0
+    fi
     check_equal "what is slow before" "$(grep -hE 'is slow since' "$LAB_DIR/ranks/0.err" || true)" ""
     for link in up0 down0; do
         PATH=$PATH:/usr/sbin:/sbin tc qdisc replace dev $link root tbf rate 40mbit burst 256k latency 200ms
