@@ -364,15 +364,16 @@ static void case_memory(void **state)
      * both, the first before the second had a communicator. */
     run.rank[0] = (struct tess__run_rank){
         .allocated.total = 1000,
-        .device_usage = {300, 20, 0},
+        .device_usage = {.context = 300, .workspace = 20},
         .device_memory = {.free_bytes = 8000, .total_bytes = 10000},
     };
     run.rank[1] = (struct tess__run_rank){
         .allocated.total = 500,
-        .device_usage = {300, 20, 70},
+        .device_usage = {.context = 300, .workspace = 20, .comm = 70},
         .device_memory = {.free_bytes = 7900, .total_bytes = 10000},
     };
-    run.rank[2] = (struct tess__run_rank){.allocated.total = 4000, .device_usage = {300, 20, 70}};
+    run.rank[2] = (struct tess__run_rank){
+        .allocated.total = 4000, .device_usage = {.context = 300, .workspace = 20, .comm = 70}};
     memory = tess__device_memory_of(&run, 0);
     assert_int_equal(memory.arena, 1500);
     assert_int_equal(memory.context, 300);

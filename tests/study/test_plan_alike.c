@@ -45,8 +45,8 @@ static void case_alike(void **state)
         "--strategy hsdp --ranks 8 --batch-size 16",
         "--strategy fsdp+tp --mesh data=3,tensor=4 --batch-size 12",
         "--strategy zero2+tp+pp --mesh data=4,tensor=4,stage=3 --accumulate 4 --batch-size 32",
-        "--strategy fsdp+tp+pp --mesh data=4,tensor=2,stage=2 --batch-size 16 "
-        "--tensor.sequence-parallel on --precision bf16",
+        "--strategy fsdp+tp+pp --mesh data=4,tensor=2,stage=2 --batch-size 16 --precision bf16",
+        "--strategy tp --mesh tensor=4 --batch-size 16 --tensor.sequence-parallel on",
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
         struct tess_config *config = configure(words[i]);
