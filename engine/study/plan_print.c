@@ -72,7 +72,7 @@ static void print_first(const struct tess__plan *plan, const struct tess__words 
     const double hours = seconds / 3600 * plan->cluster.ranks;
     printf("\n%.4g %s take %.4g days", given->tokens, words->counted, seconds / 86400);
     if (given->price > 0)
-        printf(" and cost %.4g: %.4g hours of a rank at %g", hours * given->price, hours,
+        printf(" and cost %.0f: %.0f hours of a rank at %g", hours * given->price, hours,
                given->price);
     putchar('\n');
 }
@@ -95,14 +95,32 @@ static void print_front(const struct tess__plan *plan)
     }
 }
 
+/* Was this one's reason that of an earlier one? */
+static bool print_has_reason(const struct tess__plan *plan, int32_t number)
+{
+    for (int32_t i = 0; i < number; i++)
+        if (strcmp(plan->rejected[i].why, plan->rejected[number].why) == 0)
+            return true;
+    return false;
+}
+
+/* One line for each reason, with all families that have it. */
 static void print_rejected(const struct tess__plan *plan)
 {
+    int32_t reasons = 0;
     if (plan->rejected_count > 0)
         printf("\nrefused\n");
-    for (int32_t i = 0; i < plan->rejected_count && i < PRINT_REJECTED_MAX; i++)
-        printf("  %s: %s\n", plan->rejected[i].family, plan->rejected[i].why);
-    if (plan->rejected_count > PRINT_REJECTED_MAX)
-        printf("  and %d more, which --json lists\n", plan->rejected_count - PRINT_REJECTED_MAX);
+    for (int32_t i = 0; i < plan->rejected_count; i++) {
+        if (print_has_reason(plan, i) || reasons++ >= PRINT_REJECTED_MAX)
+            continue;
+        printf("  %s", plan->rejected[i].family);
+        for (int32_t j = i + 1; j < plan->rejected_count; j++)
+            if (strcmp(plan->rejected[j].why, plan->rejected[i].why) == 0)
+                printf("; %s", plan->rejected[j].family);
+        printf(": %s\n", plan->rejected[i].why);
+    }
+    if (reasons > PRINT_REJECTED_MAX)
+        printf("  and %d reasons more, which --json lists\n", reasons - PRINT_REJECTED_MAX);
 }
 
 void tess__plan_print(const struct tess__plan *plan)
