@@ -322,6 +322,12 @@ static bool search_same_product(const struct tess__plan_layout *a,
            memcmp(a->count, b->count, sizeof(a->count)) == 0;
 }
 
+static void search_sort(struct tess__plan_list *list)
+{
+    if (list->count > 0) /* an array without elements is NULL, which qsort may not be given */
+        qsort(list->item, (size_t)list->count, sizeof(*list->item), search_faster);
+}
+
 /* Schedules, chunks and sequence parallel of the best products. */
 #define SEARCH_REFINED 12
 
@@ -329,8 +335,7 @@ static enum tess_status search_refine(struct tess__plan *plan)
 {
     struct tess__plan_layout best[SEARCH_REFINED];
     int count = 0;
-    qsort(plan->layouts.item, (size_t)plan->layouts.count, sizeof(*plan->layouts.item),
-          search_faster);
+    search_sort(&plan->layouts);
     for (int64_t i = 0; i < plan->layouts.count && count < SEARCH_REFINED; i++) {
         bool known = false;
         for (int b = 0; b < count; b++)
@@ -351,7 +356,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t shown = plan->given->top * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, predicted = 0;
-    qsort(layouts->item, (size_t)layouts->count, sizeof(*layouts->item), search_faster);
+    search_sort(layouts);
     for (int64_t i = 0; i < layouts->count; i++) {
         struct tess__plan_layout layout = layouts->item[i];
         char why[TESS__PLAN_WHY] = "", name[200];
@@ -373,7 +378,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
         predicted += predicts && status == TESS_OK && search_fits(plan, &layout);
     }
     layouts->count = kept;
-    qsort(layouts->item, (size_t)kept, sizeof(*layouts->item), search_faster);
+    search_sort(layouts);
     return TESS_OK;
 }
 
