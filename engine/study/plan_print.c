@@ -49,11 +49,18 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
         printf("     limited by %s\n", layout->limited_by);
 }
 
+/* Four digits at least, and all of those before the point. */
+static const char *print_number(double number, char text[TESS__TEXT_BYTES])
+{
+    snprintf(text, TESS__TEXT_BYTES, number < 1000 ? "%.4g" : "%.0f", number);
+    return text;
+}
+
 static void print_first(const struct tess__plan *plan, const struct tess__words *words)
 {
     const struct tess__plan_layout *best = &plan->layouts.item[0];
     const struct tess__plan_options *given = plan->given;
-    char text[TESS__TEXT_BYTES];
+    char text[TESS__TEXT_BYTES], cost[TESS__TEXT_BYTES];
     printf("\nmemory of the first, of its fullest rank\n");
     for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
         if (best->memory.bytes[kind] > 0)
@@ -72,8 +79,8 @@ static void print_first(const struct tess__plan *plan, const struct tess__words 
     const double hours = seconds / 3600 * plan->cluster.ranks;
     printf("\n%.4g %s take %.4g days", given->tokens, words->counted, seconds / 86400);
     if (given->price > 0)
-        printf(" and cost %.0f: %.0f hours of a rank at %g", hours * given->price, hours,
-               given->price);
+        printf(" and cost %s: %s hours of a rank at %g", print_number(hours * given->price, cost),
+               print_number(hours, text), given->price);
     putchar('\n');
 }
 
