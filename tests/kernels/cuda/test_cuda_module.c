@@ -79,7 +79,7 @@ static void case_no_device(void **state)
     assert_false(cuda->device_reaches(0, 0));
     struct tess_device_memory memory;
     assert_int_not_equal(cuda->device_memory(&memory), TESS_OK);
-    struct tess_device_usage usage = {1, 1, 1};
+    struct tess_device_usage usage = {.context = 1, .workspace = 1, .comm = 1};
     cuda->device_usage(&usage);
     assert_true(usage.context == 0 && usage.workspace == 0 && usage.comm == 0);
 }
