@@ -33,8 +33,8 @@
  *   MADEUP_STALL=name:n[:d] the n-th piece of work of this name never ends by itself; a kernel
  *                           has the name of its file ("update.cu"); ncclCommInitRankConfig: the
  *                           call does not return. d: on device d alone
- *   MADEUP_SLOW=name:d:ms   work of this name takes so much longer on device d; several, joined
- *                           by ','
+ *   MADEUP_SLOW=name:d:ms   work of this name takes so much longer on device d, by the device's
+ *                           clock alone; several, joined by ','
  *   MADEUP_MODELS           set: each device is a model of its own
  *   MADEUP_COUNT=name       how often work of this name has run in this process is printed whenever
  *                           a stream is destroyed

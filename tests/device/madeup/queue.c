@@ -45,6 +45,7 @@ static struct {
     pthread_cond_t done;
     _Atomic bool ending;
     pid_t process;
+    double slow_s[MADEUP_DEVICES_MAX]; /* by what MADEUP_SLOW has put a device's clock forward */
     struct madeup_queue queue[MADEUP_DEVICES_MAX][QUEUES_MAX];
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
@@ -145,8 +146,11 @@ static void queue_run(const struct madeup_queue *queue, const struct madeup_work
             (void)usleep(1000);
     if (madeup_cancelled())
         return;
-    if (madeup_delay_s(work->name) > 0)
-        (void)usleep((useconds_t)(1e6 * madeup_delay_s(work->name)));
+    if (madeup_delay_s(work->name) > 0) {
+        pthread_mutex_lock(&all.lock);
+        all.slow_s[queue->device] += madeup_delay_s(work->name);
+        pthread_mutex_unlock(&all.lock);
+    }
     cudaError_t error = (cudaError_t)madeup_injected("work", cudaErrorIllegalAddress);
     if (error == cudaSuccess)
         error = work->run(work->context);
@@ -175,7 +179,7 @@ static struct queue_node *queue_take(struct madeup_queue *queue)
     queue->done = node->number;
     if (node->item.reach != NULL) {
         node->item.reach->reached = true;
-        node->item.reach->at_s = queue_clock_s();
+        node->item.reach->at_s = queue_clock_s() + all.slow_s[queue->device];
         for (int d = 0; d < MADEUP_DEVICES_MAX; d++)
             for (int q = 0; q < QUEUES_MAX; q++)
                 if (all.queue[d][q].blocked)

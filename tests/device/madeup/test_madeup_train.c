@@ -321,8 +321,8 @@ static void cudnn_auto(const char own[17], const char cudnn[17])
 static void cudnn_settles(const char own[17])
 {
     static const char *const slow[] = {
-        "attention_plain.cu:0:20,cudnnBackendExecute:1:60",
-        "attention_plain.cu:1:20,cudnnBackendExecute:0:60",
+        "attention_plain.cu:0:60000,cudnnBackendExecute:1:60000",
+        "attention_plain.cu:1:60000,cudnnBackendExecute:0:60000",
     };
     setenv("MADEUP_MODELS", "1", 1);
     for (int i = 0; i < 2; i++) {
@@ -429,10 +429,10 @@ static void case_hangs(void **state)
     hangs("update.cu:1", 1, "--timeout 1 --strategy ddp --ranks 2", "has not ended after 10 s");
     hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
     /* Before the first step: a copy of what products are tried with; a rank that never comes. */
-    hangs("cudaMemcpyAsync:1", 1, "--timeout 0.2",
-          "writing memory: what was queued has not ended after 2 s");
-    hangs("cudaMemsetAsync:2", 1, "--timeout 0.2",
-          "making room to try a product: what was queued has not ended after 2 s");
+    hangs("cudaMemcpyAsync:1", 1, "--timeout 0.4",
+          "writing memory: what was queued has not ended after 4 s");
+    hangs("cudaMemsetAsync:2", 1, "--timeout 0.4",
+          "making room to try a product: what was queued has not ended after 4 s");
     hangs("ncclCommInitRankConfig:1:1", 2, "--timeout 2 --strategy fsdp --ranks 2",
           "rank 0: ncclCommInitRankConfig did not end within 2 s: rank 1 is starting");
     /* A rank that is killed, for it waits for its device, which another thread of it has seen. */
