@@ -76,7 +76,7 @@ static void graph_count(cudaGraph_t graph, int32_t slot)
     }
     free(node);
     if (error == cudaSuccess)
-        tess__cuda_usage_launches(count, slot == 0);
+        tess__cuda_usage_launches(tess__cuda_selected(), count, slot == 0);
     else
         tess__cuda_log_error(cudaGetLastError(), "counting launches");
 }

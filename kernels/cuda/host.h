@@ -46,9 +46,9 @@ void tess__cuda_usage_get(int device, struct tess_device_usage *usage_out);
 
 enum cuda_launch { CUDA_LAUNCH_KERNEL, CUDA_LAUNCH_COPY, CUDA_LAUNCH_FILL, CUDA_LAUNCH_KINDS };
 
-/* What a step on the selected device launches; `replace` what is known already, or keep it. Any
+/* What a step on the device launches; `replace` what is known already, or keep it. Any
  * thread. */
-void tess__cuda_usage_launches(const uint32_t count[CUDA_LAUNCH_KINDS], bool replace);
+void tess__cuda_usage_launches(int device, const uint32_t count[CUDA_LAUNCH_KINDS], bool replace);
 
 /* Free memory of a device that this process has no context on yet, by NVML; 0: unknown. */
 uint64_t tess__cuda_free_bytes_before(const char *bus);

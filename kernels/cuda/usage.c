@@ -26,9 +26,8 @@ void tess__cuda_usage_took(int device, enum cuda_usage kind, uint64_t free_befor
         atomic_fetch_add(&usage[device][kind], free_before - now);
 }
 
-void tess__cuda_usage_launches(const uint32_t count[CUDA_LAUNCH_KINDS], bool replace)
+void tess__cuda_usage_launches(int device, const uint32_t count[CUDA_LAUNCH_KINDS], bool replace)
 {
-    const int device = tess__cuda_selected();
     if (device < 0 || device >= TESS_DEVICE_MAX ||
         (!replace && atomic_load(&launches[device][CUDA_LAUNCH_KERNEL]) > 0))
         return;
