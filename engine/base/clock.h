@@ -5,7 +5,7 @@
 /* Seconds of CLOCK_MONOTONIC; in a thread with a clock of its own, of that. */
 double tess_clock_s(void);
 
-/* From here on tess_clock_s of the calling thread is *own_s, which somebody else advances: virtual
+/* From here on tess_clock_s of the calling thread is *own_s, which its owner advances: virtual
  * time. NULL: the system's clock again. */
 void tess_clock_own(const double *own_s);
 

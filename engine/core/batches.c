@@ -206,7 +206,7 @@ enum tess_status tess__batches_next(struct tess_engine *engine, enum tess_batch 
                                  : kind == TESS_BATCH_AUDIT ? engine->audit.loader
                                                             : engine->batches.loader;
     int64_t rows;
-    /* Another rank loads, or nobody does. */
+    /* Another rank loads, or no rank does. */
     if (engine->plan.skips_input || (engine->hollow && !kernel->ops->far_memory)) {
         *input_out = tess_memory_get(engine->memory, engine->batches.input[0]);
         *label_out = tess_memory_get(engine->memory, engine->batches.label[0]);

@@ -620,7 +620,7 @@ static enum tess_status launch_start(struct launcher *launcher)
 }
 
 /* No rank's message has come: where one failed elsewhere mpirun ends all; and one that waits for a
- * device for ever is killed, when another thread of it has told the others why. */
+ * device for ever is killed, when another thread of it has sent the reason. */
 static void launch_conclude(const struct launcher *launcher, enum tess_status status)
 {
     char reason[600];

@@ -291,7 +291,7 @@ static void wait_trace(const struct virtual_comm *virtual, const struct virtual_
                                                    .dtype = (uint8_t)ticket->dtype});
 }
 
-/* The clock of whoever waits goes to the call's end: the kernels' for calls on their memory. */
+/* The clock that waits goes to the call's end: the kernels' for calls on their memory. */
 static enum tess_status wait_until(struct virtual_comm *virtual,
                                    const struct virtual_ticket *ticket)
 {
@@ -349,7 +349,7 @@ static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* The arena, where the kernel has no memory of its own. Nobody touches it. */
+/* The arena, where the kernel has no memory of its own. It is never touched. */
 static enum tess_status comm_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     struct virtual_comm *virtual = (struct virtual_comm *)comm;

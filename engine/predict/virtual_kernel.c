@@ -551,7 +551,7 @@ static enum tess_status kernel_choose(struct tess_kernel *kernel,
     return TESS_OK;
 }
 
-/* The ranks' memory is in the same place: it only has to be told from the host's. */
+/* The ranks' memory is in the same place: it only has to differ from the host's. */
 static enum tess_status kernel_alloc(struct tess_kernel *kernel, size_t bytes, void **memory_out)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);

@@ -15,7 +15,7 @@
 #define SLOW_BYTES     0.05 /* of the busiest link's: with less, a link's speed is not judged */
 #define SLOW_LEAST_S   2.0  /* so long, in whole windows, before it is reported or is over */
 #define SLOW_OF_WINDOW 18   /* steps of TESS__PACE_STEPS */
-#define SLOW_FIRST     5    /* windows that tell what is usual */
+#define SLOW_FIRST     5    /* windows that show what is usual */
 #define SLOW_RANKS     TESS_WORLD_RANKS_MAX
 
 /* How long something has been as it is now. */

@@ -17,7 +17,7 @@
 #define NET_BYTES   0.05 /* of the busiest pair's */
 #define NET_ROW     2    /* short windows */
 #define NET_LEAST_S 0.5
-#define NET_FIRST   5 /* windows of 20 steps that tell what is usual, at most */
+#define NET_FIRST   5 /* windows of 20 steps that show what is usual, at most */
 #define NET_NAMED   3 /* pairs of hosts, or links, that are named one by one */
 #define NET_RANKS   TESS_WORLD_RANKS_MAX
 

@@ -181,7 +181,7 @@ static void test_uplink(void **state)
     case_close(&c);
 }
 
-/* It goes on for more windows than tell what is usual: the slow ones are not learned. */
+/* It goes on for more windows than show what is usual: the slow ones are not learned. */
 static void test_slow_is_not_usual(void **state)
 {
     struct case_ c = after_three_windows(true);
