@@ -19,14 +19,13 @@ double tess_profile_math_s(const struct tess_profile *profile, double elements, 
                 tess_profile_pass_s(profile, bytes));
 }
 
-/* The rate of large products; where a device has no units of the type, that of the next wider one.
- */
-static double profile_peak(const struct tess_profile *profile, enum tess_peak_type type)
+/* The type; where a device has no units of it, the next wider one. */
+static int profile_type(const struct tess_profile *profile, enum tess_peak_type type)
 {
     int t = (int)type;
     while (t > 0 && !(profile->flops_per_s[t] > 0))
         t--;
-    return profile->flops_per_s[t] * profile->efficiency[t];
+    return t;
 }
 
 /* Of smaller tiles each unit loads more for what it multiplies: "a quarter of the tile" has half
@@ -49,7 +48,9 @@ static double profile_tiled_s(const struct tess_profile *profile, double flops_p
 double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak_type type,
                               double m, double n, double k, double bytes)
 {
-    const double size[3] = {m, n, k}, flops_per_s = profile_peak(profile, type);
+    const int t = profile_type(profile, type);
+    const double size[3] = {m, n, k},
+                 flops_per_s = profile->flops_per_s[t] * profile->efficiency[t];
     const double tile_m = profile->tile_m, tile_n = profile->tile_n;
     double seconds = profile_tiled_s(profile, flops_per_s, tile_m, tile_n, size);
     if (profile->units > 1)
@@ -63,11 +64,8 @@ double tess_profile_attention_s(const struct tess_profile *profile, enum tess_pe
                                 bool forward, double flops, double length, double bytes)
 {
     const double share = forward ? profile->attention_forward : profile->attention_backward;
-    int t = (int)type;
-    while (t > 0 && !(profile->flops_per_s[t] > 0))
-        t--;
-    const double seconds =
-        flops / (profile->flops_per_s[t] * share) * (1 + profile->attention_half / length);
+    const double peak = profile->flops_per_s[profile_type(profile, type)];
+    const double seconds = flops / (peak * share) * (1 + profile->attention_half / length);
     return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
 }
 

@@ -75,17 +75,7 @@ static __device__ __forceinline__ void swiglu_piece(const swiglu_rows<T, IN, OUT
                                                     int64_t column, const F &f)
 {
     cuda_vec<T> result[OUT];
-#pragma unroll
-    for (int e = 0; e < W; e++) {
-        float in[IN], out[OUT];
-#pragma unroll
-        for (int k = 0; k < IN; k++)
-            in[k] = cuda_widen(v[k].at[e]);
-        f(in, out);
-#pragma unroll
-        for (int k = 0; k < OUT; k++)
-            result[k].at[e] = cuda_narrow<T>(out[k]);
-    }
+    pointwise_apply<W>(v, result, f);
 #pragma unroll
     for (int k = 0; k < OUT; k++) {
         T *to = a.out[k] + row * a.out_stride[k] + column;

@@ -40,14 +40,13 @@ static __device__ __forceinline__ void pointwise_element(const pointwise_arrays<
         arrays.out[k][i] = cuda_narrow<T>(out[k]);
 }
 
-template <typename T, int IN, int OUT, typename F>
-static __device__ __forceinline__ void pointwise_vector(const pointwise_arrays<T, IN, OUT> &arrays,
-                                                        const cuda_vec<T> (&v)[IN], int64_t i,
-                                                        const F &f)
+/* The first W elements of vectors. */
+template <int W, typename T, int IN, int OUT, typename F>
+static __device__ __forceinline__ void pointwise_apply(const cuda_vec<T> (&v)[IN],
+                                                       cuda_vec<T> (&result)[OUT], const F &f)
 {
-    cuda_vec<T> result[OUT];
 #pragma unroll
-    for (int e = 0; e < cuda_vec<T>::count; e++) {
+    for (int e = 0; e < W; e++) {
         float in[IN], out[OUT];
 #pragma unroll
         for (int k = 0; k < IN; k++)
@@ -57,6 +56,15 @@ static __device__ __forceinline__ void pointwise_vector(const pointwise_arrays<T
         for (int k = 0; k < OUT; k++)
             result[k].at[e] = cuda_narrow<T>(out[k]);
     }
+}
+
+template <typename T, int IN, int OUT, typename F>
+static __device__ __forceinline__ void pointwise_vector(const pointwise_arrays<T, IN, OUT> &arrays,
+                                                        const cuda_vec<T> (&v)[IN], int64_t i,
+                                                        const F &f)
+{
+    cuda_vec<T> result[OUT];
+    pointwise_apply<cuda_vec<T>::count>(v, result, f);
 #pragma unroll
     for (int k = 0; k < OUT; k++)
         cuda_store(arrays.out[k] + i, result[k]);
