@@ -32,11 +32,10 @@ static const char report_usage[] =
     "speed and where the time goes, scaling, and what differs between their options. The file\n"
     "needs no network and no other file; every picture has its numbers in a table below it.\n\n"
     "A RUN is a folder written with tessera train --run FOLDER, a JSON file of tessera\n"
-    "compare, scaling or tune batch --json, or a time line of tessera train --trace FILE (at\n"
-    "most 64 MiB): of that the step of median length is drawn, with what up to 8 ranks "
-    "compute\n"
-    "and which calls of communication are under way meanwhile. Damaged lines are left out,\n"
-    "with a note in the report.\n\n"
+    "compare, scaling, plan or tune batch --json, or a time line of tessera train or plan\n"
+    "--trace FILE (at most 64 MiB): of that the step of median length is drawn, with what up\n"
+    "to 8 ranks compute and which calls of communication are under way meanwhile. Damaged\n"
+    "lines are left out, with a note in the report.\n\n"
     "examples\n"
     "  tessera train configs/labs/fashion_mlp.yaml --run runs/mlp\n"
     "  tessera report runs/mlp\n"
@@ -65,9 +64,10 @@ static enum tess_status report_check(const struct tess__call *call)
 {
     const struct report_options *options = call->values;
     if (call->word_count == 0)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "report needs run folders, or files of train --trace, compare, scaling or tune "
-                  "batch --json: tessera report RUN...");
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "report needs run folders, or files of train --trace, compare, scaling, plan or tune "
+            "batch --json: tessera report RUN...");
     if (!options->out[0])
         TESS_FAIL(TESS_ERR_USAGE, "--out is empty: give the name of the file to write");
     for (int i = 0; i < call->word_count; i++)

@@ -168,6 +168,20 @@ struct tess__report_tune {
     struct tess__rows cases;
 };
 
+/* A layout of a plan; bytes of its fullest rank. */
+struct tess__report_layout {
+    const char *name, *label, *limited_by; /* label: for pictures */
+    double step_s, exposed_s;
+    double kind[TESS_MEMORY_KIND_COUNT];
+};
+
+struct tess__report_plan {
+    const char *path, *model, *cluster;
+    double ranks;
+    struct tess__report_layout *layout; /* [layout_count], at least one; the fastest first */
+    size_t layout_count;
+};
+
 /* What a rank does at a moment; the order is that of the colours. */
 enum tess__work {
     TESS__WORK_FORWARD,
@@ -213,6 +227,7 @@ struct tess__report_timeline {
     double step, length;           /* number; ms from the first rank's begin to the last's end */
     size_t step_count, rank_count; /* steps recorded; ranks that recorded this one */
     bool unfinished;               /* there was no finished step to choose */
+    bool predicted;                /* by plan, of one rank of each stage */
     struct tess__report_lane lane[TESS__TIMELINE_RANKS];
     int lane_count;
 };
@@ -236,9 +251,10 @@ struct tess__report {
     struct tess__report_run *run;
     struct tess__report_scaling *scaling;
     struct tess__report_tune *tune;
+    struct tess__report_plan *plan;
     struct tess__report_timeline *timeline;
     struct tess__report_note *note;
-    size_t run_count, scaling_count, tune_count, timeline_count, note_count;
+    size_t run_count, scaling_count, tune_count, plan_count, timeline_count, note_count;
     size_t file_notes;                /* of the file that is being read */
     struct tess__report_block *block; /* memory of all of the above */
 };
@@ -309,8 +325,8 @@ void tess__report_clear_run(struct tess__report_run *run);
 
 /*
  * Read one argument of the command: a run folder, its metrics.jsonl, or a JSON file of compare,
- * scaling or tune or a time line of train, recognised by content. What is damaged is left out, with
- * a note; a file with nothing of use is TESS_ERR_DATA.
+ * scaling, tune or plan or a time line of train or plan, recognised by content. What is damaged is
+ * left out, with a note; a file with nothing of use is TESS_ERR_DATA.
  */
 enum tess_status tess__report_load(struct tess__report *report, const char *path);
 

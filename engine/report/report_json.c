@@ -1,10 +1,13 @@
 /*
- * The documents of compare, scaling and tune batch --json, read into the report's structures. A
- * part that has the wrong type is left out with a note; the rest is kept.
+ * The documents of compare, scaling, tune batch and plan --json, read into the report's structures.
+ * A part that has the wrong type is left out with a note; the rest is kept.
  */
 #include "report/report_data.h"
 
 #include "tessera/check.h"
+
+#include <math.h>
+#include <string.h>
 
 /* ---- compare --------------------------------------------------------------------------------- */
 
@@ -124,6 +127,80 @@ static enum tess_status json_tune(const struct tess__place *place, const json_t 
     return TESS_OK;
 }
 
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+#define LAYOUT(member) offsetof(struct tess__report_layout, member)
+#define PLAN(member)   offsetof(struct tess__report_plan, member)
+
+static const struct tess__member json_layout_members[] = {
+    {"name", TESS__MEMBER_TEXT, LAYOUT(name)},
+    {"limited_by", TESS__MEMBER_TEXT, LAYOUT(limited_by)},
+    {"step_s", TESS__MEMBER_NUMBER, LAYOUT(step_s)},
+    {"exposed_s", TESS__MEMBER_NUMBER, LAYOUT(exposed_s)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+static const struct tess__member json_plan_members[] = {
+    {"model", TESS__MEMBER_TEXT, PLAN(model)},
+    {"cluster", TESS__MEMBER_TEXT, PLAN(cluster)},
+    {"ranks", TESS__MEMBER_NUMBER, PLAN(ranks)},
+    {NULL, TESS__MEMBER_TEXT, 0},
+};
+
+/* "3. fsdp+tp 4x2x1, 8 mb, full" */
+static const char *json_layout_label(const struct tess__place *place, const json_t *object,
+                                     size_t number)
+{
+    const json_t *mesh = json_object_get(object, "mesh");
+    const json_t *options = json_object_get(object, "options");
+    const char *strategy = tess__report_string(place, object, "strategy");
+    const char *again = tess__report_string(place, options, "recompute");
+    const bool recomputes = again != NULL && strcmp(again, "none") != 0;
+    return tess__report_text(
+        place->report, "%zu. %.40s %.0fx%.0fx%.0f, %.0f mb%s%.20s", number,
+        strategy != NULL ? strategy : "?", tess__report_number(place, mesh, "data"),
+        tess__report_number(place, mesh, "tensor"), tess__report_number(place, mesh, "stage"),
+        tess__report_number(place, options, "accumulate"), recomputes ? ", " : "",
+        recomputes ? again : "");
+}
+
+static void json_layout(const struct tess__place *place, const json_t *object,
+                        struct tess__report_plan *plan)
+{
+    const json_t *memory = json_object_get(object, "memory");
+    struct tess__report_layout layout = {0};
+    tess__report_members(place, object, json_layout_members, &layout);
+    if (layout.name == NULL || !(layout.step_s > 0)) {
+        tess__report_note(place, "a layout without a name or a time of its step: left out");
+        return;
+    }
+    layout.label = json_layout_label(place, object, plan->layout_count + 1);
+    if (!(layout.exposed_s > 0))
+        layout.exposed_s = 0;
+    for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
+        layout.kind[kind] =
+            fmax(0, tess__report_number(place, memory,
+                                        tess_memory_kind_name((enum tess_memory_kind)kind)));
+    *(struct tess__report_layout *)tess__report_add(place->report, &plan->layout,
+                                                    &plan->layout_count, sizeof(layout)) = layout;
+}
+
+static enum tess_status json_plan(const struct tess__place *place, const json_t *object,
+                                  const json_t *layouts)
+{
+    struct tess__report *report = place->report;
+    struct tess__report_plan plan = {.path = tess__report_text(report, "%s", place->file)};
+    size_t i;
+    json_t *layout;
+    tess__report_members(place, object, json_plan_members, &plan);
+    json_array_foreach(layouts, i, layout) json_layout(place, layout, &plan);
+    if (plan.layout_count == 0)
+        TESS_FAIL(TESS_ERR_DATA, "%s: \"layouts\" holds no layout with a predicted step",
+                  place->file);
+    *(struct tess__report_plan *)tess__report_add(report, &report->plan, &report->plan_count,
+                                                  sizeof(plan)) = plan;
+    return TESS_OK;
+}
+
 enum tess_status tess__report_load_document(struct tess__report *report, const char *file,
                                             json_t *document, bool *known_out)
 {
@@ -131,9 +208,11 @@ enum tess_status tess__report_load_document(struct tess__report *report, const c
     const json_t *runs = json_object_get(document, "runs");
     const json_t *scaling = json_object_get(document, "scaling");
     const json_t *tune = json_object_get(document, "tune");
+    const json_t *layouts = json_object_get(document, "layouts");
     size_t i, before = report->run_count;
     json_t *entry;
-    *known_out = json_is_array(runs) || json_is_object(scaling) || json_is_object(tune);
+    *known_out = json_is_array(runs) || json_is_object(scaling) || json_is_object(tune) ||
+                 json_is_array(layouts);
     if (json_is_array(runs)) {
         json_array_foreach(runs, i, entry) TESS_TRY(json_compared(&place, entry));
         if (report->run_count == before)
@@ -143,5 +222,7 @@ enum tess_status tess__report_load_document(struct tess__report *report, const c
         TESS_TRY(json_scaling(&place, scaling));
     if (json_is_object(tune))
         TESS_TRY(json_tune(&place, tune));
+    if (json_is_array(layouts))
+        TESS_TRY(json_plan(&place, document, layouts));
     return TESS_OK;
 }

@@ -41,6 +41,8 @@ static const struct page_section {
      true},
     {"tune", "Batch size", "Throughput and memory against the batch size.", tess__report_tunes,
      true},
+    {"plan", "Plan", "Layouts on machines that need not be here, by predicted time.",
+     tess__report_plans, true},
     {"options", "Configuration", "The options of every run.", tess__report_options, false},
 };
 

@@ -196,11 +196,12 @@ enum tess_status tess__report_load_lines(struct tess__report *report, const char
         at = stop + 1;
     }
     if (used == 0)
-        TESS_FAIL(TESS_ERR_DATA,
-                  "%s holds no line of a run's metrics; a report needs folders that were written "
-                  "with tessera train --run, or files of train --trace, compare, scaling or tune "
-                  "batch --json",
-                  file);
+        TESS_FAIL(
+            TESS_ERR_DATA,
+            "%s holds no line of a run's metrics; a report needs folders that were written "
+            "with tessera train --run, or files of train --trace, compare, scaling, plan or tune "
+            "batch --json",
+            file);
     return TESS_OK;
 }
 

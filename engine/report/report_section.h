@@ -21,6 +21,8 @@ void tess__report_pace(struct tess__report *report, struct tess__html *html);
 /* What scaling --json and tune batch --json measured. */
 void tess__report_scalings(struct tess__report *report, struct tess__html *html);
 void tess__report_tunes(struct tess__report *report, struct tess__html *html);
+/* What plan --json found. */
+void tess__report_plans(struct tess__report *report, struct tess__html *html);
 /* One step of every time line, as a picture. */
 void tess__report_timelines(struct tess__report *report, struct tess__html *html);
 

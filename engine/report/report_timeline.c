@@ -159,10 +159,13 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
     tess__html_print(text, "%.80s", timeline->model ? timeline->model : "A model");
     if (timeline->strategy)
         tess__html_print(text, " with %.80s", timeline->strategy);
-    tess__html_print(text, " on %zu rank%s. ", timeline->rank_count,
-                     timeline->rank_count == 1 ? "" : "s");
+    tess__html_print(text, " on %zu rank%s%s. ", timeline->rank_count,
+                     timeline->rank_count == 1 ? "" : "s",
+                     timeline->predicted ? ", one of each stage" : "");
     tess__html_print(text, "Step %.0f", timeline->step);
-    if (timeline->unfinished)
+    if (timeline->predicted)
+        tess__html_add(text, " as the plan predicts it");
+    else if (timeline->unfinished)
         tess__html_add(text, "; the recording holds no step that ended");
     else if (timeline->step_count == 1)
         tess__html_add(text, ", the only one recorded");

@@ -302,6 +302,7 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
     *known_out = tess__events_find(text, bytes, &events, &about);
     const char *model = tess__report_string(&place, about, "model");
     const char *strategy = tess__report_string(&place, about, "strategy");
+    const bool predicted = json_object_get(about, "predicted") != NULL;
     json_decref(about);
     if (!*known_out)
         return TESS_OK;
@@ -324,6 +325,7 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
     timeline_open_lanes(&steps, timeline, &origin);
     timeline->model = model;
     timeline->strategy = strategy;
+    timeline->predicted = predicted;
     timeline_read_spans(&place, events, timeline);
     place.line = 0;
     timeline_finish(&place, origin, timeline);

@@ -32,8 +32,8 @@ enum trace_thread { THREAD_STEPS = 1, THREAD_COMPUTE, THREAD_WAITING, THREAD_CAL
 
 struct trace_writer {
     FILE *stream;
-    const struct tess__run *run;
-    double origin_s, last_s; /* the recording begins and ends */
+    const struct tess__trace_lines *lines;
+    double last_s; /* the recording ends */
     int32_t rank;
     bool begun; /* an event is in the file */
     double call_end_s[CALL_THREADS_MAX];
@@ -58,7 +58,7 @@ enum tess_status tess__trace_open(struct tess__run *run, int64_t first, int64_t 
 
 static double trace_us(const struct trace_writer *writer, double time_s)
 {
-    return 1e6 * (time_s - writer->origin_s);
+    return 1e6 * (time_s - writer->lines->origin_s);
 }
 
 /* Names come from models: what JSON does not take, or is not ASCII, is replaced. */
@@ -142,12 +142,10 @@ static void trace_put_doing_name(const struct trace_writer *writer,
         [TESS_DOING_OPTIMIZER] = "optimizer", [TESS_DOING_EVALUATING] = "evaluating",
         [TESS_DOING_INPUT] = "input of",      [TESS_DOING_GRADIENT] = "gradient of",
     };
-    int32_t unit_count;
-    const char *const *unit_name = tess_engine_unit_names(writer->run->planned, &unit_count);
     fputs(text[event->what] ? text[event->what] : "other", writer->stream);
-    if (event->unit >= 0 && event->unit < unit_count) {
+    if (event->unit >= 0 && event->unit < writer->lines->unit_count) {
         fputc(' ', writer->stream);
-        trace_put_name(writer->stream, unit_name[event->unit]);
+        trace_put_name(writer->stream, writer->lines->unit[event->unit]);
     }
 }
 
@@ -198,72 +196,55 @@ static void trace_put_event(struct trace_writer *writer, const struct tess_trace
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static double trace_last_s(struct tess_trace *trace)
+static double trace_last_s(const struct tess__trace_lines *lines)
 {
-    double last_s = tess_trace_origin_s(trace);
-    for (int32_t r = 0; r < tess_trace_rank_count(trace); r++) {
-        uint32_t count;
-        const struct tess_trace_event *event = tess_trace_events(tess_trace_lane(trace, r), &count);
-        for (uint32_t e = 0; e < count; e++)
-            last_s = fmax(last_s, fmax(event[e].begin_s, event[e].end_s));
+    double last_s = lines->origin_s;
+    for (int32_t i = 0; i < lines->line_count; i++) {
+        const struct tess__trace_line *line = &lines->line[i];
+        for (uint32_t e = 0; e < line->count; e++)
+            last_s = fmax(last_s, fmax(line->event[e].begin_s, line->event[e].end_s));
     }
     return last_s;
 }
 
-static void trace_put_lane(struct trace_writer *writer, const struct tess_trace_lane *lane)
+static void trace_put_line(struct trace_writer *writer, const struct tess__trace_line *line)
 {
-    uint32_t count;
-    const struct tess_trace_event *event = tess_trace_events(lane, &count);
-    int64_t full_step;
-    double full_s = tess_trace_full_s(lane, &full_step);
+    writer->rank = line->rank;
     trace_put_rank(writer);
-    for (uint32_t e = 0; e < count; e++)
-        trace_put_event(writer, &event[e]);
-    if (full_s == 0)
+    for (uint32_t e = 0; e < line->count; e++)
+        trace_put_event(writer, &line->event[e]);
+    if (line->full_s == 0)
         return;
     trace_next(writer);
     fprintf(writer->stream,
             "{\"name\":\"time line full in step %" PRId64 "\",\"ph\":\"i\",\"s\":\"p\",\"pid\":%d,"
             "\"tid\":%d,\"ts\":%.3f,\"args\":{\"step\":%" PRId64 "}}",
-            full_step, writer->rank, THREAD_STEPS, trace_us(writer, full_s), full_step);
+            line->full_step, writer->rank, THREAD_STEPS, trace_us(writer, line->full_s),
+            line->full_step);
 }
 
 static void trace_put_file(struct trace_writer *writer)
 {
-    const struct tess__run *run = writer->run;
-    const struct tess_config *config = run->config;
+    const struct tess__trace_lines *lines = writer->lines;
     fprintf(writer->stream,
             "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"version\":\"tessera %s\",\"model\":\"",
             TESS_VERSION);
-    trace_put_name(writer->stream, config->model->name);
+    trace_put_name(writer->stream, lines->model);
     fputs("\",\"strategy\":\"", writer->stream);
-    trace_put_name(writer->stream, config->run.strategy);
-    fprintf(writer->stream, "\",\"ranks\":\"%d\"},\n\"traceEvents\":[", run->rank_count);
-    for (writer->rank = 0; writer->rank < run->rank_count; writer->rank++)
-        trace_put_lane(writer, tess_trace_lane(run->trace, writer->rank));
+    trace_put_name(writer->stream, lines->strategy);
+    fprintf(writer->stream, "\",\"ranks\":\"%d\"%s},\n\"traceEvents\":[", lines->ranks,
+            lines->predicted ? ",\"predicted\":\"true\"" : "");
+    for (int32_t i = 0; i < lines->line_count; i++)
+        trace_put_line(writer, &lines->line[i]);
     fputs("\n]}\n", writer->stream);
 }
 
-static void trace_print_end(const struct tess__run *run, const char *path, double seconds)
+enum tess_status tess__trace_put(const struct tess__trace_lines *lines, const char *path,
+                                 double *last_s_out)
 {
-    printf("\ntime lines of %.3f s in %s, for ui.perfetto.dev or chrome://tracing\n", seconds,
-           path);
-    for (int32_t r = 0; r < run->rank_count; r++) {
-        int64_t step;
-        if (tess_trace_full_s(tess_trace_lane(run->trace, r), &step) > 0)
-            printf("rank %d's time line was full in step %" PRId64
-                   " and ends there: take fewer --trace-steps\n",
-                   r, step);
-    }
-    fflush(stdout);
-}
-
-enum tess_status tess__trace_write(const struct tess__run *run, const char *path)
-{
-    struct trace_writer writer = {.run = run, .origin_s = tess_trace_origin_s(run->trace)};
+    struct trace_writer writer = {.lines = lines, .last_s = trace_last_s(lines)};
     char *text = NULL;
     size_t bytes = 0;
-    writer.last_s = trace_last_s(run->trace);
     writer.stream = open_memstream(&text, &bytes);
     if (!writer.stream)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the text of the time lines");
@@ -275,7 +256,46 @@ enum tess_status tess__trace_write(const struct tess__run *run, const char *path
                         "no memory for the text of the time lines: take fewer --trace-steps")
             : tess_file_write(path, text, bytes);
     free(text);
+    *last_s_out = writer.last_s;
+    return status;
+}
+
+/* ---- a run's --------------------------------------------------------------------------------- */
+
+static void trace_print_end(const struct tess__trace_lines *lines, const char *path, double seconds)
+{
+    printf("\ntime lines of %.3f s in %s, for ui.perfetto.dev or chrome://tracing\n", seconds,
+           path);
+    for (int32_t i = 0; i < lines->line_count; i++)
+        if (lines->line[i].full_s > 0)
+            printf("rank %d's time line was full in step %" PRId64
+                   " and ends there: take fewer --trace-steps\n",
+                   lines->line[i].rank, lines->line[i].full_step);
+    fflush(stdout);
+}
+
+enum tess_status tess__trace_write(const struct tess__run *run, const char *path)
+{
+    struct tess__trace_lines lines = {.model = run->config->model->name,
+                                      .strategy = run->config->run.strategy,
+                                      .ranks = run->rank_count,
+                                      .origin_s = tess_trace_origin_s(run->trace),
+                                      .line_count = run->rank_count};
+    struct tess__trace_line *line = calloc((size_t)run->rank_count, sizeof(*line));
+    double last_s = 0;
+    if (line == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the time lines");
+    lines.unit = tess_engine_unit_names(run->planned, &lines.unit_count);
+    lines.line = line;
+    for (int32_t r = 0; r < run->rank_count; r++) {
+        const struct tess_trace_lane *lane = tess_trace_lane(run->trace, r);
+        line[r].rank = r;
+        line[r].event = tess_trace_events(lane, &line[r].count);
+        line[r].full_s = tess_trace_full_s(lane, &line[r].full_step);
+    }
+    const enum tess_status status = tess__trace_put(&lines, path, &last_s);
     if (status == TESS_OK)
-        trace_print_end(run, path, writer.last_s - writer.origin_s);
+        trace_print_end(&lines, path, last_s - lines.origin_s);
+    free(line);
     return status;
 }

@@ -9,6 +9,31 @@
 enum tess_status tess__trace_open(struct tess__run *run, int64_t first, int64_t steps,
                                   struct tess_trace **trace_out);
 
+/* The time line of one rank: `event` in order of begin_s; full_s as tess_trace_full_s. */
+struct tess__trace_line {
+    int32_t rank;
+    const struct tess_trace_event *event;
+    uint32_t count;
+    double full_s;
+    int64_t full_step;
+};
+
+/* What a file has; all of it is borrowed. */
+struct tess__trace_lines {
+    const char *model, *strategy;
+    bool predicted;          /* of one rank of each stage */
+    int32_t ranks;           /* of the run, whose lines need not all be there */
+    const char *const *unit; /* [unit_count] names */
+    int32_t unit_count;
+    double origin_s;                     /* the file's time 0 */
+    const struct tess__trace_line *line; /* [line_count] */
+    int32_t line_count;
+};
+
+/* Write them. The last moment of all lines goes to last_s_out. TESS_ERR_IO, TESS_ERR_MEMORY. */
+enum tess_status tess__trace_put(const struct tess__trace_lines *lines, const char *path,
+                                 double *last_s_out);
+
 /* Write run->trace, and print to stdout where, and which lanes were too short. All ranks have
  * ended, well or not. TESS_ERR_IO. */
 enum tess_status tess__trace_write(const struct tess__run *run, const char *path);

@@ -43,14 +43,17 @@ static const struct tess_option plan_option_table[] = {
      "file for the configuration of the best layout, or of --choose, which train takes; empty "
      "writes none"},
     {"choose", TESS_OPTION_INT, PLAN_FIELD(choose), "1", 1, 1000, NULL,
-     "number of the printed layout that --out writes"},
+     "number of the printed layout that --out and --trace write"},
+    {"trace", TESS_OPTION_STRING, PLAN_FIELD(trace), "", 0, 0, NULL,
+     "file for the time line of one predicted step of the best layout, or of --choose: of one rank "
+     "of each stage; tessera report and ui.perfetto.dev show it; empty writes none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
 static const char plan_usage[] =
     "usage: tessera plan CONFIG (--ranks N --device NAME | --cluster FILE) [--memory SIZE]\n"
     "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n"
-    "                    [--calibrate FILE.yaml]\n\n"
+    "                    [--trace FILE.json] [--calibrate FILE.yaml]\n\n"
     "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
     "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
     "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
@@ -60,7 +63,8 @@ static const char plan_usage[] =
     "links of the cluster; see docs/plan.md for how far to trust them.\n\n"
     "The batch is the configuration's (--batch-size), shared by all ranks, so that layouts "
     "compare.\n"
-    "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n\n"
+    "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n"
+    "tessera report draws what --json and --trace write.\n\n"
     "examples\n"
     "  tessera plan configs/models/llama-8b.yaml --ranks 64 --device h100-80 --batch-size 512\n"
     "  tessera plan configs/models/gpt2-124m.yaml --ranks 8 --device a100-80 --tokens 1e10 \\\n"
@@ -188,6 +192,8 @@ static enum tess_status plan_open(struct tess__plan *plan, const struct tess__ca
         TESS_TRY(tess_file_check(plan->given->json, TESS_FILE_TEXT, "--json"));
     if (plan->given->out[0] != '\0')
         TESS_TRY(tess_file_check(plan->given->out, TESS_FILE_TEXT, "--out"));
+    if (plan->given->trace[0] != '\0')
+        TESS_TRY(tess_file_check(plan->given->trace, TESS_FILE_TEXT, "--trace"));
     return tess__plan_open(plan);
 }
 
@@ -198,13 +204,15 @@ static enum tess_status plan_finish(const struct tess__plan *plan)
         TESS_TRY(tess__plan_write_json(plan, plan->given->json));
     if (plan->layouts.count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
-    if (plan->given->out[0] == '\0')
-        return TESS_OK;
     if (plan->given->choose > plan->layouts.count)
         TESS_FAIL(TESS_ERR_USAGE, "--choose %lld: there are %lld layouts",
                   (long long)plan->given->choose, (long long)plan->layouts.count);
-    return tess__plan_write_yaml(plan, &plan->layouts.item[plan->given->choose - 1],
-                                 plan->given->out);
+    const struct tess__plan_layout *chosen = &plan->layouts.item[plan->given->choose - 1];
+    if (plan->given->out[0] != '\0')
+        TESS_TRY(tess__plan_write_yaml(plan, chosen, plan->given->out));
+    if (plan->given->trace[0] != '\0')
+        TESS_TRY(tess__plan_write_trace(plan, chosen, plan->given->trace));
+    return TESS_OK;
 }
 
 static int plan_command(struct tess__call *call)

@@ -5,7 +5,7 @@
  *     plan_space.c   every layout that the strategies, the mesh and the options allow
  *     plan_try.c     one of them: legal or why not, memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
- *     plan_print.c   tables for people;  plan_file.c  JSON and YAML
+ *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
  */
 #ifndef TESSERA_STUDY_PLAN_H
 #define TESSERA_STUDY_PLAN_H
@@ -54,7 +54,7 @@ struct tess__plan_rejected {
 };
 
 struct tess__plan_options {
-    const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out;
+    const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out, *trace;
     int64_t ranks, top, choose;
     double tokens, price;
 };
@@ -113,7 +113,10 @@ enum tess_status tess__plan_open(struct tess__plan *plan);
 /* ---- plan_search.c ---- */
 
 enum tess_status tess__plan_search(struct tess__plan *plan);
-/* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b" */
+#define TESS__PLAN_TEXT 360
+/* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b, 4 micro-batches, recompute full" */
+const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT]);
+/* Of these the products, mesh and schedule. */
 const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 
 /* ---- plan_print.c, plan_file.c ---- */
@@ -123,5 +126,9 @@ enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char
 /* The layout's configuration as train takes it. */
 enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
                                        const struct tess__plan_layout *layout, const char *path);
+/* One step of the layout as predicted, of the first rank of each stage, as a file of train --trace.
+ */
+enum tess_status tess__plan_write_trace(const struct tess__plan *plan,
+                                        const struct tess__plan_layout *layout, const char *path);
 
 #endif

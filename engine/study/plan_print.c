@@ -11,22 +11,25 @@
 
 #define PRINT_REJECTED_MAX 24
 
-static void print_options(const struct tess__plan_layout *layout)
+const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT])
 {
-    printf("%" PRId64 " micro-batch%s", layout->accumulate, layout->accumulate > 1 ? "es" : "");
-    if (strcmp(layout->recompute, "none") != 0)
-        printf(", recompute %s", layout->recompute);
-    if (layout->precision != NULL)
-        printf(", %s", layout->precision);
-    if (layout->extra[0] != '\0')
-        printf(", %s", layout->extra);
+    char name[200];
+    const bool again = strcmp(layout->recompute, "none") != 0;
+    snprintf(text, TESS__PLAN_TEXT, "%s, %" PRId64 " micro-batch%s%s%s%s%s%s%s",
+             tess__plan_name(layout, name), layout->accumulate, layout->accumulate > 1 ? "es" : "",
+             again ? ", recompute " : "", again ? layout->recompute : "",
+             layout->precision != NULL ? ", " : "",
+             layout->precision != NULL ? layout->precision : "",
+             layout->extra[0] != '\0' ? ", " : "", layout->extra);
+    return text;
 }
 
 static void print_layout(const struct tess__plan *plan, const struct tess__words *words,
                          int64_t number)
 {
     const struct tess__plan_layout *layout = &plan->layouts.item[number];
-    char name[200], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES], sent[TESS__TEXT_BYTES];
+    char text[TESS__PLAN_TEXT], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES],
+        sent[TESS__TEXT_BYTES];
     const double samples_per_s = (double)plan->batch_size / layout->step_s;
     printf("%3" PRId64 "  %9.3f ms %10s", number + 1, 1e3 * layout->step_s,
            tess__words_rate(words, samples_per_s, rate));
@@ -34,10 +37,8 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
         printf(" %5.1f %%", 100 * layout->mfu);
     else
         printf(" %7s", "-");
-    printf(" %10s  %s, ", tess__text_bytes((double)layout->device_bytes, memory),
-           tess__plan_name(layout, name));
-    print_options(layout);
-    putchar('\n');
+    printf(" %10s  %s\n", tess__text_bytes((double)layout->device_bytes, memory),
+           tess__plan_text(layout, text));
     if (!layout->predicted)
         return;
     printf("     exposed %.3f ms; sent by the rank that sends most: data %s",
@@ -88,17 +89,15 @@ static void print_first(const struct tess__plan *plan, const struct tess__words 
 static void print_front(const struct tess__plan *plan)
 {
     uint64_t least = UINT64_MAX;
-    char name[200], memory[TESS__TEXT_BYTES];
+    char text[TESS__PLAN_TEXT], memory[TESS__TEXT_BYTES];
     printf("\nless memory costs time: no layout is both faster and smaller than one of these\n");
     for (int64_t i = 0; i < plan->layouts.count; i++) {
         const struct tess__plan_layout *layout = &plan->layouts.item[i];
         if (layout->device_bytes >= least || !layout->predicted)
             continue;
         least = layout->device_bytes;
-        printf("  %10s  %9.3f ms  %s, ", tess__text_bytes((double)least, memory),
-               1e3 * layout->step_s, tess__plan_name(layout, name));
-        print_options(layout);
-        putchar('\n');
+        printf("  %10s  %9.3f ms  %s\n", tess__text_bytes((double)least, memory),
+               1e3 * layout->step_s, tess__plan_text(layout, text));
     }
 }
 

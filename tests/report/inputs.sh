@@ -147,8 +147,20 @@ span()
     printf '{"ph":"M"}]}\n'
 } >trace.json
 
-inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json trace.json)
-figures=27 # learning 6, steering 6, memory 1, speed 4, time line 1, scaling 7, batch size 2
+{
+    printf '{"model":"<i>gpt</i>","cluster":"1 host of <b>2</b>","ranks":2,"layouts":['
+    for name in fsdp 'ddp</td><img src=x onerror=alert(4)>' zero1; do
+        printf '{"name":"%s","strategy":"%s","mesh":{"data":2,"tensor":1,"stage":1},"step_s":0.0%d,' "$name" \
+            "$name" ${#name}
+        printf '"options":{"accumulate":4,"recompute":"<b>"},"exposed_s":0.01,"memory":{"master":%d},' \
+            $((9000 / ${#name}))
+        printf '"limited_by":"<i>products</i>"},'
+    done
+    printf '{}]}\n'
+} >plan.json
+
+inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json plan.json trace.json)
+figures=30 # learning 6, steering 6, memory 1, speed 4, time line 1, scaling 7, batch size 2, plan 3
 
 failures=0
 

@@ -297,24 +297,29 @@ static void case_documents(void **state)
         const char *text;
         enum tess_status status;
         bool known;
-        size_t runs, scalings, tunes, notes;
+        size_t runs, scalings, tunes, notes, plans;
     } cases[] = {
         {"{\"runs\":[{\"strategy\":\"ddp\",\"memory\":[]},{\"name\":\"both\",\"goal\":\"g\"}]}",
-         TESS_OK, true, 2, 0, 0, 0},
-        {"{\"runs\":[5,{\"strategy\":7}]}", TESS_OK, true, 1, 0, 0, 2},
-        {"{\"runs\":[]}", TESS_ERR_DATA, true, 0, 0, 0, 0},
-        {"{\"runs\":{}}", TESS_OK, false, 0, 0, 0, 0},
+         TESS_OK, true, 2, 0, 0, 0, 0},
+        {"{\"runs\":[5,{\"strategy\":7}]}", TESS_OK, true, 1, 0, 0, 2, 0},
+        {"{\"runs\":[]}", TESS_ERR_DATA, true, 0, 0, 0, 0, 0},
+        {"{\"runs\":{}}", TESS_OK, false, 0, 0, 0, 0, 0},
         {"{\"scaling\":{\"measured\":[{\"ranks\":1},{\"step_s\":1},[]],\"amdahl_p\":-2,"
          "\"predicted\":[{\"link\":\"l\",\"points\":[{\"ranks\":2}]},{\"points\":5},7]}}",
-         TESS_OK, true, 0, 1, 0, 4},
-        {"{\"scaling\":{}}", TESS_ERR_DATA, true, 0, 1, 0, 0},
+         TESS_OK, true, 0, 1, 0, 4, 0},
+        {"{\"scaling\":{}}", TESS_ERR_DATA, true, 0, 1, 0, 0, 0},
         {"{\"scaling\":{\"measured\":\"all\",\"predicted\":{},\"ring\":null,\"links\":3}}",
-         TESS_ERR_DATA, true, 0, 1, 0, 0},
+         TESS_ERR_DATA, true, 0, 1, 0, 0, 0},
         {"{\"tune\":{\"cases\":[{\"batch_size\":16,\"samples_per_s\":null},{\"batch_size\":-1}]}}",
-         TESS_OK, true, 0, 0, 1, 2},
-        {"{\"tune\":{\"cases\":[]}}", TESS_ERR_DATA, true, 0, 0, 1, 0},
-        {"{\"other\":1}", TESS_OK, false, 0, 0, 0, 0},
-        {"[]", TESS_OK, false, 0, 0, 0, 0},
+         TESS_OK, true, 0, 0, 1, 2, 0},
+        {"{\"tune\":{\"cases\":[]}}", TESS_ERR_DATA, true, 0, 0, 1, 0, 0},
+        {"{\"layouts\":[{\"name\":\"a\",\"step_s\":1,\"mesh\":{\"data\":-2},\"memory\":{\"master\":"
+         "\"x\"}},"
+         "{\"name\":\"b\"},{\"step_s\":2},7]}",
+         TESS_OK, true, 0, 0, 0, 5, 1},
+        {"{\"layouts\":[]}", TESS_ERR_DATA, true, 0, 0, 0, 0, 0},
+        {"{\"other\":1}", TESS_OK, false, 0, 0, 0, 0, 0},
+        {"[]", TESS_OK, false, 0, 0, 0, 0, 0},
     };
 
     (void)state;
@@ -329,6 +334,7 @@ static void case_documents(void **state)
         assert_int_equal(report.run_count, cases[i].runs);
         assert_int_equal(report.scaling_count, cases[i].scalings);
         assert_int_equal(report.tune_count, cases[i].tunes);
+        assert_int_equal(report.plan_count, cases[i].plans);
         tess__report_close(&report);
     }
 }

@@ -255,6 +255,7 @@ static void case_hostile(void **state)
     refused(TINY "--ranks 2 --precisions f99", "f99");
     refused(TINY "--ranks 2 --json /nowhere/plan.json", "/nowhere/plan.json");
     refused(TINY "--ranks 2 --out /nowhere/plan.yaml", "/nowhere/plan.yaml");
+    refused(TINY "--ranks 2 --trace /nowhere/step.json", "/nowhere/step.json");
     refused(TINY "--ranks 2 --choose 0", "choose");
     refused(TINY "--ranks 2 --batch-per-rank 4", "give --batch-size");
     refused(TINY "--cluster /nowhere/cluster.yaml", "/nowhere/cluster.yaml");
@@ -289,6 +290,60 @@ static void case_cluster(void **state)
     refused(words, "has 4 devices");
 }
 
+/* The first layout with stages: its number from 1, and its step. */
+static int first_with_stages(json_int_t *stages_out, double *step_us_out)
+{
+    size_t i;
+    json_t *layout, *root = results();
+    int number = 0;
+    json_array_foreach(json_object_get(root, "layouts"), i, layout)
+    {
+        *stages_out = json_integer_value(json_object_get(json_object_get(layout, "mesh"), "stage"));
+        *step_us_out = 1e6 * json_number_value(json_object_get(layout, "step_s"));
+        if (*stages_out > 1 && number == 0) {
+            number = (int)i + 1;
+            break;
+        }
+    }
+    json_decref(root);
+    assert_true(number > 0);
+    return number;
+}
+
+/* A line for each stage, of which the longest lasts as long as the step was predicted to, or longer
+ * by what stages begin later. A report of the plan and of the line has four pictures. */
+static void case_pictures(void **state)
+{
+    (void)state;
+    char words[512], path[64];
+    double longest_us = 0, step_us = 0;
+    size_t i;
+    json_int_t stages = 0, lines = 0;
+    json_t *event;
+    if (plan(TINY "--ranks 4 --device a100-80 --batch-size 8 --json %s/plan.json", folder) != 0 ||
+        plan(TINY "--ranks 4 --device a100-80 --batch-size 8 --choose %d --trace %s/step.json",
+             first_with_stages(&stages, &step_us), folder) != 0)
+        fail_msg("%s", spawn.err);
+    snprintf(path, sizeof(path), "%s/step.json", folder);
+    json_t *trace = json_load_file(path, 0, NULL);
+    assert_non_null(trace);
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const char *kind = json_string_value(json_object_get(event, "cat"));
+        if (kind == NULL || strcmp(kind, "step") != 0)
+            continue;
+        lines++;
+        longest_us = fmax(longest_us, json_number_value(json_object_get(event, "dur")));
+    }
+    json_decref(trace);
+    assert_int_equal(lines, stages);
+    assert_true(longest_us >= 0.999 * step_us && longest_us < 2 * step_us);
+    snprintf(words, sizeof(words), "report %s/plan.json %s/step.json --out %s/plan.html", folder,
+             folder, folder);
+    assert_int_equal(spawn_words(&spawn, words), 0);
+    assert_non_null(strstr(spawn.out, " 4 pictures"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +351,7 @@ int main(void)
         cmocka_unit_test(case_accepted_host), cmocka_unit_test(case_accepted_gpus),
         cmocka_unit_test(case_reasons),       cmocka_unit_test(case_price),
         cmocka_unit_test(case_hostile),       cmocka_unit_test(case_cluster),
+        cmocka_unit_test(case_pictures),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

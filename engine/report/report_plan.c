@@ -1,0 +1,125 @@
+/* What tessera plan --json found: the fastest layouts, what they need, and time against memory. */
+#include "report/report_section.h"
+
+#include "text/text.h"
+
+#include <math.h>
+
+/* Layouts that the bars show; the curve of time against memory has all. */
+#define PLAN_BARS 16
+
+static double plan_bytes(const struct tess__report_layout *layout)
+{
+    double total = 0;
+    for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
+        total += layout->kind[kind];
+    return total;
+}
+
+static void plan_steps(struct tess__report *report, const struct tess__report_plan *plan,
+                       struct tess__html *html)
+{
+    static const char *const kind[] = {"working", "exposed communication"};
+    struct tess__bars bars = {
+        .title = "predicted time of a step [ms]", .kind = kind, .kind_count = 2, .decimals = 2};
+    for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++) {
+        const double exposed_s = fmin(plan->layout[i].exposed_s, plan->layout[i].step_s);
+        bars.row[bars.row_count] = plan->layout[i].label;
+        bars.value[2 * bars.row_count] = 1e3 * (plan->layout[i].step_s - exposed_s);
+        bars.value[2 * bars.row_count++ + 1] = 1e3 * exposed_s;
+    }
+    const char *limit = plan->layout[0].limited_by;
+    tess__figure_bars(
+        &(struct tess__figure){
+            "The fastest layouts",
+            tess__report_text(report,
+                              "Predicted steps of the slowest stage, the shortest first. 2x1x4: "
+                              "ranks along the data, tensor and stage axis; mb: micro-batches. "
+                              "Exposed communication is waiting that no computation "
+                              "hides.%s%.160s%s",
+                              limit != NULL ? " The first is limited by " : "",
+                              limit != NULL ? limit : "", limit != NULL ? "." : "")},
+        &bars, html);
+}
+
+static void plan_memories(struct tess__report *report, const struct tess__report_plan *plan,
+                          struct tess__html *html)
+{
+    const char *kind[TESS_MEMORY_KIND_COUNT];
+    struct tess__bars bars = {.kind = kind, .kind_count = TESS_MEMORY_KIND_COUNT, .decimals = 1};
+    double most = 0, divisor;
+    for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++)
+        most = fmax(most, plan_bytes(&plan->layout[i]));
+    bars.title = tess__report_text(report, "memory of the fullest rank [%s]",
+                                   tess__text_unit(most, &divisor));
+    for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+        kind[k] = tess_memory_kind_name((enum tess_memory_kind)k);
+    for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++) {
+        bars.row[bars.row_count] = plan->layout[i].label;
+        for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
+            bars.value[bars.row_count * TESS_MEMORY_KIND_COUNT + k] =
+                plan->layout[i].kind[k] / divisor;
+        bars.row_count++;
+    }
+    tess__figure_bars(
+        &(struct tess__figure){
+            "What they keep in memory",
+            "Bytes of the fullest rank by what they are for: the bytes that a run would allocate. "
+            "They are the same during the whole step."},
+        &bars, html);
+}
+
+/* Layouts are in order of time: those that need less memory than all faster ones are the front. */
+static void plan_front(struct tess__report *report, const struct tess__report_plan *plan,
+                       struct tess__html *html)
+{
+    const size_t count = plan->layout_count;
+    double divisor, least = INFINITY, most = 0,
+                    *x = tess__report_alloc(report, 4 * count, sizeof(*x));
+    struct tess__curve curve[] = {
+        {.name = "all layouts", .x = x, .y = x + count, .style = 6, .look = TESS__CURVE_MARKS},
+        {.name = "none is both faster and smaller",
+         .x = x + 2 * count,
+         .y = x + 3 * count,
+         .look = TESS__CURVE_BOTH}};
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, plan_bytes(&plan->layout[i]));
+    const char *unit = tess__text_unit(most, &divisor);
+    for (size_t i = 0; i < count; i++) {
+        const double bytes = plan_bytes(&plan->layout[i]) / divisor;
+        const double ms = 1e3 * plan->layout[i].step_s;
+        x[curve[0].count] = bytes;
+        x[count + curve[0].count++] = ms;
+        if (!(bytes < least))
+            continue;
+        least = bytes;
+        x[2 * count + curve[1].count] = bytes;
+        x[3 * count + curve[1].count++] = ms;
+    }
+    const struct tess__lines lines = {
+        .x = {tess__report_text(report, "memory of the fullest rank [%s]", unit), TESS__AXIS_LINEAR,
+              false},
+        .y = {"step [ms]", TESS__AXIS_LINEAR, false},
+        .curve = curve,
+        .curve_count = 2};
+    tess__figure_lines(
+        &(struct tess__figure){"Time against memory",
+                               "Every layout whose step was predicted. Where less memory is at "
+                               "hand, the line has the fastest layout that still fits."},
+        &lines, html);
+}
+
+void tess__report_plans(struct tess__report *report, struct tess__html *html)
+{
+    for (size_t i = 0; i < report->plan_count; i++) {
+        const struct tess__report_plan *plan = &report->plan[i];
+        tess__html_put(html, "<div class=\"about\"><p>", plan->path, ": model ");
+        tess__html_escape(html, plan->model);
+        if (!isnan(plan->ranks))
+            tess__html_print(html, " on %.0f rank%s", plan->ranks, plan->ranks == 1 ? "" : "s");
+        tess__html_put(html, ", ", plan->cluster, ".</p></div>\n");
+        plan_steps(report, plan, html);
+        plan_memories(report, plan, html);
+        plan_front(report, plan, html);
+    }
+}
