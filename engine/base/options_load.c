@@ -167,9 +167,24 @@ struct load_word {
     int words;    /* of argv that it took */
 };
 
+/* On the command line, second names of options whose own name a launcher takes for one of its own:
+ * torchrun reads all words, and "--run" is to it short for both "--run-path" and "--run_path". */
+static const char *const load_second_name[][2] = {{"run-dir", "run"}};
+
 static bool load_is_option(const char *word)
 {
     return word[0] == '-' && word[1] == '-' && word[2];
+}
+
+/* The option that a second name means, in its place. */
+static void load_take_second_name(char name[TESS__NAME_MAX])
+{
+    char normal[TESS__NAME_MAX];
+    if (!tess__name_join(normal, "", name))
+        return;
+    for (size_t i = 0; i < sizeof(load_second_name) / sizeof(load_second_name[0]); i++)
+        if (strcmp(normal, load_second_name[i][0]) == 0)
+            memcpy(name, load_second_name[i][1], strlen(load_second_name[i][1]) + 1);
 }
 
 /* Split "--name", "--name=value", "--set name=value"; false when the name does not fit or --set has
@@ -192,6 +207,7 @@ static bool load_split(int argc, char **argv, int at, struct load_word *word_out
         return false;
     memcpy(word_out->name, name, length);
     word_out->name[length] = '\0';
+    load_take_second_name(word_out->name);
     word_out->value = equals != NULL ? equals + 1 : NULL;
     return true;
 }

@@ -76,6 +76,7 @@ static const char train_usage[] =
     "Under torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or their own variables) it is\n"
     "one rank of the job, on the device of its local rank; on the host, ranks communicate over\n"
     "MPI or sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n"
+    "torchrun refuses --run, which it takes for its own --run-path: give --run-dir.\n"
     "Ranks are numbered by the network's topology: --topology.order.\n"
     "\n"
     "--run DIR writes DIR/metrics.jsonl, one JSON object a line; the last one holds the final\n"

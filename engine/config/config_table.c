@@ -68,7 +68,8 @@ const struct tess_option tess_run_option_table[] = {
      "training samples of --data synthetic; a quarter as many are for validation"},
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
      "folder for the run's files (metrics.jsonl, weights.safetensors, checkpoints); empty writes "
-     "none. One run at a time; one that has a run needs --resume or --overwrite"},
+     "none. One run at a time; one that has a run needs --resume or --overwrite. Also --run-dir, "
+     "under torchrun, which refuses --run"},
     {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
      "first values: a safetensors file; a run's folder (its newest checkpoint) or a checkpoint's; "
      "a folder with model.safetensors or model.safetensors.index.json. The optimizer begins anew, "

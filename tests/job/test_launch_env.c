@@ -300,12 +300,93 @@ static void case_alone(void **state)
     assert_contains(spawn.out, "rank 0 of 1");
 }
 
+/* ---- torchrun's own options ------------------------------------------------------------------ */
+
+/*
+ * torchrun reads every word of its command line with Python's argparse, those behind the program
+ * included, and refuses one that is the beginning of several options of its own. Its options, each
+ * also with '_' for '-': PyTorch, torch/distributed/run.py, get_args_parser().
+ */
+static bool torchrun_refuses(const char *word)
+{
+    static const char *const option[] = {"nnodes",
+                                         "nproc-per-node",
+                                         "rdzv-backend",
+                                         "rdzv-endpoint",
+                                         "rdzv-id",
+                                         "rdzv-conf",
+                                         "standalone",
+                                         "max-restarts",
+                                         "monitor-interval",
+                                         "start-method",
+                                         "event-log-handler",
+                                         "role",
+                                         "module",
+                                         "no-python",
+                                         "run-path",
+                                         "log-dir",
+                                         "redirects",
+                                         "tee",
+                                         "local-ranks-filter",
+                                         "node-rank",
+                                         "master-addr",
+                                         "master-port",
+                                         "local-addr",
+                                         "logs-specs",
+                                         "numa-binding",
+                                         "signals-to-handle",
+                                         "help"};
+    const size_t length = strlen(word);
+    int matches = 0;
+
+    for (size_t i = 0; i < sizeof(option) / sizeof(*option); i++) {
+        char other[32];
+        snprintf(other, sizeof(other), "%s", option[i]);
+        for (char *c = other; *c != '\0'; c++)
+            *c = *c == '-' ? '_' : *c;
+        if (strcmp(word, option[i]) == 0 || strcmp(word, other) == 0)
+            return false;
+        matches += strncmp(word, option[i], length) == 0;
+        matches += strchr(option[i], '-') != NULL && strncmp(word, other, length) == 0;
+    }
+    return matches > 1;
+}
+
+/* Of all options of train one is refused, and it has a second name that means the same. */
+static void case_torchrun(void **state)
+{
+    static struct spawn spawn;
+    char name[64], folder[] = "/tmp/tessera_torchrun_XXXXXX", words[256], path[64];
+    int count = 0;
+
+    (void)state;
+    assert_true(torchrun_refuses("no") && !torchrun_refuses("role"));
+    assert_int_equal(spawn_words(&spawn, "train --help"), 0);
+    for (const char *at = spawn.out; (at = strstr(at, "\n  --")) != NULL; count++) {
+        at += 5;
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, " =\n"), at);
+        if (torchrun_refuses(name) != (strcmp(name, "run") == 0))
+            fail_msg("torchrun and --%s: the second names are in engine/base/options_load.c", name);
+    }
+    assert_true(count > 50 && !torchrun_refuses("run-dir"));
+    assert_non_null(mkdtemp(folder));
+    snprintf(words, sizeof(words),
+             "train --data synthetic --synthetic-rows 64 --batch-size 32 --mlp.hidden 8 --steps 1 "
+             "--evaluate off --device cpu --ranks 1 --run-dir %s/a",
+             folder);
+    if (spawn_words(&spawn, words) != 0)
+        fail_msg("%s", spawn.err);
+    snprintf(path, sizeof(path), "%s/a/metrics.jsonl", folder);
+    assert_int_equal(access(path, R_OK), 0);
+    assert_int_equal(spawn_remove(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_all_heard),  cmocka_unit_test(case_one_fails),
         cmocka_unit_test(case_root_fails), cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_alone),
+        cmocka_unit_test(case_alone),      cmocka_unit_test(case_torchrun),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
