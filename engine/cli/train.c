@@ -226,6 +226,17 @@ static enum tess_status train_check_hosts(const struct tess_config *config,
     return tess__hosts_read_meet(options->meet, hosts);
 }
 
+/* In a job of Slurm with several nodes, but not started by srun. */
+static void train_warn_of_idle(const struct tess__train_options *options)
+{
+    const int32_t idle = tess_boot_idle_nodes();
+    if (idle > 0 && options->meet[0] == '\0')
+        tess_log(TESS_LOG_WARN,
+                 "this job of Slurm has %d nodes (SLURM_JOB_NUM_NODES), and this run uses one of "
+                 "them: start it with srun to use all (srun tessera train ...)",
+                 (int)idle + 1);
+}
+
 /* How often the training may be started again, on how many ranks, where its checkpoints are, and
  * which hosts take part. */
 static enum tess_status train_read_restarts(struct tess__args *args, struct tess__hosts *hosts,
@@ -241,6 +252,8 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     TESS_TRY(tess__peers_find(&env, &place));
     TESS_TRY(tess_config_open_placed(args->count, args->word, &table, 1,
                                      place.starter ? &place : NULL, &config));
+    if (place.starter == NULL)
+        train_warn_of_idle(&options);
     restart->restarts = options.explain ? 0 : options.restarts;
     restart->ranks = config->mesh.rank_count;
     restart->least = (int32_t)options.min_ranks;

@@ -89,6 +89,45 @@ static void case_first_host(void **state)
     assert_false(tess__boot_first_host("1234[5678-5679]", host, sizeof(host)));
 }
 
+static void case_tasks(void **state)
+{
+    static const struct {
+        const char *list;
+        int32_t node, tasks;
+    } wanted[] = {
+        {"4", 0, 4},
+        {"4", 1, -1},
+        {"1(x2)", 1, 1},
+        {"1(x2)", 2, -1},
+        {"4(x2),3", 1, 4},
+        {"4(x2),3", 2, 3},
+        {"3,4(x2),1", 3, 1},
+        {"3,4(x2),1", 4, -1},
+        {"", 0, -1},
+        {"x", 0, -1},
+        {"0", 0, -1},
+        {"-1", 0, -1},
+        {"4(x", 0, -1},
+        {"4(x)", 0, -1},
+        {"4(x0)", 0, -1},
+        {"4(x-1)", 0, -1},
+        {"4(x2", 0, -1},
+        {"4,", 1, -1},
+        {"4;5", 0, -1},
+        {"9999999", 0, -1},
+        {"4(x2)3", 2, -1},
+        {",4", 0, -1},
+        {"2(x9999999999999999999)", 7, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        const int32_t tasks = tess__boot_slurm_tasks(wanted[i].list, wanted[i].node);
+        if (tasks != wanted[i].tasks)
+            fail_msg("'%s' gives node %d %d tasks", wanted[i].list, (int)wanted[i].node,
+                     (int)tasks);
+    }
+}
+
 static void case_nodes(void **state)
 {
     static const struct {
@@ -198,6 +237,63 @@ static void case_environment(void **state)
     env_set("SLURM_STEP_ID=2 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_NNODES=1 SLURM_JOB_ID=3");
     assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
     assert_true(job == 0 && one != 0 && one != env.job);
+}
+
+#define SLURM_TASK "SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_PROCID=4 SLURM_STEP_NUM_TASKS=5 "
+
+/* What Slurm gives of hosts; what is not understood is unknown, and no error. */
+static void case_slurm_hosts(void **state)
+{
+    static const struct {
+        const char *variables;
+        int32_t local_count, hosts, cores, devices;
+    } wanted[] = {
+        {SLURM_TASK "SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_NUM_NODES=3 SLURM_NNODES=9 "
+                    "SLURM_STEP_TASKS_PER_NODE=2(x2),1 SLURM_TASKS_PER_NODE=8(x9) "
+                    "SLURM_STEP_NODELIST=a,b,c SLURM_CPUS_ON_NODE=16 SLURM_GPUS_ON_NODE=4",
+         1, 3, 16, 4},
+        {SLURM_TASK "SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_TASKS_PER_NODE=3,2 "
+                    "SLURM_JOB_NODELIST=a,b",
+         2, 2, 0, 0},
+        /* Fewer tasks than this one's number: the list is of something else. */
+        {SLURM_TASK "SLURM_LOCALID=2 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_TASKS_PER_NODE=3,2 "
+                    "SLURM_JOB_NODELIST=a,b SLURM_CPUS_ON_NODE=x SLURM_GPUS_ON_NODE=-1",
+         -1, 2, 0, 0},
+        {SLURM_TASK "SLURM_NODEID=x SLURM_TASKS_PER_NODE=5 MASTER_ADDR=a", -1, 0, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        struct tess_boot_env env;
+        bool found = false;
+        env_set(wanted[i].variables);
+        assert_int_equal(tess_boot_from_environment(&env, &found), TESS_OK);
+        assert_int_equal(env.local_count, wanted[i].local_count);
+        assert_int_equal(env.host_count, wanted[i].hosts);
+        assert_int_equal(env.host_cores, wanted[i].cores);
+        assert_int_equal(env.host_devices, wanted[i].devices);
+    }
+}
+
+static void case_idle_nodes(void **state)
+{
+    static const struct {
+        const char *variables;
+        int32_t idle;
+    } wanted[] = {
+        {"SLURM_JOB_ID=3 SLURM_JOB_NUM_NODES=4", 3},
+        {"SLURM_JOB_ID=3 SLURM_NNODES=2", 1},
+        {"SLURM_JOB_ID=3 SLURM_JOB_NUM_NODES=1", 0},
+        {"SLURM_JOB_ID=3", 0},
+        {"SLURM_JOB_NUM_NODES=4", 0},
+        /* A task of srun; the shell of salloc is a step, too. */
+        {"SLURM_JOB_ID=3 SLURM_JOB_NUM_NODES=4 SLURM_STEP_ID=0", 0},
+        {"SLURM_JOB_ID=3 SLURM_JOB_NUM_NODES=4 SLURM_STEP_ID=4294967290", 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        env_set(wanted[i].variables);
+        assert_int_equal(tess_boot_idle_nodes(), wanted[i].idle);
+    }
 }
 
 /* ---- PMI ------------------------------------------------------------------------------------- */
@@ -340,9 +436,11 @@ static void case_ports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_uri),   cmocka_unit_test(case_first_host),
-        cmocka_unit_test(case_nodes), cmocka_unit_test(case_environment),
-        cmocka_unit_test(case_pmi),   cmocka_unit_test(case_ports),
+        cmocka_unit_test(case_uri),        cmocka_unit_test(case_first_host),
+        cmocka_unit_test(case_nodes),      cmocka_unit_test(case_environment),
+        cmocka_unit_test(case_tasks),      cmocka_unit_test(case_slurm_hosts),
+        cmocka_unit_test(case_idle_nodes), cmocka_unit_test(case_pmi),
+        cmocka_unit_test(case_ports),
     };
     tess_log_set_level(TESS_LOG_ERROR);
     return cmocka_run_group_tests_name("boot_find", tests, NULL, NULL);

@@ -300,6 +300,24 @@ static void case_alone(void **state)
     assert_contains(spawn.out, "rank 0 of 1");
 }
 
+/* In the batch script of a job with several nodes. */
+static void case_idle_nodes(void **state)
+{
+    static struct spawn spawn;
+
+    (void)state;
+    setenv("SLURM_JOB_ID", "7", 1);
+    setenv("SLURM_JOB_NUM_NODES", "4", 1);
+    int code = spawn_words(&spawn, "train --data synthetic --ranks 1 --device cpu --explain");
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_JOB_NUM_NODES");
+    assert_int_equal(code, 0);
+    assert_contains(spawn.err, "has 4 nodes (SLURM_JOB_NUM_NODES), and this run uses one");
+    assert_int_equal(spawn_words(&spawn, "train --data synthetic --ranks 1 --device cpu --explain"),
+                     0);
+    assert_null(strstr(spawn.err, "SLURM"));
+}
+
 /* ---- torchrun's own options ------------------------------------------------------------------ */
 
 /*
@@ -386,7 +404,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_all_heard),  cmocka_unit_test(case_one_fails),
         cmocka_unit_test(case_root_fails), cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_alone),      cmocka_unit_test(case_torchrun),
+        cmocka_unit_test(case_alone),      cmocka_unit_test(case_idle_nodes),
+        cmocka_unit_test(case_torchrun),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

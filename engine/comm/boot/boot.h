@@ -31,7 +31,10 @@ struct tess_boot_env {
      * it there; 0 is 1: the port is given. */
     int32_t port_count;
     uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not known */
-    bool asked;   /* tess_boot_find has asked mpirun, which expects a notice of the end */
+    /* By Slurm alone; 0: not known. Hosts that have processes of this job, and what this one has
+     * for it: processors (SLURM_CPUS_ON_NODE) and GPUs (SLURM_GPUS_ON_NODE). */
+    int32_t host_count, host_cores, host_devices;
+    bool asked; /* tess_boot_find has asked mpirun, which expects a notice of the end */
 };
 
 /*
@@ -42,7 +45,8 @@ struct tess_boot_env {
  *   mpirun     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}, or
  *              PMI_{RANK,SIZE} and MPI_{LOCALRANKID,LOCALNRANKS}
  *   Slurm      SLURM_{PROCID,LOCALID}, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID; only in
- *              what srun starts (SLURM_STEP_ID): a batch script has the others too
+ *              what srun starts (SLURM_STEP_ID): a batch script has the others too. Ranks of this
+ *              host by SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID
  *
  * and for each of them MASTER_ADDR and MASTER_PORT, where there are several ranks. A torchrun that
  * serves its own store on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE) leaves us the port after it.
@@ -60,6 +64,10 @@ struct tess_boot_env {
  * or out of range, or an address that cannot be found. Only reads what is there.
  */
 enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool *found_out);
+
+/* Nodes of a job of Slurm that stay idle, since this process is in its batch script or shell, not
+ * started by srun; 0: there are none. */
+int32_t tess_boot_idle_nodes(void);
 
 /* Find what is missing in env by asking other ranks: nothing, mostly. Collective over the ranks of
  * the job, once in it, before MPI is started. */

@@ -97,7 +97,10 @@ static enum tess_status env_read_place(const struct env_names *names, struct tes
                   (int)env->rank, count, (int)env->rank_count);
     TESS_TRY(env_optional(names->local_count, 1, env->rank_count, &env->local_count));
     int32_t most = env->local_count > 0 ? env->local_count : env->rank_count;
-    return env_optional(names->local_rank, 0, most - 1, &env->local_rank);
+    TESS_TRY(env_optional(names->local_rank, 0, most - 1, &env->local_rank));
+    if (names->find == tess__boot_find_slurm)
+        tess__boot_slurm_hosts(env);
+    return TESS_OK;
 }
 
 static enum tess_status env_read_address(const struct env_names *names, struct tess_boot_env *env)

@@ -21,6 +21,11 @@ enum tess_status tess__boot_find_slurm(struct tess_boot_env *env);
 bool tess__boot_uri_hosts(const char *uri, char *hosts, size_t bytes);
 bool tess__boot_first_host(const char *list, char *host, size_t bytes);
 
+/* boot_slurm.c: tasks of a node, numbered from 0, in "4(x2),3"; -1: the list has none for it. */
+int32_t tess__boot_slurm_tasks(const char *list, int32_t node);
+/* What Slurm gives of hosts: env->local_count, host_count, host_cores, host_devices. */
+void tess__boot_slurm_hosts(struct tess_boot_env *env);
+
 /* "login,r[1:0-1]h0@0(3)" adds login, r0h0 and r1h0 to a list joined by ',', as many as fit; what
  * is not of this form, and what follows it, is left out. */
 void tess__boot_add_nodes(const char *regex, char *hosts, size_t bytes);
