@@ -11,6 +11,7 @@
 #include "text/command.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct tess_option train_option_table[] = {
@@ -76,6 +77,7 @@ static const char train_usage[] =
     "Under torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or their own variables) it is\n"
     "one rank of the job, on the device of its local rank; on the host, ranks communicate over\n"
     "MPI or sockets (--comm). mpirun and srun need no MASTER_ADDR and MASTER_PORT.\n"
+    "srun --ntasks-per-node=1 tessera train --ranks N: each task starts the ranks of its node.\n"
     "torchrun refuses --run, which it takes for its own --run-path: give --run-dir.\n"
     "Ranks are numbered by the network's topology: --topology.order.\n"
     "\n"
@@ -127,6 +129,21 @@ static int train_choose(void *context, int32_t left, struct tess__history *histo
     return tess_status_exit_code(status);
 }
 
+/* This process's place among those that another program started, and the options. Where srun has
+ * started one process on each node for more ranks than that, *divided_out: each supervises those of
+ * its node. */
+static enum tess_status train_open(struct tess__args *args, const struct tess_config_table *table,
+                                   struct tess_boot_env *env, struct tess_started *place,
+                                   struct tess_config **config_out, bool *divided_out)
+{
+    TESS_TRY(tess__peers_find(env, place));
+    place->may_divide = true;
+    TESS_TRY(tess_config_open_placed(args->count, args->word, table, 1,
+                                     place->starter ? place : NULL, config_out));
+    *divided_out = place->starter != NULL && (*config_out)->started.starter == NULL;
+    return TESS_OK;
+}
+
 /* A training in this process. */
 static enum tess_status train_once(struct tess__args *args, struct tess__history *history)
 {
@@ -137,18 +154,20 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
     struct tess_config *config = NULL;
     struct tess_dataset *dataset = NULL;
     struct tess__trained trained;
-    enum tess_status status = tess__peers_find(&env, &place);
-    if (status == TESS_OK)
-        status = tess_config_open_placed(args->count, args->word, &table, 1,
-                                         place.starter ? &place : NULL, &config);
-    options.placed = place.starter ? &env : NULL;
+    bool divided = false;
+    enum tess_status status = train_open(args, &table, &env, &place, &config, &divided);
+    if (divided && place.rank > 0) { /* --explain: one node's is enough */
+        tess_config_close(config);
+        return status;
+    }
+    options.placed = place.starter && !divided ? &env : NULL;
     if (status == TESS_OK)
         status = tess__run_open_data(config, &dataset);
     if (status == TESS_OK)
         status = train_shrink(args, &table, history, dataset, &config);
     options.history = history;
     if (status == TESS_OK) {
-        config->save.mirrored = options.meet[0] != '\0';
+        config->save.mirrored = getenv(TESS_BOOT_MEETING) != NULL; /* a rank of --hosts */
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
     }
     tess_dataset_close(dataset);
@@ -249,9 +268,8 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     struct tess_started place = {0};
     struct tess_config *config = NULL;
     struct tess__restart *restart = &hosts->restart;
-    TESS_TRY(tess__peers_find(&env, &place));
-    TESS_TRY(tess_config_open_placed(args->count, args->word, &table, 1,
-                                     place.starter ? &place : NULL, &config));
+    bool divided = false;
+    TESS_TRY(train_open(args, &table, &env, &place, &config, &divided));
     if (place.starter == NULL)
         train_warn_of_idle(&options);
     restart->restarts = options.explain ? 0 : options.restarts;
@@ -261,7 +279,7 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     if (status == TESS_OK && !options.explain)
         status = train_check_hosts(config, &options, &place, hosts);
     if (status == TESS_OK && restart->restarts > 0)
-        status = train_check_restarts(config, &options, &place, run);
+        status = train_check_restarts(config, &options, &config->started, run);
     else if (status == TESS_OK && options.min_ranks > 0 && !options.explain)
         status = tess_fail(TESS_ERR_USAGE, "--min-ranks is for runs that are started again: give "
                                            "--restarts N");
@@ -272,6 +290,10 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     else if (status == TESS_OK && config->save.copy_steps > 0 && !options.explain)
         status = tess_fail(TESS_ERR_USAGE, "--redundancy is for runs that are started again: give "
                                            "--restarts N");
+    if (status == TESS_OK && divided && !options.explain)
+        status = tess__hosts_meet(&env, config->device.module != NULL, config->run.timeout, hosts);
+    if (status != TESS_OK)
+        tess__copies_remove(copies);
     tess_config_close(config);
     return status;
 }

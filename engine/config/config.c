@@ -295,15 +295,35 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
                : tess_options_give(config->options, config->word_of->word_option, "on");
 }
 
+/* Another number of ranks than were started. */
+static enum tess_status config_take_ranks(struct tess_config *config)
+{
+    const struct tess_started *place = &config->started;
+    const long long ranks = config->run.ranks;
+    if (place->may_divide && place->host_count == place->rank_count && ranks > place->rank_count) {
+        config->started = (struct tess_started){.local_rank = -1};
+        return TESS_OK;
+    }
+    if (place->host_count > 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--ranks is %lld, and srun has started %d tasks (SLURM_STEP_NUM_TASKS) on %d "
+                  "node%s (SLURM_STEP_NUM_NODES): start a task for each rank (srun --ntasks=%lld), "
+                  "leave --ranks out, or start one task on each node (srun --ntasks-per-node=1), "
+                  "which starts the ranks of its node, for at least as many ranks as nodes",
+                  ranks, place->rank_count, place->host_count, place->host_count == 1 ? "" : "s",
+                  ranks);
+    TESS_FAIL(TESS_ERR_USAGE,
+              "--ranks is %lld, and %s has started %d: give the same number, or leave one out",
+              ranks, place->starter, place->rank_count);
+}
+
 /* As many ranks as were started. */
 static enum tess_status config_take_place(struct tess_config *config)
 {
     char number[16];
     const struct tess_started *place = &config->started;
     if (tess_options_is_set(config->options, "ranks") && config->run.ranks != place->rank_count)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--ranks is %lld, and %s has started %d: give the same number, or leave one out",
-                  (long long)config->run.ranks, place->starter, place->rank_count);
+        return config_take_ranks(config);
     if (tess_options_is_set(config->options, "ranks"))
         return TESS_OK;
     snprintf(number, sizeof(number), "%d", place->rank_count);

@@ -21,6 +21,8 @@ struct tess_started {
     const char *starter; /* "torchrun", "mpirun", "Slurm"; NULL: no, ranks are started from here */
     int32_t rank, rank_count;
     int32_t local_rank; /* among the ranks of this host; -1: unknown */
+    int32_t host_count; /* of the job; 0: unknown */
+    bool may_divide;    /* one process on each host may start a part of --ranks instead */
 };
 
 struct tess_device_plan {

@@ -26,7 +26,8 @@ enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_sta
     *place_out = (struct tess_started){.starter = env_out->starter,
                                        .rank = env_out->rank,
                                        .rank_count = env_out->rank_count,
-                                       .local_rank = env_out->local_rank};
+                                       .local_rank = env_out->local_rank,
+                                       .host_count = env_out->host_count};
     return TESS_OK;
 }
 

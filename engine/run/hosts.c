@@ -534,7 +534,8 @@ int tess__hosts_run(const struct tess__hosts *hosts)
 {
     static struct leader leader;
     static struct hosts_crew crew;
-    struct hosts_hello hello = {.slots = hosts->restart.ranks / hosts->count};
+    struct hosts_hello hello = {.slots = hosts->slots > 0 ? hosts->slots
+                                                          : hosts->restart.ranks / hosts->count};
     int code, error = EADDRNOTAVAIL;
     memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
     if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)

@@ -238,7 +238,9 @@ static void crew_take_signal(struct hosts_crew *crew, const struct signalfd_sigi
         wish->again = crew->ends;
         crew->ends = true;
     }
-    if (info->ssi_code != SI_KERNEL) /* a terminal sends Ctrl-C to the processes as well */
+    /* A terminal sends Ctrl-C to the processes as well, and Slurm every signal: twice is once more
+     * to kill. */
+    if (info->ssi_code != SI_KERNEL && !crew->hosts->signalled)
         tess__crew_kill(crew, number);
 }
 

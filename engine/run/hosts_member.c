@@ -129,7 +129,7 @@ static int member_serve(const struct tess__hosts *hosts, struct hosts_crew *crew
         const struct hosts_wish wish = tess__crew_wait(crew, -1);
         if (wish.ended)
             member_send(fd, &crew->news);
-        if (wish.ends)
+        if (wish.ends && !hosts->signalled)
             member_send(fd, &(struct hosts_news){.kind = HOSTS_LEAVES});
         if (wish.again)
             tess__crew_kill(crew, SIGKILL);

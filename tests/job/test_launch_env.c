@@ -268,6 +268,22 @@ static void case_refused(void **state)
           {"MASTER_PORT", "9"}},
          "train --data synthetic --steps 1 --strategy ddp --device cpu",
          "mpirun has started 65 ranks: there may be up to 64"},
+        {{{"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", "0"},
+          {"SLURM_STEP_NUM_TASKS", "4"},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"MASTER_ADDR", "127.0.0.1"}},
+         "train --data synthetic --steps 1 --strategy ddp --device cpu --ranks 6",
+         "--ranks is 6, and srun has started 4 tasks (SLURM_STEP_NUM_TASKS) on 2 nodes "
+         "(SLURM_STEP_NUM_NODES)"},
+        {{{"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", "0"},
+          {"SLURM_STEP_NUM_TASKS", "2"},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"MASTER_ADDR", "127.0.0.1"}},
+         "train --data synthetic --steps 1 --strategy ddp --device cpu --ranks 4 --hosts 2 "
+         "--meet 127.0.0.1:9",
+         "--meet is for hosts that start their ranks themselves, and Slurm"},
     };
 
     (void)state;
