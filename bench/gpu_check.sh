@@ -60,7 +60,7 @@ environment
   TESS_DEPS           folder in which Debian packages were unpacked that the machine lacks, with
                           apt-get download PACKAGE...; for f in *.deb; do dpkg -x \$f FOLDER; done
                       of libyaml-dev libyaml-0-2 libjansson-dev libjansson4 libcmocka-dev libcmocka0
-                      zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
+                      nettle-dev libnettle8 zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
                       libpkgconf3 dataset-fashion-mnist
   TESS_TEST_SEED      of the random shapes (default: random, and printed)
   GPU_CHECK_ARCHS     of --make-prebuilt, as TESS_CUDA_ARCHS (default: 90a)

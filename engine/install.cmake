@@ -46,7 +46,7 @@ Description: Parallel training engine
 Version: ${PROJECT_VERSION}
 Libs: -L\${libdir} -ltessera
 Libs.private: ${tess_libs}
-Requires.private: yaml-0.1, jansson, zlib
+Requires.private: yaml-0.1, jansson, nettle, zlib
 Cflags: -I\${includedir}
 ")
 install(FILES ${PROJECT_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -69,7 +69,7 @@ tess_room(comm
     SOURCES ${PROJECT_SOURCE_DIR}/engine/comm/mpi/comm_mpi_load.c
             ${PROJECT_SOURCE_DIR}/engine/comm/nccl/nccl_load.c
     SEES ${base} engine/comm
-    LINKS Threads::Threads)
+    LINKS Threads::Threads PkgConfig::NETTLE)
 
 tess_room(topology_machine FOLDERS topology/machine SEES ${base} topology/machine)
 tess_room(topology_formats FOLDERS topology/formats

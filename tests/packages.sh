@@ -3,7 +3,7 @@
 # .ci/full.
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
-    zlib1g-dev libhwloc-dev libcmocka-dev libprotobuf-c-dev protobuf-c-compiler"
+    nettle-dev zlib1g-dev libhwloc-dev libcmocka-dev libprotobuf-c-dev protobuf-c-compiler"
 packages_tests="locales jq"
 packages_data="dataset-fashion-mnist"
 packages_ci="clang lld libclang-rt-14-dev clang-format clang-tidy chromium iproute2 openmpi-bin libopenmpi-dev

@@ -84,6 +84,9 @@ $(find kernels -type f \( -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)"
     breach "zlib outside engine/data" \
         "$(search 'include [<"]zlib' $(sources engine kernels strategies topology bench |
             grep -v '^engine/data/'))"
+    breach "nettle outside engine/comm/boot" \
+        "$(search 'include [<"]nettle' $(sources engine kernels strategies topology bench |
+            grep -v '^engine/comm/boot/'))"
     breach "CUDA, NCCL, MPI, hwloc or NVML where there is no room for it" \
         "$(search 'include [<"](cuda|nccl\.h|mpi\.h|hwloc|nvml\.h)' $(sources engine kernels strategies topology bench |
             grep -vE '^kernels/cuda/|^engine/comm/(mpi|nccl)/|^topology/hwloc/|^bench/peers/'))"

@@ -32,6 +32,7 @@ struct boot_star {
     struct tess_boot boot;
     uint64_t number; /* gathers so far */
     bool failed;     /* a gather failed: streams may be out of step */
+    struct tess_secret secret;
     char address[TESS_BOOT_ADDRESS_BYTES];
     int32_t fd_count;
     int fd[]; /* rank 0: [rank_count], [0] unused; else [1]: the connection with rank 0 */
@@ -218,6 +219,7 @@ enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_
     if (star == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
     star->fd_count = fd_count;
+    star->secret = env->secret;
     for (int32_t r = 0; r < fd_count; r++)
         star->fd[r] = -1;
     snprintf(star->address, sizeof(star->address), "%s",
@@ -267,6 +269,15 @@ int tess_boot_socket(const struct tess_boot *boot, int32_t peer)
     if (boot->rank == 0)
         return star->fd[peer];
     return peer == 0 ? star->fd[1] : -1;
+}
+
+void tess_boot_secret(const struct tess_boot *boot, const void *word, size_t bytes,
+                      struct tess_secret *secret_out)
+{
+    static const struct tess_secret none; /* on one host: the word has not been on the network */
+    const struct boot_star *star = boot->context;
+    tess__secret_derive(boot->gather == star_gather ? &star->secret : &none, word, bytes,
+                        secret_out);
 }
 
 void tess_boot_close(struct tess_boot *boot)

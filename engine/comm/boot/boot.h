@@ -6,6 +6,7 @@
 #ifndef TESSERA_COMM_BOOT_BOOT_H
 #define TESSERA_COMM_BOOT_BOOT_H
 
+#include "comm/boot/boot_secret.h"
 #include "tessera/device.h"
 
 #define TESS_BOOT_RANKS_MAX     4096
@@ -30,6 +31,7 @@ struct tess_boot_env {
     /* Rank 0 takes the first of so many ports from `port` on that is free, and the others look for
      * it there; 0 is 1: the port is given. */
     int32_t port_count;
+    struct tess_secret secret; /* of the job: TESS_JOB_SECRET */
     uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not known */
     /* By Slurm alone; 0: not known. Hosts that have processes of this job, and what this one has
      * for it: processors (SLURM_CPUS_ON_NODE) and GPUs (SLURM_GPUS_ON_NODE). */
