@@ -1,7 +1,7 @@
 /*
  * Bootstrap: how the processes of a job find each other before there is a communicator. What they
- * exchange is small (identifiers, names of hosts), by a TCP star at rank 0, or over a communicator
- * that is there already. Transport of tensors is not its business.
+ * exchange is small (identifiers, names of hosts), by TCP along a tree whose root is rank 0, or
+ * over a communicator that is there already. Transport of tensors is not its business.
  */
 #ifndef TESSERA_COMM_BOOT_BOOT_H
 #define TESSERA_COMM_BOOT_BOOT_H
@@ -9,7 +9,8 @@
 #include "comm/boot/boot_secret.h"
 #include "tessera/device.h"
 
-#define TESS_BOOT_RANKS_MAX     4096
+#define TESS_BOOT_RANKS_MAX     65536
+#define TESS_BOOT_FAN           32                /* ranks that are connected behind one */
 #define TESS_BOOT_BLOB_MAX      ((size_t)1 << 20) /* bytes of one rank in one gather */
 #define TESS_BOOT_ADDRESS_BYTES 256
 
@@ -31,6 +32,7 @@ struct tess_boot_env {
     /* Rank 0 takes the first of so many ports from `port` on that is free, and the others look for
      * it there; 0 is 1: the port is given. */
     int32_t port_count;
+    int32_t fan;               /* at most TESS_BOOT_FAN; 0: that */
     struct tess_secret secret; /* of the job: TESS_JOB_SECRET */
     uint64_t job; /* the same in all ranks of a job, another one in other jobs; 0: not known */
     /* By Slurm alone; 0: not known. Hosts that have processes of this job, and what this one has
@@ -79,11 +81,13 @@ enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s);
 void tess_boot_leave(const struct tess_boot_env *env);
 
 /*
- * Meet at rank 0 and stay connected. Collective over the ranks of the job, in any order, within
- * timeout_s, which is also the limit of every gather. Connections from elsewhere (another job,
- * another program, a scanner) are closed and do no harm. TESS_ERR_TIMEOUT with address,
- * port and the numbers of the missing ranks. Not for secrets: nothing is encrypted, and `job` keeps
- * jobs apart, not people.
+ * Meet at rank 0 and stay connected, each rank with one before it and with TESS_BOOT_FAN behind it
+ * at most. Collective over the ranks of the job, in any order, within timeout_s, which is also the
+ * limit of every gather. Connections from elsewhere (another job, another program, a scanner) are
+ * closed and do no harm. TESS_ERR_TIMEOUT with address, port and the numbers of the missing ranks.
+ *
+ * Each side of a connection proves that it has env->secret. Where the job has none, `job` keeps
+ * jobs apart, not people. Nothing is encrypted.
  */
 enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_s,
                                 struct tess_boot **boot_out);
@@ -92,12 +96,20 @@ enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_
 enum tess_status tess_boot_over(struct tess_comm *comm, double timeout_s,
                                 struct tess_boot **boot_out);
 
-/*
- * The connection of a meeting with another rank, not blocking, for what comes after the last
- * gather: rank 0 has one with every rank, the others have one with rank 0. It stays the boot's; -1:
- * there is none.
- */
-int tess_boot_socket(const struct tess_boot *boot, int32_t peer);
+/* A connection of a meeting, not blocking, for what comes after the last gather. It stays the
+ * boot's. */
+struct tess_boot_link {
+    int fd;
+    int32_t rank;  /* at its other end */
+    int32_t count; /* of ranks that are reached through it, that one included */
+};
+
+#define TESS_BOOT_LINKS_MAX (TESS_BOOT_FAN + 1)
+
+/* Those of this rank: first the one towards rank 0, which rank 0 itself does not have, then those
+ * away from it. Returns how many; 0 over a communicator. */
+int32_t tess_boot_links(const struct tess_boot *boot,
+                        struct tess_boot_link link_out[TESS_BOOT_LINKS_MAX]);
 
 void tess_boot_close(struct tess_boot *boot); /* NULL is allowed */
 

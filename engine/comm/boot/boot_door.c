@@ -5,33 +5,98 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-#define DOOR_HELLO_S 5.0 /* after which a connection without a greeting is closed */
+#define DOOR_HELLO_S 1.0 /* after which a connection without a greeting is closed */
 #define DOOR_WAIT_MS 100 /* callers and silent connections have limits of their own */
 
 static void door_wait(const struct boot_door *door)
 {
     struct pollfd watch[BOOT_LISTEN_MAX + BOOT_PENDING];
     nfds_t count = 0;
-    for (int i = 0; i < door->listener.count && door->pending_count < BOOT_PENDING; i++)
+    for (int i = 0; i < door->listener.count; i++)
         watch[count++] = (struct pollfd){.fd = door->listener.fd[i], .events = POLLIN};
     for (int i = 0; i < door->pending_count; i++)
         watch[count++] = (struct pollfd){.fd = door->pending[i].fd, .events = POLLIN};
     (void)poll(watch, count, DOOR_WAIT_MS);
 }
 
-/* Read what has come of a greeting. False: this connection is no longer pending. */
+/* ---- taking connections ---------------------------------------------------------------------- */
+
+/* The oldest has had the longest time to greet. */
+static void door_drop_oldest(struct boot_door *door)
+{
+    close(door->pending[0].fd);
+    door->strangers++;
+    door->pending_count--;
+    memmove(door->pending, door->pending + 1, (size_t)door->pending_count * sizeof(*door->pending));
+}
+
+/* -1: none. Where no descriptor is left, a silent connection gives its own. */
+static int door_accept(struct boot_door *door)
+{
+    int fd = tess__boot_accept(&door->listener);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
+        return fd;
+    if (door->pending_count > 0) {
+        door_drop_oldest(door);
+        return tess__boot_accept(&door->listener);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); /* poll() would return at once */
+    return -1;
+}
+
+static void door_add(struct boot_door *door, int fd)
+{
+    struct boot_pending one = {.fd = fd, .since_s = tess_clock_s()};
+    if (door->secret != NULL &&
+        (!tess_secret_challenge(&one.challenge) ||
+         send(fd, &one.challenge, sizeof(one.challenge), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+             (ssize_t)sizeof(one.challenge))) {
+        close(fd);
+        return;
+    }
+    if (door->pending_count == BOOT_PENDING)
+        door_drop_oldest(door);
+    door->pending[door->pending_count++] = one;
+}
+
+/* ---- reading greetings ----------------------------------------------------------------------- */
+
+/* A whole greeting has come. One that does not have the secret is sent zeros in place of a proof:
+ * so it can report what is wrong. */
+static bool door_admit(struct boot_door *door, struct boot_pending *pending)
+{
+    unsigned char proof[TESS_SECRET_PROOF_BYTES] = {0};
+    if (door->secret == NULL)
+        return door->greet(door->context, pending->fd, pending->answer.greeting);
+    const bool proved =
+        tess_secret_check(door->secret, &pending->challenge, &pending->answer, proof);
+    if (!proved)
+        memset(proof, 0, sizeof(proof));
+    if (send(pending->fd, proof, sizeof(proof), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        (ssize_t)sizeof(proof))
+        return false;
+    door->unproved += !proved;
+    return proved && door->greet(door->context, pending->fd, pending->answer.greeting);
+}
+
+/* Read what has come. False: this connection is no longer pending. */
 static bool door_read(struct boot_door *door, struct boot_pending *pending)
 {
-    const ssize_t got =
-        recv(pending->fd, pending->hello + pending->got, sizeof(pending->hello) - pending->got, 0);
+    const size_t wanted = door->secret != NULL ? sizeof(pending->answer) : BOOT_HELLO_BYTES;
+    const ssize_t got = recv(pending->fd, (char *)&pending->answer + pending->got,
+                             wanted - pending->got, MSG_DONTWAIT);
     const bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
     if (got > 0)
         pending->got += (size_t)got;
-    const bool whole = pending->got == sizeof(pending->hello);
-    if (whole && door->greet(door->context, pending->fd, pending->hello))
+    const bool whole = pending->got == wanted;
+    if (whole && door_admit(door, pending))
         return false;
     if ((got > 0 || later) && !whole && tess_clock_s() - pending->since_s <= DOOR_HELLO_S)
         return true;
@@ -40,22 +105,59 @@ static bool door_read(struct boot_door *door, struct boot_pending *pending)
     return false;
 }
 
-void tess__boot_door_look(struct boot_door *door)
+/* ---- both ------------------------------------------------------------------------------------ */
+
+void tess__boot_door_take(struct boot_door *door)
 {
-    int kept = 0, fd;
-    door_wait(door);
-    while (door->pending_count < BOOT_PENDING && (fd = tess__boot_accept(&door->listener)) >= 0)
-        door->pending[door->pending_count++] =
-            (struct boot_pending){.fd = fd, .since_s = tess_clock_s()};
-    for (int i = 0; i < door->pending_count; i++)
+    int kept = 0, fd = -1;
+    if (door->pending == NULL)
+        door->pending = calloc(BOOT_PENDING, sizeof(*door->pending));
+    if (door->pending == NULL)
+        return;
+    for (int i = 0; i < BOOT_PENDING && (fd = door_accept(door)) >= 0; i++)
+        door_add(door, fd);
+    const int count = door->pending_count;
+    for (int i = 0; i < count; i++)
         if (door_read(door, &door->pending[i]))
             door->pending[kept++] = door->pending[i];
     door->pending_count = kept;
+}
+
+void tess__boot_door_look(struct boot_door *door)
+{
+    door_wait(door);
+    tess__boot_door_take(door);
 }
 
 void tess__boot_door_close(struct boot_door *door)
 {
     for (int i = 0; i < door->pending_count; i++)
         close(door->pending[i].fd);
+    free(door->pending);
+    door->pending = NULL;
+    door->pending_count = 0;
     tess__boot_unlisten(&door->listener);
+}
+
+bool tess__boot_knock(int fd, const struct tess_secret *secret,
+                      const unsigned char greeting[TESS_GREETING_BYTES], double limit_s, char *why,
+                      size_t why_bytes)
+{
+    struct tess_secret_challenge challenge;
+    struct tess_secret_answer answer;
+    unsigned char proof[TESS_SECRET_PROOF_BYTES];
+    if (!tess__boot_receive(fd, &challenge, sizeof(challenge), limit_s, why, why_bytes))
+        return false;
+    if (!tess_secret_prove(secret, &challenge, greeting, &answer)) {
+        snprintf(why, why_bytes, "what listens there is not of this program");
+        return false;
+    }
+    if (!tess__boot_send(fd, &answer, sizeof(answer), limit_s, why, why_bytes) ||
+        !tess__boot_receive(fd, proof, sizeof(proof), limit_s, why, why_bytes))
+        return false;
+    if (tess_secret_confirm(secret, &challenge, &answer, proof))
+        return true;
+    snprintf(why, why_bytes, "what listens there does not have this job's secret (%s)",
+             TESS_SECRET);
+    return false;
 }

@@ -1,28 +1,34 @@
 /*
- * A listener that trusts none: greetings of connections are read side by side; one that sends
- * something else, or nothing, is closed after a while and only counted. For the rendezvous and for
- * the transport over sockets.
+ * A listener that trusts none: greetings of connections are read side by side. One that sends
+ * something else, or nothing, or that does not prove that it has the secret, is closed within a
+ * second and only counted. Where there are too many, the oldest of them is closed, so that nobody
+ * waits behind connections that are silent.
  */
 #ifndef TESSERA_COMM_BOOT_BOOT_DOOR_H
 #define TESSERA_COMM_BOOT_BOOT_DOOR_H
 
+#include "comm/boot/boot_secret.h"
 #include "comm/boot/boot_socket.h"
 
-#define BOOT_PENDING     128 /* connections without a greeting yet, at a time */
-#define BOOT_HELLO_BYTES 32
+#define BOOT_PENDING     1024 /* connections without a greeting yet, at a time */
+#define BOOT_HELLO_BYTES TESS_GREETING_BYTES
 
 struct boot_pending {
     int fd;
     double since_s;
-    size_t got;
-    unsigned char hello[BOOT_HELLO_BYTES];
+    size_t got; /* bytes of the answer */
+    struct tess_secret_challenge challenge;
+    struct tess_secret_answer answer;
 };
 
+/* Zero but for greet, context and secret, before the first look. */
 struct boot_door {
     struct boot_listener listener;
-    struct boot_pending pending[BOOT_PENDING];
+    const struct tess_secret *secret; /* of the job; NULL: greetings are believed as they are */
+    struct boot_pending *pending;     /* [BOOT_PENDING], from the first connection on */
     int pending_count;
     int strangers; /* connections that were turned away */
+    int unproved;  /* of them those without the secret */
     /* A whole greeting has come; false: the connection is a stranger's, to be closed. */
     bool (*greet)(void *context, int fd, const unsigned char hello[BOOT_HELLO_BYTES]);
     void *context;
@@ -30,6 +36,14 @@ struct boot_door {
 
 /* Wait a moment for connections, then take them and read what has come. */
 void tess__boot_door_look(struct boot_door *door);
+/* The same without waiting. */
+void tess__boot_door_take(struct boot_door *door);
 void tess__boot_door_close(struct boot_door *door);
+
+/* The other side: greet, prove that this process has the secret, and have the other side prove it.
+ * False, with the reason in `why`: it is none of ours. */
+bool tess__boot_knock(int fd, const struct tess_secret *secret,
+                      const unsigned char greeting[TESS_GREETING_BYTES], double limit_s, char *why,
+                      size_t why_bytes);
 
 #endif

@@ -1,61 +1,64 @@
 /*
- * The rendezvous. Every rank connects to rank 0 and sends its number; rank 0 answers once all have
- * come.
+ * The rendezvous. Every rank connects to rank 0 and greets it; rank 0 answers with the rank's place
+ * in the tree (boot_tree.h). The first ones stay connected; the others are sent on to the rank that
+ * is before them, which has come earlier, and rank 0 closes their connections:
  *
- *     rank r    hello: magic, version, rank, rank count, job
- *     rank 0                                  reply: magic, seen
- *     rank 0      (once all have come)        reply: magic, verdict, reason
+ *     rank r    greeting: magic, version, port, process, rank, rank count, job   -->  rank 0
+ *     rank 0    reply: seen, place, address of the rank before it                -->  rank r
+ *     rank r    goes there, and waits for the verdict (boot_settle.c)
  *
- * The first reply comes at once: where rank 0 has one of several ports, a listener that is
- * silent on another one is not rank 0.
+ * So rank 0 has a table of all ranks, but few connections. That the first reply comes at once also
+ * shows that it is rank 0 that listens, where it has one of several ports.
  *
  * Both sides of a job are little-endian; a machine that is not has another magic.
  */
 #include "comm/boot/boot_meet.h"
 
 #include "base/clock.h"
-#include "comm/boot/boot_door.h"
 #include "comm/call.h"
 #include "tessera/check.h"
 
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MEET_MAGIC    UINT64_C(0x746f6f6261726574) /* "teraboot" */
-#define MEET_VERSION  2
-#define MEET_SEEN     1   /* a verdict that is none yet; others are enum tess_status */
-#define MEET_RETRY_S  0.1 /* between two tries to connect */
-#define MEET_SILENT_S 3.0 /* after which another program listens there */
+#define MEET_RETRY_S  0.1                          /* between two tries to connect */
+#define MEET_SILENT_S 3.0                          /* after which another program listens there */
 #define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not tried at more ports */
 
 #define MEET_WHERE_BYTES (TESS_BOOT_ADDRESS_BYTES + 40)
 
 struct meet_hello {
     uint64_t magic;
-    uint32_t version;
+    uint16_t version;
+    uint16_t port;    /* for ranks behind this one; 0: there can be none */
+    uint32_t process; /* a number of the process: does the same one come again? */
     int32_t rank, rank_count;
-    uint32_t zero;
     uint64_t job;
 };
 
-struct meet_reply {
-    uint64_t magic;
-    uint32_t version;
-    int32_t verdict; /* enum tess_status or MEET_SEEN */
-    char reason[496];
+_Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES, "the greeting that is read");
+
+/* Where a rank with others behind it is found. */
+struct meet_spot {
+    char address[BOOT_TEXT_BYTES];
+    int32_t port;
 };
 
-_Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES && sizeof(struct meet_reply) == 512,
-               "what goes over the wire has no holes");
-
+/* Rank 0's. */
 struct meet {
     const struct tess_boot_env *env;
     struct boot_door door;
-    int *fd; /* [rank_count] of the members; -1: missing */
-    int32_t missing_count;
-    char refused[240]; /* the latest of our own kind that was turned away, "" when none */
+    struct boot_tree *tree;
+    int32_t *place_of, *rank_of; /* [rank_count]; place 0 of another rank: it has not come */
+    uint32_t *process_of;        /* [rank_count] of ranks that have come */
+    struct meet_spot *spot;      /* [places with branches] */
+    int32_t come;                /* ranks, itself included */
+    char refused[240];           /* the latest of our own kind that was turned away, "" when none */
 };
 
 /* "a, port 5" or "a, ports 5 to 9". */
@@ -71,14 +74,6 @@ static const char *meet_where(const struct tess_boot_env *env, char text[MEET_WH
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-static void meet_reply(int fd, int32_t verdict, const char *reason)
-{
-    struct meet_reply reply = {.magic = MEET_MAGIC, .version = MEET_VERSION, .verdict = verdict};
-    snprintf(reply.reason, sizeof(reply.reason), "%s", reason);
-    /* Fits any socket's buffer. A rank that has gone meanwhile is found missing by what follows. */
-    (void)tess__boot_send(fd, &reply, sizeof(reply), tess_clock_s() + 1, NULL, 0);
-}
-
 /* A rank of this program that does not fit: send the reason, and keep it for the error message if
  * no other one comes. */
 static void meet_refuse(struct meet *meet, int fd, const char *reason)
@@ -86,8 +81,50 @@ static void meet_refuse(struct meet *meet, int fd, const char *reason)
     char peer[BOOT_TEXT_BYTES];
     tess__boot_peer_text(fd, peer);
     snprintf(meet->refused, sizeof(meet->refused), "%s (from %s)", reason, peer);
-    meet_reply(fd, TESS_ERR_COMM, reason);
+    tess__meet_reply(fd, TESS_ERR_COMM, reason);
     close(fd);
+}
+
+/* On rank 0's own host ranks may be seen at the loopback, where others do not reach them. */
+static void meet_note_spot(struct meet *meet, int fd, int32_t place, int32_t port)
+{
+    struct meet_spot *spot = &meet->spot[place];
+    if (tess__tree_branches(place, meet->env->rank_count, meet->tree->fan) == 0)
+        return;
+    tess__boot_peer_text(fd, spot->address);
+    spot->port = port;
+    if (tess__boot_is_loopback(spot->address))
+        spot->address[0] = '\0';
+}
+
+/* A rank that fits; where it comes again, as it did not wait for the reply, with the same place. */
+static void meet_take(struct meet *meet, int fd, const struct meet_hello *hello)
+{
+    struct boot_tree *tree = meet->tree;
+    int32_t *place = &meet->place_of[hello->rank];
+    struct meet_reply reply = {.verdict = MEET_SEEN};
+    if (*place == 0) {
+        *place = meet->come++;
+        meet->rank_of[*place] = hello->rank;
+        meet->process_of[hello->rank] = hello->process;
+    }
+    reply.place = *place;
+    meet_note_spot(meet, fd, *place, hello->port);
+    if (*place > tree->branch_count) {
+        const int32_t up = (*place - 1) / tree->fan;
+        reply.up_rank = meet->rank_of[up];
+        reply.up_port = meet->spot[up].port;
+        memcpy(reply.up_address, meet->spot[up].address, sizeof(reply.up_address));
+        tess__meet_send(fd, &reply);
+        close(fd);
+        return;
+    }
+    struct boot_branch *branch = &tree->branch[*place - 1];
+    if (branch->fd >= 0)
+        close(branch->fd);
+    branch->fd = fd;
+    branch->rank = hello->rank;
+    tess__meet_send(fd, &reply);
 }
 
 /* A member, a rank that does not fit, or a stranger. */
@@ -96,160 +133,212 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
     struct meet *meet = context;
     const struct tess_boot_env *env = meet->env;
     struct meet_hello hello;
-    char reason[160];
+    char reason[160] = "";
     memcpy(&hello, bytes, sizeof(hello));
     if (hello.magic != MEET_MAGIC || hello.job != env->job)
         return false;
-    if (hello.version != MEET_VERSION) {
+    if (hello.version != MEET_VERSION)
         snprintf(
             reason, sizeof(reason),
             "a rank meets by version %u and rank 0 by version %d: run the same build everywhere",
             (unsigned)hello.version, MEET_VERSION);
-    } else if (hello.rank_count != env->rank_count) {
+    else if (hello.rank_count != env->rank_count)
         snprintf(reason, sizeof(reason), "rank %d was started as one of %d, rank 0 as one of %d",
                  (int)hello.rank, (int)hello.rank_count, (int)env->rank_count);
-    } else if (hello.rank < 1 || hello.rank >= env->rank_count) {
+    else if (hello.rank < 1 || hello.rank >= env->rank_count)
         snprintf(reason, sizeof(reason), "rank %d is not in 1 to %d", (int)hello.rank,
                  (int)env->rank_count - 1);
-    } else if (meet->fd[hello.rank] >= 0) {
+    else if (meet->place_of[hello.rank] != 0 && meet->process_of[hello.rank] != hello.process)
         snprintf(reason, sizeof(reason), "rank %d is there twice", (int)hello.rank);
-    } else {
-        meet->fd[hello.rank] = fd;
-        meet->missing_count--;
-        meet_reply(fd, MEET_SEEN, "");
-        return true;
-    }
-    meet_refuse(meet, fd, reason);
+    if (reason[0] != '\0')
+        meet_refuse(meet, fd, reason);
+    else
+        meet_take(meet, fd, &hello);
     return true;
+}
+
+/* "; turned away: ...": why a rank may be missing that has tried to come. */
+static void meet_name_others(const struct meet *meet, char *text, size_t bytes)
+{
+    const int strangers = meet->door.strangers;
+    text[0] = '\0';
+    if (meet->refused[0] != '\0')
+        snprintf(text, bytes, "; turned away: %s", meet->refused);
+    else if (meet->door.unproved > 0)
+        snprintf(text, bytes, "; turned away: %d connection%s without this job's secret (%s)",
+                 meet->door.unproved, meet->door.unproved > 1 ? "s" : "", TESS_SECRET);
+    else if (strangers > 0)
+        snprintf(text, bytes, "; %d connection%s of others %s turned away", strangers,
+                 strangers > 1 ? "s" : "", strangers > 1 ? "were" : "was");
 }
 
 static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
 {
     const struct tess_boot_env *env = meet->env;
-    bool missing[TESS_BOOT_RANKS_MAX];
-    char names[100], others[280] = "", reason[496], where[MEET_WHERE_BYTES];
-    for (int32_t r = 0; r < env->rank_count; r++)
-        missing[r] = r > 0 && meet->fd[r] < 0;
-    tess__name_ranks(missing, env->rank_count, names, sizeof(names));
-    if (meet->refused[0] != '\0')
-        snprintf(others, sizeof(others), "; turned away: %s", meet->refused);
-    else if (meet->door.strangers > 0)
-        snprintf(others, sizeof(others), "; %d connection%s of others %s turned away",
-                 meet->door.strangers, meet->door.strangers > 1 ? "s" : "",
-                 meet->door.strangers > 1 ? "were" : "was");
+    const int32_t missing_count = env->rank_count - meet->come;
+    bool *missing = calloc((size_t)env->rank_count, sizeof(*missing));
+    char names[100] = "", others[280], reason[408], where[MEET_WHERE_BYTES];
+    for (int32_t r = 1; r < env->rank_count && missing != NULL; r++)
+        missing[r] = meet->place_of[r] == 0;
+    if (missing != NULL)
+        tess__name_ranks(missing, env->rank_count, names, sizeof(names));
+    free(missing);
+    meet_name_others(meet, others, sizeof(others));
     snprintf(reason, sizeof(reason), "rank%s %s of %d did not come to %s, within %g s",
-             meet->missing_count > 1 ? "s" : "", names, (int)env->rank_count,
-             meet_where(env, where), timeout_s);
-    for (int32_t r = 1; r < env->rank_count; r++)
-        if (meet->fd[r] >= 0)
-            meet_reply(meet->fd[r], TESS_ERR_TIMEOUT, reason);
+             missing_count > 1 ? "s" : "", names, (int)env->rank_count, meet_where(env, where),
+             timeout_s);
+    tess__settle_tell(meet->tree, TESS_ERR_TIMEOUT, reason);
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s%s", reason, others);
 }
 
 static enum tess_status meet_loop(struct meet *meet, double timeout_s)
 {
     double limit_s = tess_clock_s() + timeout_s;
-    while (meet->missing_count > 0) {
+    while (meet->come < meet->env->rank_count) {
         if (tess_clock_s() > limit_s)
             return meet_time_out(meet, timeout_s);
         tess__boot_door_look(&meet->door);
     }
-    for (int32_t r = 1; r < meet->env->rank_count; r++)
-        meet_reply(meet->fd[r], TESS_OK, "");
-    return TESS_OK;
+    tess__tree_set_order(meet->tree, meet->rank_of);
+    return tess__settle_all(meet->tree, limit_s + BOOT_GRACE_S / 2);
 }
 
 /* The given port, or the first one that is free. */
-static enum tess_status meet_listen(struct meet *meet)
+static enum tess_status meet_listen(const struct tess_boot_env *env, struct boot_door *door)
 {
-    const struct tess_boot_env *env = meet->env;
     for (int32_t p = 0; p + 1 < env->port_count; p++)
-        if (tess__boot_try_listen(env->address, env->port + p, &meet->door.listener) == 0)
+        if (tess__boot_try_listen(env->address, env->port + p, &door->listener) == 0)
             return TESS_OK;
-    return tess__boot_listen(env->address,
-                             env->port + (env->port_count > 1 ? env->port_count - 1 : 0),
-                             &meet->door.listener);
+    return tess__boot_listen(
+        env->address, env->port + (env->port_count > 1 ? env->port_count - 1 : 0), &door->listener);
 }
 
-enum tess_status tess__boot_gather_members(const struct tess_boot_env *env, double timeout_s,
-                                           int *fd_out)
+static enum tess_status meet_root(const struct tess_boot_env *env, double timeout_s,
+                                  struct boot_tree *tree)
 {
-    struct meet meet = {.env = env,
-                        .door = {.greet = meet_greet, .context = &meet},
-                        .fd = fd_out,
-                        .missing_count = env->rank_count - 1};
-    enum tess_status status = meet_listen(&meet);
+    const size_t count = (size_t)env->rank_count;
+    struct meet meet = {.env = env, .tree = tree, .come = 1};
+    meet.door = (struct boot_door){.greet = meet_greet, .context = &meet, .secret = &env->secret};
+    tree->order = malloc(count * sizeof(*tree->order));
+    meet.place_of = calloc(count, sizeof(*meet.place_of));
+    meet.rank_of = calloc(count, sizeof(*meet.rank_of));
+    meet.process_of = calloc(count, sizeof(*meet.process_of));
+    meet.spot = calloc(count / (size_t)tree->fan + 2, sizeof(*meet.spot));
+    enum tess_status status = TESS_OK;
+    if (tree->order == NULL || meet.place_of == NULL || meet.rank_of == NULL ||
+        meet.process_of == NULL || meet.spot == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
+    if (status == TESS_OK)
+        status = meet_listen(env, &meet.door);
     if (status == TESS_OK)
         status = meet_loop(&meet, timeout_s);
     tess__boot_door_close(&meet.door);
+    free(meet.place_of);
+    free(meet.rank_of);
+    free(meet.process_of);
+    free(meet.spot);
     return status;
 }
 
 /* ---- the others ------------------------------------------------------------------------------ */
 
-static bool meet_take(int fd, double limit_s, struct meet_reply *reply, char why[BOOT_WHY_BYTES])
+/* A rank that looks for rank 0. */
+struct seeker {
+    const struct tess_boot_env *env;
+    struct boot_tree *tree;
+    struct boot_door door; /* for those behind it */
+    char *address;         /* at which they find it */
+    uint32_t process;
+    double limit_s;
+    char why[BOOT_WHY_BYTES];
+};
+
+/* The address of this host by which it reaches rank 0. One that reaches it without leaving the host
+ * is on its host, whose name is often that of the loopback there (127.0.1.1): others find it as
+ * they find rank 0. */
+static void seek_note_address(struct seeker *seeker, int fd, const char *address)
 {
-    if (!tess__boot_receive(fd, reply, sizeof(*reply), limit_s, why, BOOT_WHY_BYTES))
-        return false;
-    reply->reason[sizeof(reply->reason) - 1] = '\0';
-    if (reply->magic == MEET_MAGIC && reply->version == MEET_VERSION)
-        return true;
-    snprintf(why, BOOT_WHY_BYTES, "what listens there is not rank 0 of this program");
-    return false;
+    char own[BOOT_TEXT_BYTES];
+    tess__boot_own_text(fd, own);
+    snprintf(seeker->address, TESS_BOOT_ADDRESS_BYTES, "%s",
+             tess__boot_is_loopback(own) ? address : own);
 }
 
-/* Wait for rank 0's verdict on a fresh connection. False: the listener is not rank 0, or has gone;
- * try again. */
-static bool meet_ask(const struct tess_boot_env *env, int fd, double limit_s,
-                     struct meet_reply *reply, char why[BOOT_WHY_BYTES])
+/* Greet rank 0 on a fresh connection, and take its reply. False: the listener is not rank 0, or has
+ * gone; try again. */
+static bool seek_ask(struct seeker *seeker, int fd, struct meet_reply *reply)
 {
-    const struct meet_hello hello = {.magic = MEET_MAGIC,
-                                     .version = MEET_VERSION,
-                                     .rank = env->rank,
-                                     .rank_count = env->rank_count,
-                                     .job = env->job};
+    const struct tess_boot_env *env = seeker->env;
+    struct meet_hello hello = {.magic = MEET_MAGIC,
+                               .version = MEET_VERSION,
+                               .process = seeker->process,
+                               .rank = env->rank,
+                               .rank_count = env->rank_count,
+                               .job = env->job};
+    unsigned char bytes[BOOT_HELLO_BYTES];
     const double silent_s = tess_clock_s() + MEET_SILENT_S;
-    const double first_s = env->port_count > 1 && silent_s < limit_s ? silent_s : limit_s;
-    if (!tess__boot_send(fd, &hello, sizeof(hello), first_s, why, BOOT_WHY_BYTES) ||
-        !meet_take(fd, first_s, reply, why))
+    const double first_s =
+        env->port_count > 1 && silent_s < seeker->limit_s ? silent_s : seeker->limit_s;
+    tess__boot_unlisten(&seeker->door.listener);
+    /* Only where some may be behind it: where not all are connected with rank 0. */
+    if (env->rank_count - 1 > seeker->tree->fan &&
+        tess__boot_try_listen(seeker->address, 0, &seeker->door.listener) != 0) {
+        snprintf(seeker->why, sizeof(seeker->why), "it cannot listen at %.100s", seeker->address);
         return false;
-    return reply->verdict != MEET_SEEN || meet_take(fd, limit_s, reply, why);
+    }
+    hello.port = (uint16_t)tess__boot_port(&seeker->door.listener);
+    memcpy(bytes, &hello, sizeof(bytes));
+    return tess__boot_knock(fd, &env->secret, bytes, first_s, seeker->why, sizeof(seeker->why)) &&
+           tess__meet_take(fd, first_s, reply, seeker->why);
 }
 
-/* Try one address at one port. True: there is a verdict, in *status_out. *far_out: the
- * connection was not refused either. */
-static bool meet_try(const struct tess_boot_env *env, const char *address, int32_t port,
-                     double limit_s, int *fd_out, enum tess_status *status_out, bool *far_out,
-                     char why[BOOT_WHY_BYTES])
+/* Rank 0 has replied: stay, or go on to the rank that is named. */
+static enum tess_status seek_follow(struct seeker *seeker, const char *address, int32_t port,
+                                    int fd, struct meet_reply *reply)
+{
+    const struct tess_boot_env *env = seeker->env;
+    const int32_t fan = seeker->tree->fan;
+    if (reply->verdict != MEET_SEEN || reply->place < 1 || reply->place >= env->rank_count) {
+        close(fd);
+        TESS_FAIL(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s", address,
+                  (int)port, (int)env->rank, reply->reason);
+    }
+    tess__tree_begin(seeker->tree, env, reply->place);
+    seeker->tree->up.rank = reply->up_rank;
+    seeker->tree->up.fd = fd;
+    if (reply->place <= fan)
+        return TESS_OK;
+    close(fd);
+    seeker->tree->up.fd = -1;
+    if (reply->up_address[0] == '\0')
+        snprintf(reply->up_address, sizeof(reply->up_address), "%.63s", address);
+    return tess__settle_connect(env, reply, seeker->limit_s, &seeker->tree->up.fd);
+}
+
+/* Try one address at one port. True: there is a result, in *status_out. *far_out: the connection
+ * was not refused either. */
+static bool seek_try(struct seeker *seeker, const char *address, int32_t port, bool *far_out,
+                     enum tess_status *status_out)
 {
     struct meet_reply reply;
     const double begin_s = tess_clock_s();
-    int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
+    const int fd = tess__boot_connect(address, port, seeker->limit_s, seeker->why, BOOT_WHY_BYTES);
     *far_out = fd < 0 && tess_clock_s() - begin_s > MEET_FAR_S;
-    if (fd >= 0 && meet_ask(env, fd, limit_s, &reply, why)) {
-        *status_out = TESS_OK;
-        if (reply.verdict == TESS_OK) {
-            *fd_out = fd;
-            return true;
-        }
-        close(fd);
-        *status_out =
-            reply.verdict == TESS_ERR_TIMEOUT
-                ? tess_fail(TESS_ERR_TIMEOUT, "rank %d is there, but %s", (int)env->rank,
-                            reply.reason)
-                : tess_fail(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s",
-                            address, (int)port, (int)env->rank, reply.reason);
+    if (fd < 0)
+        return false;
+    seek_note_address(seeker, fd, address);
+    if (seek_ask(seeker, fd, &reply)) {
+        *status_out = seek_follow(seeker, address, port, fd, &reply);
         return true;
     }
-    if (fd >= 0)
-        close(fd);
+    close(fd);
     return false;
 }
 
 /* Each address at each port, once. */
-static bool meet_round(const struct tess_boot_env *env, double limit_s, int *fd_out,
-                       enum tess_status *status_out, char why[BOOT_WHY_BYTES])
+static bool seek_round(struct seeker *seeker, enum tess_status *status_out)
 {
+    const struct tess_boot_env *env = seeker->env;
     char addresses[TESS_BOOT_ADDRESS_BYTES], *rest = NULL;
     snprintf(addresses, sizeof(addresses), "%s", env->address);
     for (char *one = strtok_r(addresses, ",", &rest); one != NULL;
@@ -257,25 +346,47 @@ static bool meet_round(const struct tess_boot_env *env, double limit_s, int *fd_
         bool far = false;
         int32_t port = env->port;
         do {
-            if (meet_try(env, one, port, limit_s, fd_out, status_out, &far, why))
+            if (seek_try(seeker, one, port, &far, status_out))
                 return true;
         } while (++port < env->port + env->port_count && !far);
     }
     return false;
 }
 
-enum tess_status tess__boot_join(const struct tess_boot_env *env, double timeout_s, int *fd_out)
+static enum tess_status seek(struct seeker *seeker, double timeout_s)
 {
-    double limit_s = tess_clock_s() + timeout_s + BOOT_GRACE_S;
-    char why[BOOT_WHY_BYTES] = "", where[MEET_WHERE_BYTES];
+    char where[MEET_WHERE_BYTES];
     enum tess_status status;
     do {
-        if (meet_round(env, limit_s, fd_out, &status, why))
+        if (seek_round(seeker, &status))
             return status;
         nanosleep(&(struct timespec){.tv_nsec = (long)(MEET_RETRY_S * 1e9)}, NULL);
-    } while (tess_clock_s() < limit_s - BOOT_GRACE_S);
+    } while (tess_clock_s() < seeker->limit_s - BOOT_GRACE_S);
     TESS_FAIL(TESS_ERR_TIMEOUT,
               "rank %d did not reach rank 0 at %s, within %g s: %s; is rank 0 running, "
               "and are address and port right?",
-              (int)env->rank, meet_where(env, where), timeout_s, why);
+              (int)seeker->env->rank, meet_where(seeker->env, where), timeout_s, seeker->why);
+}
+
+enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout_s,
+                                 struct boot_tree *tree, char address[TESS_BOOT_ADDRESS_BYTES])
+{
+    struct seeker seeker = {
+        .env = env, .tree = tree, .address = address, .process = (uint32_t)getpid()};
+    seeker.door.secret = &env->secret;
+    seeker.limit_s = tess_clock_s() + timeout_s + BOOT_GRACE_S;
+    tess__tree_begin(tree, env, 0);
+    TESS_TRY(tess__boot_need_files(TESS_BOOT_LINKS_MAX, "the ranks' meeting"));
+    if (env->rank == 0) {
+        TESS_TRY(meet_root(env, timeout_s, tree));
+        /* It has the address that it was given, or of several the one where it was found. */
+        if (strchr(env->address, ',') != NULL)
+            tess__boot_own_text(tree->branch[0].fd, address);
+        return TESS_OK;
+    }
+    enum tess_status status = seek(&seeker, timeout_s);
+    if (status == TESS_OK)
+        status = tess__settle(env, tree, &seeker.door, seeker.limit_s - BOOT_GRACE_S);
+    tess__boot_door_close(&seeker.door);
+    return status;
 }

@@ -16,6 +16,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -45,6 +46,40 @@ static bool socket_wait(int fd, short events, double limit_s)
 bool tess__boot_ready(int fd)
 {
     return socket_wait(fd, POLLIN, 0);
+}
+
+bool tess__boot_wait_either(int fd, int other, double limit_s)
+{
+    struct pollfd watch[] = {{.fd = fd, .events = POLLIN}, {.fd = other, .events = POLLIN}};
+    int left_ms, count;
+    do {
+        left_ms = socket_left_ms(limit_s);
+        count = poll(watch, 2, left_ms);
+    } while ((count == 0 && left_ms > 0) || (count < 0 && errno == EINTR));
+    return count > 0;
+}
+
+/* Descriptors that a process has beside its connections, and those that strangers may take. */
+#define SOCKET_OTHERS    64
+#define SOCKET_STRANGERS 1280
+
+enum tess_status tess__boot_need_files(int64_t count, const char *what)
+{
+    struct rlimit limit;
+    const rlim_t least = (rlim_t)(count + SOCKET_OTHERS), wanted = least + SOCKET_STRANGERS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return TESS_OK;
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if ((setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before) >= least)
+        return TESS_OK;
+    TESS_FAIL(
+        TESS_ERR_USAGE,
+        "%s needs %lld connections, and this process may have %llu open files (RLIMIT_NOFILE, "
+        "hard limit %llu): raise the hard limit to %llu (ulimit -Hn, LimitNOFILE= of "
+        "systemd)",
+        what, (long long)count, (unsigned long long)before, (unsigned long long)limit.rlim_max,
+        (unsigned long long)wanted);
 }
 
 static enum tess_status socket_resolve(const char *address, int32_t port, struct addrinfo **out,
@@ -92,6 +127,25 @@ static int socket_listen(const struct sockaddr *name, socklen_t length, bool bot
     return fd;
 }
 
+/* At the number of an interface of this host; -1 with errno, EADDRNOTAVAIL: it is none. */
+static int socket_listen_number(const char *address, int32_t port)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char service[16];
+    snprintf(service, sizeof(service), "%d", (int)port);
+    if (getaddrinfo(address, service, &hints, &found) != 0) {
+        errno = EADDRNOTAVAIL;
+        return -1;
+    }
+    const int fd = socket_listen(found->ai_addr, found->ai_addrlen, false);
+    const int error = errno;
+    freeaddrinfo(found);
+    errno = error;
+    return fd;
+}
+
 static int socket_listen_all(int32_t port)
 {
     const struct sockaddr_in6 six = {
@@ -132,7 +186,9 @@ int tess__boot_try_listen(const char *address, int32_t port, struct boot_listene
     if (tess__boot_is_loopback(address)) {
         error = socket_listen_loopback(address, port, &listener);
     } else {
-        listener.fd[0] = socket_listen_all(port);
+        listener.fd[0] = socket_listen_number(address, port);
+        if (listener.fd[0] < 0 && errno == EADDRNOTAVAIL)
+            listener.fd[0] = socket_listen_all(port);
         error = listener.fd[0] < 0 ? errno : 0;
         listener.count = error == 0;
     }

@@ -15,7 +15,8 @@
 #define BOOT_WHY_BYTES  160
 #define BOOT_TEXT_BYTES 64 /* a numeric address */
 
-/* What rank 0 listens on: the addresses of a name such as localhost, or all of this host. */
+/* What a process listens on: the number of an interface of this host alone, the addresses of a name
+ * such as localhost, or, where it is another name, all of this host. */
 struct boot_listener {
     int fd[BOOT_LISTEN_MAX];
     int count;
@@ -47,6 +48,14 @@ bool tess__boot_receive(int fd, void *bytes, size_t count, double limit_s, char 
                         size_t why_bytes);
 /* Would a receive find something now, be it the end? */
 bool tess__boot_ready(int fd);
+/* Wait until it does on one of two; false when the time is up. */
+bool tess__boot_wait_either(int fd, int other, double limit_s);
+
+/*
+ * A process that is to have so many connections, `what` they are for: raise RLIMIT_NOFILE where it
+ * must be. TESS_ERR_USAGE where the hard limit does not do.
+ */
+enum tess_status tess__boot_need_files(int64_t count, const char *what);
 
 /* A host without power or link sends nothing: its kernel is probed every second, and given up in
  * half of the time limit, before ranks that wait for each other report each other. Where that
