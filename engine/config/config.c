@@ -295,13 +295,19 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
                : tess_options_give(config->options, config->word_of->word_option, "on");
 }
 
+/* Each of the ranks will be started in its place, with the devices of its host alone. */
+static void config_supervise(struct tess_config *config)
+{
+    config->started = (struct tess_started){.starter = "tessera --hosts", .supervises = true};
+}
+
 /* Another number of ranks than were started. */
 static enum tess_status config_take_ranks(struct tess_config *config)
 {
     const struct tess_started *place = &config->started;
     const long long ranks = config->run.ranks;
     if (place->may_divide && place->host_count == place->rank_count && ranks > place->rank_count) {
-        config->started = (struct tess_started){.local_rank = -1};
+        config_supervise(config);
         return TESS_OK;
     }
     if (place->host_count > 0)
@@ -322,6 +328,11 @@ static enum tess_status config_take_place(struct tess_config *config)
 {
     char number[16];
     const struct tess_started *place = &config->started;
+    if (place->starter == NULL) {
+        if (place->hosts != NULL && *place->hosts > 1)
+            config_supervise(config);
+        return TESS_OK;
+    }
     if (tess_options_is_set(config->options, "ranks") && config->run.ranks != place->rank_count)
         return config_take_ranks(config);
     if (tess_options_is_set(config->options, "ranks"))

@@ -391,6 +391,8 @@ static enum tess_status device_choose(struct tess_config *config)
 enum tess_status tess__config_device(struct tess_config *config)
 {
     config->device.comm_options = &config->comm;
+    if (config->started.supervises)
+        config->started.rank_count = (int32_t)config->run.ranks;
     TESS_TRY(device_choose(config));
     return tess_comm_options_check(&config->comm, config->device.comm,
                                    config->run.reduce == 0 ? TESS_ORDER_CANONICAL

@@ -23,6 +23,12 @@ struct tess_started {
     int32_t local_rank; /* among the ranks of this host; -1: unknown */
     int32_t host_count; /* of the job; 0: unknown */
     bool may_divide;    /* one process on each host may start a part of --ranks instead */
+    /* The value of an option, once it is read: on so many hosts a process like this one starts a
+     * part of --ranks. NULL: there is none. */
+    const int64_t *hosts;
+    /* Set by tess_config_open_placed: this process starts the ranks of its host, one process each,
+     * and is planned as the first of them. */
+    bool supervises;
 };
 
 struct tess_device_plan {

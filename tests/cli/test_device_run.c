@@ -151,6 +151,18 @@ static void case_connect(void **state)
     complained(RUN "--strategy ddp --ranks 8 --comm nccl", 2, "needs a device for each rank");
 }
 
+/* With --hosts each host has a part of the ranks, and devices for these. */
+static void case_hosts(void **state)
+{
+    (void)state;
+    devices(2);
+    complained(RUN "--strategy ddp --ranks 4 --comm nccl --explain", 2, "needs a device for each");
+    assert_int_equal(spawn_words(&spawn, RUN "--strategy ddp --ranks 4 --comm nccl --explain "
+                                             "--hosts 2 --meet 127.0.0.1:9"),
+                     0);
+    printed("one process per rank");
+}
+
 static void case_missing(void **state)
 {
     (void)state;
@@ -343,6 +355,7 @@ int main(void)
         cmocka_unit_test(case_order),   cmocka_unit_test(case_graph),
         cmocka_unit_test(case_connect), cmocka_unit_test(case_missing),
         cmocka_unit_test(case_metrics), cmocka_unit_test(case_generate),
+        cmocka_unit_test(case_hosts),
     };
 
     return cmocka_run_group_tests_name("device_run", tests, make_folder, remove_folder);

@@ -159,7 +159,10 @@ static void case_placed(void **state)
 
     (void)state;
     for (int i = 0; i < COUNT(wanted); i++) {
-        const struct tess_started place = {"torchrun", wanted[i].rank, 16, wanted[i].local};
+        const struct tess_started place = {.starter = "torchrun",
+                                           .rank = wanted[i].rank,
+                                           .rank_count = 16,
+                                           .local_rank = wanted[i].local};
         struct tess_device_plan plan = {.comm_options = kinds()};
         enum tess_status status = tess_device_plan_placed(
             devices_of(wanted[i].devices, true), &place, wanted[i].mode, wanted[i].asked, &plan);
@@ -185,7 +188,8 @@ static void case_placed(void **state)
 static void case_renumbered(void **state)
 {
     static const struct tess_module module = {.name = "made up"};
-    const struct tess_started place = {"torchrun", 1, 4, 1};
+    const struct tess_started place = {
+        .starter = "torchrun", .rank = 1, .rank_count = 4, .local_rank = 1};
     struct tess_config *config = calloc(1, sizeof(*config));
 
     (void)state;
@@ -231,7 +235,8 @@ static void case_host_plan(void **state)
 
     (void)state;
     for (int i = 0; i < COUNT(wanted); i++) {
-        const struct tess_started place = {wanted[i].starter, 0, wanted[i].ranks, 0};
+        const struct tess_started place = {.starter = wanted[i].starter,
+                                           .rank_count = wanted[i].ranks};
         struct tess_device_plan plan = {.comm_options = kinds()};
         enum tess_status status =
             tess_device_plan_host(&place, wanted[i].ranks, wanted[i].mode, wanted[i].asked, &plan);
