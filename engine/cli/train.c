@@ -52,6 +52,12 @@ static const struct tess_option train_option_table[] = {
     {"elastic", TESS_OPTION_BOOL, offsetof(struct tess__train_options, elastic), "off", 0, 0, NULL,
      "with --hosts and --restarts: a host may leave (Ctrl-C there) and come back, with the same "
      "command, while the run goes on"},
+    {"secret-file", TESS_OPTION_STRING, offsetof(struct tess__train_options, secret_file), "", 0, 0,
+     NULL,
+     "file with the job's secret, 16 characters or more, which only its owner can read: "
+     "connections "
+     "of processes that do not have it are refused. Else TESS_JOB_SECRET, or the file that "
+     "TESS_JOB_SECRET_FILE names"},
     {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
      NULL,
      "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
@@ -129,6 +135,16 @@ static int train_choose(void *context, int32_t left, struct tess__history *histo
     return tess_status_exit_code(status);
 }
 
+/* --secret-file is for who is started by a person; ranks get their supervisor's. */
+static enum tess_status train_read_secret(const struct tess__train_options *options,
+                                          const struct tess_started *place,
+                                          struct tess_boot_env *env)
+{
+    if (options->secret_file[0] != '\0' && getenv(TESS_BOOT_MEETING) == NULL)
+        return tess_secret_from_file(options->secret_file, &env->secret);
+    return place->starter == NULL ? tess_secret_from_environment(&env->secret) : TESS_OK;
+}
+
 /* This process's place among those that another program started, and the options. Where srun has
  * started one process on each node for more ranks than that, *divided_out: each supervises those of
  * its node. */
@@ -136,12 +152,13 @@ static enum tess_status train_open(struct tess__args *args, const struct tess_co
                                    struct tess_boot_env *env, struct tess_started *place,
                                    struct tess_config **config_out, bool *divided_out)
 {
+    const struct tess__train_options *options = table->target;
     TESS_TRY(tess__peers_find(env, place));
     place->may_divide = true;
-    TESS_TRY(tess_config_open_placed(args->count, args->word, table, 1,
-                                     place->starter ? place : NULL, config_out));
-    *divided_out = place->starter != NULL && (*config_out)->started.starter == NULL;
-    return TESS_OK;
+    place->hosts = &options->hosts;
+    TESS_TRY(tess_config_open_placed(args->count, args->word, table, 1, place, config_out));
+    *divided_out = place->starter != NULL && (*config_out)->started.supervises;
+    return train_read_secret(options, place, env);
 }
 
 /* A training in this process. */
@@ -167,7 +184,9 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
         status = train_shrink(args, &table, history, dataset, &config);
     options.history = history;
     if (status == TESS_OK) {
-        config->save.mirrored = getenv(TESS_BOOT_MEETING) != NULL; /* a rank of --hosts */
+        /* A rank of several hosts, or the plan of such a run. */
+        config->save.mirrored =
+            options.meet[0] != '\0' || divided || getenv(TESS_BOOT_MEETING) != NULL;
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
     }
     tess_dataset_close(dataset);
@@ -199,7 +218,7 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
                                              const struct tess_started *place,
                                              char run[TESS_CHECKPOINT_PATH])
 {
-    if (place->starter)
+    if (place->starter != NULL && !place->supervises)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--restarts is for ranks that tessera starts, and %s has started these: let it "
                   "start the job again, with --resume",
@@ -269,13 +288,18 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     struct tess_config *config = NULL;
     struct tess__restart *restart = &hosts->restart;
     bool divided = false;
-    TESS_TRY(train_open(args, &table, &env, &place, &config, &divided));
+    enum tess_status status = train_open(args, &table, &env, &place, &config, &divided);
+    if (status != TESS_OK) {
+        tess_config_close(config);
+        return status;
+    }
     if (place.starter == NULL)
         train_warn_of_idle(&options);
+    hosts->secret = env.secret;
     restart->restarts = options.explain ? 0 : options.restarts;
     restart->ranks = config->mesh.rank_count;
     restart->least = (int32_t)options.min_ranks;
-    enum tess_status status = tess_config_check_unsaved(config);
+    status = tess_config_check_unsaved(config);
     if (status == TESS_OK && !options.explain)
         status = train_check_hosts(config, &options, &place, hosts);
     if (status == TESS_OK && restart->restarts > 0)

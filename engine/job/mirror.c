@@ -15,27 +15,27 @@
 
 void tess__mirror_text(const struct tess__mirror *mirror, char text[TESS__MIRROR_TEXT])
 {
-    int used = snprintf(text, TESS__MIRROR_TEXT, "%d %d ", mirror->port, mirror->attempt);
-    for (int i = 0; i < TESS__MIRROR_KEY_BYTES; i++)
-        used += snprintf(text + used, TESS__MIRROR_TEXT - (size_t)used, "%02x", mirror->key[i]);
-    snprintf(text + used, TESS__MIRROR_TEXT - (size_t)used, " %s", mirror->address);
+    char secret[TESS_SECRET_TEXT_BYTES];
+    tess_secret_text(&mirror->secret, secret);
+    snprintf(text, TESS__MIRROR_TEXT, "%d %d %s %s", mirror->port, mirror->attempt, secret,
+             mirror->address);
 }
 
 void tess__mirror_from_environment(double silent_s, struct tess__mirror *mirror)
 {
     const char *text = getenv(TESS_BOOT_MIRROR);
-    char key[2 * TESS__MIRROR_KEY_BYTES + 1];
+    char secret[TESS_SECRET_TEXT_BYTES];
     *mirror = (struct tess__mirror){.silent_s = silent_s, .fd = -1};
     if (text == NULL ||
-        sscanf(text, "%d %d %32[0-9a-f] %63s", &mirror->port, &mirror->attempt, key,
+        sscanf(text, "%d %d %64[0-9a-f] %63s", &mirror->port, &mirror->attempt, secret,
                mirror->address) != 4 ||
-        strlen(key) != sizeof(key) - 1 || mirror->port < 1 || mirror->port > 65535) {
+        strlen(secret) != sizeof(secret) - 1 || mirror->port < 1 || mirror->port > 65535) {
         mirror->port = 0;
         return;
     }
-    for (int i = 0; i < TESS__MIRROR_KEY_BYTES; i++) {
-        const char digits[] = {key[2 * i], key[2 * i + 1], '\0'};
-        mirror->key[i] = (unsigned char)strtoul(digits, NULL, 16);
+    for (int i = 0; i < TESS_SECRET_KEY_BYTES; i++) {
+        const char digits[] = {secret[2 * i], secret[2 * i + 1], '\0'};
+        mirror->secret.key[i] = (unsigned char)strtoul(digits, NULL, 16);
     }
 }
 
@@ -49,16 +49,18 @@ static double mirror_limit(const struct tess__mirror *mirror)
 static bool mirror_connect(struct tess__mirror *mirror, char *why, size_t why_bytes)
 {
     struct tess__mirror_hello hello = {.attempt = mirror->attempt};
+    unsigned char greeting[TESS_GREETING_BYTES];
     if (mirror->fd >= 0)
         return true;
     memcpy(hello.magic, TESS__MIRROR_MAGIC, sizeof(hello.magic));
-    memcpy(hello.key, mirror->key, sizeof(hello.key));
+    memcpy(greeting, &hello, sizeof(greeting));
     mirror->fd =
         tess__boot_connect(mirror->address, mirror->port, mirror_limit(mirror), why, why_bytes);
     if (mirror->fd < 0)
         return false;
     tess__boot_keep_alive(mirror->fd, 2 * mirror->silent_s);
-    return tess__boot_send(mirror->fd, &hello, sizeof(hello), mirror_limit(mirror), why, why_bytes);
+    return tess__boot_knock(mirror->fd, &mirror->secret, greeting, mirror_limit(mirror), why,
+                            why_bytes);
 }
 
 static bool mirror_ask(struct tess__mirror *mirror, const struct tess__mirror_ask *ask, char *why,

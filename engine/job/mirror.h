@@ -3,7 +3,7 @@
  * takes part in a training has a process with a port for that, its mirror (run/hosts_mirror.h), to
  * which others connect: the ranks' after each copy, and, after a failure, the other hosts'.
  *
- *     hello                                    another key: the mirror closes the connection
+ *     hello, proof of the secret               without it the mirror closes the connection
  *     ask PUSH step    file data data file ... end    -> answer
  *     ask FETCH step   <- answer    file data ... end
  *     ...
@@ -17,15 +17,13 @@
 
 #include <stdatomic.h>
 
-#define TESS__MIRROR_MAGIC     "tsrmirr1"
-#define TESS__MIRROR_KEY_BYTES 16
+#define TESS__MIRROR_MAGIC "tsrmirr1"
 
 /* As long as tess__boot_door_look() reads. */
 struct tess__mirror_hello {
     char magic[8];
-    unsigned char key[TESS__MIRROR_KEY_BYTES]; /* the training's secret */
-    int32_t attempt;                           /* a push of an earlier one is refused */
-    int32_t zero;
+    int32_t attempt; /* a push of an earlier one is refused */
+    int32_t zero[5];
 };
 
 struct tess__mirror_ask {
@@ -39,15 +37,15 @@ struct tess__mirror {
     char address[BOOT_TEXT_BYTES];
     int32_t port; /* 0: there is none */
     int32_t attempt;
-    unsigned char key[TESS__MIRROR_KEY_BYTES];
-    double silent_s; /* a connection on which nothing moves for so long is given up */
-    _Atomic int fd;  /* -1: not connected yet */
+    struct tess_secret secret; /* of the training's mirrors */
+    double silent_s;           /* a connection on which nothing moves for so long is given up */
+    _Atomic int fd;            /* -1: not connected yet */
 };
 
 /* The mirror of the partner in TESS_BOOT_MIRROR, as tess__mirror_text() has written it; port 0:
  * there is no such variable, or nothing of the kind in it. */
 void tess__mirror_from_environment(double silent_s, struct tess__mirror *mirror_out);
-#define TESS__MIRROR_TEXT (BOOT_TEXT_BYTES + 2 * TESS__MIRROR_KEY_BYTES + 32)
+#define TESS__MIRROR_TEXT (BOOT_TEXT_BYTES + TESS_SECRET_TEXT_BYTES + 32)
 void tess__mirror_text(const struct tess__mirror *mirror, char text[TESS__MIRROR_TEXT]);
 
 /* ---- as a client; all: false with the reason in `why` ---------------------------------------- */

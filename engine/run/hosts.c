@@ -33,8 +33,12 @@ struct leader {
     const struct tess__hosts *hosts;
     struct hosts_crew *crew;
     struct boot_door door;
-    struct host host[TESS_WORLD_RANKS_MAX]; /* the leader's own is the first */
-    int32_t count;
+    struct host *host; /* [room] the leader's own is the first */
+    int32_t count, room;
+    /* [room] each, with --redundancy: what a gather is chosen from, and where it finds its parts.
+     */
+    const struct hosts_held **held;
+    struct hosts_source *source;
     bool begun;               /* the first attempt has */
     struct hosts_order order; /* of the attempt; first and count are each host's */
     bool stops;               /* the attempt was asked to save and end, to go on in another way */
@@ -130,7 +134,7 @@ static bool leader_greet(void *context, int fd, const unsigned char bytes[BOOT_H
     _Static_assert(sizeof(hello) == BOOT_HELLO_BYTES, "the greeting that is read");
     memcpy(&hello, bytes, sizeof(hello));
     if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0 || hello.slots < 1 ||
-        hello.slots > TESS_WORLD_RANKS_MAX || leader->count == TESS_WORLD_RANKS_MAX)
+        hello.slots > TESS_WORLD_RANKS_MAX || leader->count == leader->room)
         return false;
     struct host *host = &leader->host[leader->count];
     *host = (struct host){.fd = fd, .slots = hello.slots, .is_new = true};
@@ -353,16 +357,15 @@ static void leader_watch(struct leader *leader)
 
 /* ---- the state from copies (--redundancy) ---------------------------------------------------- */
 
-static int64_t leader_choose_step(const struct leader *leader, struct hosts_source *source,
-                                  int32_t *source_count)
+static int64_t leader_choose_step(struct leader *leader, int32_t *source_count)
 {
-    const struct hosts_held *held[TESS_WORLD_RANKS_MAX];
     if (leader->crew->mirror.pid <= 0 || leader->parts == 0)
         return -1;
     for (int32_t h = 0; h < leader->count; h++)
-        held[h] = &leader->host[h].held;
-    return tess__gather_choose(held, leader->count, leader->parts, leader->whole,
-                               tess__restart_saved(&leader->hosts->restart), source, source_count);
+        leader->held[h] = &leader->host[h].held;
+    return tess__gather_choose(leader->held, leader->count, leader->parts, leader->whole,
+                               tess__restart_saved(&leader->hosts->restart), leader->source,
+                               source_count);
 }
 
 static void leader_send_gather(struct leader *leader, struct host *host,
@@ -376,9 +379,9 @@ static void leader_send_gather(struct leader *leader, struct host *host,
         leader_lose(leader, host);
 }
 
-static void leader_start_gather(struct leader *leader, const struct hosts_source *source,
-                                int32_t source_count)
+static void leader_start_gather(struct leader *leader, int32_t source_count)
 {
+    const struct hosts_source *source = leader->source;
     struct hosts_order order = leader->order;
     order.kind = HOSTS_GATHER;
     order.source_count = source_count;
@@ -405,13 +408,12 @@ static void leader_start_gather(struct leader *leader, const struct hosts_source
  */
 static bool leader_gather(struct leader *leader)
 {
-    struct hosts_source source[TESS_WORLD_RANKS_MAX];
     int32_t source_count = 0;
     bool done = true;
-    leader->order.step = leader_choose_step(leader, source, &source_count);
+    leader->order.step = leader_choose_step(leader, &source_count);
     if (leader->order.step < 0)
         return true;
-    leader_start_gather(leader, source, source_count);
+    leader_start_gather(leader, source_count);
     while (leader_runs(leader) && (!leader->crew->ends || leader->crew->alive > 0))
         (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
     if (leader->crew->ends || leader_lacks_any(leader))
@@ -530,43 +532,70 @@ static int leader_run(struct leader *leader)
     return code;
 }
 
+static enum tess_status leader_open(struct leader *leader, const struct tess__hosts *hosts,
+                                    struct hosts_crew *crew, const struct hosts_hello *hello)
+{
+    const size_t room = (size_t)tess__hosts_room(hosts);
+    *leader = (struct leader){.hosts = hosts, .crew = crew, .count = 1, .room = (int32_t)room};
+    leader->order.step = -1;
+    leader->door =
+        (struct boot_door){.greet = leader_greet, .context = leader, .secret = &hosts->secret};
+    leader->host = calloc(room, sizeof(*leader->host));
+    leader->held = calloc(room, sizeof(*leader->held));
+    leader->source = calloc(room, sizeof(*leader->source));
+    if (leader->host == NULL || leader->held == NULL || leader->source == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d hosts", hosts->count);
+    leader->host[0] = (struct host){.fd = -1, .slots = hello->slots};
+    memcpy(leader->host[0].name, hello->name, sizeof(hello->name));
+    if (getrandom(leader->order.key, sizeof(leader->order.key), 0) < 0)
+        TESS_FAIL(TESS_ERR_IO, "no random numbers for a key: %s", strerror(errno));
+    return tess__boot_need_files((int64_t)room, "the hosts' meeting");
+}
+
+static void leader_close(struct leader *leader)
+{
+    free(leader->host);
+    free(leader->held);
+    free(leader->source);
+}
+
+/* As the leader where this host is the one that is named, and is the first there. */
+static int hosts_run(const struct tess__hosts *hosts, struct leader *leader,
+                     struct hosts_crew *crew, const struct hosts_hello *hello)
+{
+    int error = EADDRNOTAVAIL;
+    if (hosts_is_here(hosts->address))
+        error = tess__boot_try_listen(hosts->address, hosts->port, &leader->door.listener);
+    if (error == EADDRINUSE || error == EADDRNOTAVAIL)
+        return tess__hosts_member(hosts, crew, hello);
+    if (error != 0)
+        return tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
+                                               hosts->address, hosts->port, strerror(error)));
+    for (int i = 0; i < leader->door.listener.count; i++)
+        tess__crew_watch(crew, leader->door.listener.fd[i]);
+    const int code = leader_run(leader);
+    leader_send_all(leader, HOSTS_QUIT, code);
+    tess__boot_door_close(&leader->door);
+    return code;
+}
+
 int tess__hosts_run(const struct tess__hosts *hosts)
 {
     static struct leader leader;
     static struct hosts_crew crew;
-    struct hosts_hello hello = {.slots = hosts->slots > 0 ? hosts->slots
-                                                          : hosts->restart.ranks / hosts->count};
-    int code, error = EADDRNOTAVAIL;
+    struct hosts_hello hello = {.slots = tess__hosts_slots(hosts)};
     memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
     if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
         snprintf(hello.name, sizeof(hello.name), "?");
-    leader = (struct leader){.hosts = hosts, .crew = &crew, .count = 1};
-    leader.order.step = -1;
-    leader.door = (struct boot_door){.greet = leader_greet, .context = &leader};
-    leader.host[0] = (struct host){.fd = -1, .slots = hello.slots};
-    memcpy(leader.host[0].name, hello.name, sizeof(hello.name));
     enum tess_status status = tess__crew_open(&crew, hosts);
-    if (status == TESS_OK && getrandom(leader.order.key, sizeof(leader.order.key), 0) < 0)
-        status = tess_fail(TESS_ERR_IO, "no random numbers for a key: %s", strerror(errno));
-    if (status != TESS_OK) {
-        tess__crew_close(&crew);
-        return tess_status_exit_code(status);
+    if (status == TESS_OK)
+        status = leader_open(&leader, hosts, &crew, &hello);
+    int code = tess_status_exit_code(status);
+    if (status == TESS_OK) {
+        hello.mirror = leader.host[0].held.port = crew.mirror.port;
+        code = hosts_run(hosts, &leader, &crew, &hello);
     }
-    hello.mirror = leader.host[0].held.port = crew.mirror.port;
-    if (hosts_is_here(hosts->address))
-        error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
-    for (int i = 0; i < leader.door.listener.count; i++)
-        tess__crew_watch(&crew, leader.door.listener.fd[i]);
-    if (error == 0) {
-        code = leader_run(&leader);
-        leader_send_all(&leader, HOSTS_QUIT, code);
-        tess__boot_door_close(&leader.door);
-    } else if (error == EADDRINUSE || error == EADDRNOTAVAIL) {
-        code = tess__hosts_member(hosts, &crew, &hello);
-    } else {
-        code = tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
-                                               hosts->address, hosts->port, strerror(error)));
-    }
+    leader_close(&leader);
     tess__crew_close(&crew);
     return code;
 }

@@ -27,6 +27,7 @@ struct tess__hosts {
     int32_t port;
     int32_t slots;  /* ranks of this host; 0: an equal part */
     bool signalled; /* a signal comes to all processes of all hosts, not to a supervisor alone */
+    struct tess_secret secret;    /* of the job */
     struct tess__restart restart; /* ranks: of all hosts; a multiple of count where slots is 0 */
 };
 

@@ -15,6 +15,32 @@
 
 static const int crew_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
+int32_t tess__hosts_slots(const struct tess__hosts *hosts)
+{
+    return hosts->slots > 0 ? hosts->slots : hosts->restart.ranks / hosts->count;
+}
+
+int32_t tess__hosts_room(const struct tess__hosts *hosts)
+{
+    return hosts->count + HOSTS_SPARE;
+}
+
+/* All that grows with ranks and hosts. */
+static enum tess_status crew_allocate(struct hosts_crew *crew)
+{
+    crew->slots = tess__hosts_slots(crew->hosts);
+    crew->watch_room = 1 + BOOT_LISTEN_MAX + tess__hosts_room(crew->hosts);
+    crew->pid = calloc((size_t)crew->slots, sizeof(*crew->pid));
+    crew->watch = calloc((size_t)crew->watch_room, sizeof(*crew->watch));
+    crew->history = mmap(NULL, (size_t)crew->slots * sizeof(*crew->history), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (crew->history == MAP_FAILED)
+        crew->history = NULL;
+    if (crew->pid == NULL || crew->watch == NULL || crew->history == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to supervise the training");
+    return TESS_OK;
+}
+
 enum tess_status tess__crew_open(struct hosts_crew *crew, const struct tess__hosts *hosts)
 {
     sigset_t blocked;
@@ -22,10 +48,7 @@ enum tess_status tess__crew_open(struct hosts_crew *crew, const struct tess__hos
     if (hosts->restart.copies[0] != '\0') /* before signals are blocked, which it has too */
         TESS_TRY(tess__hosts_mirror_open(&crew->mirror, hosts->restart.copies, hosts->address,
                                          hosts->timeout_s));
-    crew->history = mmap(NULL, TESS_WORLD_RANKS_MAX * sizeof(*crew->history),
-                         PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (crew->history == MAP_FAILED)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to supervise the training");
+    TESS_TRY(crew_allocate(crew));
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof(crew_signals) / sizeof(crew_signals[0]); i++)
@@ -42,11 +65,20 @@ void tess__crew_close(struct hosts_crew *crew)
 {
     tess__hosts_mirror_close(&crew->mirror);
     tess__copies_remove(crew->hosts->restart.copies);
-    if (crew->watched == 0)
-        return;
-    close(crew->watch[0].fd);
-    sigprocmask(SIG_SETMASK, &crew->mask, NULL);
-    munmap(crew->history, TESS_WORLD_RANKS_MAX * sizeof(*crew->history));
+    if (crew->watched > 0) {
+        close(crew->watch[0].fd);
+        sigprocmask(SIG_SETMASK, &crew->mask, NULL);
+    }
+    if (crew->history != NULL)
+        munmap(crew->history, (size_t)crew->slots * sizeof(*crew->history));
+    free(crew->pid);
+    free(crew->watch);
+}
+
+void tess__crew_secret(const struct hosts_crew *crew, const struct hosts_order *order,
+                       struct tess_secret *secret)
+{
+    tess_secret_derive(&crew->hosts->secret, order->key, sizeof(order->key), secret);
 }
 
 static bool crew_set(const char *name, const char *text, int32_t number)
@@ -57,14 +89,15 @@ static bool crew_set(const char *name, const char *text, int32_t number)
 }
 
 /* The first process of a host finds the mirror that takes the host's copies. */
-static bool crew_set_mirror(const struct hosts_order *order, int32_t k)
+static bool crew_set_mirror(const struct hosts_order *order, const struct tess_secret *secret,
+                            int32_t k)
 {
     struct tess__mirror partner = {.port = order->partner_port, .attempt = order->attempt};
     char text[TESS__MIRROR_TEXT];
     if (k > 0 || order->partner_port == 0)
         return unsetenv(TESS_BOOT_MIRROR) == 0;
     memcpy(partner.address, order->partner, sizeof(partner.address));
-    memcpy(partner.key, order->key, sizeof(partner.key));
+    partner.secret = *secret;
     tess__mirror_text(&partner, text);
     return crew_set(TESS_BOOT_MIRROR, text, 0);
 }
@@ -74,7 +107,10 @@ static _Noreturn void crew_child(const struct hosts_crew *crew, const struct hos
                                  int32_t k, pid_t supervisor)
 {
     const struct tess__restart *restart = &crew->hosts->restart;
-    char meeting[TESS_BOOT_ADDRESS_BYTES + 32];
+    char meeting[TESS_BOOT_ADDRESS_BYTES + 32], text[TESS_SECRET_TEXT_BYTES];
+    struct tess_secret secret;
+    tess__crew_secret(crew, order, &secret);
+    tess_secret_text(&secret, text);
     snprintf(meeting, sizeof(meeting), "%s:%d/%d", crew->hosts->address, crew->hosts->port,
              order->attempt);
     for (int32_t i = 0; i < crew->watched; i++)
@@ -87,7 +123,7 @@ static _Noreturn void crew_child(const struct hosts_crew *crew, const struct hos
         !crew_set("LOCAL_RANK", NULL, k) || !crew_set("LOCAL_WORLD_SIZE", NULL, order->count) ||
         !crew_set("MASTER_ADDR", crew->hosts->address, 0) ||
         !crew_set("MASTER_PORT", NULL, order->port) || !crew_set(TESS_BOOT_MEETING, meeting, 0) ||
-        !crew_set_mirror(order, k))
+        !crew_set(TESS_SECRET, text, 0) || !crew_set_mirror(order, &secret, k))
         exit(tess_status_exit_code(tess_fail(TESS_ERR_MEMORY, "no memory for a rank's place")));
     const int code = restart->attempt(restart->context, order->begin, &crew->history[k]);
     if (getppid() != supervisor) /* which would have done it */
@@ -114,7 +150,9 @@ bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
     const pid_t own = getpid();
     crew_clear(crew);
     if (crew->mirror.pid > 0) {
-        tess__hosts_mirror_admit(&crew->mirror, order->key, order->attempt);
+        struct tess_secret secret;
+        tess__crew_secret(crew, order, &secret);
+        tess__hosts_mirror_admit(&crew->mirror, &secret, order->attempt);
         tess__copies_keep(crew->hosts->restart.copies, order->step);
     }
     for (int32_t k = 0; k < order->count; k++) {
@@ -151,6 +189,8 @@ bool tess__crew_gather(struct hosts_crew *crew, const struct hosts_order *order,
                        const struct hosts_source *source)
 {
     const pid_t own = getpid();
+    struct tess_secret secret;
+    tess__crew_secret(crew, order, &secret);
     crew_clear(crew);
     crew->pid[0] = fork();
     if (crew->pid[0] == 0) {
@@ -162,7 +202,7 @@ bool tess__crew_gather(struct hosts_crew *crew, const struct hosts_order *order,
             close(crew->watch[i].fd);
         _exit(getppid() != own ? 1
                                : tess__gather_run(crew->hosts->restart.copies, order, source,
-                                                  crew->hosts->timeout_s));
+                                                  &secret, crew->hosts->timeout_s));
     }
     crew->count = crew->alive = crew->pid[0] > 0;
     crew->news.done = crew->alive > 0;
@@ -209,7 +249,8 @@ static bool crew_reap(struct hosts_crew *crew)
 
 void tess__crew_watch(struct hosts_crew *crew, int fd)
 {
-    crew->watch[crew->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    if (crew->watched < crew->watch_room)
+        crew->watch[crew->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
 void tess__crew_unwatch(struct hosts_crew *crew, int fd)

@@ -25,11 +25,13 @@ static bool gather_has(const int64_t steps[HOSTS_COPIES], int64_t step)
 
 static void gather_note(const struct hosts_held *host, bool replica, struct hosts_source *source)
 {
+    if (source == NULL)
+        return;
     *source = (struct hosts_source){.port = host->port, .replica = replica};
     memcpy(source->address, host->address, sizeof(source->address));
 }
 
-/* Who has this part, or, where `whole`, all of them? */
+/* Who has this part, or, where `whole`, all of them? source NULL: whoever it is. */
 static bool gather_find(const struct hosts_held *const *host, int32_t count, int32_t parts,
                         int64_t step, int32_t part, bool whole, struct hosts_source *source)
 {
@@ -51,7 +53,6 @@ int64_t tess__gather_choose(const struct hosts_held *const *host, int32_t count,
                             int64_t whole, int64_t after, struct hosts_source *source,
                             int32_t *source_count)
 {
-    struct hosts_source found[TESS_WORLD_RANKS_MAX];
     int64_t best = -1;
     for (int32_t h = 0; h < count; h++)
         for (int i = 0; i < 2 * HOSTS_COPIES; i++) {
@@ -62,13 +63,14 @@ int64_t tess__gather_choose(const struct hosts_held *const *host, int32_t count,
             if (host[h]->part < 0 || step <= after || step <= best)
                 continue;
             while (part < needed &&
-                   gather_find(host, count, parts, step, part, step == whole, &found[part]))
+                   gather_find(host, count, parts, step, part, step == whole, NULL))
                 part++;
             if (part < needed)
                 continue;
             best = step;
             *source_count = needed;
-            memcpy(source, found, (size_t)needed * sizeof(*source));
+            for (part = 0; part < needed; part++)
+                (void)gather_find(host, count, parts, step, part, step == whole, &source[part]);
         }
     return best;
 }
@@ -102,7 +104,8 @@ void tess__gather_list(const char *folder, struct hosts_steps *copies)
 /* A part that is complete stays so while others are merged into it: what is read of it meanwhile
  * has that part's bytes. Without one the folder gets its name at the end. */
 int tess__gather_run(const char *folder, const struct hosts_order *order,
-                     const struct hosts_source *source, double timeout_s)
+                     const struct hosts_source *source, const struct tess_secret *secret,
+                     double timeout_s)
 {
     struct hosts_steps copies;
     char path[TESS_CHECKPOINT_PATH], into[TESS_CHECKPOINT_PATH], why[BOOT_WHY_BYTES + 64];
@@ -116,7 +119,7 @@ int tess__gather_run(const char *folder, const struct hosts_order *order,
         struct tess__mirror mirror = {
             .port = source[s].port, .attempt = order->attempt, .silent_s = timeout_s / 2, .fd = -1};
         memcpy(mirror.address, source[s].address, sizeof(mirror.address));
-        memcpy(mirror.key, order->key, sizeof(mirror.key));
+        mirror.secret = *secret;
         if (s != order->skip && !tess__mirror_fetch(&mirror, order->step, source[s].replica != 0,
                                                     into, why, sizeof(why))) {
             tess_log(TESS_LOG_WARN, "the copy after step %lld is not whole here: %s",

@@ -1,11 +1,11 @@
 /* Supervisors that Slurm has started, one on each node: what --hosts and --meet say to others. */
 #include "comm/boot/boot_socket.h"
-#include "comm/world.h"
 #include "run/hosts.h"
 #include "tessera/check.h"
 #include "tessera/log.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What each sends to all. */
@@ -73,12 +73,12 @@ static void meet_warn(const struct meet_card *all, const int32_t *share, int32_t
                  devices ? "--gpus-per-node" : "--cpus-per-task", (int)share[h]);
 }
 
-enum tess_status tess__hosts_meet(const struct tess_boot_env *env, bool devices, double timeout_s,
+/* The cards of all, [env->rank_count], become what this host has to do. */
+static enum tess_status meet_take(const struct tess_boot_env *env, struct meet_card *all,
+                                  int32_t *room, int32_t *share, bool devices,
                                   struct tess__hosts *hosts)
 {
-    static struct meet_card all[TESS_WORLD_RANKS_MAX];
-    int32_t room[TESS_WORLD_RANKS_MAX], share[TESS_WORLD_RANKS_MAX], count = env->rank_count;
-    TESS_TRY(meet_gather(env, devices, timeout_s, all));
+    const int32_t count = env->rank_count;
     for (int32_t h = 0; h < count; h++) {
         room[h] = all[h].room > 0 ? all[h].room : 1;
         all[h].address[TESS_BOOT_ADDRESS_BYTES - 1] = '\0';
@@ -92,7 +92,25 @@ enum tess_status tess__hosts_meet(const struct tess_boot_env *env, bool devices,
     hosts->port = all[0].port;
     hosts->count = count;
     hosts->slots = share[env->rank];
-    hosts->timeout_s = timeout_s;
     hosts->signalled = true;
     return TESS_OK;
+}
+
+enum tess_status tess__hosts_meet(const struct tess_boot_env *env, bool devices, double timeout_s,
+                                  struct tess__hosts *hosts)
+{
+    const size_t count = (size_t)env->rank_count;
+    struct meet_card *all = calloc(count, sizeof(*all));
+    int32_t *room = calloc(2 * count, sizeof(*room));
+    enum tess_status status = TESS_OK;
+    if (all == NULL || room == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for %zu hosts", count);
+    if (status == TESS_OK)
+        status = meet_gather(env, devices, timeout_s, all);
+    if (status == TESS_OK)
+        status = meet_take(env, all, room, room + count, devices, hosts);
+    hosts->timeout_s = timeout_s;
+    free(all);
+    free(room);
+    return status;
 }

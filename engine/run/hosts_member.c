@@ -4,6 +4,7 @@
 #include "run/metrics.h"
 #include "tessera/check.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,6 +24,9 @@ static int member_join(const struct tess__hosts *hosts, struct hosts_crew *crew,
 {
     const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
     char why[BOOT_WHY_BYTES] = "";
+    unsigned char greeting[TESS_GREETING_BYTES];
+    bool warned = false;
+    memcpy(greeting, hello, sizeof(greeting));
     tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
              hosts->port, hello->slots);
     while (!crew->ends && tess_clock_s() < limit_s) {
@@ -31,13 +35,19 @@ static int member_join(const struct tess__hosts *hosts, struct hosts_crew *crew,
             return -1;
         const int fd = tess__boot_connect(hosts->address, hosts->port,
                                           tess_clock_s() + MEMBER_TRY_S, why, sizeof(why));
-        if (fd >= 0 && tess__boot_send(fd, hello, sizeof(*hello), limit_s, why, sizeof(why))) {
+        if (fd >= 0 && tess__boot_knock(fd, &hosts->secret, greeting, tess_clock_s() + MEMBER_TRY_S,
+                                        why, sizeof(why))) {
             tess__boot_keep_alive(fd, hosts->timeout_s);
             tess__crew_watch(crew, fd);
             return fd;
         }
-        if (fd >= 0)
+        if (fd >= 0) {
+            if (!warned)
+                tess_log(TESS_LOG_WARN, "not admitted to the training at %s:%d, trying again: %s",
+                         hosts->address, hosts->port, why);
+            warned = true;
             close(fd);
+        }
         (void)tess__crew_wait(crew, MEMBER_TRY_MS);
     }
     if (!crew->ends)
@@ -65,22 +75,31 @@ static bool member_order_is_sound(const struct hosts_order *order, const struct 
            order->first <= order->ranks - order->count && order->port > 0 && order->port < 65536;
 }
 
-/* False: what came is no order to gather. */
-static bool member_gather(struct hosts_crew *crew, const struct hosts_order *order, int fd)
+static bool member_sources_are_sound(const struct hosts_source *source, int32_t count)
 {
-    struct hosts_source source[TESS_WORLD_RANKS_MAX];
-    const int32_t count = order->source_count;
-    if (crew->mirror.pid <= 0 || order->step < 0 || count < 1 || count > TESS_WORLD_RANKS_MAX ||
-        !tess__boot_receive(fd, source, (size_t)count * sizeof(*source),
-                            tess_clock_s() + HOSTS_SEND_S, NULL, 0))
-        return false;
     for (int32_t s = 0; s < count; s++)
         if (memchr(source[s].address, '\0', sizeof(source[s].address)) == NULL ||
             source[s].port < 1 || source[s].port > 65535)
             return false;
-    if (!tess__crew_gather(crew, order, source))
-        member_send(fd, &crew->news);
     return true;
+}
+
+/* False: what came is no order to gather. */
+static bool member_gather(struct hosts_crew *crew, const struct hosts_order *order, int fd)
+{
+    const int32_t count = order->source_count;
+    if (crew->mirror.pid <= 0 || order->step < 0 || count < 1 ||
+        count > tess__hosts_room(crew->hosts))
+        return false;
+    struct hosts_source *source = calloc((size_t)count, sizeof(*source));
+    const bool sound = source != NULL &&
+                       tess__boot_receive(fd, source, (size_t)count * sizeof(*source),
+                                          tess_clock_s() + HOSTS_SEND_S, NULL, 0) &&
+                       member_sources_are_sound(source, count);
+    if (sound && !tess__crew_gather(crew, order, source))
+        member_send(fd, &crew->news);
+    free(source);
+    return sound;
 }
 
 /* True: the leader goes on with this host; else *code_out is the exit status. */

@@ -1,4 +1,5 @@
-/* The process: takes connections of those who have the key, and serves each in a child of its own.
+/* The process: takes connections of those who have the secret, and serves each in a child of its
+ * own.
  */
 #include "run/hosts_mirror.h"
 
@@ -19,7 +20,7 @@
 
 /* In memory that the supervisor shares with its mirror. */
 struct hosts_mirror_pass {
-    unsigned char key[TESS__MIRROR_KEY_BYTES];
+    struct tess_secret secret;
     _Atomic int32_t attempt; /* 0: it serves nobody yet; else the attempt's number and one */
 };
 
@@ -108,8 +109,7 @@ static bool mirror_greet(void *context, int fd, const unsigned char bytes[BOOT_H
     _Static_assert(sizeof(hello) == BOOT_HELLO_BYTES, "the greeting that is read");
     memcpy(&hello, bytes, sizeof(hello));
     if (mirror->pass->attempt == 0 ||
-        memcmp(hello.magic, TESS__MIRROR_MAGIC, sizeof(hello.magic)) != 0 ||
-        memcmp(hello.key, mirror->pass->key, sizeof(hello.key)) != 0)
+        memcmp(hello.magic, TESS__MIRROR_MAGIC, sizeof(hello.magic)) != 0)
         return false;
     const pid_t pid = fork();
     if (pid == 0) {
@@ -155,6 +155,7 @@ enum tess_status tess__hosts_mirror_open(struct hosts_mirror *mirror, const char
     if (mirror->pass == MAP_FAILED)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for other hosts' copies");
     own.pass = mirror->pass;
+    own.door.secret = &mirror->pass->secret;
     const int error = tess__boot_try_listen(address, 0, &own.door.listener);
     if (error != 0)
         TESS_FAIL(TESS_ERR_COMM, "no port for other hosts' copies: %s", strerror(error));
@@ -180,11 +181,11 @@ void tess__hosts_mirror_close(struct hosts_mirror *mirror)
     mirror->pid = 0;
 }
 
-void tess__hosts_mirror_admit(const struct hosts_mirror *mirror,
-                              const unsigned char key[TESS__MIRROR_KEY_BYTES], int32_t attempt)
+void tess__hosts_mirror_admit(const struct hosts_mirror *mirror, const struct tess_secret *secret,
+                              int32_t attempt)
 {
     if (mirror->pid <= 0)
         return;
-    memcpy(mirror->pass->key, key, TESS__MIRROR_KEY_BYTES);
+    mirror->pass->secret = *secret;
     mirror->pass->attempt = attempt + 1;
 }

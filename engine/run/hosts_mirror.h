@@ -26,8 +26,8 @@ enum tess_status tess__hosts_mirror_open(struct hosts_mirror *mirror, const char
                                          const char *address, double timeout_s);
 void tess__hosts_mirror_close(struct hosts_mirror *mirror); /* zero is allowed */
 
-/* Serve those who have the key, from here on; copies of an earlier attempt are not taken. */
-void tess__hosts_mirror_admit(const struct hosts_mirror *mirror,
-                              const unsigned char key[TESS__MIRROR_KEY_BYTES], int32_t attempt);
+/* Serve those who have the secret, from here on; copies of an earlier attempt are not taken. */
+void tess__hosts_mirror_admit(const struct hosts_mirror *mirror, const struct tess_secret *secret,
+                              int32_t attempt);
 
 #endif

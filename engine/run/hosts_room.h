@@ -10,12 +10,13 @@
 #include <poll.h>
 #include <signal.h>
 
-#define HOSTS_JOIN_S  600.0 /* for hosts to join, at the start and, with --elastic, later */
-#define HOSTS_SEND_S  5.0   /* for one message, of some hundred bytes */
-#define HOSTS_NAME    16
-#define HOSTS_COPIES  4 /* newest complete copies that a host reports */
-#define HOSTS_WATCHED (1 + BOOT_LISTEN_MAX + TESS_WORLD_RANKS_MAX)
-#define HOSTS_MAGIC   "tsrhost2"
+#define HOSTS_JOIN_S 600.0 /* for hosts to join, at the start and, with --elastic, later */
+#define HOSTS_SEND_S 5.0   /* for one message, of some hundred bytes */
+#define HOSTS_NAME   16
+#define HOSTS_COPIES 4  /* newest complete copies that a host reports */
+#define HOSTS_SPARE  64 /* hosts beyond those of the run, which wait to take a place */
+#define HOSTS_KEY    16
+#define HOSTS_MAGIC  "tsrhost3"
 
 /* The greeting of a member: as long as tess__boot_door_look() reads. */
 struct hosts_hello {
@@ -45,7 +46,7 @@ struct hosts_order {
     int32_t source_count, skip; /* GATHER: a source that this host has already; -1: none */
     int32_t partner_port;       /* START: of the mirror that takes its copies; 0: none */
     char partner[BOOT_TEXT_BYTES];
-    unsigned char key[TESS__MIRROR_KEY_BYTES]; /* of the mirrors */
+    unsigned char key[HOSTS_KEY]; /* random: see tess__crew_secret */
 };
 
 /* Where a part of the state is. */
@@ -74,15 +75,16 @@ struct hosts_news {
 
 struct hosts_crew {
     const struct tess__hosts *hosts;
-    struct hosts_mirror mirror;      /* with --redundancy */
-    struct tess__history *history;   /* [TESS_WORLD_RANKS_MAX], shared with the processes */
-    pid_t pid[TESS_WORLD_RANKS_MAX]; /* 0: has ended */
+    struct hosts_mirror mirror;    /* with --redundancy */
+    int32_t slots;                 /* processes at most */
+    struct tess__history *history; /* [slots], shared with the processes */
+    pid_t *pid;                    /* [slots]; 0: has ended */
     int32_t count, alive;
     bool ends;              /* this host was asked to end */
     sigset_t mask;          /* before it was opened */
     struct hosts_news news; /* what became of the latest ones, complete when alive is 0 */
-    struct pollfd watch[HOSTS_WATCHED]; /* [watched]; the first one is for signals */
-    int32_t watched;
+    struct pollfd *watch;   /* [watched], and room for more; the first one is for signals */
+    int32_t watched, watch_room;
 };
 
 /* What the signals that have come demand. */
@@ -92,6 +94,10 @@ struct hosts_wish {
     bool ended; /* the last process has ended */
 };
 
+/* Ranks that this host starts at most, and hosts that there may be. */
+int32_t tess__hosts_slots(const struct tess__hosts *hosts);
+int32_t tess__hosts_room(const struct tess__hosts *hosts);
+
 enum tess_status tess__crew_open(struct hosts_crew *crew, const struct tess__hosts *hosts);
 void tess__crew_close(struct hosts_crew *crew);
 /* history[0] is the training's so far. False: none has been started, and crew->news is complete. */
@@ -99,6 +105,10 @@ bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order);
 /* The same, of a process that gathers: source [order->source_count]. */
 bool tess__crew_gather(struct hosts_crew *crew, const struct hosts_order *order,
                        const struct hosts_source *source);
+/* Of the ranks of an attempt, and of the hosts' mirrors: from the job's secret and the order's key.
+ * Where the job has none, strangers do not know it either, unless they are taken for a host. */
+void tess__crew_secret(const struct hosts_crew *crew, const struct hosts_order *order,
+                       struct tess_secret *secret_out);
 void tess__crew_kill(const struct hosts_crew *crew, int number);
 /* Watch one more descriptor; the processes do not keep it. */
 void tess__crew_watch(struct hosts_crew *crew, int fd);
@@ -136,7 +146,8 @@ void tess__gather_list(const char *folder, struct hosts_steps *copies_out);
 /* All parts into this host's copy of order->step, which is complete and whole afterwards. An exit
  * status. */
 int tess__gather_run(const char *folder, const struct hosts_order *order,
-                     const struct hosts_source *source, double timeout_s);
+                     const struct hosts_source *source, const struct tess_secret *secret,
+                     double timeout_s);
 
 /* ---- hosts_member.c -------------------------------------------------------------------------- */
 

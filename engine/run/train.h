@@ -18,6 +18,7 @@ struct tess__train_options {
     int64_t hosts;                 /* that start the ranks together */
     const char *meet;              /* HOST:PORT where they meet; "": this one alone */
     bool elastic;                  /* hosts may leave and join */
+    const char *secret_file;       /* of the job; "": none */
     struct tess__history *history; /* of a training that may be started again; NULL: it may not */
     /* This process is one rank of several that others started (launch_env.h); NULL: it is not. */
     const struct tess_boot_env *placed;

@@ -25,7 +25,7 @@
 #define SILENT_S    2.0
 
 static char root[] = "/tmp/tessera_mirror_XXXXXX";
-static const unsigned char key[TESS__MIRROR_KEY_BYTES] = "0123456789abcde";
+static const struct tess_secret key = {"0123456789abcdef0123456789abcde"};
 static char why[BOOT_WHY_BYTES + 64];
 
 static const char *in_root(const char *name)
@@ -93,9 +93,9 @@ static struct tess__mirror mirror_at(const struct hosts_mirror *mirror, int32_t 
     struct tess__mirror to = {.address = "127.0.0.1",
                               .port = mirror->port,
                               .attempt = attempt,
+                              .secret = key,
                               .silent_s = SILENT_S,
                               .fd = -1};
-    memcpy(to.key, key, sizeof(key));
     return to;
 }
 
@@ -115,7 +115,7 @@ static void case_push_and_fetch(void **state)
     (void)state;
     make_parts();
     struct hosts_mirror mirror = start("b");
-    tess__hosts_mirror_admit(&mirror, key, 3);
+    tess__hosts_mirror_admit(&mirror, &key, 3);
     struct tess__mirror to = mirror_at(&mirror, 3);
     if (!tess__mirror_push(&to, in_root("a"), 5, why, sizeof(why)))
         fail_msg("%s", why);
@@ -246,13 +246,33 @@ static void case_other_length(void **state)
     assert_non_null(strstr(why, "length of a file"));
 }
 
-/* Connected, and so many bytes sent of a greeting, a request to push and a copy. */
-static int stranger(const struct hosts_mirror *mirror, const void *bytes, size_t count)
+static int stranger_connect(const struct hosts_mirror *mirror)
 {
     const int fd =
         tess__boot_connect("127.0.0.1", mirror->port, tess_clock_s() + SILENT_S, why, sizeof(why));
     assert_true(fd >= 0);
-    (void)tess__boot_send(fd, bytes, count, tess_clock_s() + SILENT_S, why, sizeof(why));
+    return fd;
+}
+
+/* Connected, and so many bytes sent of an answer with a greeting, a request to push and a copy. */
+static int stranger(const struct hosts_mirror *mirror, const struct tess_secret *secret,
+                    const void *bytes, size_t count)
+{
+    struct tess__mirror_hello hello = {.attempt = 0};
+    struct tess_secret_challenge challenge;
+    struct tess_secret_answer answer;
+    unsigned char proof[TESS_SECRET_PROOF_BYTES], greeting[TESS_GREETING_BYTES];
+    const double limit_s = tess_clock_s() + SILENT_S;
+    const int fd = stranger_connect(mirror);
+    memcpy(hello.magic, TESS__MIRROR_MAGIC, sizeof(hello.magic));
+    memcpy(greeting, &hello, sizeof(greeting));
+    assert_true(tess__boot_receive(fd, &challenge, sizeof(challenge), limit_s, why, sizeof(why)));
+    assert_true(tess_secret_prove(secret, &challenge, greeting, &answer));
+    const size_t first = count < sizeof(answer) ? count : sizeof(answer);
+    (void)tess__boot_send(fd, &answer, first, limit_s, why, sizeof(why));
+    if (first == sizeof(answer) &&
+        tess__boot_receive(fd, proof, sizeof(proof), limit_s, why, sizeof(why)))
+        (void)tess__boot_send(fd, bytes, count - first, limit_s, why, sizeof(why));
     return fd;
 }
 
@@ -271,28 +291,31 @@ static void check_closed(int fd)
 static void case_strangers(void **state)
 {
     static char bytes[STREAM_MOST + 256];
-    struct tess__mirror_hello hello = {.attempt = 0};
+    static const struct tess_secret none, other = {"0123456789abcdef0123456789abcdf"};
     const struct tess__mirror_ask ask = {.verb = TESS__MIRROR_PUSH, .step = 7};
-    const size_t before = sizeof(hello) + sizeof(ask);
     (void)state;
-    memcpy(hello.magic, TESS__MIRROR_MAGIC, sizeof(hello.magic));
-    memcpy(hello.key, key, sizeof(key));
-    memcpy(bytes, &hello, sizeof(hello));
-    memcpy(bytes + sizeof(hello), &ask, sizeof(ask));
-    const size_t count = before + small_stream(bytes + before);
+    memcpy(bytes, &ask, sizeof(ask));
+    const size_t count =
+        sizeof(struct tess_secret_answer) + sizeof(ask) + small_stream(bytes + sizeof(ask));
     struct hosts_mirror mirror = start("c");
-    check_closed(stranger(&mirror, bytes, count)); /* it serves nobody yet */
-    tess__hosts_mirror_admit(&mirror, key, 0);
+    check_closed(stranger(&mirror, &none, bytes, count)); /* it serves nobody yet */
+    tess__hosts_mirror_admit(&mirror, &key, 0);
 
-    bytes[offsetof(struct tess__mirror_hello, key) + 15] ^= 1;
-    check_closed(stranger(&mirror, bytes, count));
-    bytes[offsetof(struct tess__mirror_hello, key) + 15] ^= 1;
-    bytes[sizeof(hello)] = 77; /* no such request */
-    check_closed(stranger(&mirror, bytes, count));
-    bytes[sizeof(hello)] = 0;
-    check_closed(stranger(&mirror, "GET / HTTP/1.0\r\nHost: example.org\r\n\r\n", 38));
+    check_closed(stranger(&mirror, &none, bytes, count));
+    check_closed(stranger(&mirror, &other, bytes, count));
+    bytes[0] = 77; /* no such request */
+    check_closed(stranger(&mirror, &key, bytes, count));
+    bytes[0] = 0;
+    const int browser = stranger_connect(&mirror);
+    (void)tess__boot_send(browser, "GET / HTTP/1.0\r\nHost: example.org\r\n\r\n", 38,
+                          tess_clock_s() + SILENT_S, why, sizeof(why));
+    assert_int_equal(shutdown(browser, SHUT_WR), 0);
+    char rest[200];
+    while (recv(browser, rest, sizeof(rest), 0) > 0) /* its challenge, and the end */
+        ;
+    close(browser);
     for (size_t n = 0; n < count; n += 17) {
-        const int fd = stranger(&mirror, bytes, n);
+        const int fd = stranger(&mirror, &key, bytes, n);
         assert_int_equal(shutdown(fd, SHUT_WR), 0);
         check_closed(fd);
     }
@@ -300,7 +323,7 @@ static void case_strangers(void **state)
     assert_false(is_there("c/replica/checkpoints/step-00000007"));
 
     int32_t failed = 1;
-    const int fd = stranger(&mirror, bytes, count); /* and the whole is taken */
+    const int fd = stranger(&mirror, &key, bytes, count); /* and the whole is taken */
     assert_true(
         tess__boot_receive(fd, &failed, sizeof(failed), tess_clock_s() + 10, why, sizeof(why)));
     assert_int_equal(failed, 0);

@@ -307,7 +307,7 @@ void tess_boot_secret(const struct tess_boot *boot, const void *word, size_t byt
 {
     static const struct tess_secret none; /* on one host: the word has not been on the network */
     const struct boot_meeting *meeting = boot->context;
-    tess__secret_derive(boot->gather == boot_gather ? &meeting->secret : &none, word, bytes,
+    tess_secret_derive(boot->gather == boot_gather ? &meeting->secret : &none, word, bytes,
                         secret_out);
 }
 

@@ -106,18 +106,14 @@ bool tess_secret_is_given(const struct tess_secret *secret)
     return memcmp(secret, &none, sizeof(none)) != 0;
 }
 
-enum tess_status tess_secret_make(char text[TESS_SECRET_TEXT_BYTES])
+void tess_secret_text(const struct tess_secret *secret, char text[TESS_SECRET_TEXT_BYTES])
 {
-    unsigned char key[TESS_SECRET_KEY_BYTES];
-    if (!secret_random(key, sizeof(key)))
-        TESS_FAIL(TESS_ERR_IO, "no random numbers for a secret: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof(key); i++)
-        snprintf(text + 2 * i, 3, "%02x", key[i]);
-    return TESS_OK;
+    for (size_t i = 0; i < sizeof(secret->key); i++)
+        snprintf(text + 2 * i, 3, "%02x", secret->key[i]);
 }
 
-void tess__secret_derive(const struct tess_secret *secret, const void *word, size_t bytes,
-                         struct tess_secret *secret_out)
+void tess_secret_derive(const struct tess_secret *secret, const void *word, size_t bytes,
+                        struct tess_secret *secret_out)
 {
     struct hmac_sha256_ctx hash;
     hmac_sha256_set_key(&hash, sizeof(secret->key), secret->key);

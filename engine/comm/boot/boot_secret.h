@@ -49,10 +49,13 @@ enum tess_status tess_secret_from_environment(struct tess_secret *secret_out);
  * characters; the end of its last line does not count. TESS_ERR_USAGE, TESS_ERR_IO. */
 enum tess_status tess_secret_from_file(const char *path, struct tess_secret *secret_out);
 bool tess_secret_is_given(const struct tess_secret *secret);
-/* A new text for TESS_SECRET, from the system's random numbers. TESS_ERR_IO. */
+/* As a text for TESS_SECRET, for processes that this one starts. */
 #define TESS_SECRET_TEXT_BYTES (2 * TESS_SECRET_KEY_BYTES + 1)
-enum tess_status tess_secret_make(char text[TESS_SECRET_TEXT_BYTES]);
+void tess_secret_text(const struct tess_secret *secret, char text[TESS_SECRET_TEXT_BYTES]);
 
+/* A secret for one purpose: from this one and a word. */
+void tess_secret_derive(const struct tess_secret *secret, const void *word, size_t bytes,
+                        struct tess_secret *secret_out);
 /*
  * The secret of connections that ranks make after they have met: from that of the job and `word`,
  * random bytes of one rank that all ranks have gathered over the boot. So it differs from meeting
@@ -60,10 +63,6 @@ enum tess_status tess_secret_make(char text[TESS_SECRET_TEXT_BYTES]);
  */
 void tess_boot_secret(const struct tess_boot *boot, const void *word, size_t bytes,
                       struct tess_secret *secret_out);
-
-/* Within this room: the same of one that is known. */
-void tess__secret_derive(const struct tess_secret *secret, const void *word, size_t bytes,
-                         struct tess_secret *secret_out);
 
 /* ---- proofs ---------------------------------------------------------------------------------- */
 
