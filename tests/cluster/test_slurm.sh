@@ -108,9 +108,51 @@ dies()
     check_contains "rank and host are named" "$(cat "$LAB_DIR/dies.log")" 'rank 3\b.*\br1h0\b|\br1h0\b.*rank 3\b'
 }
 
+# One task on each node, which starts the ranks of its node; the job's secret comes with srun's environment.
+launcher_per_node()
+{
+    hash=$(check_final one.4 hash)
+    export TESS_JOB_SECRET=a-secret-of-this-job-alone
+    job divided -N2 --ntasks-per-node=1 -- --ranks 4
+    check_equal "a task on each of 2 nodes, 4 ranks: hash" "$(check_final divided hash)" "$hash"
+    job explained -N2 --ntasks-per-node=1 -- --ranks 4 --explain
+    check_contains "the plan of all ranks" "$output" 'ranks +4 +command line'
+    saves_and_resumes
+    unset TESS_JOB_SECRET
+    # Without srun, in a job of two nodes.
+    output=$(salloc -N2 "$tessera" train "$config" --ranks 1 --explain 2>&1 </dev/null)
+    check_contains "without srun it warns" "$output" 'has 2 nodes .SLURM_JOB_NUM_NODES., and this run uses one'
+}
+
+# SIGTERM comes to every process of the step: the ranks save once, and the job goes on from there.
+saves_and_resumes()
+{
+    local options=(train "$config" --mlp.hidden 8 --batch-size 16 --strategy ddp --steps 1000 --evaluate off
+        --ranks 4) task status=0
+    "$tessera" "${options[@]}" --comm local --run "$LAB_DIR/long" >"$LAB_DIR/long.log" 2>&1 || status=$?
+    check_equal "1000 steps on one host, status" $status 0
+    timeout 100 srun -N2 --kill-on-bad-exit=0 --ntasks-per-node=1 "$tessera" "${options[@]}" --log-every 10 \
+        --run "$LAB_DIR/saved" >"$LAB_DIR/saved.log" 2>&1 </dev/null &
+    task=$!
+    for _ in $(seq 300); do
+        ! grep -q '^step 100/' "$LAB_DIR/saved.log" 2>/dev/null || break
+        sleep 0.1
+    done
+    scancel --signal=TERM "$(squeue -h -o %A | head -1).0"
+    wait $task || status=$?
+    check_between "after SIGTERM the job ends with a status" $status 1 255
+    check_contains "it has saved" "$(cat "$LAB_DIR/saved.log")" 'interrupted: saving, then ending'
+    status=0
+    timeout 100 srun -N2 --kill-on-bad-exit=0 --ntasks-per-node=1 "$tessera" train --run "$LAB_DIR/saved" --resume \
+        --ranks 4 >>"$LAB_DIR/saved.log" 2>&1 </dev/null || status=$?
+    check_equal "it resumes, status" $status 0
+    check_equal "and ends with the bits of one host" "$(check_final saved hash)" "$(check_final long hash)"
+}
+
 if [ "${4:-}" = inside ]; then
     slurm_up 2 || exit 1
     trains
+    launcher_per_node
     dies
     check_end
 fi
