@@ -4,6 +4,7 @@
  * nothing happened to. Runs the built program.
  */
 #include "base/clock.h"
+#include "comm/boot/boot_door.h"
 #include "killed.h"
 
 #include <arpa/inet.h>
@@ -128,6 +129,54 @@ static void case_two_hosts(void **state)
     whole_hash("--steps 40 --strategy fsdp+tp --ranks 4", hash);
     begin_all(2, "--steps 40 --strategy fsdp+tp --ranks 4");
     end_all(2, hash);
+}
+
+/* A connection that greets the leader like a host; false: it is refused. */
+static bool stranger_joins(void)
+{
+    static const struct tess_secret none;
+    struct {
+        char magic[8];
+        int32_t slots, mirror;
+        char name[16];
+    } hello = {.slots = 2, .name = "stranger"};
+    unsigned char greeting[TESS_GREETING_BYTES];
+    char why[BOOT_WHY_BYTES];
+    const double limit_s = tess_clock_s() + 20;
+    const int fd = tess__boot_connect("127.0.0.1", port, limit_s, why, sizeof(why));
+    memcpy(hello.magic, "tsrhost3", 8);
+    memcpy(greeting, &hello, sizeof(greeting));
+    assert_true(fd >= 0);
+    const bool joins = tess__boot_knock(fd, &none, greeting, limit_s, why, sizeof(why));
+    close(fd);
+    return joins;
+}
+
+/* A stranger takes no host's place, and silent connections hold up nobody, before the start and
+ * while the run goes on. */
+static void case_strangers(void **state)
+{
+    static const char words[] = "--steps 120 --strategy fsdp+tp --ranks 4 --log-every 1";
+    char hash[17], why[BOOT_WHY_BYTES];
+    int silent[40];
+    (void)state;
+    leave_to_others();
+    whole_hash(words, hash);
+    setenv(TESS_SECRET, "a secret of this test", 1);
+    port = free_port();
+    begin(0, 2, words);
+    assert_int_equal(leader_of(1), 0);
+    for (int i = 0; i < 40; i++)
+        silent[i] = tess__boot_connect("127.0.0.1", port, tess_clock_s() + 20, why, sizeof(why));
+    assert_false(stranger_joins());
+    begin(1, 2, words);
+    unsetenv(TESS_SECRET);
+    assert_true(spawn_until(&host[0], "step 3/", 60));
+    assert_false(stranger_joins());
+    end_all(2, hash);
+    for (int i = 0; i < 40; i++)
+        close(silent[i]);
+    assert_null(strstr(host[0].err, "stranger"));
 }
 
 #define LONG "--steps 300 --strategy fsdp --ranks 4 --grid 4 "
@@ -347,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_two_hosts),
+        cmocka_unit_test(case_strangers),
         cmocka_unit_test(case_rank_killed),
         cmocka_unit_test(case_host_lost),
         cmocka_unit_test(case_elastic),
