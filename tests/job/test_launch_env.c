@@ -135,10 +135,11 @@ static void job_launch(struct job *job, int32_t rank)
     outcome->seconds = tess_clock_s() - start_s;
 }
 
-/* The outcome of all launchers; the caller's to unmap. */
-static struct outcome *job_run(const enum deed deed[RANKS])
+/* The outcome of all launchers; the caller's to unmap. fan: launchers behind one at most. */
+static struct outcome *job_run(const enum deed deed[RANKS], int32_t fan)
 {
-    struct job job = {.env = {.starter = "test", .rank_count = RANKS, .address = "127.0.0.1"}};
+    struct job job = {
+        .env = {.starter = "test", .rank_count = RANKS, .fan = fan, .address = "127.0.0.1"}};
     pid_t pid[RANKS];
 
     memcpy(job.deed, deed, sizeof(job.deed));
@@ -171,19 +172,23 @@ static void job_free(struct outcome *outcome)
             fail_msg("'%s' does not contain '%s'", (text), (words));                               \
     } while (0)
 
-/* Rank 0's launcher receives the messages of all ranks, in order, before it ends. */
+/* Rank 0's launcher receives the messages of all ranks, in order, before it ends; also where they
+ * come through other launchers. */
 static void case_all_heard(void **state)
 {
     static const enum deed deed[RANKS] = {DEED_ENDS, DEED_ENDS, DEED_ENDS};
-    struct outcome *outcome = job_run(deed);
 
     (void)state;
-    for (int32_t r = 0; r < RANKS; r++) {
-        assert_int_equal(outcome[r].status, TESS_OK);
-        assert_int_equal(outcome[r].started, 1);
-        assert_int_equal(outcome[0].received[r], MESSAGES);
+    for (int32_t fan = 0; fan < 2; fan++) {
+        struct outcome *outcome = job_run(deed, fan);
+
+        for (int32_t r = 0; r < RANKS; r++) {
+            assert_int_equal(outcome[r].status, TESS_OK);
+            assert_int_equal(outcome[r].started, 1);
+            assert_int_equal(outcome[0].received[r], MESSAGES);
+        }
+        job_free(outcome);
     }
-    job_free(outcome);
 }
 
 /* A rank that fails, dies, or whose launcher dies: all launchers end soon, and rank 0's names it.
@@ -203,8 +208,9 @@ static void case_one_fails(void **state)
 
     (void)state;
     assert_int_equal(gethostname(host, sizeof(host)), 0);
-    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
-        struct outcome *outcome = job_run(wanted[i].deed);
+    for (size_t n = 0; n < 2 * sizeof(wanted) / sizeof(*wanted); n++) {
+        const size_t i = n / 2;
+        struct outcome *outcome = job_run(wanted[i].deed, n % 2);
 
         for (int32_t r = 0; r < RANKS; r++) {
             if (wanted[i].deed[r] == DEED_KILLS_LAUNCHER)
@@ -223,16 +229,19 @@ static void case_one_fails(void **state)
 static void case_root_fails(void **state)
 {
     static const enum deed deed[RANKS] = {DEED_FAILS, DEED_WAITS, DEED_WAITS};
-    struct outcome *outcome = job_run(deed);
 
     (void)state;
-    assert_int_equal(outcome[0].status, TESS_ERR_DATA);
-    for (int32_t r = 1; r < RANKS; r++) {
-        assert_int_not_equal(outcome[r].status, TESS_OK);
-        assert_true(outcome[r].seconds < 10);
-        assert_contains(outcome[r].error, "stopped because rank 0 failed");
+    for (int32_t fan = 0; fan < 2; fan++) {
+        struct outcome *outcome = job_run(deed, fan);
+
+        assert_int_equal(outcome[0].status, TESS_ERR_DATA);
+        for (int32_t r = 1; r < RANKS; r++) {
+            assert_int_not_equal(outcome[r].status, TESS_OK);
+            assert_true(outcome[r].seconds < 10);
+            assert_contains(outcome[r].error, "stopped because rank 0 failed");
+        }
+        job_free(outcome);
     }
-    job_free(outcome);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
