@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define REDUCE_BLOCK  1024 /* elements: 4 KiB of f32 */
-#define REDUCE_LEVELS 7    /* of the tree over TESS_REDUCE_SOURCES_MAX = 64 arrays */
+#define REDUCE_LEVELS 17   /* of the tree over TESS_REDUCE_SOURCES_MAX = 65,536 arrays */
 #define REDUCE_INLINE static inline __attribute__((always_inline))
 
 _Static_assert(TESS_REDUCE_SOURCES_MAX <= 1 << (REDUCE_LEVELS - 1),

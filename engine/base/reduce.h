@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Arrays that one call may add up: as many as there are ranks at most. */
-#define TESS_REDUCE_SOURCES_MAX TESS_QUEUE_PEERS_MAX
+#define TESS_REDUCE_SOURCES_MAX 65536
 
 /*
  * target[k][i] = tree over source[0 .. n-1][i], for every k < m. A target may be one of the

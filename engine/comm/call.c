@@ -44,14 +44,13 @@ enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct te
 }
 
 enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                 struct tess_queue *queue, const void *const *source, size_t stride,
+                                 struct tess_queue *queue, const void **source, size_t stride,
                                  size_t begin, size_t count)
 {
     const size_t size = tess_dtype_bytes(call->dtype);
     const int32_t rank = comm->rank, rank_count = comm->rank_count;
     const bool all_to_all = call->collective == TESS_COLLECTIVE_ALL_TO_ALL;
     const size_t own_at = (size_t)rank * stride * size;
-    const void *piece[TESS_REDUCE_SOURCES_MAX];
     if (count == 0)
         return TESS_OK;
     char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
@@ -65,8 +64,8 @@ enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess
         return tess__call_reduce(comm, call, queue, source, 1, targets, count);
     case TESS_COLLECTIVE_REDUCE_SCATTER:
         for (int32_t r = 0; r < rank_count; r++)
-            piece[r] = (const char *)source[r] + own_at;
-        return tess__call_reduce(comm, call, queue, piece, 1, targets, count);
+            source[r] = (const char *)source[r] + own_at;
+        return tess__call_reduce(comm, call, queue, source, 1, targets, count);
     case TESS_COLLECTIVE_ALL_GATHER:
     case TESS_COLLECTIVE_ALL_TO_ALL:
         /* Each rank begins with another peer, so that they do not all read from the same one. */
@@ -162,17 +161,42 @@ void tess__message_differs(uint64_t number, struct tess__call_end send, struct t
              (int)recv.rank, what[1]);
 }
 
+static bool split_before(const struct tess__split *all, int32_t a, int32_t b)
+{
+    return all[a].key != all[b].key ? all[a].key < all[b].key : a < b;
+}
+
+static void split_swap(int32_t *a, int32_t *b)
+{
+    const int32_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Of a heap whose last is on top, put the one at `at` where it belongs. */
+static void split_sink(const struct tess__split *all, int32_t *heap, int32_t at, int32_t count)
+{
+    for (int32_t child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && split_before(all, heap[child], heap[child + 1]))
+            child++;
+        if (!split_before(all, heap[at], heap[child]))
+            return;
+        split_swap(&heap[at], &heap[child]);
+    }
+}
+
 int32_t tess__split_members(const struct tess__split *all, int32_t rank_count, int32_t rank,
                             int32_t *member_out, int32_t *index_out)
 {
     int32_t count = 0;
-    for (int32_t r = 0; r < rank_count; r++) {
-        if (all[r].color != all[rank].color)
-            continue;
-        int32_t at = count++;
-        for (; at > 0 && all[member_out[at - 1]].key > all[r].key; at--)
-            member_out[at] = member_out[at - 1];
-        member_out[at] = r;
+    for (int32_t r = 0; r < rank_count; r++)
+        if (all[r].color == all[rank].color)
+            member_out[count++] = r;
+    for (int32_t at = count / 2; at-- > 0;)
+        split_sink(all, member_out, at, count);
+    for (int32_t end = count; --end > 0;) {
+        split_swap(&member_out[0], &member_out[end]);
+        split_sink(all, member_out, 0, end);
     }
     for (int32_t i = 0; i < count; i++)
         if (member_out[i] == rank)

@@ -36,10 +36,10 @@ enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct te
 /*
  * Take this rank's part of elements [begin, begin + count) of the call's result out of the ranks'
  * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`
- * elements apart.
+ * elements apart. The pointers are used up.
  */
 enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                 struct tess_queue *queue, const void *const *source, size_t stride,
+                                 struct tess_queue *queue, const void **source, size_t stride,
                                  size_t begin, size_t count);
 
 /*
@@ -51,8 +51,8 @@ void tess__call_count(struct tess_comm *comm, const struct tess_comm_call *call,
 void tess__call_count_slice(struct tess_comm *comm, const struct tess_comm_call *call,
                             size_t slice_bytes);
 
-/* A ticket names the sequence, the peer and the number (from 0): complete or not is then a matter
- * of counters. */
+/* A ticket names the sequence, the peer (of 22 bits) and the number (from 0): complete or not is
+ * then a matter of counters. */
 enum tess__sequence { TESS__COLLECTIVE, TESS__SEND, TESS__RECEIVE };
 
 struct tess__ticket {
@@ -63,13 +63,13 @@ struct tess__ticket {
 
 static inline uint64_t tess__ticket(enum tess__sequence sequence, int32_t peer, uint64_t number)
 {
-    return number << 8 | (uint64_t)peer << 2 | (uint64_t)sequence;
+    return number << 24 | (uint64_t)peer << 2 | (uint64_t)sequence;
 }
 
 static inline struct tess__ticket tess__ticket_read(uint64_t ticket)
 {
-    return (struct tess__ticket){(enum tess__sequence)(ticket & 3), (int32_t)(ticket >> 2 & 63),
-                                 ticket >> 8};
+    return (struct tess__ticket){(enum tess__sequence)(ticket & 3),
+                                 (int32_t)(ticket >> 2 & 0x3fffff), ticket >> 24};
 }
 
 /* "all_reduce at fit.c:87"; without a site "all_reduce". */
@@ -126,8 +126,8 @@ int32_t tess__split_members(const struct tess__split *all, int32_t rank_count, i
 enum tess_status tess__call_exchange(struct tess_comm *comm, const void *mine, size_t bytes,
                                      void *all);
 
-/* "2, 4-6, 9": the ranks of [0, rank_count) that `in` holds true for; cut with "..." when too long.
- */
+/* "2, 4-6, 9": the ranks of [0, rank_count) that `in` holds true for; cut with "..." when too
+ * long. For any number of ranks. */
 void tess__name_ranks(const bool *in, int32_t rank_count, char *text, size_t text_bytes);
 
 #endif

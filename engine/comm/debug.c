@@ -32,9 +32,9 @@ struct debug_state {
     const struct tess_board *board;
     const char *const *unit_name;
     int32_t unit_count;
-    int32_t world_rank;
-    uint64_t compared; /* calls, this one included */
-    char site[240];    /* of the exchange */
+    int32_t world_rank, world_count; /* of all ranks that are compared */
+    uint64_t compared;               /* calls, this one included */
+    char site[240];                  /* of the exchange */
     struct debug_intent all[];
 };
 
@@ -88,10 +88,17 @@ static bool debug_agree(const struct debug_intent *a, const struct debug_intent 
     return same_call && same_place;
 }
 
+static bool debug_all_agree(const struct debug_state *debug)
+{
+    for (int32_t r = 1; r < debug->comm->rank_count; r++)
+        if (!debug_agree(&debug->all[0], &debug->all[r]))
+            return false;
+    return true;
+}
+
 /* Ranks that agree; `first` stands for them. */
 struct debug_side {
     int32_t first, rank_count;
-    bool in[TESS_WORLD_RANKS_MAX]; /* by rank of the world */
 };
 
 static int debug_compare_sides(const void *a, const void *b)
@@ -101,8 +108,8 @@ static int debug_compare_sides(const void *a, const void *b)
     return by_size != 0 ? by_size : left->first - right->first;
 }
 
-/* Put every rank with the first one that it agrees with; the largest side first. */
-static int32_t debug_sort(const struct debug_state *debug, struct debug_side *side)
+/* Put every rank with the first one that it agrees with, first[rank]; the largest side first. */
+static int32_t debug_sort(const struct debug_state *debug, struct debug_side *side, int32_t *first)
 {
     int32_t side_count = 0;
     for (int32_t r = 0; r < debug->comm->rank_count; r++) {
@@ -112,21 +119,39 @@ static int32_t debug_sort(const struct debug_state *debug, struct debug_side *si
         if (s == side_count)
             side[side_count++] = (struct debug_side){.first = r};
         side[s].rank_count++;
-        side[s].in[debug->all[r].world_rank] = true;
+        first[r] = side[s].first;
     }
     qsort(side, (size_t)side_count, sizeof(*side), debug_compare_sides);
     return side_count;
 }
 
-static void debug_explain(const struct debug_state *debug, const struct debug_side *side,
-                          int32_t side_count, char *text, size_t text_bytes)
+/* What the explanation needs, allocated when ranks differ. */
+struct debug_room {
+    struct debug_side *side; /* [ranks of the group] */
+    int32_t *first;          /* likewise */
+    bool *in;                /* [world_count] */
+};
+
+static void debug_name_side(const struct debug_state *debug, const struct debug_room *room,
+                            int32_t first, char *text, size_t text_bytes)
 {
+    memset(room->in, 0, (size_t)debug->world_count * sizeof(*room->in));
+    for (int32_t r = first; r < debug->comm->rank_count; r++)
+        room->in[debug->all[r].world_rank] = room->first[r] == first;
+    tess__name_ranks(room->in, debug->world_count, text, text_bytes);
+}
+
+static void debug_explain(const struct debug_state *debug, const struct debug_room *room,
+                          char *text, size_t text_bytes)
+{
+    const struct debug_side *side = room->side;
+    const int32_t side_count = debug_sort(debug, room->side, room->first);
     size_t used = (size_t)snprintf(text, text_bytes, "collective %llu of the group differs: ",
                                    (unsigned long long)debug->compared);
     for (int32_t i = 0; i < side_count && i < DEBUG_SIDES_MAX && used < text_bytes; i++) {
         char ranks[80], call[120], doing[120];
         const struct debug_intent *intent = &debug->all[side[i].first];
-        tess__name_ranks(side[i].in, TESS_WORLD_RANKS_MAX, ranks, sizeof(ranks));
+        debug_name_side(debug, room, side[i].first, ranks, sizeof(ranks));
         debug_describe_call(intent, intent->site, call, sizeof(call));
         debug_describe_doing(debug, intent, doing, sizeof(doing));
         used +=
@@ -157,12 +182,20 @@ static enum tess_status debug_compare(struct comm_debug *calls, const struct tes
     tess_comm_site = debug->site;
     TESS_TRY((tess_comm_all_gather)(debug->side, &own, debug->all, sizeof(own), TESS_U8, NULL));
 
-    struct debug_side side[TESS_WORLD_RANKS_MAX] = {{0}};
-    int32_t side_count = debug_sort(debug, side);
-    if (side_count == 1)
+    if (debug_all_agree(debug))
         return TESS_OK;
     char reason[DEBUG_TEXT_MAX];
-    debug_explain(debug, side, side_count, reason, sizeof(reason));
+    const size_t n = (size_t)debug->comm->rank_count;
+    const struct debug_room room = {calloc(n, sizeof(*room.side)), calloc(n, sizeof(*room.first)),
+                                    calloc((size_t)debug->world_count, sizeof(*room.in))};
+    if (room.side != NULL && room.first != NULL && room.in != NULL)
+        debug_explain(debug, &room, reason, sizeof(reason));
+    else
+        snprintf(reason, sizeof(reason), "collective %llu of the group differs between ranks",
+                 (unsigned long long)debug->compared);
+    free(room.side);
+    free(room.first);
+    free(room.in);
     /* All must have seen the difference for themselves before one of them stops the rest. */
     tess_comm_site = debug->site;
     enum tess_status together = (tess_comm_barrier)(debug->side);
@@ -216,7 +249,8 @@ enum tess_status tess_comm_debug_open(struct tess_comm *comm, const struct tess_
         .board = board,
         .unit_name = unit_name,
         .unit_count = unit_count,
-        .world_rank = comm->rank};
+        .world_rank = comm->rank,
+        .world_count = comm->rank_count};
     if (comm->debug != NULL)
         comm->debug->close(comm->debug);
     comm->debug = NULL;

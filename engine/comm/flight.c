@@ -6,6 +6,7 @@
 #include "comm/flight_file.h"
 #include "tessera/check.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -291,13 +292,21 @@ static int flight_make(struct flight_lane *lane, const char *run, int32_t rank,
     return error;
 }
 
-/* Ranks that this run does not have; of those it has, the files are replaced. */
+/* Remove the files of ranks that this run does not have; of those it has, they are replaced. */
 static void flight_clear(const char *run, int32_t rank_count)
 {
     char path[4096];
-    for (int32_t r = rank_count; r < TESS_WORLD_RANKS_MAX; r++)
-        if (tess_flight_path(run, r, path, sizeof(path)))
-            (void)unlink(path);
+    snprintf(path, sizeof(path), "%s/flight", run);
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return;
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        int rank, length = 0;
+        if (sscanf(entry->d_name, "rank-%d%n", &rank, &length) == 1 && rank >= rank_count &&
+            entry->d_name[length] == '\0')
+            (void)unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    closedir(folder);
 }
 
 /* The folders; other hosts may not have them yet. errno, or 0. */

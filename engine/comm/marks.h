@@ -8,7 +8,7 @@ struct comm_marks;
 struct comm_mark;
 
 /* Marks of `comm`, which groups split from it share. */
-enum tess_status tess__marks_open(const struct tess_comm *comm, struct tess_queue *queue,
+enum tess_status tess__marks_open(struct tess_comm *comm, struct tess_queue *queue,
                                   struct comm_marks **marks_out);
 
 /* While paused no call is marked. */

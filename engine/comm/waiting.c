@@ -22,10 +22,13 @@ static int32_t waiting_find_missing(const struct tess__waiting *waiting)
 {
     int32_t found = -1;
 
-    for (int32_t r = waiting->rank_count - 1; r >= 0; r--) {
+    for (int32_t r = 0; r < waiting->rank_count; r++) {
         bool called;
-        if (waiting_is_missing(waiting, r, &called) && (!called || found < 0))
-            found = waiting->member[r];
+        if (!waiting_is_missing(waiting, r, &called))
+            continue;
+        if (!called)
+            return waiting->member[r];
+        found = found < 0 ? waiting->member[r] : found;
     }
     return found;
 }
@@ -48,7 +51,7 @@ static void waiting_name_missing(const struct tess__waiting *waiting, char *text
         const size_t length = (size_t)snprintf(
             one, sizeof(one), "%srank %d %s it (%s)", used > 0 ? "; " : "", (int)waiting->member[r],
             called ? "has not finished" : "has not called", doing);
-        if (more > 0 || used + length + sizeof("; 64 more ranks") > text_bytes) {
+        if (more > 0 || used + length + sizeof("; 2147483647 more ranks") > text_bytes) {
             more++;
             continue;
         }

@@ -47,27 +47,39 @@ static int32_t world_cores(void)
     return CPU_COUNT(&set);
 }
 
-/*
- * Places for groups. A mesh of N ranks has N/d groups along an axis of d ranks, three times over
- * along the stages, and a data strategy may split each of its own into 2 sqrt(d): for 64 ranks 184
- * at most (4 x 8 x 2), and twice as many when calls are compared. Address space, not memory.
- */
-static int32_t world_groups(int32_t rank_count)
+/* Pipes of a rank: several groups in which it sends to all others, within what 47 bits can hold. */
+static int32_t world_pipes(int32_t rank_count)
 {
-    const int32_t groups = LOCAL_GROUPS_EACH * rank_count;
-    return groups > LOCAL_GROUPS_LEAST ? groups : LOCAL_GROUPS_LEAST;
+    const size_t wanted = 64 + 16 * (size_t)rank_count;
+    const size_t most = ((size_t)16 << 40) / (size_t)rank_count / sizeof(struct local_pipe);
+    return (int32_t)(wanted < most ? wanted : most);
+}
+
+/* Up to 64 ranks the most; with more, of which each reads all, what takes 16 MiB over all. */
+static size_t world_stage_bytes(size_t n)
+{
+    const size_t room = world_round(((size_t)16 << 20) / n, 4096);
+    return room > LOCAL_STAGE_BYTES   ? LOCAL_STAGE_BYTES
+           : room < LOCAL_STAGE_LEAST ? LOCAL_STAGE_LEAST
+                                      : room;
 }
 
 static void world_lay_out(struct tess_world *layout)
 {
-    size_t n = (size_t)layout->rank_count;
-    layout->stage_offset = world_round(n * sizeof(struct local_member), 4096);
-    layout->pair_offset = layout->stage_offset + world_round(n * sizeof(struct local_stage), 4096);
-    layout->group_bytes =
-        layout->pair_offset + world_round(n * n * sizeof(struct local_pair), 4096);
-    layout->group_offset = world_round(sizeof(*layout), 4096);
-    layout->window_offset = world_round(
-        layout->group_offset + (size_t)layout->group_count * layout->group_bytes, WORLD_HUGE);
+    const size_t n = (size_t)layout->rank_count, seats = n * LOCAL_SEATS;
+    const size_t least_chunk = 16 * n; /* an element of each rank's share, at least */
+    layout->stage_offset =
+        world_round(sizeof(struct local_member) + n * sizeof(_Atomic uint32_t), LOCAL_LINE);
+    layout->stage_bytes = world_stage_bytes(n);
+    layout->member_bytes = world_round(layout->stage_offset + layout->stage_bytes, 4096);
+    layout->chunk_bytes =
+        world_round(least_chunk > LOCAL_CHUNK_BYTES ? least_chunk : LOCAL_CHUNK_BYTES, 4096);
+    layout->member_offset = world_round(sizeof(*layout) + n * sizeof(struct world_rank), 4096);
+    layout->chunk_offset = layout->member_offset + seats * layout->member_bytes;
+    layout->pipe_offset = layout->chunk_offset + seats * 2 * layout->chunk_bytes;
+    layout->window_offset = world_round(layout->pipe_offset + n * (size_t)layout->pipe_count *
+                                                                  sizeof(struct local_pipe),
+                                        WORLD_HUGE);
     layout->map_bytes = layout->window_offset + n * layout->window_bytes;
 }
 
@@ -114,7 +126,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     struct tess_world layout = {.mode = mode,
                                 .rank_count = rank_count,
                                 .core_count = world_cores(),
-                                .group_count = world_groups(rank_count)};
+                                .pipe_count = world_pipes(rank_count)};
     bool processes = mode == TESS_RANKS_PROCESSES;
     layout.window_bytes = processes ? world_window_bytes(rank_count) : 0;
     world_lay_out(&layout);
@@ -130,8 +142,11 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
         memory = mmap(NULL, layout.map_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED)
-            TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu MiB for the ranks' shared state: %s",
-                      layout.map_bytes >> 20, strerror(errno));
+            TESS_FAIL(TESS_ERR_MEMORY,
+                      "cannot map %zu GiB of address space for the ranks' shared state: %s; raise "
+                      "the limit on address space (ulimit -v) and allow overcommit "
+                      "(vm.overcommit_memory 0 or 1)",
+                      layout.map_bytes >> 30, strerror(errno));
     }
     struct tess_world *world = (struct tess_world *)memory;
     memcpy(world, &layout, offsetof(struct tess_world, abort_state));
@@ -153,26 +168,27 @@ int32_t tess_world_rank_count(const struct tess_world *world)
     return world->rank_count;
 }
 
-static char *world_group(struct tess_world *world, int32_t group)
+static size_t world_seat(const struct tess_world *world, int32_t rank, int32_t seat)
 {
-    return (char *)world + world->group_offset + (size_t)group * world->group_bytes;
+    return (size_t)seat * (size_t)world->rank_count + (size_t)rank;
 }
 
-struct local_member *tess__world_member(struct tess_world *world, int32_t group, int32_t member)
+struct local_member *tess__world_member(struct tess_world *world, int32_t rank, int32_t seat)
 {
-    return (struct local_member *)world_group(world, group) + member;
+    return (struct local_member *)(void *)((char *)world + world->member_offset +
+                                           world_seat(world, rank, seat) * world->member_bytes);
 }
 
-struct local_stage *tess__world_stage(struct tess_world *world, int32_t group, int32_t member)
+unsigned char *tess__world_chunks(struct tess_world *world, int32_t rank, int32_t seat)
 {
-    return (struct local_stage *)(world_group(world, group) + world->stage_offset) + member;
+    return (unsigned char *)world + world->chunk_offset +
+           world_seat(world, rank, seat) * 2 * world->chunk_bytes;
 }
 
-struct local_pair *tess__world_pair(struct tess_world *world, int32_t group, int32_t from,
-                                    int32_t to)
+struct local_pipe *tess__world_pipe(struct tess_world *world, int32_t rank, uint32_t pipe)
 {
-    return (struct local_pair *)(world_group(world, group) + world->pair_offset) +
-           from * world->rank_count + to;
+    return (struct local_pipe *)(void *)((char *)world + world->pipe_offset) +
+           (size_t)rank * (size_t)world->pipe_count + pipe;
 }
 
 bool tess__world_reaches(const struct tess_world *world, const void *memory, size_t bytes)
@@ -265,15 +281,26 @@ bool tess_world_aborted(const struct tess_world *world, int32_t *rank_out, char 
     return true;
 }
 
+/* Ranks that one message has room for at most. */
+#define WORLD_CAUSES 32
+
+static bool world_is_named(const int32_t *named, int32_t count, int32_t rank)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (named[i] == rank)
+            return true;
+    return false;
+}
+
 void tess__world_causes(struct tess_world *world, int32_t rank, char *text, size_t text_bytes)
 {
-    uint64_t named = 0;
-    for (size_t used = 0; rank >= 0;) {
+    int32_t named[WORLD_CAUSES], count = 0;
+    for (size_t used = 0; rank >= 0 && count < WORLD_CAUSES;) {
         char doing[160];
         const int32_t next =
             atomic_load_explicit(&world->rank[rank].board->waits_for, memory_order_relaxed);
-        named |= UINT64_C(1) << rank;
-        if (next < 0 || named >> next & 1)
+        named[count++] = rank;
+        if (next < 0 || world_is_named(named, count, next))
             return;
         tess_board_describe(tess_world_board(world, next), NULL, 0, doing, sizeof(doing));
         const int length =

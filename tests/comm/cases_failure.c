@@ -345,11 +345,12 @@ void case_killed(void **state)
     assert_non_null(report);
     int failed = case_run_plain(setup, &world, failure_killed_rank, NULL, report);
     world_print(report);
-    int signal = report->signal[setup->ranks - 1];
+    const struct world_failure killed = report->failure[0];
     double seconds = report->seconds;
     free(report);
     assert_int_equal(failed, 1);
-    assert_int_equal(signal, SIGKILL);
+    assert_int_equal(killed.rank, setup->ranks - 1);
+    assert_int_equal(killed.signal, SIGKILL);
     assert_true(seconds < 5.0);
 }
 

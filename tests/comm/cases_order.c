@@ -147,8 +147,9 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
                           const struct place *to)
 {
     float *source = (float *)from->host, *target = (float *)to->host;
-    struct tess_event event[2 * TESS_WORLD_RANKS_MAX] = {{0}};
     int32_t n = comm->rank_count;
+    struct tess_event *event = calloc(2 * (size_t)n, sizeof(*event));
+    WORLD_CHECK(event != NULL);
     size_t bytes = count * (size_t)n * sizeof(*target);
     for (int32_t r = 0; r < n; r++) {
         if (r == comm->rank)
@@ -167,6 +168,7 @@ static int order_exchange(struct tess_comm *comm, size_t count, const struct pla
                                     r, &event[n + r]));
     for (int32_t i = 2 * n - 1; i >= 0; i--)
         WORLD_OK(tess_event_wait(&event[i]));
+    free(event);
     /* What is written to a source after the wait is not what peers get. */
     WORLD_OK(place_copy(to, from, bytes));
     WORLD_OK(place_get(to, target, bytes));

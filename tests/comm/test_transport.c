@@ -80,12 +80,11 @@ static int transport_run(int32_t ranks, world_function fn, int32_t killed)
     struct world_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
     world_run_setup(&setup, fn, NULL, report);
-    int failed = 0;
-    for (int32_t r = 0; r < ranks; r++) {
-        failed += r != killed && (report->status[r] != 0 || report->signal[r] != 0);
-        if (r != killed && report->text[r][0] != '\0')
-            fprintf(stderr, "rank %d: %s\n", (int)r, report->text[r]);
-    }
+    int failed = report->failed;
+    for (int i = 0; i < report->kept; i++)
+        failed -= report->failure[i].rank == killed ? 1 : 0;
+    if (failed > 0)
+        world_print(report);
     free(report);
     return failed;
 }

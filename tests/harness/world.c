@@ -21,7 +21,7 @@
 struct world_task {
     const struct world_setup *setup;
     struct tess_world *world;
-    struct world_report *report;
+    struct world_failure *end; /* of all ranks, shared */
     world_function fn;
     void *arg;
     int32_t rank;
@@ -60,7 +60,7 @@ static int world_on_tcp(struct world_task *task, struct tess_comm *comm, double 
 static void world_rank_run(struct world_task *task)
 {
     const struct world_setup *setup = task->setup;
-    struct world_report *report = task->report;
+    struct world_failure *end = &task->end[task->rank];
     double timeout_s = setup->timeout_s > 0 ? setup->timeout_s : 30;
     struct tess_comm *comm = NULL;
     world_text[0] = '\0';
@@ -75,9 +75,9 @@ static void world_rank_run(struct world_task *task)
     if (result != 0 && !setup->self && comm != NULL)
         tess_comm_abort(comm, world_text[0] != '\0' ? world_text : "the test failed");
     tess_comm_close(comm);
-    report->status[task->rank] = result;
+    end->status = result;
     if (result != 0)
-        snprintf(report->text[task->rank], sizeof(report->text[0]), "%s",
+        snprintf(end->text, sizeof(end->text), "%s",
                  world_text[0] != '\0' ? world_text : tess_log_last_error());
 }
 
@@ -87,16 +87,27 @@ static void *world_thread(void *context)
     return NULL;
 }
 
+/* Memory of a run, before its first rank starts. */
+static void *world_alloc(size_t count, size_t bytes)
+{
+    void *memory = calloc(count, bytes);
+    if (memory == NULL) {
+        fprintf(stderr, "no memory for a world of %zu ranks\n", count);
+        exit(1);
+    }
+    return memory;
+}
+
 static void world_run_threads(struct world_task *task, double limit_s)
 {
-    pthread_t thread[TESS_WORLD_RANKS_MAX];
+    int32_t ranks = task[0].setup->ranks;
+    pthread_t *thread = world_alloc((size_t)ranks, sizeof(*thread));
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += (time_t)limit_s;
-    int32_t ranks = task[0].setup->ranks;
     for (int32_t r = 0; r < ranks; r++) {
         if (pthread_create(&thread[r], NULL, world_thread, &task[r]) != 0) {
-            fprintf(stderr, "cannot start a thread for rank %d\n", (int)r);
+            fprintf(stderr, "cannot start a thread for rank %d; see ulimit -u\n", (int)r);
             exit(1);
         }
     }
@@ -109,82 +120,101 @@ static void world_run_threads(struct world_task *task, double limit_s)
             fprintf(stderr, "rank %d does not end\n", (int)r);
             exit(1); /* a thread cannot be killed */
         }
-        task[0].report->status[r] = 1;
-        snprintf(task[0].report->text[r], sizeof(task[0].report->text[r]), "time limit passed");
+        task[r].end[r].status = 1;
+        snprintf(task[r].end[r].text, sizeof(task[r].end[r].text), "time limit passed");
     }
+    free(thread);
 }
 
 /* Note how a child ended; notify the others when it did not end by itself. */
-static void world_reap(struct world_task *task, int32_t rank, int how)
+static void world_reap(struct world_task *task, int how)
 {
-    struct world_report *report = task[rank].report;
+    struct world_failure *end = &task->end[task->rank];
     if (WIFSIGNALED(how)) {
-        report->signal[rank] = WTERMSIG(how);
-        snprintf(report->text[rank], sizeof(report->text[rank]), "killed by signal %d",
-                 WTERMSIG(how));
-    } else if (WEXITSTATUS(how) != 0 && report->status[rank] == 0) {
-        report->status[rank] = WEXITSTATUS(how);
-        snprintf(report->text[rank], sizeof(report->text[rank]), "ended with exit status %d",
-                 WEXITSTATUS(how));
+        end->signal = WTERMSIG(how);
+        snprintf(end->text, sizeof(end->text), "killed by signal %d", WTERMSIG(how));
+    } else if (WEXITSTATUS(how) != 0 && end->status == 0) {
+        end->status = WEXITSTATUS(how);
+        snprintf(end->text, sizeof(end->text), "ended with exit status %d", WEXITSTATUS(how));
     }
-    if (report->signal[rank] != 0)
-        tess_world_abort(task[rank].world, rank, report->text[rank]);
+    if (end->signal != 0)
+        tess_world_abort(task->world, task->rank, end->text);
 }
 
-static void world_run_processes(struct world_task *task, double limit_s)
+/* In the child. */
+static _Noreturn void world_child(struct world_task *task)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-    pid_t child[TESS_WORLD_RANKS_MAX];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* A framework's handlers would jump back into the parent's tests. */
+    for (size_t i = 0; i < sizeof(fatal) / sizeof(*fatal); i++)
+        signal(fatal[i], SIG_DFL);
+    world_rank_run(task);
+    _exit(0);
+}
+
+/* The children are a process group, so that one call finds out whether any of them has ended. */
+static void world_run_processes(struct world_task *task, double limit_s)
+{
     int32_t ranks = task[0].setup->ranks, left = ranks;
+    pid_t *child = world_alloc((size_t)ranks, sizeof(*child));
     for (int32_t r = 0; r < ranks; r++) {
         child[r] = fork();
-        if (child[r] == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            /* A framework's handlers would jump back into the parent's tests. */
-            for (size_t i = 0; i < sizeof(fatal) / sizeof(*fatal); i++)
-                signal(fatal[i], SIG_DFL);
-            world_rank_run(&task[r]);
-            _exit(0);
-        }
-        if (child[r] < 0) {
-            fprintf(stderr, "cannot start a process for rank %d: %s\n", (int)r, strerror(errno));
+        if (child[r] == 0)
+            world_child(&task[r]);
+        if (child[r] < 0 || setpgid(child[r], child[0]) != 0) {
+            fprintf(stderr, "cannot start a process for rank %d: %s; see ulimit -u\n", (int)r,
+                    strerror(errno));
             exit(1);
         }
     }
     double end = tess_clock_s() + limit_s;
-    for (bool late = false; left > 0;) {
-        for (int32_t r = 0; r < ranks; r++) {
-            int how;
-            if (child[r] <= 0 || waitpid(child[r], &how, WNOHANG) != child[r])
-                continue;
-            world_reap(task, r, how);
-            child[r] = 0;
+    while (left > 0) {
+        int how, r = 0;
+        const pid_t pid = waitpid(-child[0], &how, WNOHANG);
+        while (pid > 0 && child[r] != pid)
+            r++;
+        if (pid > 0) {
+            world_reap(&task[r], how);
             left--;
+            continue;
         }
-        if (!late && tess_clock_s() > end) {
-            late = true;
-            for (int32_t r = 0; r < ranks; r++)
-                if (child[r] > 0)
-                    kill(child[r], SIGKILL);
-        }
+        if (tess_clock_s() > end)
+            kill(-child[0], SIGKILL);
         nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+    free(child);
+}
+
+static void world_report_failures(const struct world_failure *end, int32_t ranks,
+                                  struct world_report *report)
+{
+    for (int32_t r = 0; r < ranks; r++) {
+        if (end[r].status == 0 && end[r].signal == 0)
+            continue;
+        report->failed++;
+        if (report->kept == WORLD_FAILURES)
+            continue;
+        report->failure[report->kept] = end[r];
+        report->failure[report->kept++].rank = r;
     }
 }
 
 int world_run_setup(const struct world_setup *setup, world_function fn, void *arg,
                     struct world_report *report)
 {
-    struct world_report *shared =
-        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const size_t n = (size_t)setup->ranks;
+    struct world_failure *end =
+        mmap(NULL, n * sizeof(*end), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct tess_world *world = NULL;
-    if (shared == MAP_FAILED ||
+    if (end == MAP_FAILED ||
         (!setup->self && tess_world_open(setup->ranks, setup->mode, &world) != TESS_OK)) {
         fprintf(stderr, "cannot open a world of %d ranks\n", (int)setup->ranks);
         exit(1);
     }
-    struct world_task task[TESS_WORLD_RANKS_MAX];
+    struct world_task *task = world_alloc(n, sizeof(*task));
     for (int32_t r = 0; r < setup->ranks; r++)
-        task[r] = (struct world_task){setup, world, shared, fn, arg, r};
+        task[r] = (struct world_task){setup, world, end, fn, arg, r};
     double limit_s = setup->limit_s > 0 ? setup->limit_s : 100, start = tess_clock_s();
     if (setup->self)
         world_rank_run(&task[0]);
@@ -192,20 +222,20 @@ int world_run_setup(const struct world_setup *setup, world_function fn, void *ar
         world_run_threads(task, limit_s);
     else
         world_run_processes(task, limit_s);
-    *report = *shared;
-    report->seconds = tess_clock_s() - start;
-    for (int32_t r = 0; r < setup->ranks; r++)
-        report->failed += report->status[r] != 0 || report->signal[r] != 0;
-    munmap(shared, sizeof(*shared));
+    *report = (struct world_report){.seconds = tess_clock_s() - start};
+    world_report_failures(end, setup->ranks, report);
+    munmap(end, n * sizeof(*end));
+    free(task);
     tess_world_close(world);
     return report->failed;
 }
 
 void world_print(const struct world_report *report)
 {
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
-        if (report->text[r][0] != '\0')
-            fprintf(stderr, "rank %d: %s\n", (int)r, report->text[r]);
+    for (int i = 0; i < report->kept; i++)
+        fprintf(stderr, "rank %d: %s\n", (int)report->failure[i].rank, report->failure[i].text);
+    if (report->failed > report->kept)
+        fprintf(stderr, "and %d ranks more\n", report->failed - report->kept);
 }
 
 int world_run(int32_t ranks, enum tess_rank_mode mode, enum tess_order order, world_function fn,

@@ -21,12 +21,21 @@ struct world_setup {
     double limit_s;   /* of the whole run; 0: 100 */
 };
 
+/* How a rank failed. */
+struct world_failure {
+    int32_t rank;
+    int status; /* what the function returned */
+    int signal; /* that ended the process, or 0 */
+    char text[512];
+};
+
+#define WORLD_FAILURES 16
+
 struct world_report {
-    int failed;                           /* ranks that failed, died or were stopped */
-    int status[TESS_WORLD_RANKS_MAX];     /* what the function returned */
-    int signal[TESS_WORLD_RANKS_MAX];     /* that ended the process, or 0 */
-    double seconds;                       /* of the whole run */
-    char text[TESS_WORLD_RANKS_MAX][512]; /* of the failure, "" when none */
+    int failed;     /* ranks that failed, died or were stopped */
+    double seconds; /* of the whole run */
+    int kept;       /* the first ones of those: */
+    struct world_failure failure[WORLD_FAILURES];
 };
 
 /*

@@ -31,9 +31,8 @@ static void local_retire(struct local_group *group)
 /* Where the next `bytes` would be staged: not across the end of the ring. */
 static uint64_t local_stage_at(const struct local_group *group, size_t bytes)
 {
-    size_t at = group->stage_end % LOCAL_STAGE_BYTES;
-    return at + bytes > LOCAL_STAGE_BYTES ? group->stage_end + LOCAL_STAGE_BYTES - at
-                                          : group->stage_end;
+    const size_t room = group->rank->world->stage_bytes, at = group->stage_end % room;
+    return at + bytes > room ? group->stage_end + room - at : group->stage_end;
 }
 
 struct local_room {
@@ -47,7 +46,7 @@ static bool local_fits(const struct local_room *room)
     const struct local_group *group = room->group;
     return group->posted - group->retired < room->calls &&
            local_stage_at(group, room->bytes) + room->bytes - group->stage_free <=
-               LOCAL_STAGE_BYTES;
+               group->rank->world->stage_bytes;
 }
 
 static bool local_has_room(void *context)
@@ -78,7 +77,7 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     int32_t rank = group->comm.rank;
     bool gives = call->collective != TESS_COLLECTIVE_BROADCAST || call->peer == rank;
     size_t source_bytes = tess__call_source_bytes(&group->comm, call);
-    size_t staged = gives && !call->device && source_bytes <= LOCAL_SMALL
+    size_t staged = gives && !call->device && source_bytes <= tess__local_small_bytes(group)
                         ? (source_bytes + LOCAL_LINE - 1) / LOCAL_LINE * LOCAL_LINE
                         : 0;
     TESS_TRY(local_make_room(group, call->device, staged));
@@ -86,13 +85,14 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     uint64_t t = group->posted;
     if (call->device)
         TESS_TRY(tess__local_device_post(group, t));
-    struct local_desc *desc = &group->member[rank]->ring[t % LOCAL_RING];
+    struct local_member *own = tess__local_own(group);
+    struct local_desc *desc = &own->ring[t % LOCAL_RING];
     group->stage_begin[t % LOCAL_RING] = group->stage_end;
     desc->source = call->source;
     desc->source_shared = staged > 0 || tess__world_reaches(world, call->source, source_bytes);
     if (staged > 0) {
         uint64_t at = local_stage_at(group, staged);
-        unsigned char *place = group->stage[rank]->small + at % LOCAL_STAGE_BYTES;
+        unsigned char *place = (unsigned char *)own + world->stage_offset + at % world->stage_bytes;
         memcpy(place, call->source, source_bytes);
         desc->source = place;
         group->stage_end = at + staged;
@@ -168,12 +168,12 @@ static bool local_is_complete(void *context)
     if (group->posted - ticket->number > LOCAL_RING ||
         !group->waits_for_all[ticket->number % LOCAL_RING])
         return true;
-    return tess__local_run_by_all(group) > ticket->number;
+    return tess__local_is_run(group, ticket->number);
 }
 
 /* What the kernels are given from now on comes after the call, where that was on device memory or
  * its place is taken by another one. */
-static enum tess_status local_join(struct local_group *group, const struct tess__ticket *ticket)
+static enum tess_status local_follow(struct local_group *group, const struct tess__ticket *ticket)
 {
     const uint64_t t = ticket->number;
     if (ticket->sequence != TESS__COLLECTIVE)
@@ -201,7 +201,7 @@ static enum tess_status local_wait(struct tess_comm *comm, uint64_t number)
         tess__local_message_report(group, ticket->peer);
     else
         tess__local_report(group);
-    return group->device != NULL ? local_join(group, ticket) : TESS_OK;
+    return group->device != NULL ? local_follow(group, ticket) : TESS_OK;
 }
 
 static enum tess_status local_poll(struct tess_comm *comm)
@@ -220,19 +220,22 @@ static void local_close(struct tess_comm *comm)
 {
     struct local_group *group = local_of(comm);
     struct local_rank *rank = group->rank;
-    struct tess_world *world = rank->world;
     LIST_REMOVE(group, link);
     tess__local_release_all(group);
-    /* The next user of the slot goes on counting where the last one stopped. */
-    uint64_t first = atomic_load(&world->group_first[group->slot]);
-    while (first < group->posted &&
-           !atomic_compare_exchange_weak(&world->group_first[group->slot], &first, group->posted))
-        ;
-    if (group->slot > 0)
-        atomic_fetch_sub(&world->group_users[group->slot], 1);
+    tess__local_message_close(group);
+    tess__local_seat_leave(group);
     free(group);
     if (LIST_EMPTY(&rank->groups))
         free(rank);
+}
+
+/* What the first message would make. */
+static enum tess_status local_meet(struct tess_comm *comm, int32_t from, int32_t to)
+{
+    struct local_group *group = local_of(comm);
+    const int32_t peer = comm->rank == from ? to : from;
+    TESS_TRY(tess__local_message_meet(group, comm->rank == from, peer));
+    return group->device != NULL ? tess__local_device_meet(group, peer) : TESS_OK;
 }
 
 static enum tess_status local_split(struct tess_comm *comm, int32_t color, int32_t key,
@@ -243,7 +246,7 @@ static const struct tess_comm_ops local_ops = {
     .wait = local_wait,
     .poll = local_poll,
     .attach = tess__local_attach,
-    .meet = tess__local_meet,
+    .meet = local_meet,
     .alloc = tess__local_alloc,
     .release = tess__local_release,
     .split = local_split,
@@ -251,71 +254,83 @@ static const struct tess_comm_ops local_ops = {
     .close = local_close,
 };
 
-/* Go on counting where this member's counters stand: they are never set back. */
-static void local_count_on(struct local_group *group)
+/* What a rank gives of itself to the group that it is to join. */
+struct local_joining {
+    int32_t color, key;
+    int32_t world_rank, seat; /* seat -1: the rank has none left */
+};
+
+static struct local_group *local_group_new(int32_t n)
 {
-    const struct local_member *own = group->member[group->comm.rank];
-    uint64_t first = atomic_load(&own->progress) >> 32;
-    group->posted = group->next_call = group->retired = group->reported = first;
-    for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        uint64_t received = atomic_load(&own->received[r]), sent = atomic_load(&own->sent[r]);
-        group->receive[r].posted = group->receive[r].finished = received;
-        group->send[r].posted = group->send[r].finished = group->send[r].reported = sent;
-    }
+    struct local_group *group;
+    const size_t each = sizeof(group->other[0]) + sizeof(*group->source) + sizeof(*group->target) +
+                        sizeof(*group->world_rank);
+    group = calloc(1, sizeof(*group) + (size_t)n * each);
+    if (group == NULL)
+        return NULL;
+    group->source = (const void **)(void *)(group->other + n);
+    group->target = (void **)(void *)(group->source + n);
+    group->world_rank = (int32_t *)(void *)(group->target + n);
+    return group;
 }
 
-/* Make the counters of a slot agree that another group has used before. Others wait meanwhile. */
-static void local_level_counters(struct local_group *group)
-{
-    struct local_member *own = group->member[group->comm.rank];
-    atomic_store(&own->progress, atomic_load(&group->rank->world->group_first[group->slot]) << 32);
-    for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        /* Messages that were never received are forgotten. */
-        atomic_store(&own->received[r], atomic_load(&group->member[r]->sent[group->comm.rank]));
-        atomic_store(&own->consumed[r], atomic_load(&group->member[r]->staged[group->comm.rank]));
-    }
-    local_count_on(group);
-}
-
-/* A group over `world_rank` [rank_count], which is this rank at `index`. */
-static enum tess_status local_group_open(struct local_rank *rank, int32_t slot, int32_t index,
-                                         const int32_t *world_rank, int32_t rank_count,
+/* A group over member[0 .. n-1] of `all`, or over all where member is NULL; this rank is `index`.
+ */
+static enum tess_status local_group_open(struct local_rank *rank, const struct local_joining *all,
+                                         const int32_t *member, int32_t n, int32_t index,
                                          enum tess_order order, struct local_group **group_out)
 {
-    struct tess_world *world = rank->world;
-    struct local_group *group = calloc(1, sizeof(*group));
+    struct local_group *group = local_group_new(n);
     if (group == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
-    group->comm = (struct tess_comm){
-        .ops = &local_ops, .rank = index, .rank_count = rank_count, .order = order};
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)n);
+    group->comm =
+        (struct tess_comm){.ops = &local_ops, .rank = index, .rank_count = n, .order = order};
     group->rank = rank;
-    group->slot = slot;
-    tess__local_wait_open(group);
-    for (int32_t r = 0; r < rank_count; r++) {
-        group->world_rank[r] = world_rank[r];
-        group->member[r] = tess__world_member(world, slot, r);
-        group->stage[r] = tess__world_stage(world, slot, r);
+    for (int32_t i = 0; i < n; i++) {
+        const struct local_joining *other = &all[member != NULL ? member[i] : i];
+        group->world_rank[i] = other->world_rank;
+        group->other[i].member = tess__world_member(rank->world, other->world_rank, other->seat);
+        group->other[i].chunks = tess__world_chunks(rank->world, other->world_rank, other->seat);
+        if (i == index)
+            group->seat = other->seat;
     }
-    local_count_on(group);
+    tess__local_wait_open(group);
+    tess__local_seat_enter(group);
     LIST_INSERT_HEAD(&rank->groups, group, link);
     *group_out = group;
     return TESS_OK;
 }
 
+/* The group of the whole world, which has everyone's first seat. */
+static enum tess_status local_open_all(struct local_rank *rank, enum tess_order order,
+                                       struct local_group **group_out)
+{
+    const int32_t n = rank->world->rank_count;
+    struct local_joining *all = calloc((size_t)n, sizeof(*all));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)n);
+    for (int32_t r = 0; r < n; r++)
+        all[r].world_rank = r;
+    rank->seat[0] = (struct local_seat){.taken = true, .pipe = -1};
+    const enum tess_status status =
+        local_group_open(rank, all, NULL, n, rank->rank, order, group_out);
+    free(all);
+    return status;
+}
+
 enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank, enum tess_order order,
                                       double timeout_s, struct tess_comm **comm_out)
 {
-    struct local_rank *own = calloc(1, sizeof(*own));
+    struct local_rank *own =
+        calloc(1, sizeof(*own) + (size_t)world->pipe_count * sizeof(own->pipe[0]));
     if (own == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the state of rank %d", (int)rank);
-    *own = (struct local_rank){.world = world, .rank = rank, .timeout_s = timeout_s};
+    *own =
+        (struct local_rank){.world = world, .rank = rank, .timeout_s = timeout_s, .pipe_free = -1};
     atomic_store_explicit(&tess_world_board(world, rank)->pid, (int32_t)getpid(),
                           memory_order_relaxed);
-    int32_t all[TESS_WORLD_RANKS_MAX];
-    for (int32_t r = 0; r < world->rank_count; r++)
-        all[r] = r;
     struct local_group *group;
-    enum tess_status status = local_group_open(own, 0, rank, all, world->rank_count, order, &group);
+    enum tess_status status = local_open_all(own, order, &group);
     if (status != TESS_OK) {
         free(own);
         return status;
@@ -324,59 +339,50 @@ enum tess_status tess_comm_local_open(struct tess_world *world, int32_t rank, en
     return TESS_OK;
 }
 
-/* Take a free slot for `users` members; -1 when there is none. Slot 0 is the whole world's. */
-static int32_t local_take_slot(struct tess_world *world, uint32_t users)
-{
-    for (int32_t slot = 1; slot < world->group_count; slot++) {
-        uint32_t no_user = 0;
-        if (atomic_compare_exchange_strong(&world->group_users[slot], &no_user, users))
-            return slot;
-    }
-    return -1;
-}
-
-/* *group_out NULL: the rank is alone in its group. */
-static enum tess_status local_split_members(struct local_group *parent, int32_t color, int32_t key,
-                                            struct local_group **group_out)
+/* The ranks have taken a seat each, or have none: all[]. *group_out NULL: this one is alone. */
+static enum tess_status local_join(struct local_group *parent, const struct local_joining *all,
+                                   struct tess__split *split, int32_t *member,
+                                   struct local_group **group_out)
 {
     struct tess_comm *comm = &parent->comm;
-    const struct tess__split own = {color, key};
-    struct tess__split split[TESS_WORLD_RANKS_MAX];
-    int32_t member[TESS_WORLD_RANKS_MAX], world_rank[TESS_WORLD_RANKS_MAX];
-    int32_t slot[TESS_WORLD_RANKS_MAX], index = 0;
-    TESS_TRY(tess__call_exchange(comm, &own, sizeof(own), split));
+    int32_t index = 0;
+    for (int32_t r = 0; r < comm->rank_count; r++)
+        split[r] = (struct tess__split){all[r].color, all[r].key};
     const int32_t n = tess__split_members(split, comm->rank_count, comm->rank, member, &index);
-    for (int32_t i = 0; i < n; i++)
-        world_rank[i] = parent->world_rank[member[i]];
-    int32_t taken = n > 1 && index == 0 ? local_take_slot(parent->rank->world, (uint32_t)n) : -1;
-    TESS_TRY(tess__call_exchange(comm, &taken, sizeof(taken), slot));
-    *group_out = NULL;
-    if (n == 1)
-        return tess_comm_barrier(comm);
-    if (slot[member[0]] < 0)
-        TESS_FAIL(TESS_ERR_COMM,
-                  "no room for another group: %d may be open at a time in a world of %d ranks; use "
-                  "a mesh with fewer ranks along its longest axes, or leave --debug out",
-                  (int)parent->rank->world->group_count - 1, (int)parent->rank->world->rank_count);
-    TESS_TRY(local_group_open(parent->rank, slot[member[0]], index, world_rank, n, comm->order,
-                              group_out));
-    local_level_counters(*group_out);
-    /* No rank may post before all have levelled their counters. */
-    enum tess_status status = tess_comm_barrier(comm);
-    if (status != TESS_OK)
-        local_close(&(*group_out)->comm);
-    return status;
+    for (int32_t i = 0; i < n && n > 1; i++)
+        if (all[member[i]].seat < 0)
+            TESS_FAIL(TESS_ERR_COMM,
+                      "no room for another group: rank %d has %d of them open; use a mesh with "
+                      "fewer axes, or leave --debug out",
+                      (int)all[member[i]].world_rank, LOCAL_SEATS);
+    return n == 1 ? TESS_OK
+                  : local_group_open(parent->rank, all, member, n, index, comm->order, group_out);
 }
 
 static enum tess_status local_split(struct tess_comm *comm, int32_t color, int32_t key,
                                     struct tess_comm **child_out)
 {
-    struct local_group *group;
-    TESS_TRY(local_split_members(local_of(comm), color, key, &group));
-    if (group == NULL) /* needs no memory of the world */
+    struct local_group *parent = local_of(comm), *group = NULL;
+    const size_t n = (size_t)comm->rank_count;
+    struct local_joining *all;
+    struct tess__split *split;
+    all = calloc(n, sizeof(*all) + sizeof(*split) + sizeof(int32_t));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a list of %zu ranks", n);
+    split = (struct tess__split *)(void *)(all + n);
+    const struct local_joining own = {color, key, parent->rank->rank,
+                                      tess__local_seat_take(parent->rank)};
+    enum tess_status status = tess__call_exchange(comm, &own, sizeof(own), all);
+    if (status == TESS_OK)
+        status = local_join(parent, all, split, (int32_t *)(void *)(split + n), &group);
+    free(all);
+    if (group == NULL)
+        tess__local_seat_drop(parent->rank, own.seat);
+    if (status == TESS_OK && group == NULL) /* needs no memory of the world */
         return tess_comm_self_open(comm->order, child_out);
-    *child_out = &group->comm;
-    return TESS_OK;
+    if (status == TESS_OK)
+        *child_out = &group->comm;
+    return status;
 }
 
 static enum tess_status local_open(const struct tess_comm_request *request,

@@ -34,12 +34,13 @@ struct local_device_pair {
 
 struct local_device {
     _Atomic int32_t users;    /* members that have not let go of it */
+    int32_t rank_count;       /* of the group */
     struct tess_queue *queue; /* the rank's own in this group */
     struct {
         struct tess_fence *ready, *done;
     } fence[LOCAL_FENCES];
-    /* Made at the first message; NULL before. */
-    _Atomic(struct local_device_pair *) pair[TESS_WORLD_RANKS_MAX];
+    /* By peer; made at the first message, NULL before. */
+    _Atomic(struct local_device_pair *) pair[];
 };
 
 static void device_fence_close(struct tess_fence *fence)
@@ -64,18 +65,20 @@ static void device_let_go(struct local_device *device)
         device_fence_close(device->fence[i].ready);
         device_fence_close(device->fence[i].done);
     }
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
+    for (int32_t r = 0; r < device->rank_count; r++)
         device_pair_free(atomic_load(&device->pair[r]));
     free(device);
 }
 
-static enum tess_status device_new(const struct tess_queue *kernels,
+static enum tess_status device_new(const struct tess_queue *kernels, int32_t rank_count,
                                    struct local_device **device_out)
 {
-    struct local_device *device = calloc(1, sizeof(*device));
+    struct local_device *device =
+        calloc(1, sizeof(*device) + (size_t)rank_count * sizeof(device->pair[0]));
     if (device == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
     atomic_store(&device->users, 1);
+    device->rank_count = rank_count;
     enum tess_status status = kernels->ops->open(kernels->kernel, &device->queue);
     for (int i = 0; i < LOCAL_FENCES && status == TESS_OK; i++) {
         status = kernels->ops->fence_open(kernels->kernel, &device->fence[i].ready);
@@ -102,6 +105,8 @@ static void device_detach(struct local_group *group)
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (group->device_of[r] != NULL)
             device_let_go(group->device_of[r]);
+    free(group->device_of);
+    group->device_of = NULL;
 }
 
 enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue)
@@ -115,16 +120,28 @@ enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *q
     bool reachable = group->rank->world->mode == TESS_RANKS_THREADS || comm->rank_count == 1;
     if (group->device != NULL || !reachable)
         return TESS_OK;
-    struct local_device *own;
-    TESS_TRY(device_new(queue, &own));
+    if (comm->rank_count > TESS_QUEUE_PEERS_MAX)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "a device adds up the arrays of %d ranks at most, a group has %d: use fewer "
+                  "threads on one device",
+                  TESS_QUEUE_PEERS_MAX, (int)comm->rank_count);
+    struct local_device *own = NULL, **all = calloc((size_t)comm->rank_count, sizeof(*all));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
+    enum tess_status status = device_new(queue, comm->rank_count, &own);
+    if (status != TESS_OK) {
+        free(all);
+        return status;
+    }
     atomic_store(&own->users, comm->rank_count);
-    enum tess_status status = tess__call_exchange(comm, &own, sizeof(own), group->device_of);
+    status = tess__call_exchange(comm, &own, sizeof(own), all);
     group->device = own;
+    group->device_of = all;
     if (status == TESS_OK)
         return TESS_OK;
     /* Others may have the addresses of these fences: only they may release them. */
     for (int32_t r = 0; r < comm->rank_count; r++)
-        group->device_of[r] = r == comm->rank ? own : NULL;
+        all[r] = r == comm->rank ? own : NULL;
     device_detach(group);
     return status;
 }
@@ -215,12 +232,10 @@ static enum tess_status device_pair(struct local_group *group, int32_t peer,
     return TESS_OK;
 }
 
-enum tess_status tess__local_meet(struct tess_comm *comm, int32_t from, int32_t to)
+enum tess_status tess__local_device_meet(struct local_group *group, int32_t peer)
 {
-    struct local_group *group = (struct local_group *)comm;
     struct local_device_pair *pair;
-    return group->device != NULL ? device_pair(group, comm->rank == from ? to : from, &pair)
-                                 : TESS_OK;
+    return device_pair(group, peer, &pair);
 }
 
 enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,

@@ -21,7 +21,7 @@
 
 static const struct local_desc *run_desc(const struct local_group *group, int32_t peer, uint64_t t)
 {
-    return &group->member[peer]->ring[t % LOCAL_RING];
+    return &group->other[peer].member->ring[t % LOCAL_RING];
 }
 
 static bool run_has_posted(const struct local_group *group, int32_t peer, uint64_t t)
@@ -29,22 +29,30 @@ static bool run_has_posted(const struct local_group *group, int32_t peer, uint64
     return atomic_load(&run_desc(group, peer, t)->seq) == t + 1;
 }
 
-bool tess__local_is_posted(const struct local_group *group, uint64_t t)
+bool tess__local_is_posted(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     if (call->collective == TESS_COLLECTIVE_BROADCAST)
         return run_has_posted(group, call->peer, t);
-    for (int32_t r = 0; r < group->comm.rank_count; r++)
-        if (!run_has_posted(group, r, t))
-            return false;
-    return true;
+    if (group->posted_of != t)
+        group->posted_members = 0;
+    group->posted_of = t;
+    while (group->posted_members < group->comm.rank_count &&
+           run_has_posted(group, group->posted_members, t))
+        group->posted_members++;
+    return group->posted_members == group->comm.rank_count;
+}
+
+static uint64_t run_progress(const struct local_group *group, int32_t peer)
+{
+    return atomic_load(&group->other[peer].member->progress);
 }
 
 /* Have all ranks of the group come as far as `progress`? */
 static bool run_all_reached(const struct local_group *group, uint64_t progress)
 {
     for (int32_t r = 0; r < group->comm.rank_count; r++)
-        if (atomic_load(&group->member[r]->progress) < progress)
+        if (run_progress(group, r) < progress)
             return false;
     return true;
 }
@@ -53,17 +61,28 @@ uint64_t tess__local_run_by_all(const struct local_group *group)
 {
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        uint64_t progress = atomic_load(&group->member[r]->progress);
+        uint64_t progress = run_progress(group, r);
         least = progress < least ? progress : least;
     }
     return least >> 32;
+}
+
+bool tess__local_is_run(struct local_group *group, uint64_t t)
+{
+    if (group->run_of != t)
+        group->run_members = 0;
+    group->run_of = t;
+    while (group->run_members < group->comm.rank_count &&
+           run_progress(group, group->run_members) >> 32 > t)
+        group->run_members++;
+    return group->run_members == group->comm.rank_count;
 }
 
 /* Publish how far this rank is. Only the last to come so far wakes the others: no rank waits for
  * less. */
 static void run_publish(struct local_group *group, uint64_t progress, enum world_sleep least)
 {
-    atomic_store(&group->member[group->comm.rank]->progress, progress);
+    atomic_store(&tess__local_own(group)->progress, progress);
     if (run_all_reached(group, progress))
         tess__local_ring(group, least);
 }
@@ -98,7 +117,8 @@ static void run_plan(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     int32_t n = group->comm.rank_count;
-    bool small = !call->device && tess__call_source_bytes(&group->comm, call) <= LOCAL_SMALL;
+    bool small = !call->device &&
+                 tess__call_source_bytes(&group->comm, call) <= tess__local_small_bytes(group);
     bool reachable = true;
     for (int32_t r = 0; r < n && !small && !call->device; r++) {
         const struct local_desc *desc = run_desc(group, r, t);
@@ -110,7 +130,7 @@ static void run_plan(struct local_group *group, uint64_t t)
         reachable = reachable && desc->source_shared && (!writes || desc->target_shared);
     }
     size_t parts = tess__call_source_parts(&group->comm, call->collective);
-    size_t elements = LOCAL_CHUNK_BYTES / parts / tess_dtype_bytes(call->dtype);
+    size_t elements = group->rank->world->chunk_bytes / parts / tess_dtype_bytes(call->dtype);
     group->small = small;
     group->chunked = !small && !reachable;
     group->chunk = 0;
@@ -137,16 +157,14 @@ static enum tess_status run_slice_sum(struct local_group *group, const struct te
     size_t size = tess_dtype_bytes(call->dtype);
     size_t begin = run_slice(call->count, rank, n);
     size_t count = run_slice(call->count, rank + 1, n) - begin;
-    const void *source[TESS_WORLD_RANKS_MAX];
-    void *target[TESS_WORLD_RANKS_MAX];
     int32_t m = 0;
     for (int32_t r = 0; r < n; r++) {
         const struct local_desc *desc = run_desc(group, r, t);
-        source[r] = (const char *)desc->source + begin * size;
+        group->source[r] = (const char *)desc->source + begin * size;
         if (call->collective == TESS_COLLECTIVE_ALL_REDUCE || r == call->peer)
-            target[m++] = (char *)desc->target + begin * size;
+            group->target[m++] = (char *)desc->target + begin * size;
     }
-    TESS_TRY(tess__call_reduce(&group->comm, call, queue, source, m, target, count));
+    TESS_TRY(tess__call_reduce(&group->comm, call, queue, group->source, m, group->target, count));
     tess__call_count_slice(&group->comm, call, count * size);
     return TESS_OK;
 }
@@ -167,11 +185,11 @@ static enum tess_status run_whole(struct local_group *group, uint64_t t)
     struct tess_queue *queue = call->device ? tess__local_device_queue(group) : NULL;
     if (!group->small && run_is_sliced(call))
         return run_slice_sum(group, call, queue, t);
-    const void *source[TESS_WORLD_RANKS_MAX] = {NULL};
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (call->collective != TESS_COLLECTIVE_BROADCAST || r == call->peer)
-            source[r] = run_desc(group, r, t)->source;
-    TESS_TRY(tess__call_take(&group->comm, call, queue, source, call->count, 0, call->count));
+            group->source[r] = run_desc(group, r, t)->source;
+    TESS_TRY(
+        tess__call_take(&group->comm, call, queue, group->source, call->count, 0, call->count));
     run_count_taken(group, call);
     return TESS_OK;
 }
@@ -184,13 +202,18 @@ static enum tess_status run_on_device(struct local_group *group, uint64_t t)
     return tess__local_device_end(group, t);
 }
 
+static unsigned char *run_chunk(const struct local_group *group, int32_t peer, uint64_t k)
+{
+    return group->other[peer].chunks + k % 2 * group->rank->world->chunk_bytes;
+}
+
 static void run_stage_chunk(struct local_group *group, const struct tess_comm_call *call,
                             size_t begin, size_t n)
 {
     if (call->collective == TESS_COLLECTIVE_BROADCAST && group->comm.rank != call->peer)
         return;
     size_t size = tess_dtype_bytes(call->dtype);
-    unsigned char *chunk = group->stage[group->comm.rank]->chunk[group->chunk % 2];
+    unsigned char *chunk = run_chunk(group, group->comm.rank, group->chunk);
     for (size_t p = 0; p < tess__call_source_parts(&group->comm, call->collective); p++)
         memcpy(chunk + p * n * size, (const char *)call->source + (p * call->count + begin) * size,
                n * size);
@@ -203,7 +226,7 @@ static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     int32_t n = group->comm.rank_count;
-    _Atomic uint64_t *progress = &group->member[group->comm.rank]->progress;
+    const _Atomic uint64_t *progress = &tess__local_own(group)->progress;
     while (group->chunk < group->chunk_count) {
         uint64_t k = group->chunk, at = atomic_load_explicit(progress, memory_order_relaxed);
         size_t begin = k * group->chunk_elements, left = call->count - begin;
@@ -215,10 +238,9 @@ static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
         if (staging) {
             run_stage_chunk(group, call, begin, count);
         } else {
-            const void *source[TESS_WORLD_RANKS_MAX];
             for (int32_t r = 0; r < n; r++)
-                source[r] = group->stage[r]->chunk[k % 2];
-            (void)tess__call_take(&group->comm, call, NULL, source, count, begin,
+                group->source[r] = run_chunk(group, r, k);
+            (void)tess__call_take(&group->comm, call, NULL, group->source, count, begin,
                                   count); /* host memory: cannot fail */
             group->chunk++;
         }
@@ -233,12 +255,11 @@ void tess__local_report(struct local_group *group)
 {
     if (group->reported == group->next_call)
         return;
-    uint64_t run = tess__local_run_by_all(group);
     for (; group->reported < group->next_call; group->reported++) {
         uint64_t t = group->reported;
         if (!group->waits_for_all[t % LOCAL_RING])
             continue;
-        if (run <= t)
+        if (!tess__local_is_run(group, t))
             return;
         tess_comm_completed(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t));
     }

@@ -47,7 +47,7 @@ enum tess_status tess__local_advance(void *context, bool *moved_out)
         if (group->next_call != group->posted)
             TESS_TRY(tess__local_run(group, moved_out));
         tess__local_report(group);
-        if (group->message_count > 0)
+        if (!LIST_EMPTY(&group->peers))
             TESS_TRY(tess__local_message_run(group, moved_out));
     }
     return TESS_OK;
@@ -90,7 +90,7 @@ static enum tess_status wait_pause(const struct tess__waiting *waiting, double i
 static bool wait_is_missing(void *context, uint64_t number, int32_t peer, bool *called_out)
 {
     const struct local_group *group = context;
-    const struct local_member *member = group->member[peer];
+    const struct local_member *member = group->other[peer].member;
 
     *called_out = atomic_load(&member->ring[(number - 1) % LOCAL_RING].seq) >= number;
     return peer != group->comm.rank && atomic_load(&member->progress) >> 32 < number;

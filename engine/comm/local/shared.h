@@ -5,9 +5,16 @@
  * One mapping, made before the ranks start, so that every address in it is the same for all of
  * them:
  *
- *     world | group 0: ranks, staging, pairs | group 1 | ... | window of rank 0 | window 1 | ...
+ *     world, ranks | members | chunks | pipes | window of rank 0 | window 1 | ...
  *
- * It is sparse: a page that is never touched costs nothing, so the parts can be generous.
+ * It is sparse: a page that is never touched costs nothing, so the parts can be generous. What is
+ * touched grows with the members of the groups that are open and with the pairs of ranks that send
+ * each other messages, not with all pairs.
+ *
+ * A rank has LOCAL_SEATS seats; each has a member, in which it takes part in one group, and chunks.
+ * Members of a seat lie side by side for all ranks, so that few pages of page tables map them. A
+ * group is wherever its ranks took a seat: they exchange which. Pipes are a rank's too, each taken
+ * when it first sends to another rank of a group.
  */
 #ifndef TESSERA_COMM_LOCAL_SHARED_H
 #define TESSERA_COMM_LOCAL_SHARED_H
@@ -17,17 +24,18 @@
 
 #include <sys/queue.h>
 
-#define LOCAL_GROUPS_LEAST 64 /* groups that may be open at a time, see world_groups() */
-#define LOCAL_GROUPS_EACH  8  /* the same for each rank of the world */
-#define LOCAL_GROUPS_MAX   (LOCAL_GROUPS_EACH * TESS_WORLD_RANKS_MAX)
-#define LOCAL_RING         256   /* collectives that may be outstanding in a group */
-#define LOCAL_FENCES       64    /* the same of collectives on device memory */
-#define LOCAL_SMALL        4096u /* source bytes up to which a call is staged when it is posted */
-#define LOCAL_STAGE_BYTES  (256u << 10) /* room for staged small sources, per rank and group */
-#define LOCAL_CHUNK_BYTES                                                                          \
-    (256u << 10)            /* piece in which private memory is staged: fits L2 twice              \
-                             */
-#define LOCAL_PAIR_RING  32 /* sends that may be outstanding from one rank to another */
+/* Groups that a rank may have open at a time: that of the world, one or two along each axis of the
+ * mesh, and as many again when calls are compared; seats that others have yet to leave. */
+#define LOCAL_SEATS       64
+#define LOCAL_RING        256   /* collectives that may be outstanding in a group */
+#define LOCAL_FENCES      64    /* the same of collectives on device memory */
+#define LOCAL_SMALL       4096u /* source bytes up to which a call is staged when it is posted */
+#define LOCAL_SMALL_LEAST 64u   /* the same in the largest groups, see tess__local_small_bytes */
+#define LOCAL_STAGE_BYTES (256u << 10) /* most room for staged small sources, per member */
+#define LOCAL_STAGE_LEAST (16u << 10)
+#define LOCAL_CHUNK_BYTES (256u << 10) /* piece in which private memory is staged: fits L2 twice   \
+                                        */
+#define LOCAL_PAIR_RING  32            /* sends that may be outstanding from one rank to another */
 #define LOCAL_PAIR_CHUNK (64u << 10)
 #define LOCAL_LINE       64
 
@@ -43,25 +51,24 @@ struct local_desc {
     bool source_shared, target_shared;
 };
 
-/* One rank's part of a group. Written by that rank alone. */
+/* One rank's part of a group, which is set back by the rank when it takes the seat anew. */
 struct local_member {
-    /* (number of collectives run) << 32 | phase of the one being run. */
+    /* (number of collectives run) << 32 | phase of the one being run. Written by the rank alone. */
     _Alignas(LOCAL_LINE) _Atomic uint64_t progress;
-    /* Point to point with each peer, counted since the world was opened. */
-    _Alignas(LOCAL_LINE) _Atomic uint64_t received[TESS_WORLD_RANKS_MAX]; /* messages */
-    _Atomic uint64_t sent[TESS_WORLD_RANKS_MAX];
-    _Atomic uint64_t consumed[TESS_WORLD_RANKS_MAX]; /* chunks */
-    _Atomic uint64_t staged[TESS_WORLD_RANKS_MAX];
+    /* (how often the seat has been taken) << 32 | of the group's first member: how many members
+     * have left the group. */
+    _Atomic uint64_t left;
     struct local_desc ring[LOCAL_RING];
+    /* Of each member of the group: 1 + the pipe in which the rank sends to it, 0: none yet. Then
+     * comes the ring of staged small sources, world->stage_bytes. */
+    _Atomic uint32_t pipe[];
 };
 
-struct local_stage {
-    _Alignas(LOCAL_LINE) unsigned char small[LOCAL_STAGE_BYTES];
-    unsigned char chunk[2][LOCAL_CHUNK_BYTES];
-};
-
-/* What one rank sends to another. */
-struct local_pair {
+/* What one rank sends to another in a group, which is set back by the sender when it takes it. */
+struct local_pipe {
+    _Alignas(LOCAL_LINE) _Atomic uint64_t staged;   /* chunks; written by the sender */
+    _Alignas(LOCAL_LINE) _Atomic uint64_t received; /* messages; written by the receiver */
+    _Atomic uint64_t consumed;                      /* chunks; likewise */
     struct local_desc ring[LOCAL_PAIR_RING];
     unsigned char small[LOCAL_PAIR_RING][LOCAL_SMALL];
     unsigned char chunk[2][LOCAL_PAIR_CHUNK];
@@ -81,26 +88,24 @@ struct world_rank {
 struct tess_world {
     enum tess_rank_mode mode;
     int32_t rank_count;
-    int32_t core_count;  /* cores that the launcher may run on */
-    int32_t group_count; /* places for groups */
+    int32_t core_count; /* cores that the launcher may run on */
+    int32_t pipe_count; /* of each rank */
     size_t map_bytes;
-    size_t group_offset, group_bytes, stage_offset, pair_offset;
+    size_t member_offset, member_bytes, stage_offset, stage_bytes; /* stage_offset: in a member */
+    size_t chunk_offset, chunk_bytes;
+    size_t pipe_offset;
     size_t window_offset, window_bytes; /* bytes: of one rank; 0 with threads */
     _Atomic uint32_t abort_state;       /* 0: running, 1: reason being written, 2: written */
     int32_t abort_rank;
     _Atomic uint32_t request; /* enum tess_world_request */
     char abort_reason[1024];
-    /* Members that have the group open; a slot with 0 is free. */
-    _Atomic uint32_t group_users[LOCAL_GROUPS_MAX];
-    _Atomic uint64_t group_first[LOCAL_GROUPS_MAX]; /* number of calls made by earlier users */
-    struct world_rank rank[TESS_WORLD_RANKS_MAX];
+    struct world_rank rank[];
 };
 
-/* Where things are. `member`, `from`, `to` are ranks of the group. */
-struct local_member *tess__world_member(struct tess_world *world, int32_t group, int32_t member);
-struct local_stage *tess__world_stage(struct tess_world *world, int32_t group, int32_t member);
-struct local_pair *tess__world_pair(struct tess_world *world, int32_t group, int32_t from,
-                                    int32_t to);
+/* Where things are: by rank of the world. A member has two chunks, one after the other. */
+struct local_member *tess__world_member(struct tess_world *world, int32_t rank, int32_t seat);
+unsigned char *tess__world_chunks(struct tess_world *world, int32_t rank, int32_t seat);
+struct local_pipe *tess__world_pipe(struct tess_world *world, int32_t rank, uint32_t pipe);
 
 /* True when every rank can reach [memory, memory + bytes) at this address. */
 bool tess__world_reaches(const struct tess_world *world, const void *memory, size_t bytes);
@@ -130,6 +135,23 @@ struct local_block {
     size_t mapping_bytes;
 };
 
+/* A rank's own record of a seat. Free again when all members have left the group: until then a peer
+ * may still read what is there. */
+struct local_seat {
+    bool taken;
+    int32_t pipe;               /* the first of its pipes; -1: none */
+    struct local_member *first; /* of the group; NULL: the group was not opened */
+    uint32_t round;             /* that it was taken for, of the first member */
+    int32_t member_count;
+    uint64_t posted; /* when the rank left */
+};
+
+/* The same of a pipe. */
+struct local_pipe_use {
+    int32_t next; /* of its seat, or free; -1: the last */
+    int32_t peer; /* in the group */
+};
+
 /* State of one rank; shared by all its communicators, touched by its thread only. */
 struct local_rank {
     struct tess_world *world;
@@ -139,6 +161,25 @@ struct local_rank {
     struct local_block *blocks;
     bool notified;   /* the abort of the world has been logged */
     bool wants_room; /* waits for descriptors or staging room: wake it for small calls too */
+    int32_t pipes_used, pipe_free; /* pipes that were ever taken; the first free one of these */
+    struct local_seat seat[LOCAL_SEATS];
+    struct local_pipe_use pipe[]; /* [world->pipe_count] */
+};
+
+/* Messages with one other member of a group; made at the first. */
+struct local_peer {
+    int32_t member;
+    bool active;                 /* in the group's list */
+    LIST_ENTRY(local_peer) link; /* of those with messages under way */
+    struct local_pipe *out, *in; /* to it and from it; NULL: none yet */
+    struct local_queue send, receive;
+};
+
+/* A member of the group, as this rank sees it. */
+struct local_other {
+    struct local_member *member;
+    unsigned char *chunks;
+    struct local_peer *peer; /* NULL: no message yet */
 };
 
 /* Large; its pages are taken from the system as they are first used. */
@@ -147,10 +188,7 @@ struct local_group {
     struct tess__waiting waiting;
     struct local_rank *rank;
     LIST_ENTRY(local_group) link;
-    int32_t slot;
-    int32_t world_rank[TESS_WORLD_RANKS_MAX];
-    struct local_member *member[TESS_WORLD_RANKS_MAX];
-    struct local_stage *stage[TESS_WORLD_RANKS_MAX];
+    int32_t seat;
 
     /* Collectives: numbers of the next to post, and to run; all before `retired` have been run by
      * all ranks, so that their descriptors and staged sources are free. All before `reported` are
@@ -162,23 +200,60 @@ struct local_group {
     uint64_t stage_end;                     /* bytes ever staged */
     uint64_t stage_free;                    /* bytes ever freed */
 
+    /* How many of the first members have posted call `posted_of`, and run call `run_of`: those are
+     * not looked at again. */
+    uint64_t posted_of, run_of;
+    int32_t posted_members, run_members;
+
     /* The call being run: planned once all have posted it. */
     bool planned, small, chunked;
     uint64_t chunk, chunk_count;
     size_t chunk_elements; /* of one piece */
 
-    struct local_queue send[TESS_WORLD_RANKS_MAX], receive[TESS_WORLD_RANKS_MAX];
-    int32_t message_count; /* in all queues, not yet complete */
+    LIST_HEAD(local_peers, local_peer) peers; /* with messages under way */
 
     /* Queue and fences for device memory, and the members' own; NULL: none. */
-    struct local_device *device, *device_of[TESS_WORLD_RANKS_MAX];
+    struct local_device *device, **device_of;
+
+    /* By member, cut from the same block. */
+    int32_t *world_rank;
+    const void **source; /* while a call is run */
+    void **target;
+    struct local_other other[];
 };
 
-/* local_run.c: number of collectives that every rank of the group has run. */
+static inline struct local_member *tess__local_own(const struct local_group *group)
+{
+    return group->other[group->comm.rank].member;
+}
+
+/* Source bytes up to which a call is staged: each rank reads all of them, so that in large groups
+ * more is added up in slices. */
+static inline size_t tess__local_small_bytes(const struct local_group *group)
+{
+    const size_t n = (size_t)group->comm.rank_count, most = 64 * (size_t)LOCAL_SMALL / n;
+    return most > LOCAL_SMALL ? LOCAL_SMALL : most < LOCAL_SMALL_LEAST ? LOCAL_SMALL_LEAST : most;
+}
+
+/* local_seat.c: a rank's seats. Take one, -1: there is none; give one back whose group was not
+ * opened. */
+int32_t tess__local_seat_take(struct local_rank *rank);
+void tess__local_seat_drop(struct local_rank *rank, int32_t seat);
+/* The group is open in its seat; this rank has left it. */
+void tess__local_seat_enter(struct local_group *group);
+void tess__local_seat_leave(struct local_group *group);
+/* A pipe for messages to a member of the group, which its rank finds. */
+enum tess_status tess__local_pipe_take(struct local_group *group, int32_t member,
+                                       struct local_pipe **pipe_out);
+/* The one in which the member sends to this rank; NULL: it has not sent. */
+struct local_pipe *tess__local_pipe_from(const struct local_group *group, int32_t member);
+
+/* local_run.c: number of collectives that every rank of the group has run, and whether all have run
+ * number `t` (from 0). */
 uint64_t tess__local_run_by_all(const struct local_group *group);
-/* True when every rank that a call needs before it can be run has posted call number `t` (from 0).
- */
-bool tess__local_is_posted(const struct local_group *group, uint64_t t);
+bool tess__local_is_run(struct local_group *group, uint64_t t);
+/* True when every rank that a call needs before it can be run has posted call number `t`. */
+bool tess__local_is_posted(struct local_group *group, uint64_t t);
 /* Advance the group's calls as far as possible without blocking. *moved_out is set when
  * something was done, else left. */
 enum tess_status tess__local_run(struct local_group *group, bool *moved_out);
@@ -195,6 +270,9 @@ enum tess_status tess__local_message_post(struct local_group *group,
                                           const struct tess_comm_call *call);
 bool tess__local_message_complete(const struct local_group *group, bool send, int32_t peer,
                                   uint64_t seq);
+/* What messages in one direction need that is not there yet; and freeing it. */
+enum tess_status tess__local_message_meet(struct local_group *group, bool send, int32_t peer);
+void tess__local_message_close(struct local_group *group);
 
 /* One that is under way, or was the latest in its place. */
 struct tess_comm_call tess__local_message_call(const struct local_group *group, bool send,
@@ -209,8 +287,8 @@ void tess__local_release_all(struct local_group *group);
 
 /* local_device.c: calls on device memory. Opening and closing what they need; ops->attach. */
 enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *queue);
-/* ops->meet: the fences of messages with the other rank. */
-enum tess_status tess__local_meet(struct tess_comm *comm, int32_t from, int32_t to);
+/* The fences of messages with the other rank. */
+enum tess_status tess__local_device_meet(struct local_group *group, int32_t peer);
 /* TESS_ERR_UNSUPPORTED where the ranks cannot reach each other's. */
 enum tess_status tess__local_device_check(const struct local_group *group,
                                           const struct tess_comm_call *call);

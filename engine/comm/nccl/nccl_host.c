@@ -110,7 +110,7 @@ static void host_deliver(struct nccl_group *group, const struct nccl_slot *slot)
         return;
     char *target = (char *)call->target + slot->first * size;
     if (way.sums) {
-        const void *source[TESS_REDUCE_SOURCES_MAX];
+        const void *source[TESS_QUEUE_PEERS_MAX];
         void *one = target;
         for (int32_t r = 0; r < way.targets; r++)
             source[r] = from + (size_t)r * bytes;
