@@ -431,3 +431,40 @@ void case_device_settle(void **state)
 {
     case_run(state, device_settle_rank, *state);
 }
+
+/*
+ * One call stays open while more others pass than there are marks at first. It is still counted by
+ * the device's clock: the host's would count its wait at once.
+ */
+static int device_open_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    struct place place;
+    struct tess_event open, event;
+    WORLD_OK(place_open(comm, 2 * sizeof(float), false, &place));
+    float *data = (float *)place.at;
+    const double host_flight_s = comm->stats.flight_s, host_wait_s = comm->stats.wait_s;
+    const double host_family_s = tess_comm_family_flight_s(comm);
+    WORLD_OK(tess_comm_all_reduce(comm, data, data, 1, TESS_F32, TESS_REDUCE_SUM, &open));
+    for (int k = 0; k < 1200; k++) {
+        WORLD_OK(
+            tess_comm_all_reduce(comm, data + 1, data + 1, 1, TESS_F32, TESS_REDUCE_SUM, &event));
+        WORLD_OK(tess_event_wait(&event));
+        WORLD_CHECK(comm->flight_count == 0);
+    }
+    const double wait_s = comm->stats.wait_s;
+    WORLD_OK(tess_event_wait(&open));
+    WORLD_CHECK(comm->stats.wait_s == wait_s);
+    WORLD_OK(device_finish(comm));
+    WORLD_OK(tess_comm_settle(comm));
+    const double flight_s = comm->stats.flight_s - host_flight_s;
+    WORLD_CHECK(flight_s > 0 && flight_s >= comm->stats.wait_s - host_wait_s - 1e-9);
+    WORLD_CHECK(tess_comm_family_flight_s(comm) - host_family_s >= flight_s - 1e-9);
+    place_close(&place);
+    return 0;
+}
+
+void case_device_open(void **state)
+{
+    case_run(state, device_open_rank, NULL);
+}

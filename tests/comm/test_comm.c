@@ -190,6 +190,7 @@ static int case_run_device(struct case_setup *canonical, struct case_setup *fast
         {cmocka_unit_test_prestate(case_device_absent, canonical), peers && !canonical->debug},
         {cmocka_unit_test_prestate(case_device_abort, canonical), peers},
         {cmocka_unit_test_prestate(case_device_settle, canonical), true},
+        {cmocka_unit_test_prestate(case_device_open, canonical), true},
     };
     return case_run_entries(cases, sizeof(cases) / sizeof(cases[0]));
 }
