@@ -26,18 +26,22 @@
 
 /* Groups that a rank may have open at a time: that of the world, one or two along each axis of the
  * mesh, and as many again when calls are compared; seats that others have yet to leave. */
-#define LOCAL_SEATS       64
-#define LOCAL_RING        256   /* collectives that may be outstanding in a group */
-#define LOCAL_FENCES      64    /* the same of collectives on device memory */
-#define LOCAL_SMALL       4096u /* source bytes up to which a call is staged when it is posted */
-#define LOCAL_SMALL_LEAST 64u   /* the same in the largest groups, see tess__local_small_bytes */
-#define LOCAL_STAGE_BYTES (256u << 10) /* most room for staged small sources, per member */
+#define LOCAL_SEATS 64
+
+#define LOCAL_RING   256 /* collectives that may be outstanding in a group */
+#define LOCAL_FENCES 64  /* the same of collectives on device memory */
+/* Source bytes up to which a call is staged when it is posted; in the largest groups, see
+ * tess__local_small_bytes. */
+#define LOCAL_SMALL       4096u
+#define LOCAL_SMALL_LEAST 64u
+/* Most and least room for staged small sources, per member. */
+#define LOCAL_STAGE_BYTES (256u << 10)
 #define LOCAL_STAGE_LEAST (16u << 10)
-#define LOCAL_CHUNK_BYTES (256u << 10) /* piece in which private memory is staged: fits L2 twice   \
-                                        */
-#define LOCAL_PAIR_RING  32            /* sends that may be outstanding from one rank to another */
-#define LOCAL_PAIR_CHUNK (64u << 10)
-#define LOCAL_LINE       64
+/* Piece in which private memory is staged: fits L2 twice. */
+#define LOCAL_CHUNK_BYTES (256u << 10)
+#define LOCAL_PAIR_RING   32 /* sends that may be outstanding from one rank to another */
+#define LOCAL_PAIR_CHUNK  (64u << 10)
+#define LOCAL_LINE        64
 
 /*
  * One posted call. `seq` is stored last, with release: a reader that sees the number of the call it
