@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SKIPPED = 77, COUNT = 3, LARGE = 5000 };
+enum { SKIPPED = 77, COUNT = 3, LARGE = 5000, PIECES = 150000 }; /* PIECES: of three chunks */
 
 struct ranks_run {
     enum tess_rank_mode mode;
@@ -127,8 +127,9 @@ static int ranks_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     struct place place;
     float *data = calloc(2 * many, sizeof(*data));
     WORLD_CHECK(data != NULL);
-    WORLD_OK(place_open(comm, LARGE * sizeof(float), true, &place));
-    int failed = ranks_sums(comm, 7, &place) || ranks_sums(comm, LARGE, &place) ||
+    const size_t large = comm->rank_count <= 128 ? PIECES : LARGE;
+    WORLD_OK(place_open(comm, large * sizeof(float), true, &place));
+    int failed = ranks_sums(comm, 7, &place) || ranks_sums(comm, large, &place) ||
                  ranks_shares(comm, data, data + many) || ranks_rooted(comm) ||
                  ranks_messages(comm) || ranks_axes(comm);
     place_close(&place);

@@ -9,7 +9,9 @@
  *               the others           each rank pulls what it needs
  *             Device memory (local_device.c): the same, given to a queue of the device.
  *   chunked   Some buffer is private: sources are staged piece by piece through two shared chunks;
- *             between two pieces the ranks synchronise once each way.
+ *             between two pieces the ranks synchronise once each way. Each takes all of a sum from
+ *             all chunks; in groups of more than RUN_WHOLE_RANKS a slice of it, which the others
+ *             take from its chunk.
  *
  * Which of the three follows from the posted descriptors alone, so that all ranks agree. Sums are
  * always taken in the canonical order: it costs no more than another one here.
@@ -18,6 +20,8 @@
 #include "tessera/check.h"
 
 #include <string.h>
+
+#define RUN_WHOLE_RANKS 64
 
 static const struct local_desc *run_desc(const struct local_group *group, int32_t peer, uint64_t t)
 {
@@ -134,6 +138,7 @@ static void run_plan(struct local_group *group, uint64_t t)
     group->small = small;
     group->chunked = !small && !reachable;
     group->chunk = 0;
+    group->summed_bytes = 0;
     group->chunk_elements = elements;
     group->chunk_count = (call->count + elements - 1) / elements;
     /* Other ranks do not touch the buffers of a rank that only takes from the root. */
@@ -219,35 +224,80 @@ static void run_stage_chunk(struct local_group *group, const struct tess_comm_ca
                n * size);
 }
 
+/* This rank's slice of a piece of `count` elements, from all chunks into its own: no other rank
+ * reads it there before it is summed. */
+static void run_sum_piece(struct local_group *group, const struct tess_comm_call *call,
+                          size_t count)
+{
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    const size_t begin = run_slice(count, rank, n), end = run_slice(count, rank + 1, n);
+    const size_t at = begin * tess_dtype_bytes(call->dtype);
+    for (int32_t r = 0; r < n; r++)
+        group->source[r] = run_chunk(group, r, group->chunk) + at;
+    group->target[0] = run_chunk(group, rank, group->chunk) + at;
+    (void)tess__call_reduce(&group->comm, call, NULL, group->source, 1, group->target,
+                            end - begin); /* host memory: cannot fail */
+    group->summed_bytes += (end - begin) * tess_dtype_bytes(call->dtype);
+}
+
+/* The others' slices of the piece that begins at element `first`. */
+static void run_take_slices(struct local_group *group, const struct tess_comm_call *call,
+                            size_t first, size_t count)
+{
+    const int32_t n = group->comm.rank_count;
+    const size_t size = tess_dtype_bytes(call->dtype);
+    if (call->collective == TESS_COLLECTIVE_REDUCE && group->comm.rank != call->peer)
+        return;
+    for (int32_t r = 0; r < n; r++) {
+        const size_t begin = run_slice(count, r, n), end = run_slice(count, r + 1, n);
+        memcpy((char *)call->target + (first + begin) * size,
+               run_chunk(group, r, group->chunk) + begin * size, (end - begin) * size);
+    }
+}
+
+static void run_take_whole(struct local_group *group, const struct tess_comm_call *call,
+                           size_t first, size_t count)
+{
+    for (int32_t r = 0; r < group->comm.rank_count; r++)
+        group->source[r] = run_chunk(group, r, group->chunk);
+    (void)tess__call_take(&group->comm, call, NULL, group->source, count, first,
+                          count); /* host memory: cannot fail */
+}
+
 /* Advance a chunked call by as many phases as the others allow; true when it is done.
- *   phase 2k      all have taken piece k - 2: stage piece k in chunk k % 2
- *   phase 2k + 1  all have staged piece k: take it */
+ *   first    all have taken piece k - 2: stage piece k in chunk k % 2
+ *   second   all have staged piece k: take it, or sum a slice
+ *   third    after a slice, all have summed theirs: take them */
 static bool run_chunks(struct local_group *group, uint64_t t, bool *moved_out)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
-    int32_t n = group->comm.rank_count;
+    const bool sliced = run_is_sliced(call) && group->comm.rank_count > RUN_WHOLE_RANKS;
     const _Atomic uint64_t *progress = &tess__local_own(group)->progress;
+    const uint64_t phases = sliced ? 3 : 2, start = t << 32;
     while (group->chunk < group->chunk_count) {
         uint64_t k = group->chunk, at = atomic_load_explicit(progress, memory_order_relaxed);
         size_t begin = k * group->chunk_elements, left = call->count - begin;
         size_t count = left < group->chunk_elements ? left : group->chunk_elements;
-        bool staging = at % 2 == 0;
-        uint64_t need = staging ? (t << 32) + (k >= 2 ? 2 * k - 2 : 0) : at;
+        const uint64_t phase = (at - start) % phases;
+        uint64_t need = phase > 0 ? at : start + (k >= 2 ? phases * (k - 1) : 0);
         if (!run_all_reached(group, need))
             return false;
-        if (staging) {
+        if (phase == 0)
             run_stage_chunk(group, call, begin, count);
-        } else {
-            for (int32_t r = 0; r < n; r++)
-                group->source[r] = run_chunk(group, r, k);
-            (void)tess__call_take(&group->comm, call, NULL, group->source, count, begin,
-                                  count); /* host memory: cannot fail */
-            group->chunk++;
-        }
+        else if (!sliced)
+            run_take_whole(group, call, begin, count);
+        else if (phase == 1)
+            run_sum_piece(group, call, count);
+        else
+            run_take_slices(group, call, begin, count);
+        group->chunk += phase + 1 == phases ? 1 : 0;
         run_publish(group, at + 1, WORLD_SLEEPS);
         *moved_out = true;
     }
-    run_count_taken(group, call);
+    if (sliced)
+        tess__call_count_slice(&group->comm, call, group->summed_bytes);
+    else
+        run_count_taken(group, call);
     return true;
 }
 

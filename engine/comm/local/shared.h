@@ -213,6 +213,7 @@ struct local_group {
     bool planned, small, chunked;
     uint64_t chunk, chunk_count;
     size_t chunk_elements; /* of one piece */
+    size_t summed_bytes;   /* of slices, by this rank */
 
     LIST_HEAD(local_peers, local_peer) peers; /* with messages under way */
 
