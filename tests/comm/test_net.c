@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RANKS = 64, MANY = 260, MOVES = 34 };
+
 /* ---- schedules ------------------------------------------------------------------------------- */
 
 static const struct tess_comm_call net_sum_call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
@@ -35,16 +37,26 @@ static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order ord
     call.peer = root;
     for (int32_t r = 0; r < n; r++) {
         const struct net_shape shape = {r, n, n / places, places};
-        tess__net_plan(&shape, &call, &plan[r]);
+        assert_int_equal(tess__net_plan_open(n, &plan[r]), TESS_OK);
+        tess__net_plan(&shape, &call, 0, &plan[r]);
+        assert_true(plan[r].lane_count <= plan[r].lane_room);
+        assert_true(plan[r].move_count <= plan[r].move_room);
     }
     return plan;
+}
+
+static void net_plans_close(struct net_plan *plan, int32_t n)
+{
+    for (int32_t r = 0; r < n; r++)
+        tess__net_plan_close(&plan[r]);
+    free(plan);
 }
 
 /* What a rank does in a lane, by the ranks that it does it with; -1: none. */
 struct net_view {
     int32_t come_count, down_count, to, from;
-    int32_t come[NET_MOVES_MAX], down[NET_MOVES_MAX];
-    bool left[NET_MOVES_MAX], leaf[NET_MOVES_MAX];
+    int32_t come[MOVES], down[MOVES];
+    bool left[MOVES], leaf[MOVES];
 };
 
 static struct net_view net_view(const struct net_plan *plan, int32_t rank, int32_t l)
@@ -121,7 +133,7 @@ enum { WORDS = 1024 };
 static void case_tree(void **state)
 {
     (void)state;
-    for (int32_t n = 2; n <= NET_RANKS_MAX; n++) {
+    for (int32_t n = 2; n <= RANKS; n++) {
         struct net_plan *plan =
             net_plans(n, n, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         char expected[WORDS], text[WORDS];
@@ -131,7 +143,7 @@ static void case_tree(void **state)
             net_words(plan, l, l, text, sizeof(text));
             assert_string_equal(text, expected);
         }
-        free(plan);
+        net_plans_close(plan, n);
     }
 }
 
@@ -140,7 +152,7 @@ static void case_tree(void **state)
 static void case_balance(void **state)
 {
     (void)state;
-    for (int32_t n = 2; n <= NET_RANKS_MAX; n++) {
+    for (int32_t n = 2; n <= MANY; n += n < RANKS ? 1 : n - 1) {
         struct net_plan *plan =
             net_plans(n, n, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         int32_t all = 0;
@@ -155,8 +167,35 @@ static void case_balance(void **state)
                 fail_msg("%d ranks: rank %d takes %d lanes", n, r, own);
         }
         assert_int_equal(all, n * (n - 1));
-        free(plan);
+        net_plans_close(plan, n);
     }
+}
+
+/* The rounds of an all-to-all of many ranks: each has something for and from every other once. */
+static void case_rounds(void **state)
+{
+    const struct net_shape shape = {7, MANY, 1, MANY};
+    struct tess_comm_call call = net_sum_call;
+    int32_t given[MANY] = {0}, taken[MANY] = {0}, copied = 0;
+    struct net_plan plan;
+    (void)state;
+    call.collective = TESS_COLLECTIVE_ALL_TO_ALL;
+    assert_int_equal(tess__net_plan_open(MANY, &plan), TESS_OK);
+    plan.round_count = 1;
+    for (int32_t round = 0; round < plan.round_count; round++) {
+        tess__net_plan(&shape, &call, round, &plan);
+        assert_true(plan.lane_count <= 2 * NET_ROUND);
+        for (int32_t l = 0; l < plan.lane_count; l++) {
+            const struct net_lane *lane = &plan.lane[l];
+            copied += lane->copied ? 1 : 0;
+            for (int32_t k = 0; k < lane->move_count; k++)
+                (lane->move[k].sends ? given : taken)[lane->move[k].peer]++;
+        }
+    }
+    assert_int_equal(copied, 1);
+    for (int32_t r = 0; r < MANY; r++)
+        assert_true(given[r] == (r != 7) && taken[r] == (r != 7));
+    tess__net_plan_close(&plan);
 }
 
 /* Every rank is added once, on rings too, and down the lane every rank has it from one. */
@@ -186,7 +225,7 @@ static void net_check_lane(const struct net_plan *plan, int32_t n, int32_t l)
 /* What one rank gives to another comes in the order in which that one expects it. */
 static void net_check_pair(const struct net_plan *plan, int32_t lanes, int32_t from, int32_t to)
 {
-    int32_t given[2][NET_RANKS_MAX], count[2] = {0, 0}, at[2] = {0, 0};
+    int32_t given[2][RANKS], count[2] = {0, 0}, at[2] = {0, 0};
     for (int32_t i = 0; i < lanes; i++) {
         const int32_t up = plan[from].order[NET_UP][i], down = plan[from].order[NET_DOWN][i];
         const struct net_view above = net_view(plan, from, up), below = net_view(plan, from, down);
@@ -211,7 +250,7 @@ static void net_check_pair(const struct net_plan *plan, int32_t lanes, int32_t f
 static void case_lanes(void **state)
 {
     (void)state;
-    for (int32_t n = 2; n <= NET_RANKS_MAX / (TESTS_DIVISOR > 1 ? 2 : 1); n += n < 16 ? 1 : 8)
+    for (int32_t n = 2; n <= RANKS / (TESTS_DIVISOR > 1 ? 2 : 1); n += n < 16 ? 1 : 8)
         for (int32_t places = 0; places <= n; places++) {
             if (places > 0 && n % places != 0)
                 continue;
@@ -223,7 +262,7 @@ static void case_lanes(void **state)
             for (int32_t from = 0; from < n; from++)
                 for (int32_t to = 0; to < n; to++)
                     net_check_pair(plan, n, from, to);
-            free(plan);
+            net_plans_close(plan, n);
         }
 }
 
@@ -239,14 +278,14 @@ static void case_drawings(void **state)
     struct net_plan *plan = net_plans(8, 8, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
         assert_int_equal(net_view(plan, tree[i].rank, 5).to, tree[i].to);
-    free(plan);
+    net_plans_close(plan, 8);
     for (int32_t places = 1; places <= 8; places += 7) {
         plan = net_plans(8, places, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
         for (int i = 0; i < 7; i++) {
             assert_int_equal(net_view(plan, ring[i], 5).to, ring[i + 1]);
             assert_int_equal(net_view(plan, (ring[i] + 7) % 8, 5).down[0], ring[i]);
         }
-        free(plan);
+        net_plans_close(plan, 8);
     }
     plan = net_plans(8, 2, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
@@ -255,7 +294,7 @@ static void case_drawings(void **state)
                 net_view(plan, 1, 5).down[0] == 3 && net_view(plan, 3, 5).down[0] == 2);
     assert_true(net_view(plan, 5, 5).down[1] == 4 && net_view(plan, 7, 5).down[1] == 6 &&
                 net_view(plan, 1, 5).down[1] == 0 && net_view(plan, 3, 5).down_count == 1);
-    free(plan);
+    net_plans_close(plan, 8);
 }
 
 /* Hosts are distinguished only where each has as many ranks, one after the other. */
@@ -311,8 +350,8 @@ static void *net_thread(void *context)
 static void net_run(int32_t n, const int32_t *host, enum tess_order order, net_body body,
                     void (*look)(struct fake_net *net))
 {
-    static struct net_job_of job[NET_RANKS_MAX];
-    pthread_t thread[NET_RANKS_MAX];
+    static struct net_job_of job[RANKS];
+    pthread_t thread[RANKS];
     struct fake_net *net = fake_net_open(n, host);
     net_running = body;
     for (int32_t r = 0; r < n; r++) {
@@ -359,7 +398,7 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
     static const size_t counts[] = {1, 7, 100, 4999};
     const int32_t n = job->n;
     const uint64_t rounds = n > 16 ? 1 : 2;
-    void *source[NET_RANKS_MAX];
+    void *source[RANKS];
     for (int32_t r = 0; r < n; r++)
         source[r] = malloc(ROOM * 8);
     unsigned char *expected = malloc(ROOM * 8), *target = malloc(ROOM * 8);
@@ -399,7 +438,7 @@ static void case_bits(void **state)
     (void)state;
     for (int32_t i = 2; i <= 20; i++) {
         const int32_t n = i <= 16 ? i : more[i - 17];
-        int32_t host[NET_RANKS_MAX];
+        int32_t host[RANKS];
         for (int32_t r = 0; r < n; r++)
             host[r] = i % 4 == 0 ? 0 : r / (i % 4 + 1);
         net_run(n, host, TESS_ORDER_CANONICAL, net_bits, NULL);
@@ -442,6 +481,31 @@ static int net_moves(struct tess_comm *comm, struct net_job_of *job)
     free(target);
     free(come);
     return 0;
+}
+
+/* A barrier, of more ranks than send each other notes: nobody leaves before all have come. */
+static _Atomic int32_t net_came;
+
+static int net_barrier(struct tess_comm *comm, struct net_job_of *job)
+{
+    for (int32_t k = 1; k <= 5; k++) {
+        net_came++;
+        NET_CHECK(tess_comm_barrier(comm) == TESS_OK);
+        NET_CHECK(net_came >= k * job->n);
+        NET_CHECK(comm->stats.sent_bytes == 0 && comm->stats.received_bytes == 0);
+        NET_CHECK(tess_comm_barrier(comm) == TESS_OK);
+    }
+    return 0;
+}
+
+static void case_barrier(void **state)
+{
+    static const int32_t host[NET_NOTE_ALL + 3] = {0};
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        net_came = 0;
+        net_run(NET_NOTE_ALL + 3, host, (enum tess_order)order, net_barrier, NULL);
+    }
 }
 
 static void case_moves(void **state)
@@ -631,7 +695,8 @@ int main(void)
         cmocka_unit_test(case_lanes),       cmocka_unit_test(case_drawings),
         cmocka_unit_test(case_shapes),      cmocka_unit_test(case_bits),
         cmocka_unit_test(case_moves),       cmocka_unit_test(case_links),
-        cmocka_unit_test(case_memory_kept),
+        cmocka_unit_test(case_memory_kept), cmocka_unit_test(case_rounds),
+        cmocka_unit_test(case_barrier),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -314,7 +314,7 @@ static int garbage_rank(struct tess_comm *comm, bool words)
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     if (comm->rank == 2) {
-        const int fd = words ? tcp->peer[0].fd[TCP_WORDS] : tcp->peer[0].fd[TCP_DATA];
+        const int fd = words ? tcp->peer[0]->fd[TCP_WORDS] : tcp->peer[0]->fd[TCP_DATA];
         WORLD_CHECK(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL) == sizeof(garbage));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
@@ -351,7 +351,7 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
         const struct tcp *tcp = (const struct tcp *)transport;
         if (comm->rank == 1)
-            WORLD_CHECK(send(tcp->peer[0].fd[TCP_WORDS], &forged[k], sizeof(*forged),
+            WORLD_CHECK(send(tcp->peer[0]->fd[TCP_WORDS], &forged[k], sizeof(*forged),
                              MSG_NOSIGNAL) == sizeof(*forged));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
         if (comm->rank == 0)
@@ -462,8 +462,8 @@ static int silence_rank(struct tess_comm *comm, struct tess_world *world, void *
     WORLD_OK(transport_open(comm, 10, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     int alive = 0, idle = 0, between = 0, count = 0, limit_ms = 0, delay = 0;
-    const int words = tcp->peer[1 - comm->rank].fd[TCP_WORDS],
-              data = tcp->peer[1 - comm->rank].fd[TCP_DATA];
+    const int words = tcp->peer[1 - comm->rank]->fd[TCP_WORDS],
+              data = tcp->peer[1 - comm->rank]->fd[TCP_DATA];
     socklen_t size = sizeof(alive);
     WORLD_CHECK(getsockopt(words, SOL_SOCKET, SO_KEEPALIVE, &alive, &size) == 0 && alive);
     WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &size) == 0);

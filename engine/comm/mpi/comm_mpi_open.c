@@ -8,8 +8,10 @@
  * their own connections).
  */
 #include "base/clock.h"
+#include "base/hash.h"
 #include "comm/boot/boot_find.h"
 #include "comm/mpi/comm_mpi_room.h"
+#include "comm/net/net_hosts.h"
 #include "tessera/check.h"
 #include "tessera/device.h"
 #include "tessera/version.h"
@@ -23,6 +25,9 @@
 #define OPEN_LOOK_NS  200000
 #define OPEN_DRAIN_S  5.0
 #define OPEN_NOTIFY_S 1.0 /* in which the ranks that are alive learn that this one failed */
+
+/* Bytes of a host's name that are gathered; longer ones are cut. */
+#define OPEN_NAME_BYTES 128
 
 static int open_count; /* transports of this process */
 
@@ -77,6 +82,22 @@ static bool open_wait(MPI_Request *request, MPI_Request *word, double limit_s, i
     return *error_out == MPI_SUCCESS && done;
 }
 
+static enum tess_status open_reserve(struct mpi_room *room, int count)
+{
+    const size_t n = (size_t)count;
+    room->host = calloc(n, sizeof(*room->host));
+    room->host_name = calloc(n, sizeof(*room->host_name));
+    room->notice = calloc(n, sizeof(*room->notice));
+    if (room->host == NULL || room->host_name == NULL || room->notice == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks over MPI", count);
+    room->head.rank_count = count;
+    for (size_t r = 0; r < n; r++) {
+        room->notice[r] = MPI_REQUEST_NULL;
+        room->host_name[r] = "?";
+    }
+    return TESS_OK;
+}
+
 /* The ranks as the boot numbers them, which need not be MPI's numbers. */
 static enum tess_status open_ranks(struct mpi_room *room, const struct tess_boot *boot)
 {
@@ -99,7 +120,7 @@ static enum tess_status open_ranks(struct mpi_room *room, const struct tess_boot
     if (error != MPI_SUCCESS)
         return tess__mpi_fail(room, error, "cannot make the group of all ranks", -1);
     MPI_Comm_rank(room->comm, &room->head.rank);
-    room->head.rank_count = count;
+    TESS_TRY(open_reserve(room, count));
     if (room->head.rank != rank)
         TESS_FAIL(TESS_ERR_INTERNAL, "rank %d came out as rank %d: two ranks have one number", rank,
                   (int)room->head.rank);
@@ -117,32 +138,69 @@ static enum tess_status open_tags(void)
     return TESS_OK;
 }
 
-static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
+/* Hosts by their names, which are kept once each. */
+static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[OPEN_NAME_BYTES],
+                                          uint64_t *key, int32_t *first)
 {
     const int32_t count = room->head.rank_count;
+    int32_t hosts = 0;
+    for (int32_t r = 0; r < count; r++) {
+        all[r][OPEN_NAME_BYTES - 1] = '\0';
+        key[r] = tess_hash_bytes(all[r], strlen(all[r]));
+    }
+    TESS_TRY(tess__net_firsts(count, key, first));
+    for (int32_t r = 0; r < count; r++)
+        room->host[r] = first[r] == r ? hosts++ : room->host[first[r]];
+    room->names = malloc((size_t)hosts * OPEN_NAME_BYTES);
+    if (room->names == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d hosts", (int)hosts);
+    for (int32_t r = 0; r < count; r++) {
+        char *name = room->names + (size_t)room->host[r] * OPEN_NAME_BYTES;
+        if (first[r] == r)
+            memcpy(name, all[r], OPEN_NAME_BYTES);
+        room->host_name[r] = name;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
+                                          char (*all)[OPEN_NAME_BYTES])
+{
+    char *own = all[room->head.rank];
     int error;
     MPI_Request request;
-    for (int32_t r = 0; r < count; r++)
-        room->host_name[r] = room->name[r];
-    char *own = room->name[room->head.rank];
-    if (gethostname(own, sizeof(room->name[0]) - 1) != 0)
-        snprintf(own, sizeof(room->name[0]), "?");
-    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, room->name, (int)sizeof(room->name[0]),
-                           MPI_CHAR, room->comm, &request);
+    if (gethostname(own, OPEN_NAME_BYTES - 1) != 0)
+        snprintf(own, OPEN_NAME_BYTES, "?");
+    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, all, OPEN_NAME_BYTES, MPI_CHAR, room->comm,
+                           &request);
     if (error == MPI_SUCCESS && !open_wait(&request, NULL, limit_s, &error) && error == MPI_SUCCESS)
         TESS_FAIL(TESS_ERR_TIMEOUT, "the ranks have not all met by MPI in time");
     if (error != MPI_SUCCESS)
         return tess__mpi_fail(room, error, "cannot gather the names of the hosts", -1);
-    int32_t hosts = 0;
-    for (int32_t r = 0; r < count; r++) {
-        int32_t same = 0;
-        while (strcmp(room->name[same], room->name[r]) != 0)
-            same++;
-        room->host[r] = same < r ? room->host[same] : hosts++;
-    }
+    return TESS_OK;
+}
+
+static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
+{
+    const size_t count = (size_t)room->head.rank_count;
+    char(*all)[OPEN_NAME_BYTES] = calloc(count, sizeof(*all));
+    uint64_t *key = calloc(count, sizeof(*key));
+    int32_t *first = calloc(count, sizeof(*first));
+    enum tess_status status = TESS_OK;
+    if (all == NULL || key == NULL || first == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the names of %zu hosts", count);
+    if (status == TESS_OK)
+        status = open_gather_hosts(room, limit_s, all);
+    if (status == TESS_OK)
+        status = open_number_hosts(room, all, key, first);
+    /* After its time limit MPI may still write the names. */
+    if (status == TESS_OK)
+        free(all);
+    free(key);
+    free(first);
     room->head.host = room->host;
     room->head.host_name = room->host_name;
-    return TESS_OK;
+    return status;
 }
 
 static enum tess_status open_room(struct mpi_room *room, const struct tess_boot *boot,
@@ -231,6 +289,10 @@ static void close_transport(struct tess_transport *transport)
     for (int s = 0; s < TESS_TRANSPORT_REQUESTS; s++)
         free(room->slot[s].staged);
     pthread_mutex_destroy(&room->lock);
+    free(room->host);
+    free(room->host_name);
+    free(room->names);
+    free(room->notice);
     free(room->group);
     free(room);
 }
@@ -260,8 +322,6 @@ static enum tess_status open_transport(const struct tess_boot *boot, double time
     room->timeout_s = timeout_s;
     room->thread = pthread_self();
     room->request[0] = MPI_REQUEST_NULL;
-    for (int32_t r = 0; r < NET_RANKS_MAX; r++)
-        room->notice[r] = MPI_REQUEST_NULL;
     pthread_mutex_init(&room->lock, NULL);
     for (uint32_t s = 0; s < TESS_TRANSPORT_REQUESTS; s++)
         room->free_slot[room->free_count++] = TESS_TRANSPORT_REQUESTS - 1 - s;

@@ -38,11 +38,11 @@ enum mpi_room_abort { MPI_ROOM_GOES_ON, MPI_ROOM_TO_NOTIFY, MPI_ROOM_ABORTED };
 
 struct mpi_room {
     struct tess_transport head;
-    MPI_Comm comm;    /* ranks numbered as ours */
-    MPI_Comm control; /* the same for words */
-    int32_t host[NET_RANKS_MAX];
-    const char *host_name[NET_RANKS_MAX];
-    char name[NET_RANKS_MAX][MPI_MAX_PROCESSOR_NAME];
+    MPI_Comm comm;          /* ranks numbered as ours */
+    MPI_Comm control;       /* the same for words */
+    int32_t *host;          /* [head.rank_count] */
+    const char **host_name; /* [head.rank_count] */
+    char *names;            /* of the hosts, one after the other */
     double timeout_s;
     pthread_t thread; /* that opened it, and alone may call MPI */
 
@@ -61,9 +61,9 @@ struct mpi_room {
     pthread_mutex_t lock;          /* of `word` */
     struct mpi_room_word word;     /* why the ranks stop */
     _Atomic int aborted;           /* enum mpi_room_abort */
-    MPI_Request notice[NET_RANKS_MAX];
-    bool broken;      /* an error of MPI, after which nothing is finalised */
-    char reason[640]; /* head.reason */
+    MPI_Request *notice;           /* [head.rank_count] */
+    bool broken;                   /* an error of MPI, after which nothing is finalised */
+    char reason[640];              /* head.reason */
 
     MPI_Comm *group; /* of the native collectives; MPI_COMM_NULL: free */
     int32_t group_count;

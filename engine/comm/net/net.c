@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define NET_SPREAD_MAX 512 /* ranks: more take too long to count, for a line of the log */
+
 static struct net_group *net_of(struct tess_comm *comm)
 {
     return (struct net_group *)comm;
@@ -147,12 +149,12 @@ static void net_group_free(struct net_group *group)
 {
     while (!LIST_EMPTY(&group->blocks))
         net_block_free(LIST_FIRST(&group->blocks));
-    for (int32_t r = 0; r < group->comm.rank_count; r++) {
-        free(group->send[r]);
-        free(group->receive[r]);
+    for (struct net_pair *pair; (pair = SLIST_FIRST(&group->pairs)) != NULL;) {
+        SLIST_REMOVE_HEAD(&group->pairs, link);
+        free(pair);
     }
-    for (int k = 0; k < NET_ROWS; k++)
-        free(group->row[k].scratch);
+    tess__net_jobs_close(group);
+    free(group->block);
     free(group);
 }
 
@@ -204,7 +206,7 @@ static void net_log_spread(const struct net_group *group, const int32_t *host)
 {
     const int32_t n = group->comm.rank_count;
 
-    if (group->comm.order != TESS_ORDER_CANONICAL || group->comm.rank != 0)
+    if (group->comm.order != TESS_ORDER_CANONICAL || group->comm.rank != 0 || n > NET_SPREAD_MAX)
         return;
     const struct net_spread spread = tess__net_spread(n, host);
     if (spread.astray < 0)
@@ -218,13 +220,45 @@ static void net_log_spread(const struct net_group *group, const int32_t *host)
              group->rank->transport->host_name[astray], (int)astray);
 }
 
+/* What there is for each rank. */
+static enum tess_status net_group_reserve(struct net_group *group)
+{
+    const size_t n = (size_t)group->comm.rank_count;
+    char *block =
+        calloc(n, 2 * sizeof(*group->send) + sizeof(*group->turns) + sizeof(*group->member));
+
+    if (block == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %zu ranks", n);
+    group->block = block;
+    group->send = (struct net_pair **)block;
+    group->receive = group->send + n;
+    group->turns = (struct net_turns *)(group->receive + n);
+    group->member = (int32_t *)(group->turns + n);
+    return tess__net_jobs_open(group);
+}
+
+/* Hosts of the members, for messages and schedules. */
+static enum tess_status net_group_shape(struct net_group *group)
+{
+    const int32_t n = group->comm.rank_count;
+    int32_t *host = malloc((size_t)n * sizeof(*host));
+
+    if (host == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %d ranks", (int)n);
+    for (int32_t r = 0; r < n; r++)
+        host[r] = group->rank->transport->host[group->member[r]];
+    group->shape = tess__net_shape(group->comm.rank, n, host);
+    net_log_spread(group, host);
+    free(host);
+    return TESS_OK;
+}
+
 /* A group over `member` [rank_count], which is this rank at `index`. */
 static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_t index,
                                        const int32_t *member, int32_t rank_count,
                                        enum tess_order order, struct net_group **group_out)
 {
     struct net_group *group = calloc(1, sizeof(*group));
-    int32_t host[NET_RANKS_MAX];
 
     if (group == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a communicator of %d ranks", (int)rank_count);
@@ -233,20 +267,40 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
     group->rank = rank;
     group->id = id;
     group->native = -1;
-    for (int32_t r = 0; r < rank_count; r++) {
-        group->member[r] = member[r];
-        host[r] = rank->transport->host[member[r]];
+    enum tess_status status = net_group_reserve(group);
+    if (status == TESS_OK) {
+        memcpy(group->member, member, (size_t)rank_count * sizeof(*member));
+        status = net_group_shape(group);
+    }
+    if (status != TESS_OK) {
+        net_group_free(group);
+        return status;
     }
     tess__net_wait_open(group);
-    group->shape = tess__net_shape(index, rank_count, host);
-    net_log_spread(group, host);
     for (int s = 0; s < NET_AHEAD; s++)
-        for (int32_t r = 0; r < NET_RANKS_MAX; r++)
-            group->slot[s].send[r] = group->slot[s].recv[r] = NET_NO_REQUEST;
+        for (int d = 0; d < NET_NOTE_ALL; d++)
+            group->slot[s].send[d] = group->slot[s].recv[d] = NET_NO_REQUEST;
     rank->used[id / 64] |= UINT64_C(1) << id % 64;
     LIST_INSERT_HEAD(&rank->groups, group, link);
     *group_out = group;
     return TESS_OK;
+}
+
+/* The group of all ranks. */
+static enum tess_status net_open_all(struct net_rank *rank, enum tess_order order,
+                                     struct net_group **group_out)
+{
+    const int32_t n = rank->transport->rank_count;
+    int32_t *all = malloc((size_t)n * sizeof(*all));
+
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %d ranks", (int)n);
+    for (int32_t r = 0; r < n; r++)
+        all[r] = r;
+    const enum tess_status status =
+        net_group_open(rank, 0, rank->transport->rank, all, n, order, group_out);
+    free(all);
+    return status;
 }
 
 enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
@@ -255,7 +309,6 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
 {
     const int32_t rank_count = transport->rank_count;
     struct net_rank *rank = rank_count <= NET_RANKS_MAX ? calloc(1, sizeof(*rank)) : NULL;
-    int32_t all[NET_RANKS_MAX];
     struct net_group *group;
 
     if (rank == NULL) {
@@ -266,10 +319,7 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                   name, NET_RANKS_MAX);
     }
     *rank = (struct net_rank){.transport = transport, .world = world, .timeout_s = timeout_s};
-    for (int32_t r = 0; r < rank_count; r++)
-        all[r] = r;
-    const enum tess_status status =
-        net_group_open(rank, 0, transport->rank, all, rank_count, order, &group);
+    const enum tess_status status = net_open_all(rank, order, &group);
     if (status != TESS_OK) {
         net_rank_close(rank);
         return status;
@@ -293,40 +343,46 @@ struct net_member {
  * rank is in two of them. NET_GROUPS: there is none. */
 static int32_t net_free_id(const struct net_member *info, int32_t rank_count)
 {
+    uint64_t used[NET_GROUPS / 64] = {0};
     int32_t id = 0;
 
-    for (int32_t r = 0; r < rank_count && id < NET_GROUPS;) {
-        const bool used = (info[r].used[id / 64] >> id % 64 & 1) != 0;
-        id += used ? 1 : 0;
-        r = used ? 0 : r + 1;
-    }
+    for (int32_t r = 0; r < rank_count; r++)
+        for (int w = 0; w < NET_GROUPS / 64; w++)
+            used[w] |= info[r].used[w];
+    while (id < NET_GROUPS && (used[id / 64] >> id % 64 & 1) != 0)
+        id++;
     return id;
 }
 
-static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t key,
-                                  struct tess_comm **child_out)
-{
-    struct net_group *parent = net_of(comm), *group;
-    struct net_member own = {.split = {color, key}}, info[NET_RANKS_MAX];
-    struct tess__split split[NET_RANKS_MAX];
-    int32_t order[NET_RANKS_MAX], member[NET_RANKS_MAX], index = 0;
+/* What ranks exchange for a split, and the members of this rank's part. */
+struct net_parting {
+    struct net_member *info;   /* [rank_count] */
+    struct tess__split *split; /* [rank_count] */
+    int32_t *order, *member;   /* [rank_count] */
+};
 
-    memcpy(own.used, parent->rank->used, sizeof(own.used));
-    TESS_TRY(tess__call_exchange(comm, &own, sizeof(own), info));
+static enum tess_status net_split_into(struct net_group *parent, const struct net_parting *parting,
+                                       struct tess_comm **child_out)
+{
+    struct tess_comm *comm = &parent->comm;
+    struct net_group *group;
+    int32_t index = 0;
+
     for (int32_t r = 0; r < comm->rank_count; r++)
-        split[r] = info[r].split;
-    const int32_t n = tess__split_members(split, comm->rank_count, comm->rank, order, &index);
+        parting->split[r] = parting->info[r].split;
+    const int32_t n =
+        tess__split_members(parting->split, comm->rank_count, comm->rank, parting->order, &index);
     for (int32_t i = 0; i < n; i++)
-        member[i] = parent->member[order[i]];
+        parting->member[i] = parent->member[parting->order[i]];
     if (n == 1)
         return tess_comm_self_open(comm->order, child_out);
-    const int32_t id = net_free_id(info, comm->rank_count);
+    const int32_t id = net_free_id(parting->info, comm->rank_count);
     if (id == NET_GROUPS)
         TESS_FAIL(TESS_ERR_COMM,
                   "no room for another group: %d may be open at a time; use a mesh with fewer "
                   "ranks along its longest axes, or leave --debug out",
                   NET_GROUPS);
-    TESS_TRY(net_group_open(parent->rank, id, index, member, n, comm->order, &group));
+    TESS_TRY(net_group_open(parent->rank, id, index, parting->member, n, comm->order, &group));
     const enum tess_status status = parent->native >= 0 ? tess__net_native_open(group) : TESS_OK;
     if (status != TESS_OK) {
         net_close(&group->comm);
@@ -334,6 +390,35 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
     }
     *child_out = &group->comm;
     return TESS_OK;
+}
+
+static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                  struct tess_comm **child_out)
+{
+    struct net_group *parent = net_of(comm);
+    struct net_member own = {.split = {color, key}};
+    const size_t n = (size_t)comm->rank_count;
+    const struct net_parting parting = {
+        .info = malloc(n * sizeof(*parting.info)),
+        .split = malloc(n * sizeof(*parting.split)),
+        .order = malloc(n * sizeof(*parting.order)),
+        .member = malloc(n * sizeof(*parting.member)),
+    };
+    enum tess_status status = TESS_OK;
+
+    memcpy(own.used, parent->rank->used, sizeof(own.used));
+    if (parting.info == NULL || parting.split == NULL || parting.order == NULL ||
+        parting.member == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory to split %zu ranks", n);
+    if (status == TESS_OK)
+        status = tess__call_exchange(comm, &own, sizeof(own), parting.info);
+    if (status == TESS_OK)
+        status = net_split_into(parent, &parting, child_out);
+    free(parting.info);
+    free(parting.split);
+    free(parting.order);
+    free(parting.member);
+    return status;
 }
 
 enum tess_status tess_comm_net_native(struct tess_comm *comm)

@@ -1,10 +1,10 @@
 /*
  * The inside of the communicator over a transport; for the files net*.c alone.
  *
- * Each call begins with a note of what it is, sent to the others: to all of them where they are few
- * or the call's data fit into the note, else to the next one. Notes are compared, so that a rank
- * that calls something else is found; small calls are run from the notes alone. Tags of all other
- * messages hold a hash of the call: what belongs to different calls never meets.
+ * Each call begins with a note of what it is, sent to all others where they are few, else to the
+ * next one. Notes are compared, so that a rank that calls something else is found; small calls of
+ * few ranks are run from the notes alone. Tags of all other messages hold a hash of the call: what
+ * belongs to different calls never meets.
  */
 #ifndef TESSERA_COMM_NET_NET_GROUP_H
 #define TESSERA_COMM_NET_NET_GROUP_H
@@ -18,13 +18,14 @@
 
 #define NET_RING        256  /* collectives that may be outstanding in a group */
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
-#define NET_NOTE_ALL    16   /* ranks up to which notes of large calls go to all */
+#define NET_NOTE_ALL    16   /* ranks up to which notes go to all */
 #define NET_INLINE      176u /* source bytes that fit into a note */
 #define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
-#define NET_GROUPS      512   /* that a rank may have open at a time */
+#define NET_GROUPS      512                           /* that a rank may have open at a time */
+#define NET_REQUESTS    (TESS_TRANSPORT_REQUESTS / 2) /* up to which further rows begin */
 #define NET_PAIR_RING   32    /* messages that may be outstanding from one rank to another */
 #define NET_EAGER       4096u /* bytes up to which a message is copied when it is sent */
 
@@ -40,11 +41,11 @@ struct net_note {
 
 _Static_assert(sizeof(struct net_note) == 256, "what goes over the wire has no holes");
 
-/* The notes of one call. */
+/* The notes of one call; [d]: to the rank d + 1 behind this one, from the one d + 1 before it. */
 struct net_slot {
     struct net_note out;
-    struct net_note in[NET_RANKS_MAX];
-    uint32_t send[NET_RANKS_MAX], recv[NET_RANKS_MAX];
+    struct net_note in[NET_NOTE_ALL];
+    uint32_t send[NET_NOTE_ALL], recv[NET_NOTE_ALL];
     int32_t missing; /* notes that have not come */
     bool compared;
 };
@@ -58,14 +59,21 @@ struct net_job {
     int32_t step;        /* moves that have been made; a send ends later */
     bool wide;           /* value is f32 of a 16-bit type */
     bool over;
-    uint32_t request[NET_MOVES_MAX];
-    uint64_t turn[NET_MOVES_MAX]; /* of a send: how many of its kind go to its peer before it */
+    uint32_t *request; /* [lane->move_count] of the row's */
+    uint32_t *turn;    /* of a send: how many of its kind go to its peer before it */
 };
 
 struct net_row {
-    struct net_job job[2 * NET_RANKS_MAX]; /* in the order of lanes */
+    struct net_job *job;      /* [plan.lane_room] in the order of lanes */
+    uint32_t *request, *turn; /* [plan.move_room] */
     char *scratch;
     int32_t left; /* jobs that are not over */
+};
+
+/* Of the call that is run, with one peer; [2]: by kind. */
+struct net_turns {
+    uint32_t given[2], taken[2]; /* sends that have a turn, that have begun */
+    uint32_t sends, receives;    /* under way */
 };
 
 /* Sends to one peer, or receives, in order. */
@@ -78,6 +86,9 @@ struct net_message {
 };
 
 struct net_pair {
+    SLIST_ENTRY(net_pair) link;
+    bool send;
+    int32_t peer;
     uint64_t posted, completed, finished; /* finished: its place may be used again */
     struct net_message message[NET_PAIR_RING];
     char copy[]; /* of sends: [NET_PAIR_RING][NET_EAGER] */
@@ -89,14 +100,16 @@ struct net_block {
     size_t bytes;
 };
 
-/* Large; its pages are taken from the system as they are first used. */
 struct net_group {
     struct tess_comm comm;
     struct tess__waiting waiting;
     struct net_rank *rank;
     LIST_ENTRY(net_group) link;
     int32_t id;
-    int32_t member[NET_RANKS_MAX]; /* rank of the transport */
+    void *block;                       /* of these, [comm.rank_count] each: */
+    struct net_pair **send, **receive; /* NULL: none yet */
+    struct net_turns *turns;
+    int32_t *member; /* rank of the transport */
     struct net_shape shape;
     LIST_HEAD(net_blocks, net_block) blocks;
 
@@ -108,12 +121,15 @@ struct net_group {
 
     /* The one that is run. */
     bool started;
+    struct tess_comm_call run; /* what is sent of it: net_run.c */
     struct net_plan plan;
+    int32_t round; /* of the plan's */
     struct net_row row[NET_ROWS];
-    size_t row_count, row_next, row_done, chunk;               /* chunk: elements */
-    size_t scratch_bytes;                                      /* of each row */
-    uint64_t given[2][NET_RANKS_MAX], taken[2][NET_RANKS_MAX]; /* turns at each peer, by kind */
+    size_t row_count, row_next, row_done, chunk; /* chunk: elements */
+    size_t scratch_bytes;                        /* of each row */
+    uint32_t receives;                           /* under way, with all peers */
     uint32_t hash;
+    unsigned char nothing; /* what a barrier of many ranks adds up */
 
     /* The transport's own collectives: its number of this group, -1: they are not used; is the one
      * that is run one of them, and its request. */
@@ -121,8 +137,8 @@ struct net_group {
     bool native_runs;
     uint32_t native_request;
 
-    struct net_pair *send[NET_RANKS_MAX], *receive[NET_RANKS_MAX]; /* NULL: none yet */
-    int32_t message_count;                                         /* not finished */
+    SLIST_HEAD(net_pairs, net_pair) pairs;
+    int32_t message_count; /* not finished */
 };
 
 /* State of one rank; shared by its groups, touched by its thread only. */
@@ -133,6 +149,7 @@ struct net_rank {
     LIST_HEAD(net_groups, net_group) groups;
     struct net_groups grave; /* closed while something was under way in their memory */
     uint64_t used[NET_GROUPS / 64];
+    int32_t requests;        /* of the transport, under way */
     enum tess_status status; /* of the failure that ended all, or OK */
 };
 
@@ -150,14 +167,15 @@ enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out);
 /* As struct tess__waiting has it. */
 bool tess__net_is_missing(void *group, uint64_t number, int32_t peer, bool *called_out);
 
-/* net_job.c: the large ones, chunk by chunk. */
-enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess_comm_call *call);
+/* net_job.c: the large ones, chunk by chunk: group->run. */
+enum tess_status tess__net_jobs_open(struct net_group *group);
+void tess__net_jobs_close(struct net_group *group);
+enum tess_status tess__net_jobs_start(struct net_group *group);
 /* Begin what can be begun; asks the network for nothing, so that no call ends in it. */
-enum tess_status tess__net_jobs_begin(struct net_group *group, const struct tess_comm_call *call);
-enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_comm_call *call,
-                                    bool *moved_out, bool *done_out);
+enum tess_status tess__net_jobs_begin(struct net_group *group);
+enum tess_status tess__net_jobs_run(struct net_group *group, bool *moved_out, bool *done_out);
 /* Does the rank wait for what the peer sends, or, when all has come, for the peer to take what is
- * sent to it? */
+ * sent to it? Of peers of earlier calls nothing is under way. */
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer);
 
 /* The transport's own collectives: open them for a group; close them where they are open. */

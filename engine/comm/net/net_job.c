@@ -46,7 +46,6 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
     bytes = bytes < NET_CHUNK_MOST ? bytes : NET_CHUNK_MOST;
     group->chunk = bytes / size;
     group->row_count = (longest + group->chunk - 1) / group->chunk;
-    group->row_next = group->row_done = 0;
 }
 
 /* Memory for rows, kept for later calls. */
@@ -69,14 +68,49 @@ static enum tess_status job_reserve(struct net_group *group, const struct tess_c
     return TESS_OK;
 }
 
-enum tess_status tess__net_jobs_start(struct net_group *group, const struct tess_comm_call *call)
+enum tess_status tess__net_jobs_open(struct net_group *group)
 {
-    tess__net_plan(&group->shape, call, &group->plan);
-    job_cut(group, call);
-    TESS_TRY(job_reserve(group, call));
-    memset(group->given, 0, sizeof(group->given));
-    memset(group->taken, 0, sizeof(group->taken));
+    TESS_TRY(tess__net_plan_open(group->comm.rank_count, &group->plan));
+    for (int k = 0; k < NET_ROWS; k++) {
+        struct net_row *row = &group->row[k];
+        row->job = calloc((size_t)group->plan.lane_room, sizeof(*row->job));
+        row->request = calloc((size_t)group->plan.move_room, sizeof(*row->request));
+        row->turn = calloc((size_t)group->plan.move_room, sizeof(*row->turn));
+        if (row->job == NULL || row->request == NULL || row->turn == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %d ranks",
+                      (int)group->comm.rank_count);
+    }
     return TESS_OK;
+}
+
+void tess__net_jobs_close(struct net_group *group)
+{
+    for (int k = 0; k < NET_ROWS; k++) {
+        free(group->row[k].job);
+        free(group->row[k].request);
+        free(group->row[k].turn);
+        free(group->row[k].scratch);
+    }
+    tess__net_plan_close(&group->plan);
+}
+
+/* All rows of one round of the plan. */
+static enum tess_status job_round(struct net_group *group, int32_t round)
+{
+    const struct tess_comm_call *call = &group->run;
+
+    group->round = round;
+    tess__net_plan(&group->shape, call, round, &group->plan);
+    job_cut(group, call);
+    group->row_next = group->row_done = 0;
+    for (int32_t k = 0; k < group->plan.move_count; k++)
+        group->turns[group->plan.move[k].peer] = (struct net_turns){.sends = 0};
+    return job_reserve(group, call);
+}
+
+enum tess_status tess__net_jobs_start(struct net_group *group)
+{
+    return job_round(group, 0);
 }
 
 /* ---- a row begins ---------------------------------------------------------------------------- */
@@ -117,12 +151,16 @@ static enum tess_status job_begin(struct net_group *group, const struct tess_com
         const struct net_move *move = &job->lane->move[k];
         if (move->kind != kind)
             continue;
-        if (move->sends)
-            job->turn[k] = group->given[kind][move->peer]++;
-        else
-            TESS_TRY(tess__net_begin(
-                group, false, move->peer, tess__net_tag(group, kind, group->hash),
-                job_place(group, call, job, k), job_comes(call, job, k), &job->request[k]));
+        struct net_turns *turns = &group->turns[move->peer];
+        if (move->sends) {
+            job->turn[k] = turns->given[kind]++;
+            continue;
+        }
+        TESS_TRY(tess__net_begin(group, false, move->peer, tess__net_tag(group, kind, group->hash),
+                                 job_place(group, call, job, k), job_comes(call, job, k),
+                                 &job->request[k]));
+        turns->receives++;
+        group->receives++;
     }
     return TESS_OK;
 }
@@ -139,12 +177,15 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
         const struct net_lane *lane = &plan->lane[l];
         const size_t left = lane->length > begin ? lane->length - begin : 0;
         struct net_job *job = &row->job[l];
+        const ptrdiff_t first = lane->move - plan->move;
         *job = (struct net_job){.lane = lane,
                                 .begin = begin,
                                 .count = left < group->chunk ? left : group->chunk,
                                 .scratch = scratch,
-                                .over = left == 0};
-        for (int32_t k = 0; k < NET_MOVES_MAX; k++)
+                                .over = left == 0,
+                                .request = row->request + first,
+                                .turn = row->turn + first};
+        for (int32_t k = 0; k < lane->move_count; k++)
             job->request[k] = NET_NO_REQUEST;
         job->value = job_at(call->source, lane->source_at, job, size);
         if (lane->adds > 0)
@@ -161,6 +202,12 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
 
 /* ---- a job goes on --------------------------------------------------------------------------- */
 
+/* What a barrier adds up is not the user's. */
+static bool job_counts(const struct net_group *group)
+{
+    return group->run.source != &group->nothing;
+}
+
 /* What move `k` has brought: the whole, or a part that is added. The owner's last sum is the whole.
  */
 static void job_take(struct net_group *group, const struct tess_comm_call *call,
@@ -170,7 +217,7 @@ static void job_take(struct net_group *group, const struct tess_comm_call *call,
     const struct net_move *move = &lane->move[k];
     const char *comes = job_place(group, call, job, k);
 
-    group->comm.stats.received_bytes += job_comes(call, job, k);
+    group->comm.stats.received_bytes += job_counts(group) ? job_comes(call, job, k) : 0;
     if (move->kind == NET_DOWN) {
         job->value = comes;
         job->wide = false;
@@ -190,28 +237,47 @@ static void job_take(struct net_group *group, const struct tess_comm_call *call,
     job->wide = half && !whole;
 }
 
+/* Is nothing of move `k` under way? */
+static enum tess_status job_done(struct net_group *group, struct net_job *job, int32_t k,
+                                 bool *done_out)
+{
+    const struct net_move *move = &job->lane->move[k];
+    struct net_turns *turns = &group->turns[move->peer];
+
+    *done_out = true;
+    if (job->request[k] == NET_NO_REQUEST)
+        return TESS_OK;
+    TESS_TRY(tess__net_done(group, &job->request[k], done_out));
+    const uint32_t one = *done_out ? 1 : 0;
+    turns->sends -= move->sends ? one : 0;
+    turns->receives -= move->sends ? 0 : one;
+    group->receives -= move->sends ? 0 : one;
+    return TESS_OK;
+}
+
 /* Make move `k`, if what it takes has come, or if it is its turn to send. */
 static enum tess_status job_move(struct net_group *group, const struct tess_comm_call *call,
                                  struct net_job *job, int32_t k, bool *made_out)
 {
     const struct net_move *move = &job->lane->move[k];
-    uint64_t *turn = &group->taken[move->kind][move->peer];
+    struct net_turns *turns = &group->turns[move->peer];
 
     if (!move->sends) {
-        TESS_TRY(tess__net_done(group, &job->request[k], made_out));
+        TESS_TRY(job_done(group, job, k, made_out));
         if (*made_out)
             job_take(group, call, job, k);
         return TESS_OK;
     }
-    *made_out = *turn == job->turn[k];
+    *made_out = turns->taken[move->kind] == job->turn[k];
     if (!*made_out)
         return TESS_OK;
     const size_t bytes = job->count * job_size(call, job->wide);
     TESS_TRY(tess__net_begin(group, true, move->peer,
                              tess__net_tag(group, (enum net_kind)move->kind, group->hash),
                              job->value, bytes, &job->request[k]));
-    group->comm.stats.sent_bytes += bytes;
-    (*turn)++;
+    group->comm.stats.sent_bytes += job_counts(group) ? bytes : 0;
+    turns->taken[move->kind]++;
+    turns->sends++;
     return TESS_OK;
 }
 
@@ -232,16 +298,27 @@ static enum tess_status job_run(struct net_group *group, const struct tess_comm_
     if (!ask)
         return TESS_OK;
     for (int32_t k = 0; k < lane->move_count && done; k++)
-        TESS_TRY(tess__net_done(group, &job->request[k], &done));
+        TESS_TRY(job_done(group, job, k, &done));
     job->over = done;
     *moved_out = *moved_out || done;
     return TESS_OK;
 }
 
+/* May the next row begin? One is always under way, more where the transport has requests left for
+ * the rank's other groups: a row that begins later on one rank than on others keeps none of them.
+ */
+static bool job_has_room(const struct net_group *group)
+{
+    const size_t rows = group->row_next - group->row_done;
+
+    return group->row_next < group->row_count && rows < NET_ROWS &&
+           (rows == 0 || group->rank->requests + group->plan.move_count < NET_REQUESTS);
+}
+
 static enum tess_status job_run_rows(struct net_group *group, const struct tess_comm_call *call,
                                      bool ask, bool *moved_out)
 {
-    while (group->row_next < group->row_count && group->row_next - group->row_done < NET_ROWS) {
+    while (job_has_room(group)) {
         TESS_TRY(job_begin_row(group, call));
         *moved_out = true;
     }
@@ -258,44 +335,34 @@ static enum tess_status job_run_rows(struct net_group *group, const struct tess_
     return TESS_OK;
 }
 
-enum tess_status tess__net_jobs_begin(struct net_group *group, const struct tess_comm_call *call)
+enum tess_status tess__net_jobs_begin(struct net_group *group)
 {
     bool moved = false;
 
-    return job_run_rows(group, call, false, &moved);
+    return job_run_rows(group, &group->run, false, &moved);
 }
 
-enum tess_status tess__net_jobs_run(struct net_group *group, const struct tess_comm_call *call,
-                                    bool *moved_out, bool *done_out)
+enum tess_status tess__net_jobs_run(struct net_group *group, bool *moved_out, bool *done_out)
 {
-    TESS_TRY(job_run_rows(group, call, true, moved_out));
+    TESS_TRY(job_run_rows(group, &group->run, true, moved_out));
     while (group->row_done < group->row_next && group->row[group->row_done % NET_ROWS].left == 0) {
         group->row_done++;
         *moved_out = true;
     }
-    *done_out = group->row_done == group->row_count;
-    return TESS_OK;
-}
-
-/* Is a send, or a receive, with the peer under way? -1: with any. */
-static bool jobs_wait(const struct net_group *group, bool sends, int32_t peer)
-{
-    for (size_t r = group->row_done; r < group->row_next; r++) {
-        const struct net_row *row = &group->row[r % NET_ROWS];
-        for (int32_t l = 0; l < group->plan.lane_count; l++) {
-            const struct net_job *job = &row->job[l];
-            for (int32_t k = 0; k < job->lane->move_count; k++)
-                if (job->lane->move[k].sends == sends && job->request[k] != NET_NO_REQUEST &&
-                    (peer < 0 || job->lane->move[k].peer == peer))
-                    return true;
-        }
+    *done_out = false;
+    if (group->row_done < group->row_count)
+        return TESS_OK;
+    if (group->round + 1 < group->plan.round_count) {
+        *moved_out = true;
+        return job_round(group, group->round + 1);
     }
-    return false;
+    *done_out = true;
+    return TESS_OK;
 }
 
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
 {
-    const bool sends = !jobs_wait(group, false, -1);
+    const struct net_turns *turns = &group->turns[peer];
 
-    return jobs_wait(group, sends, peer);
+    return group->receives > 0 ? turns->receives > 0 : turns->sends > 0;
 }

@@ -80,6 +80,7 @@ enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t pee
         send ? transport->ops->send(transport, to, tag, data, bytes, request)
              : transport->ops->recv(transport, to, tag, (void *)data, bytes, request);
 
+    group->rank->requests += status == TESS_OK ? 1 : 0;
     return tess__net_lost(group->rank, status);
 }
 
@@ -93,8 +94,10 @@ enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool
     const enum tess_status status = transport->ops->test(transport, *request, done_out);
     if (status != TESS_OK)
         return tess__net_lost(group->rank, status);
-    if (*done_out)
+    if (*done_out) {
         *request = NET_NO_REQUEST;
+        group->rank->requests--;
+    }
     return TESS_OK;
 }
 

@@ -43,10 +43,15 @@ static enum tess_status message_open(struct net_group *group, bool send, int32_t
 {
     struct net_pair **pair = send ? &group->send[peer] : &group->receive[peer];
 
-    if (*pair == NULL)
-        *pair = calloc(1, sizeof(**pair) + (send ? NET_PAIR_RING * (size_t)NET_EAGER : 0));
+    *pair_out = *pair;
+    if (*pair != NULL)
+        return TESS_OK;
+    *pair = calloc(1, sizeof(**pair) + (send ? NET_PAIR_RING * (size_t)NET_EAGER : 0));
     if (*pair == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)group->member[peer]);
+    (*pair)->send = send;
+    (*pair)->peer = peer;
+    SLIST_INSERT_HEAD(&group->pairs, *pair, link);
     *pair_out = *pair;
     return TESS_OK;
 }
@@ -132,12 +137,13 @@ static void message_complete(struct net_group *group, bool send, int32_t peer,
     tess_comm_completed(&group->comm, message_ticket(send, peer, pair->completed++));
 }
 
-static enum tess_status message_run_pair(struct net_group *group, bool send, int32_t peer,
+static enum tess_status message_run_pair(struct net_group *group, struct net_pair *pair,
                                          bool *moved_out)
 {
-    struct net_pair *pair = message_pair(group, send, peer);
+    const bool send = pair->send;
+    const int32_t peer = pair->peer;
 
-    while (pair != NULL && pair->finished < pair->posted) {
+    while (pair->finished < pair->posted) {
         struct net_message *message = &pair->message[pair->finished % NET_PAIR_RING];
         bool done;
         TESS_TRY(message_step(group, send, peer, message, &done));
@@ -153,7 +159,7 @@ static enum tess_status message_run_pair(struct net_group *group, bool send, int
         *moved_out = true;
     }
     /* What was copied is complete whatever becomes of the copy. */
-    while (pair != NULL && send && pair->completed < pair->posted &&
+    while (send && pair->completed < pair->posted &&
            pair->message[pair->completed % NET_PAIR_RING].copy != NULL) {
         message_complete(group, send, peer, pair);
         *moved_out = true;
@@ -163,9 +169,9 @@ static enum tess_status message_run_pair(struct net_group *group, bool send, int
 
 enum tess_status tess__net_message_run(struct net_group *group, bool *moved_out)
 {
-    for (int32_t peer = 0; peer < group->comm.rank_count && group->message_count > 0; peer++) {
-        TESS_TRY(message_run_pair(group, true, peer, moved_out));
-        TESS_TRY(message_run_pair(group, false, peer, moved_out));
-    }
+    struct net_pair *pair;
+
+    SLIST_FOREACH(pair, &group->pairs, link)
+    TESS_TRY(message_run_pair(group, pair, moved_out));
     return TESS_OK;
 }

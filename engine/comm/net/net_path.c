@@ -1,8 +1,17 @@
 /* The schedules of net_path.h. */
 #include "comm/net/net_path.h"
 
+#include "tessera/check.h"
+
+#include <stdlib.h>
+
 /* From here on a broadcast goes along the ranks in chunks; below, the tree has it there sooner. */
 #define PATH_CHAIN_BYTES (64u << 10)
+
+/* Moves up a lane: one for each level of the tree, the last gives. */
+#define PATH_UP_MAX 17
+
+_Static_assert(NET_RANKS_MAX <= 1 << (PATH_UP_MAX - 1), "a level has a move");
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
@@ -64,14 +73,14 @@ int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32
 
 static void path_move(struct net_lane *lane, enum net_kind kind, bool sends, int32_t peer)
 {
-    lane->move[lane->move_count++] = (struct net_move){
-        .peer = (int16_t)peer, .kind = (uint8_t)kind, .sends = sends, .leaf = true};
+    lane->move[lane->move_count++] =
+        (struct net_move){.peer = peer, .kind = (uint8_t)kind, .sends = sends, .leaf = true};
 }
 
 static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
 {
     lane->move[lane->move_count++] =
-        (struct net_move){.peer = (int16_t)peer, .kind = NET_UP, .left = left, .leaf = leaf};
+        (struct net_move){.peer = peer, .kind = NET_UP, .left = left, .leaf = leaf};
     lane->adds++;
 }
 
@@ -119,7 +128,7 @@ struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host)
         while (host[before] != host[r])
             before++;
         spread.hosts += before == r ? 1 : 0;
-        if (!path_is_block(rank_count, host, host[r]))
+        if (before == r && !path_is_block(rank_count, host, host[r]))
             spread.astray = r;
         spread.crossings += path_crossings(rank_count, host, 0, rank_count, r);
     }
@@ -152,23 +161,25 @@ static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t c
 static void path_tree(const struct net_shape *shape, int32_t owner, bool up, bool down,
                       struct net_lane *lane)
 {
-    struct net_lane tree = {0};
+    struct net_move moves[PATH_UP_MAX];
+    struct net_lane tree = {.move = moves};
 
     (void)path_tree_up(shape, 0, shape->rank_count, owner, &tree);
-    if (up)
-        *lane = tree;
+    for (int32_t k = 0; up && k < tree.move_count; k++)
+        lane->move[lane->move_count++] = moves[k];
+    lane->adds = up ? tree.adds : 0;
     for (int32_t k = down ? tree.move_count : 0; k-- > 0;)
-        path_move(lane, NET_DOWN, !tree.move[k].sends, tree.move[k].peer);
+        path_move(lane, NET_DOWN, !moves[k].sends, moves[k].peer);
 }
 
 /* ---- the rings ------------------------------------------------------------------------------- */
 
 /* Number of the rank at `place` of `host`, both taken round. */
-static int16_t path_rank(const struct net_shape *shape, int32_t host, int32_t place)
+static int32_t path_rank(const struct net_shape *shape, int32_t host, int32_t place)
 {
     const int32_t h = (host + shape->hosts) % shape->hosts;
 
-    return (int16_t)(h * shape->places + (place + shape->places) % shape->places);
+    return h * shape->places + (place + shape->places) % shape->places;
 }
 
 /* Within the host from the place behind the owner's on to its own; there over the hosts, from the
@@ -236,6 +247,7 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
 {
     struct net_shape shape = {rank, rank_count, 1, rank_count};
     int32_t places = 1;
+    bool ordered = true;
 
     while (places < rank_count && host[places] == host[0])
         places++;
@@ -244,21 +256,63 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
     for (int32_t r = 0; r < rank_count; r++) {
         if (host[r] != host[r / places * places])
             return shape;
-        for (int32_t q = 0; q < r / places * places; q++)
+    }
+    /* Hosts that come in the order of their numbers come once each. */
+    for (int32_t r = places; r < rank_count; r += places)
+        ordered = ordered && host[r] > host[r - places];
+    for (int32_t r = 0; r < rank_count && !ordered; r += places)
+        for (int32_t q = 0; q < r; q += places)
             if (host[q] == host[r])
                 return shape;
-    }
     shape.hosts = rank_count / places;
     shape.places = places;
     return shape;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_out)
+{
+    const int32_t n = rank_count < NET_ROUND ? rank_count : NET_ROUND;
+    const int32_t lanes = rank_count > 2 * n ? rank_count : 2 * n;
+    /* A rank has 4 on average; those at the end of an uneven tree have more. */
+    const int32_t moves = lanes * 8 + 2 * PATH_UP_MAX;
+
+    *plan_out = (struct net_plan){
+        .lane_room = lanes,
+        .move_room = moves,
+        .lane = calloc((size_t)lanes, sizeof(*plan_out->lane)),
+        .move = calloc((size_t)moves, sizeof(*plan_out->move)),
+        .order = {calloc((size_t)lanes, sizeof(int32_t)), calloc((size_t)lanes, sizeof(int32_t))}};
+    if (plan_out->lane == NULL || plan_out->move == NULL || plan_out->order[0] == NULL ||
+        plan_out->order[1] == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the schedules of %d ranks", (int)rank_count);
+    return TESS_OK;
+}
+
+void tess__net_plan_close(struct net_plan *plan)
+{
+    free(plan->lane);
+    free(plan->move);
+    free(plan->order[0]);
+    free(plan->order[1]);
+    *plan = (struct net_plan){0};
+}
+
+/* Where the moves of the next lane go. */
+static struct net_lane *path_lane(struct net_plan *plan)
+{
+    const struct net_lane *last = plan->lane_count > 0 ? &plan->lane[plan->lane_count - 1] : NULL;
+    struct net_lane *lane = &plan->lane[plan->lane_count++];
+
+    *lane = (struct net_lane){.move = last != NULL ? last->move + last->move_count : plan->move};
+    return lane;
+}
 
 static void path_plain_orders(struct net_plan *plan)
 {
     for (int32_t l = 0; l < plan->lane_count; l++)
-        plan->order[NET_UP][l] = plan->order[NET_DOWN][l] = (int16_t)l;
+        plan->order[NET_UP][l] = plan->order[NET_DOWN][l] = l;
 }
 
 /* Where lane `l` lies in source and target. */
@@ -292,26 +346,28 @@ static void path_place(const struct tess_comm_call *call, int32_t rank, int32_t 
     }
 }
 
-/* To each rank and from each rank by a lane of its own, those at the same distance together. */
+/* To each rank and from each rank by a lane of its own, those at the same distance together. Rounds
+ * of ranks may differ: of those that are furthest behind both ends of all messages have begun. */
 static void path_all_to_all(const struct net_shape *shape, const struct tess_comm_call *call,
-                            struct net_plan *plan)
+                            int32_t round, struct net_plan *plan)
 {
-    const int32_t n = shape->rank_count;
+    const int32_t n = shape->rank_count, begin = round * NET_ROUND;
     const size_t count = call->count;
 
-    plan->lane_count = 0;
-    for (int32_t d = 0; d < n; d++) {
+    plan->round_count = (n + NET_ROUND - 1) / NET_ROUND;
+    for (int32_t d = begin; d < n && d < begin + NET_ROUND; d++) {
         const int32_t to = (shape->rank + d) % n, from = (shape->rank + n - d) % n;
-        struct net_lane *give = &plan->lane[plan->lane_count++];
-        *give = (struct net_lane){.length = count,
-                                  .source_at = (size_t)to * count,
-                                  .target_at = d == 0 ? (size_t)to * count : SIZE_MAX};
+        struct net_lane *give = path_lane(plan);
+        give->length = count;
+        give->source_at = (size_t)to * count;
+        give->target_at = d == 0 ? (size_t)to * count : SIZE_MAX;
         if (d == 0)
             continue;
         path_move(give, NET_DOWN, true, to);
-        struct net_lane *take = &plan->lane[plan->lane_count++];
-        *take = (struct net_lane){
-            .length = count, .source_at = SIZE_MAX, .target_at = (size_t)from * count};
+        struct net_lane *take = path_lane(plan);
+        take->length = count;
+        take->source_at = SIZE_MAX;
+        take->target_at = (size_t)from * count;
         path_move(take, NET_DOWN, false, from);
     }
 }
@@ -326,10 +382,8 @@ static void path_lanes(const struct net_shape *shape, const struct tess_comm_cal
     const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
     const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
 
-    plan->lane_count = shape->rank_count;
     for (int32_t l = 0; l < shape->rank_count; l++) {
-        struct net_lane *lane = &plan->lane[l];
-        *lane = (struct net_lane){0};
+        struct net_lane *lane = path_lane(plan);
         if (call->order == TESS_ORDER_CANONICAL)
             path_tree(shape, l, up, down, lane);
         else
@@ -348,24 +402,28 @@ static bool path_takes(const struct net_lane *lane)
     return false;
 }
 
-void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
+void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call, int32_t round,
                     struct net_plan *plan)
 {
     const enum tess_collective kind = call->collective;
     const bool each = kind != TESS_COLLECTIVE_BROADCAST && kind != TESS_COLLECTIVE_ALL_TO_ALL;
 
+    plan->round_count = 1;
+    plan->lane_count = 0;
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL) {
-        path_all_to_all(shape, call, plan);
+        path_all_to_all(shape, call, round, plan);
     } else if (each) {
         path_lanes(shape, call, plan);
     } else {
         const bool far = call->count * tess_dtype_bytes(call->dtype) >= PATH_CHAIN_BYTES;
-        plan->lane_count = 1;
-        plan->lane[0] = (struct net_lane){.length = call->count};
-        (far ? path_ring : path_tree)(shape, call->peer, false, true, &plan->lane[0]);
+        struct net_lane *lane = path_lane(plan);
+        lane->length = call->count;
+        (far ? path_ring : path_tree)(shape, call->peer, false, true, lane);
     }
     for (int32_t l = 0; l < plan->lane_count; l++)
         plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
+    const struct net_lane *last = &plan->lane[plan->lane_count - 1];
+    plan->move_count = (int32_t)(last->move - plan->move) + last->move_count;
     if (each && call->order != TESS_ORDER_CANONICAL)
         path_ring_orders(shape, plan);
     else

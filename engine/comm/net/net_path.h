@@ -41,8 +41,8 @@
 
 #include "tessera/comm.h"
 
-#define NET_RANKS_MAX 64
-#define NET_MOVES_MAX 14 /* up and down the levels of the tree over NET_RANKS_MAX ranks */
+#define NET_RANKS_MAX 65536 /* what a plan can count: nothing has this size */
+#define NET_ROUND     128   /* distances of an all-to-all that are under way at a time */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
@@ -56,7 +56,7 @@ struct net_shape {
 
 /* One message of this rank in a lane. */
 struct net_move {
-    int16_t peer;
+    int32_t peer;
     uint8_t kind; /* NET_UP or NET_DOWN */
     bool sends;
     bool left; /* what comes up is the left operand */
@@ -69,22 +69,31 @@ struct net_lane {
     bool copied;  /* nothing comes: the source is the whole, and goes to the target */
     int32_t adds; /* the first moves: what comes is added */
     int32_t move_count;
-    struct net_move move[NET_MOVES_MAX]; /* one after the other */
+    struct net_move *move; /* one after the other; in the plan's table */
 };
 
-/* Orders, up and down: in which lanes meet the ranks they have in common, the same on both sides.
+/*
+ * Orders, up and down: in which lanes meet the ranks they have in common, the same on both sides.
+ * An all-to-all of many ranks is several plans, one after the other: rounds.
  */
 struct net_plan {
-    int32_t lane_count;
-    struct net_lane lane[2 * NET_RANKS_MAX];
-    int16_t order[2][2 * NET_RANKS_MAX];
+    int32_t round_count;
+    int32_t lane_count, move_count;
+    int32_t lane_room, move_room; /* of what follows: enough for any call */
+    struct net_lane *lane;
+    struct net_move *move; /* those of lane 0, of lane 1, ... */
+    int32_t *order[2];
 };
+
+/* TESS_ERR_MEMORY. */
+enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_out);
+void tess__net_plan_close(struct net_plan *plan);
 
 /* host[i]: of rank i of the group. */
 struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host);
 
 /* Any collective but a barrier. */
-void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call,
+void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call, int32_t round,
                     struct net_plan *plan);
 
 /* Of the tree over ranks on hosts, all lanes. */

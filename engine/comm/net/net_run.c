@@ -14,14 +14,20 @@
 
 static bool run_is_inline(const struct net_group *group, const struct tess_comm_call *call)
 {
-    return tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
+    return group->comm.rank_count <= NET_NOTE_ALL &&
+           tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
 }
 
-/* Does a rank of the group get the note of a call from the one `distance` before it? */
-static bool run_is_noted(const struct net_group *group, const struct tess_comm_call *call,
-                         int32_t distance)
+/* From how many ranks before it does a rank of the group get the note of a call? */
+static int32_t run_noted(const struct net_group *group)
 {
-    return group->comm.rank_count <= NET_NOTE_ALL || run_is_inline(group, call) || distance == 1;
+    return group->comm.rank_count <= NET_NOTE_ALL ? group->comm.rank_count - 1 : 1;
+}
+
+/* The rank `distance` before this one. */
+static int32_t run_before(const struct net_group *group, int32_t distance)
+{
+    return (group->comm.rank + group->comm.rank_count - distance) % group->comm.rank_count;
 }
 
 static struct net_slot *run_slot(struct net_group *group, uint64_t t)
@@ -32,8 +38,8 @@ static struct net_slot *run_slot(struct net_group *group, uint64_t t)
 static enum tess_status run_sent(struct net_group *group, struct net_slot *slot, bool *sent_out)
 {
     *sent_out = true;
-    for (int32_t r = 0; r < group->comm.rank_count && *sent_out; r++)
-        TESS_TRY(tess__net_done(group, &slot->send[r], sent_out));
+    for (int32_t d = 0; d < run_noted(group) && *sent_out; d++)
+        TESS_TRY(tess__net_done(group, &slot->send[d], sent_out));
     return TESS_OK;
 }
 
@@ -52,14 +58,11 @@ static enum tess_status run_note(struct net_group *group, uint64_t t)
     slot->missing = 0;
     slot->compared = false;
     /* Each begins with another peer, so that not all of them send to the same one. */
-    for (int32_t d = 1; d < n; d++) {
-        const int32_t to = (rank + d) % n, from = (rank + n - d) % n;
-        if (!run_is_noted(group, call, d))
-            continue;
-        TESS_TRY(tess__net_begin(group, false, from, tag, &slot->in[from], sizeof(slot->in[from]),
-                                 &slot->recv[from]));
-        TESS_TRY(
-            tess__net_begin(group, true, to, tag, &slot->out, sizeof(slot->out), &slot->send[to]));
+    for (int32_t d = 0; d < run_noted(group); d++) {
+        TESS_TRY(tess__net_begin(group, false, run_before(group, d + 1), tag, &slot->in[d],
+                                 sizeof(slot->in[d]), &slot->recv[d]));
+        TESS_TRY(tess__net_begin(group, true, (rank + d + 1) % n, tag, &slot->out,
+                                 sizeof(slot->out), &slot->send[d]));
         slot->missing++;
     }
     return TESS_OK;
@@ -90,10 +93,11 @@ enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out)
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
-static enum tess_status run_compare(struct net_group *group, struct net_slot *slot, int32_t peer)
+static enum tess_status run_compare(struct net_group *group, struct net_slot *slot,
+                                    int32_t distance)
 {
     const struct net_note *own = &slot->out;
-    struct net_note *theirs = &slot->in[peer];
+    struct net_note *theirs = &slot->in[distance - 1];
     char reason[600];
 
     if (memcmp(own, theirs, offsetof(struct net_note, site)) == 0)
@@ -101,28 +105,28 @@ static enum tess_status run_compare(struct net_group *group, struct net_slot *sl
     theirs->site[sizeof(theirs->site) - 1] = '\0';
     tess__call_differs(
         own->number, (struct tess__call_end){group->member[group->comm.rank], &own->key, own->site},
-        (struct tess__call_end){group->member[peer], &theirs->key, theirs->site}, reason,
-        sizeof(reason));
+        (struct tess__call_end){group->member[run_before(group, distance)], &theirs->key,
+                                theirs->site},
+        reason, sizeof(reason));
     return tess__net_fail(group, TESS_ERR_COMM, reason);
 }
 
 static enum tess_status run_read_notes(struct net_group *group, struct net_slot *slot,
                                        bool *moved_out)
 {
-    const int32_t n = group->comm.rank_count;
+    const int32_t noted = run_noted(group);
 
-    for (int32_t r = 0; r < n && slot->missing > 0; r++) {
+    for (int32_t d = 0; d < noted && slot->missing > 0; d++) {
         bool done;
-        if (slot->recv[r] == NET_NO_REQUEST)
+        if (slot->recv[d] == NET_NO_REQUEST)
             continue;
-        TESS_TRY(tess__net_done(group, &slot->recv[r], &done));
+        TESS_TRY(tess__net_done(group, &slot->recv[d], &done));
         slot->missing -= done ? 1 : 0;
         *moved_out = *moved_out || done;
     }
     /* Only when all have called: one that fails before it calls is the better reason. */
-    for (int32_t d = 1; d < n && slot->missing == 0 && !slot->compared; d++)
-        if (run_is_noted(group, &group->call[group->current % NET_RING], d))
-            TESS_TRY(run_compare(group, slot, (group->comm.rank + n - d) % n));
+    for (int32_t d = 1; d <= noted && slot->missing == 0 && !slot->compared; d++)
+        TESS_TRY(run_compare(group, slot, d));
     slot->compared = slot->missing == 0;
     return TESS_OK;
 }
@@ -130,13 +134,17 @@ static enum tess_status run_read_notes(struct net_group *group, struct net_slot 
 bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *called_out)
 {
     const struct net_group *group = context;
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
     /* Calls run in order: what keeps the one that is run keeps those after it. */
     const struct net_slot *slot = &group->slot[group->current % NET_AHEAD];
+    const int32_t before = (rank + n - peer) % n, behind = (peer + n - rank) % n;
+    const int32_t noted = run_noted(group);
 
     *called_out = false;
-    if (peer == group->comm.rank || number - 1 < group->current)
+    if (peer == rank || number - 1 < group->current)
         return false;
-    if (group->noted <= group->current || slot->recv[peer] != NET_NO_REQUEST)
+    if (group->noted <= group->current ||
+        (before <= noted && slot->recv[before - 1] != NET_NO_REQUEST))
         return true;
     *called_out = true;
     /* The library does not report which rank it waits for. */
@@ -144,7 +152,7 @@ bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *ca
         return true;
     if (group->started && group->row_done < group->row_count)
         return tess__net_jobs_want(group, peer);
-    return slot->send[peer] != NET_NO_REQUEST;
+    return behind <= noted && slot->send[behind - 1] != NET_NO_REQUEST;
 }
 
 /* ---- calls that fit into their notes --------------------------------------------------------- */
@@ -152,10 +160,11 @@ bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *ca
 static void run_inline(struct net_group *group, const struct tess_comm_call *call,
                        const struct net_slot *slot)
 {
-    const void *source[NET_RANKS_MAX];
+    const void *source[NET_NOTE_ALL];
 
-    for (int32_t r = 0; r < group->comm.rank_count; r++)
-        source[r] = r == group->comm.rank ? slot->out.data : slot->in[r].data;
+    source[group->comm.rank] = slot->out.data;
+    for (int32_t d = 1; d <= run_noted(group); d++)
+        source[run_before(group, d)] = slot->in[d - 1].data;
     (void)tess__call_take(&group->comm, call, NULL, source, call->count, 0,
                           call->count); /* host memory: cannot fail */
     tess__call_count(&group->comm, call, tess__call_source_bytes(&group->comm, call));
@@ -228,6 +237,7 @@ static enum tess_status native_start(struct net_group *group, const struct tess_
     struct tess_transport *transport = group->rank->transport;
 
     native_count(group, call);
+    group->rank->requests++;
     return tess__net_lost(group->rank, transport->ops->native->begin(transport, group->native, call,
                                                                      &group->native_request));
 }
@@ -241,11 +251,28 @@ static enum tess_status native_run(struct net_group *group, bool *moved_out, boo
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* A barrier of many ranks is run as the sum of a byte: nobody has it before all have given. */
+static struct tess_comm_call run_call(struct net_group *group, const struct tess_comm_call *call)
+{
+    struct tess_comm_call run = *call;
+
+    if (call->collective == TESS_COLLECTIVE_BARRIER) {
+        run.collective = TESS_COLLECTIVE_ALL_REDUCE;
+        run.order = TESS_ORDER_CANONICAL;
+        run.dtype = TESS_U8;
+        run.reduce = TESS_REDUCE_MAX;
+        run.source = run.target = &group->nothing;
+        run.count = 1;
+    }
+    return run;
+}
+
 static enum tess_status run_start(struct net_group *group, const struct tess_comm_call *call)
 {
     group->hash = tess__net_note_hash(&run_slot(group, group->current)->out);
     group->native_runs = native_takes(group, call);
-    TESS_TRY(group->native_runs ? native_start(group, call) : tess__net_jobs_start(group, call));
+    group->run = run_call(group, call);
+    TESS_TRY(group->native_runs ? native_start(group, call) : tess__net_jobs_start(group));
     group->started = true;
     return TESS_OK;
 }
@@ -259,7 +286,7 @@ enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_
     if (group->current != t || group->noted <= t || run_is_inline(group, call))
         return TESS_OK;
     TESS_TRY(run_start(group, call));
-    return group->native_runs ? TESS_OK : tess__net_jobs_begin(group, call);
+    return group->native_runs ? TESS_OK : tess__net_jobs_begin(group);
 }
 
 enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
@@ -278,7 +305,7 @@ enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
             if (!group->started)
                 TESS_TRY(run_start(group, call));
             TESS_TRY(group->native_runs ? native_run(group, moved_out, &done)
-                                        : tess__net_jobs_run(group, call, moved_out, &done));
+                                        : tess__net_jobs_run(group, moved_out, &done));
         }
         /* Others cannot end before they have this rank's note, and nothing would send it while the
          * rank computes. All of them are in the call, so that this takes no longer; of a broadcast

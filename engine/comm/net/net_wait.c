@@ -82,9 +82,11 @@ void tess__net_wait_open(struct net_group *group)
 /* Has everything gone that is complete for its caller already: notes, and copies of messages? */
 static enum tess_status wait_gone(struct net_group *group, bool *gone_out)
 {
+    const struct net_pair *pair;
+
     TESS_TRY(tess__net_notes_gone(group, gone_out));
-    for (int32_t r = 0; r < group->comm.rank_count && *gone_out; r++)
-        *gone_out = group->send[r] == NULL || group->send[r]->finished == group->send[r]->completed;
+    SLIST_FOREACH(pair, &group->pairs, link)
+    *gone_out = *gone_out && (!pair->send || pair->finished == pair->completed);
     return TESS_OK;
 }
 

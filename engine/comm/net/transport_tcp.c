@@ -36,9 +36,12 @@ static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer,
 {
     struct tcp_request *request = TAILQ_FIRST(&tcp->free);
     TESS_TRY(tcp->status);
-    if (request == NULL)
+    if (request != NULL)
+        TAILQ_REMOVE(&tcp->free, request, link);
+    else if (tcp->request_count < TESS_TRANSPORT_REQUESTS)
+        request = &tcp->request[tcp->request_count++];
+    else
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d messages under way", TESS_TRANSPORT_REQUESTS);
-    TAILQ_REMOVE(&tcp->free, request, link);
     *request = (struct tcp_request){
         .state = TCP_WAITS, .send = send, .peer = peer, .data = (char *)data, .head = *head};
     *request_out = request;
@@ -50,7 +53,7 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
                                  const void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
-    struct tcp_peer *to = &tcp->peer[peer];
+    struct tcp_peer *to = tcp->peer[peer];
     struct tcp_request *request;
 
     TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
@@ -80,7 +83,7 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
 
     TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
                        request_out));
-    TAILQ_INSERT_TAIL(&tcp->peer[peer].receives, request, link);
+    TAILQ_INSERT_TAIL(&tcp->peer[peer]->receives, request, link);
     tess__tcp_say(tcp, peer, TCP_READY, tag, bytes, NULL);
     return tcp->status;
 }
@@ -88,7 +91,7 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
 /* The peer has ended in order, and this request needs it. */
 static bool tcp_is_left(const struct tcp *tcp, const struct tcp_request *request)
 {
-    const struct tcp_peer *peer = &tcp->peer[request->peer];
+    const struct tcp_peer *peer = tcp->peer[request->peer];
 
     return peer->bye && (peer->fd[TCP_DATA] < 0 || (request->send && request->state == TCP_WAITS));
 }
@@ -171,15 +174,36 @@ static void tcp_say_bye(struct tcp *tcp)
     bool left = true;
 
     for (int32_t r = 0; r < ranks; r++)
-        if (r != tcp->transport.rank)
+        if (tcp->peer[r] != NULL)
             tess__tcp_say(tcp, r, TCP_BYE, 0, 0, NULL);
     while (left && tess_clock_s() < limit_s) {
         left = false;
-        for (int32_t r = 0; r < ranks; r++)
-            left = left || (tcp->peer[r].fd[TCP_WORDS] >= 0 && tcp->peer[r].out_used > 0);
+        for (int32_t r = 0; r < ranks; r++) {
+            const struct tcp_peer *peer = tcp->peer[r];
+            left = left || (peer != NULL && peer->fd[TCP_WORDS] >= 0 && peer->out_used > 0);
+        }
         if (left)
             tess__tcp_move(tcp, 10);
     }
+}
+
+static void tcp_free(struct tcp *tcp)
+{
+    for (int32_t r = 0; tcp->peer != NULL && r < tcp->transport.rank_count; r++) {
+        if (tcp->peer[r] == NULL)
+            continue;
+        tcp_hang_up(&tcp->peer[r]->fd[TCP_WORDS]);
+        free(tcp->peer[r]->ready);
+        free(tcp->peer[r]->out);
+        free(tcp->peer[r]);
+    }
+    free(tcp->peer);
+    free(tcp->host);
+    free(tcp->host_name);
+    free(tcp->place);
+    free(tcp->place_of);
+    free(tcp->port);
+    free(tcp);
 }
 
 void tess__tcp_close(struct tess_transport *transport)
@@ -187,20 +211,16 @@ void tess__tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
-    for (int32_t r = 0; r < transport->rank_count; r++)
-        tcp_hang_up(&tcp->peer[r].fd[TCP_DATA]);
-    if (tcp->epoll >= 0)
+    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
+        if (tcp->peer[r] != NULL)
+            tcp_hang_up(&tcp->peer[r]->fd[TCP_DATA]);
+    if (tcp->epoll >= 0 && tcp->peer != NULL)
         tcp_say_bye(tcp);
-    for (int32_t r = 0; r < transport->rank_count; r++) {
-        tcp_hang_up(&tcp->peer[r].fd[TCP_WORDS]);
-        free(tcp->peer[r].ready);
-        free(tcp->peer[r].out);
-    }
     if (tcp->epoll >= 0)
         close(tcp->epoll);
     if (tcp->bell >= 0)
         close(tcp->bell);
-    free(tcp);
+    tcp_free(tcp);
 }
 
 static const struct tess_transport_ops tcp_ops = {.name = "tcp",
@@ -212,35 +232,23 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .close = tess__tcp_close,
                                                   .link = tess__tcp_link};
 
-static void tcp_clear(struct tcp *tcp)
+static enum tess_status tcp_reserve(struct tcp *tcp)
 {
-    tcp->epoll = tcp->bell = -1;
-    tcp->owner = pthread_self();
-    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        struct tcp_peer *peer = &tcp->peer[r];
-        peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
-        TAILQ_INIT(&peer->sends);
-        TAILQ_INIT(&peer->sending);
-        TAILQ_INIT(&peer->receives);
-        tcp->host_name[r] = tcp->host_text[r];
-    }
-    TAILQ_INIT(&tcp->free);
-    for (int32_t k = 0; k < TESS_TRANSPORT_REQUESTS; k++)
-        TAILQ_INSERT_TAIL(&tcp->free, &tcp->request[k], link);
+    const size_t n = (size_t)tcp->transport.rank_count;
+
+    tcp->peer = calloc(n, sizeof(*tcp->peer));
+    tcp->host = calloc(n, sizeof(*tcp->host));
+    tcp->host_name = calloc(n, sizeof(*tcp->host_name));
+    tcp->place_of = calloc(n, sizeof(*tcp->place_of));
+    tcp->port = calloc(n, sizeof(*tcp->port));
+    if (tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL || tcp->place_of == NULL ||
+        tcp->port == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %zu ranks", n);
+    for (size_t r = 0; r < n; r++)
+        tcp->host_name[r] = "?";
     tcp->transport.host = tcp->host;
     tcp->transport.host_name = tcp->host_name;
     tcp->transport.reason = tcp->reason;
-}
-
-static enum tess_status tcp_reserve(struct tcp *tcp)
-{
-    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        struct tcp_peer *peer = &tcp->peer[r];
-        peer->ready = malloc(TESS_TRANSPORT_REQUESTS * sizeof(*peer->ready));
-        peer->out = malloc(TCP_OUT_BYTES);
-        if (peer->ready == NULL || peer->out == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
-    }
     return TESS_OK;
 }
 
@@ -254,9 +262,9 @@ static enum tess_status tcp_watch(struct tcp *tcp)
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &event) != 0)
         TESS_FAIL(TESS_ERR_COMM, "cannot watch sockets: %s", strerror(errno));
     for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        for (int which = 0; which < TCP_CONNECTIONS && r != tcp->transport.rank; which++) {
+        for (int which = 0; which < TCP_CONNECTIONS && tcp->peer[r] != NULL; which++) {
             event.data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which;
-            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->peer[r].fd[which], &event) != 0)
+            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->peer[r]->fd[which], &event) != 0)
                 TESS_FAIL(TESS_ERR_COMM, "cannot watch a socket: %s", strerror(errno));
         }
     }
@@ -275,7 +283,9 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->transport = (struct tess_transport){
         .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
     tcp->timeout_s = timeout_s;
-    tcp_clear(tcp);
+    tcp->epoll = tcp->bell = -1;
+    tcp->owner = pthread_self();
+    TAILQ_INIT(&tcp->free);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)
         status = tess__tcp_meet(tcp, boot);

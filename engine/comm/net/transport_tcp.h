@@ -23,8 +23,9 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
-#define TCP_MAGIC      0x70637474u /* "ttcp" */
-#define TCP_HOST_BYTES 80
+#define TCP_MAGIC         0x70637474u /* "ttcp" */
+#define TCP_HOST_BYTES    80
+#define TCP_ADDRESS_BYTES 96
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
@@ -77,7 +78,8 @@ struct tcp_ready {
 #define TCP_OUT_BYTES                                                                              \
     ((TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
-/* Memory of `ready` and `out` is taken from the system as it is first used. */
+/* A rank that this one is connected with. Few receives are announced at a time: `ready` and `out`
+ * grow to as much as was ever needed. */
 struct tcp_peer {
     int fd[TCP_CONNECTIONS];       /* -1: none, or closed */
     bool blocked[TCP_CONNECTIONS]; /* the socket takes nothing: watched for that */
@@ -85,10 +87,10 @@ struct tcp_peer {
     struct tcp_list sends;         /* whose receive has not been announced */
     struct tcp_list sending;       /* the first in part */
     struct tcp_list receives;      /* of which nothing has come */
-    struct tcp_ready *ready;       /* [TESS_TRANSPORT_REQUESTS] in order */
-    int32_t ready_count;
-    char *out; /* [TCP_OUT_BYTES] words that are to be sent */
-    size_t out_used;
+    struct tcp_ready *ready;       /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
+    int32_t ready_count, ready_room;
+    char *out; /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
+    size_t out_used, out_room;
     unsigned char in[sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES];
     size_t in_used;
     struct tcp_head head; /* of the message that comes */
@@ -96,22 +98,31 @@ struct tcp_peer {
     struct tcp_request *receiving; /* the one it is for, NULL before the head is there */
 };
 
+/* Where ranks are reached: one address of one host. */
+struct tcp_place {
+    char address[TCP_ADDRESS_BYTES];
+    char text[TCP_HOST_BYTES]; /* for messages */
+};
+
 struct tcp {
     struct tess_transport transport;
     int epoll, bell; /* bell: rung by abort of other threads */
     pthread_t owner;
-    struct tcp_peer peer[NET_RANKS_MAX]; /* of this rank unused */
+    struct tcp_peer **peer; /* [rank_count] NULL: not connected; of this rank always */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
-    struct tcp_list free;
+    uint32_t request_count;  /* that were ever in use */
+    struct tcp_list free;    /* of them, those that are not */
     bool moved;              /* a request was done since the last wait began */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
     char reason[TESS_TRANSPORT_REASON_BYTES + 160];
     _Atomic int abort_state; /* of other threads: 0, 1 being written, 2 wanted */
     char abort_text[TESS_TRANSPORT_REASON_BYTES];
-    int32_t host[NET_RANKS_MAX];
-    char host_text[NET_RANKS_MAX][TCP_HOST_BYTES];
-    const char *host_name[NET_RANKS_MAX];
+    int32_t *host;           /* [rank_count] */
+    const char **host_name;  /* [rank_count] */
+    struct tcp_place *place; /* where ranks are, each place once */
+    int32_t *place_of;       /* [rank_count] */
+    uint16_t *port;          /* [rank_count] */
     double timeout_s;
 };
 

@@ -15,7 +15,8 @@ bool tess__tcp_link(struct tess_transport *transport, int32_t peer,
 {
     struct tcp_info info = {0};
     socklen_t bytes = sizeof(info);
-    const int fd = ((const struct tcp *)transport)->peer[peer].fd[TCP_DATA];
+    const struct tcp_peer *to = ((const struct tcp *)transport)->peer[peer];
+    const int fd = to != NULL ? to->fd[TCP_DATA] : -1;
     /* Kernels before 4.10 know less of it. */
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
         bytes < offsetof(struct tcp_info, tcpi_sndbuf_limited))

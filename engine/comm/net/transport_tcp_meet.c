@@ -15,11 +15,13 @@
 #include "comm/boot/boot.h"
 #include "comm/boot/boot_door.h"
 #include "comm/call.h"
+#include "comm/net/net_hosts.h"
 #include "tessera/check.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -30,14 +32,18 @@
 /* Of what is written and not sent yet the system keeps as much as a slow link takes in a moment:
  * enough that a fast one does not run dry. */
 #define MEET_UNSENT_BYTES (256 << 10)
+#define MEET_NAME_BYTES   40 /* of a host; the rest of a longer one is left out */
 
 struct meet_card {
-    char address[TESS_BOOT_ADDRESS_BYTES];
-    char name[64];
-    uint64_t host; /* the same for ranks of one host and one network namespace */
-    int32_t port, failed;
+    char address[TCP_ADDRESS_BYTES];
+    char name[MEET_NAME_BYTES];
+    uint64_t host;    /* the same for ranks of one host and one network namespace */
     uint64_t word[2]; /* rank 0's is the job's */
+    uint16_t port;
+    uint8_t failed, zero[5];
 };
+
+_Static_assert(sizeof(struct meet_card) == 168, "what goes over the wire has no holes");
 
 struct meet_hello {
     uint64_t magic;
@@ -52,7 +58,7 @@ _Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES,
 struct meet {
     struct tcp *tcp;
     struct boot_door door;
-    struct meet_card card[NET_RANKS_MAX];
+    struct meet_card *card; /* [rank_count] */
     double limit_s;
     int32_t missing; /* connections of ranks behind this one */
 };
@@ -76,30 +82,85 @@ static uint64_t meet_own_host(const char *name)
     return tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
 }
 
+/* Tables of [rank_count]. */
+struct meet_tables {
+    uint64_t *key;
+    int32_t *host, *name, *place; /* the first rank of the same host, name, place */
+    bool *shared;                 /* of a name: several hosts have it */
+};
+
+static enum tess_status meet_find_firsts(const struct meet *meet, const struct meet_tables *tables)
+{
+    const int32_t n = meet->tcp->transport.rank_count;
+    const struct meet_card *card = meet->card;
+
+    for (int32_t r = 0; r < n; r++)
+        tables->key[r] = card[r].host;
+    TESS_TRY(tess__net_firsts(n, tables->key, tables->host));
+    for (int32_t r = 0; r < n; r++)
+        tables->key[r] = tess_hash_bytes(card[r].name, strlen(card[r].name));
+    TESS_TRY(tess__net_firsts(n, tables->key, tables->name));
+    for (int32_t r = 0; r < n; r++)
+        tables->key[r] = card[r].host ^ tess_hash_bytes(card[r].address, strlen(card[r].address));
+    TESS_TRY(tess__net_firsts(n, tables->key, tables->place));
+    for (int32_t r = 0; r < n; r++)
+        if (card[r].host != card[tables->name[r]].host)
+            tables->shared[tables->name[r]] = true;
+    return TESS_OK;
+}
+
 /* Numbers in the order of appearance; hosts of the same name differ by address. */
-static void meet_number_hosts(struct meet *meet)
+static enum tess_status meet_fill(struct meet *meet, const struct meet_tables *tables)
 {
     struct tcp *tcp = meet->tcp;
     const int32_t n = tcp->transport.rank_count;
-    int32_t hosts = 0;
+    int32_t hosts = 0, places = 0;
 
+    for (int32_t r = 0; r < n; r++)
+        tcp->place_of[r] = tables->place[r] == r ? places++ : tcp->place_of[tables->place[r]];
+    tcp->place = calloc((size_t)places, sizeof(*tcp->place));
+    if (tcp->place == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the addresses of %d ranks", (int)n);
     for (int32_t r = 0; r < n; r++) {
         const struct meet_card *card = &meet->card[r];
-        bool shared_name = false;
-        tcp->host[r] = -1;
-        for (int32_t p = 0; p < n; p++) {
-            const bool same = meet->card[p].host == card->host;
-            if (p < r && same && tcp->host[r] < 0)
-                tcp->host[r] = tcp->host[p];
-            shared_name = shared_name || (!same && strcmp(meet->card[p].name, card->name) == 0);
-        }
-        if (tcp->host[r] < 0)
-            tcp->host[r] = hosts++;
-        if (shared_name)
-            snprintf(tcp->host_text[r], TCP_HOST_BYTES, "%.40s, %.30s", card->name, card->address);
+        struct tcp_place *place = &tcp->place[tcp->place_of[r]];
+        tcp->host[r] = tables->host[r] == r ? hosts++ : tcp->host[tables->host[r]];
+        tcp->port[r] = card->port;
+        tcp->host_name[r] = place->text;
+        if (tables->place[r] != r)
+            continue;
+        memcpy(place->address, card->address, sizeof(place->address));
+        if (tables->shared[tables->name[r]])
+            snprintf(place->text, TCP_HOST_BYTES, "%s, %.30s", card->name, card->address);
         else
-            snprintf(tcp->host_text[r], TCP_HOST_BYTES, "%s", card->name);
+            snprintf(place->text, TCP_HOST_BYTES, "%s", card->name);
     }
+    return TESS_OK;
+}
+
+static enum tess_status meet_number_hosts(struct meet *meet)
+{
+    const size_t n = (size_t)meet->tcp->transport.rank_count;
+    const struct meet_tables tables = {.key = calloc(n, sizeof(*tables.key)),
+                                       .host = calloc(n, sizeof(*tables.host)),
+                                       .name = calloc(n, sizeof(*tables.name)),
+                                       .place = calloc(n, sizeof(*tables.place)),
+                                       .shared = calloc(n, sizeof(*tables.shared))};
+    enum tess_status status = TESS_OK;
+
+    if (tables.key == NULL || tables.host == NULL || tables.name == NULL || tables.place == NULL ||
+        tables.shared == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the hosts of %zu ranks", n);
+    if (status == TESS_OK)
+        status = meet_find_firsts(meet, &tables);
+    if (status == TESS_OK)
+        status = meet_fill(meet, &tables);
+    free(tables.key);
+    free(tables.host);
+    free(tables.name);
+    free(tables.place);
+    free(tables.shared);
+    return status;
 }
 
 /* ---- one connection -------------------------------------------------------------------------- */
@@ -159,7 +220,7 @@ static enum tess_status meet_connect(struct meet *meet, int32_t rank, uint32_t w
     const struct meet_card *card = &meet->card[rank];
     const struct meet_hello hello = meet_hello(meet, which);
     char why[BOOT_WHY_BYTES] = "";
-    int *fd = &meet->tcp->peer[rank].fd[which];
+    int *fd = &meet->tcp->peer[rank]->fd[which];
 
     *fd = tess__boot_connect(card->address, card->port, meet->limit_s, why, sizeof(why));
     if (*fd < 0)
@@ -176,7 +237,7 @@ static enum tess_status meet_welcome(struct meet *meet, int32_t rank, uint32_t w
     struct meet_hello welcome = {.magic = 0};
     char why[BOOT_WHY_BYTES] = "what listens there is no rank of this job";
 
-    if (!tess__boot_receive(meet->tcp->peer[rank].fd[which], &welcome, sizeof(welcome),
+    if (!tess__boot_receive(meet->tcp->peer[rank]->fd[which], &welcome, sizeof(welcome),
                             meet->limit_s, why, sizeof(why)) ||
         !meet_is_ours(meet, &welcome) || welcome.rank != rank || welcome.which != which)
         return meet_failed(meet, rank, "is not answered by", why);
@@ -194,13 +255,13 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 
     memcpy(&hello, bytes, sizeof(hello));
     if (!meet_is_ours(meet, &hello) || hello.rank <= tcp->transport.rank ||
-        hello.rank >= tcp->transport.rank_count || tcp->peer[hello.rank].fd[hello.which] >= 0)
+        hello.rank >= tcp->transport.rank_count || tcp->peer[hello.rank]->fd[hello.which] >= 0)
         return false;
     const struct meet_hello welcome = meet_hello(meet, hello.which);
     if (!tess__boot_send(fd, &welcome, sizeof(welcome), meet->limit_s, NULL, 0))
         return false;
     meet_tune(tcp, fd, hello.which);
-    tcp->peer[hello.rank].fd[hello.which] = fd;
+    tcp->peer[hello.rank]->fd[hello.which] = fd;
     meet->missing--;
     return true;
 }
@@ -208,12 +269,14 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 static enum tess_status meet_time_out(const struct meet *meet)
 {
     const struct tcp *tcp = meet->tcp;
-    bool missing[NET_RANKS_MAX] = {false};
-    char names[100], others[60] = "";
+    bool *missing = calloc((size_t)tcp->transport.rank_count, sizeof(*missing));
+    char names[100] = "?", others[60] = "";
 
-    for (int32_t r = tcp->transport.rank + 1; r < tcp->transport.rank_count; r++)
-        missing[r] = tcp->peer[r].fd[TCP_WORDS] < 0 || tcp->peer[r].fd[TCP_DATA] < 0;
-    tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
+    for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
+        missing[r] = tcp->peer[r]->fd[TCP_WORDS] < 0 || tcp->peer[r]->fd[TCP_DATA] < 0;
+    if (missing != NULL)
+        tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
+    free(missing);
     if (meet->door.strangers > 0)
         snprintf(others, sizeof(others), "; %d of others turned away", meet->door.strangers);
     TESS_FAIL(TESS_ERR_TIMEOUT, "no connection from rank %s came to rank %d (%s) within %g s%s",
@@ -236,14 +299,19 @@ static enum tess_status meet_accept(struct meet *meet)
 static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *boot)
 {
     struct meet_card own = {.port = 0};
+    char name[256] = "";
     const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->door.listener);
 
-    snprintf(own.address, sizeof(own.address), "%s", boot->address);
-    if (gethostname(own.name, sizeof(own.name) - 1) != 0 || own.name[0] == '\0')
-        snprintf(own.name, sizeof(own.name), "rank-%d", (int)boot->rank);
-    own.host = meet_own_host(own.name);
-    own.port = tess__boot_port(&meet->door.listener);
-    own.failed = listens != TESS_OK;
+    if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
+        snprintf(name, sizeof(name), "rank-%d", (int)boot->rank);
+    snprintf(own.name, sizeof(own.name), "%s", name);
+    const int length = snprintf(own.address, sizeof(own.address), "%s", boot->address);
+    if (length >= (int)sizeof(own.address))
+        tess_log(TESS_LOG_ERROR, "the address '%s' is too long: up to %zu characters",
+                 boot->address, sizeof(own.address) - 1);
+    own.host = meet_own_host(name);
+    own.port = (uint16_t)tess__boot_port(&meet->door.listener);
+    own.failed = listens != TESS_OK || length >= (int)sizeof(own.address);
     if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
         own.failed = 1;
     /* A rank that cannot take part announces it: the others would wait for it. */
@@ -260,10 +328,28 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
     return TESS_OK;
 }
 
+static enum tess_status meet_peers(struct tcp *tcp)
+{
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
+        if (r == tcp->transport.rank)
+            continue;
+        struct tcp_peer *peer = calloc(1, sizeof(*peer));
+        if (peer == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
+        peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
+        TAILQ_INIT(&peer->sends);
+        TAILQ_INIT(&peer->sending);
+        TAILQ_INIT(&peer->receives);
+        tcp->peer[r] = peer;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot)
 {
     TESS_TRY(meet_gather(meet, boot));
-    meet_number_hosts(meet);
+    TESS_TRY(meet_number_hosts(meet));
+    TESS_TRY(meet_peers(meet->tcp));
     meet->missing = (boot->rank_count - 1 - boot->rank) * 2;
     for (int32_t p = 0; p < boot->rank; p++)
         for (uint32_t which = 0; which < TCP_CONNECTIONS; which++)
@@ -279,9 +365,14 @@ enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot)
 {
     struct meet meet = {.tcp = tcp,
                         .door = {.greet = meet_greet, .context = &meet},
+                        .card = calloc((size_t)boot->rank_count, sizeof(*meet.card)),
                         .limit_s = tess_clock_s() + tcp->timeout_s};
+    if (meet.card == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the addresses of %d ranks",
+                  (int)boot->rank_count);
     const enum tess_status status = meet_all(&meet, boot);
 
     tess__boot_door_close(&meet.door);
+    free(meet.card);
     return status;
 }

@@ -15,9 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MOVE_EVENTS 64
-#define MOVE_BATCH  8                 /* messages in one write */
-#define MOVE_FAIR   ((size_t)1 << 20) /* bytes of one peer before others have their turn */
+#define MOVE_EVENTS    64
+#define MOVE_BATCH     8                 /* messages in one write */
+#define MOVE_OUT_LEAST 512               /* bytes for words, at first */
+#define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
 /* Take the first with the tag; NULL: there is none. */
 static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
@@ -50,7 +51,7 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
                  (int)who, transport->host_name[who], cut);
     /* Receivers pass it on, so that it arrives before the end of the connection does. */
     for (int32_t r = 0; r < transport->rank_count; r++)
-        if (r != transport->rank)
+        if (tcp->peer[r] != NULL)
             tess__tcp_say(tcp, r, word, (uint32_t)who, strlen(cut), cut);
 }
 
@@ -64,7 +65,7 @@ static void move_close(int *fd)
 /* The peer's words have ended: in order, or it has gone. */
 static void move_words_end(struct tcp *tcp, int32_t r, int error)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
 
     move_close(&peer->fd[TCP_WORDS]);
     peer->out_used = 0;
@@ -79,7 +80,7 @@ static void move_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
     /* The peer gets the reason too; otherwise it would report that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
-    move_close(&tcp->peer[r].fd[TCP_DATA]);
+    move_close(&tcp->peer[r]->fd[TCP_DATA]);
 }
 
 void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, uint64_t bytes)
@@ -98,7 +99,7 @@ void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, uint64_t by
 
 static void move_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     struct epoll_event event = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0u),
                                 .data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which};
 
@@ -154,7 +155,7 @@ static int data_gather(struct tcp_peer *peer, struct iovec part[2 * MOVE_BATCH],
 
 static void data_push(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
 
     if (peer->blocked[TCP_DATA] || tcp->status != TESS_OK)
         return;
@@ -184,14 +185,14 @@ static void data_push(struct tcp *tcp, int32_t r)
 void tess__tcp_send(struct tcp *tcp, struct tcp_request *request)
 {
     request->state = TCP_MOVES;
-    TAILQ_INSERT_TAIL(&tcp->peer[request->peer].sending, request, link);
+    TAILQ_INSERT_TAIL(&tcp->peer[request->peer]->sending, request, link);
     data_push(tcp, request->peer);
 }
 
 /* The socket takes something again. It stays watched while it does not take all. */
 static void data_unblock(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
 
     peer->blocked[TCP_DATA] = false;
     data_push(tcp, r);
@@ -205,7 +206,7 @@ static void data_unblock(struct tcp *tcp, int32_t r)
 
 static void words_push(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     size_t done = 0;
 
     while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
@@ -224,17 +225,30 @@ static void words_push(struct tcp *tcp, int32_t r)
     move_watch(tcp, r, TCP_WORDS, peer->out_used > 0);
 }
 
+/* Memory for so many bytes of words. */
+static bool words_room(struct tcp_peer *peer, size_t bytes)
+{
+    const size_t room = bytes < 2 * peer->out_room ? 2 * peer->out_room : bytes + MOVE_OUT_LEAST;
+    char *out = bytes > peer->out_room ? realloc(peer->out, room) : peer->out;
+
+    if (out != NULL && bytes > peer->out_room)
+        peer->out_room = room;
+    peer->out = out != NULL ? out : peer->out;
+    return out != NULL;
+}
+
 void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag, uint64_t bytes,
                    const char *text)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     const struct tcp_frame frame = {TCP_MAGIC, word, tag, 0, bytes};
     const size_t text_bytes = text != NULL ? (size_t)bytes : 0;
     const size_t needed = peer->out_used + sizeof(frame) + text_bytes;
 
     if (peer->fd[TCP_WORDS] < 0)
         return;
-    if (needed > TCP_OUT_BYTES) { /* it has sent messages without waiting for their words */
+    if (needed > TCP_OUT_BYTES ||
+        !words_room(peer, needed)) { /* it has sent messages without waiting for their words */
         move_close(&peer->fd[TCP_WORDS]);
         tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
         return;
@@ -247,10 +261,25 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
         words_push(tcp, r);
 }
 
+/* Memory for one more of its receives. */
+static bool ready_room(struct tcp_peer *peer)
+{
+    const int32_t room = peer->ready_room > 0 ? 2 * peer->ready_room : 16;
+
+    if (peer->ready_count < peer->ready_room)
+        return true;
+    struct tcp_ready *ready = realloc(peer->ready, (size_t)room * sizeof(*ready));
+    if (ready == NULL)
+        return false;
+    peer->ready = ready;
+    peer->ready_room = room;
+    return true;
+}
+
 /* A receive of the peer's: its send goes, or is remembered to go when it begins. */
 static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     struct tcp_request *request = move_take(&peer->sends, tag);
 
     if (request != NULL && request->head.bytes != bytes)
@@ -259,6 +288,8 @@ static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes
         tess__tcp_send(tcp, request);
     else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
         move_stranger(tcp, r, "it begins more receives than there may be");
+    else if (!ready_room(peer))
+        move_stranger(tcp, r, "there is no memory for the receives that it begins");
     else
         peer->ready[peer->ready_count++] = (struct tcp_ready){tag, bytes};
 }
@@ -266,7 +297,7 @@ static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
 static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, size_t count)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     struct tcp_frame frame;
     char text[TESS_TRANSPORT_REASON_BYTES];
 
@@ -297,7 +328,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
 
 static void words_pull(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
 
     while (peer->fd[TCP_WORDS] >= 0) {
         const size_t room = sizeof(peer->in) - peer->in_used;
@@ -328,7 +359,7 @@ static void words_pull(struct tcp *tcp, int32_t r)
 /* The head is there: which receive is it for? */
 static bool data_begin(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     struct tcp_request *request = NULL;
 
     if (peer->head.magic == TCP_MAGIC)
@@ -345,7 +376,7 @@ static bool data_begin(struct tcp *tcp, int32_t r)
 /* Account for `got` bytes: of the payload that is being received, then of the next head. */
 static bool data_account(struct tcp *tcp, int32_t r, size_t got)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
 
     struct tcp_request *request = peer->receiving;
 
@@ -372,7 +403,7 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
  * meanwhile: the request has its contents. */
 static void data_pull(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = &tcp->peer[r];
+    struct tcp_peer *peer = tcp->peer[r];
     size_t total = 0;
 
     while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {

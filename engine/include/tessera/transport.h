@@ -14,7 +14,7 @@
 TESS_BEGIN_DECLS
 
 #define TESS_TRANSPORT_REASON_BYTES 256
-#define TESS_TRANSPORT_REQUESTS     4096 /* may be under way at once, per rank */
+#define TESS_TRANSPORT_REQUESTS     4096 /* may be under way at once, per rank; not per peer */
 
 struct tess_transport;
 struct tess_transport_native; /* engine/comm/net/transport_native.h */
@@ -69,7 +69,7 @@ struct tess_world;
  * The communicator over a transport (engine/comm/net): collectives as schedules of messages, in
  * host memory. Collective. Takes the transport over: closed with the communicator, also on failure.
  * world: as tess_comm_request has it, or NULL. timeout_s: for how long nothing may move in a wait
- * before it fails and names the ranks that did not come, with their hosts. Up to 64 ranks.
+ * before it fails and names the ranks that did not come, with their hosts.
  */
 enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tess_world *world,
                                     enum tess_order order, double timeout_s,
