@@ -171,33 +171,6 @@ static void case_balance(void **state)
     }
 }
 
-/* The rounds of an all-to-all of many ranks: each has something for and from every other once. */
-static void case_rounds(void **state)
-{
-    const struct net_shape shape = {7, MANY, 1, MANY};
-    struct tess_comm_call call = net_sum_call;
-    int32_t given[MANY] = {0}, taken[MANY] = {0}, copied = 0;
-    struct net_plan plan;
-    (void)state;
-    call.collective = TESS_COLLECTIVE_ALL_TO_ALL;
-    assert_int_equal(tess__net_plan_open(MANY, &plan), TESS_OK);
-    plan.round_count = 1;
-    for (int32_t round = 0; round < plan.round_count; round++) {
-        tess__net_plan(&shape, &call, round, &plan);
-        assert_true(plan.lane_count <= 2 * NET_ROUND);
-        for (int32_t l = 0; l < plan.lane_count; l++) {
-            const struct net_lane *lane = &plan.lane[l];
-            copied += lane->copied ? 1 : 0;
-            for (int32_t k = 0; k < lane->move_count; k++)
-                (lane->move[k].sends ? given : taken)[lane->move[k].peer]++;
-        }
-    }
-    assert_int_equal(copied, 1);
-    for (int32_t r = 0; r < MANY; r++)
-        assert_true(given[r] == (r != 7) && taken[r] == (r != 7));
-    tess__net_plan_close(&plan);
-}
-
 /* Every rank is added once, on rings too, and down the lane every rank has it from one. */
 static void net_check_lane(const struct net_plan *plan, int32_t n, int32_t l)
 {
@@ -695,8 +668,7 @@ int main(void)
         cmocka_unit_test(case_lanes),       cmocka_unit_test(case_drawings),
         cmocka_unit_test(case_shapes),      cmocka_unit_test(case_bits),
         cmocka_unit_test(case_moves),       cmocka_unit_test(case_links),
-        cmocka_unit_test(case_memory_kept), cmocka_unit_test(case_rounds),
-        cmocka_unit_test(case_barrier),
+        cmocka_unit_test(case_memory_kept), cmocka_unit_test(case_barrier),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +35,8 @@ static enum tess_status transport_open(struct tess_comm *comm, double timeout_s,
         return status;
     status = tess_transport_tcp_open(boot, timeout_s, transport_out);
     tess_boot_close(boot);
-    return status;
+    /* What a rank does next must not meet others that still wait for their neighbours. */
+    return status == TESS_OK ? tess_comm_barrier(comm) : status;
 }
 
 /* Wait until all requests are done. */
@@ -485,6 +487,178 @@ static void case_silence(void **state)
     assert_int_equal(transport_run(2, silence_rank, -1), 0);
 }
 
+/* ---- connections when they are needed -------------------------------------------------------- */
+
+enum { NEED_RANKS = 11 };
+
+static int32_t need_connected(const struct tcp *tcp)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++)
+        count += tcp->peer[r] != NULL && tcp->peer[r]->fd[TCP_WORDS] >= 0 &&
+                         tcp->peer[r]->fd[TCP_DATA] >= 0
+                     ? 1
+                     : 0;
+    return count;
+}
+
+/* All send to all at once, so that both sides of most pairs begin to connect. */
+static int need_exchange(struct tess_transport *transport)
+{
+    enum { PEERS = 32 };
+    uint32_t request[2 * PEERS];
+    int32_t come[PEERS], own = 1000 + transport->rank, begun = 0;
+    for (int32_t p = 0; p < transport->rank_count; p++) {
+        come[p] = -1;
+        if (p == transport->rank)
+            continue;
+        WORLD_OK(
+            transport->ops->recv(transport, p, 7, &come[p], sizeof(come[p]), &request[begun++]));
+        WORLD_OK(transport->ops->send(transport, p, 7, &own, sizeof(own), &request[begun++]));
+    }
+    WORLD_OK(transport_all(transport, request, begun));
+    for (int32_t p = 0; p < transport->rank_count; p++)
+        WORLD_CHECK(come[p] == (p == transport->rank ? -1 : 1000 + p));
+    return 0;
+}
+
+static int need_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    static const int32_t neighbours[NEED_RANKS] = {4, 1, 2, 1, 3, 1, 2, 1, 3, 1, 1};
+    struct tess_transport *transport;
+    (void)world, (void)arg;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    WORLD_CHECK(need_connected((const struct tcp *)transport) == neighbours[comm->rank]);
+    WORLD_OK(tess_comm_barrier(comm));
+    for (int round = 0; round < 2; round++)
+        if (need_exchange(transport) != 0)
+            return 1;
+    WORLD_CHECK(need_connected((const struct tcp *)transport) == NEED_RANKS - 1);
+    WORLD_OK(tess_comm_barrier(comm));
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_needed(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(NEED_RANKS, need_rank, -1), 0);
+}
+
+/* A rank dies while no message is under way: those that were never connected with it learn it. */
+static int far_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    struct tess_transport *transport;
+    (void)world, (void)arg;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const double start_s = tess_clock_s();
+    if (comm->rank == 5)
+        kill(getpid(), SIGKILL);
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+    CONTAINS(transport->reason, "rank 5 (");
+    CONTAINS(transport->reason, ") has gone: ");
+    WORLD_CHECK(tess_clock_s() - start_s < 5);
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_far(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(NEED_RANKS, far_rank, 5), 0);
+}
+
+/* A rank that has ended and is called nevertheless. */
+static int absent_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    struct tess_transport *transport;
+    uint32_t request;
+    (void)world, (void)arg;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    WORLD_OK(tess_comm_barrier(comm));
+    if (comm->rank == 3)
+        transport->ops->close(transport);
+    WORLD_OK(tess_comm_barrier(comm));
+    if (comm->rank == 1)
+        (void)transport->ops->send(transport, 3, 1, &request, 4, &request);
+    if (comm->rank == 3)
+        return 0;
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
+    CONTAINS(transport->reason, "rank 3 (");
+    CONTAINS(transport->reason, "rank 1 (");
+    CONTAINS(transport->reason, "cannot connect to it at ");
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_absent(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(4, absent_rank, -1), 0);
+}
+
+/* More silent connections than are kept, during the run: they delay nobody. */
+static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    struct tess_transport *transport;
+    struct sockaddr_in name;
+    socklen_t length = sizeof(name);
+    (void)world, (void)arg;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const struct tcp *tcp = (const struct tcp *)transport;
+    WORLD_CHECK(getsockname(tcp->listener.fd[0], (struct sockaddr *)&name, &length) == 0);
+    for (int k = 0; k < 3 * TCP_CALLERS && comm->rank == 0; k++)
+        WORLD_CHECK(strange_connect(name.sin_port, NULL, 0) >= 0);
+    WORLD_OK(tess_comm_barrier(comm));
+    const double start_s = tess_clock_s();
+    if (need_exchange(transport) != 0)
+        return 1;
+    WORLD_CHECK(tess_clock_s() - start_s < 4); /* a connection without a hello is kept for 5 s */
+    if (comm->rank == 0)
+        WORLD_CHECK(tcp->strangers >= 2 * TCP_CALLERS - 8);
+    WORLD_OK(tess_comm_barrier(comm));
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_crowd(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(6, crowd_rank, -1), 0);
+}
+
+/* More connections than the process may have open: the limit is raised as far as it goes, and the
+ * message says what it is. */
+static int files_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    const struct rlimit few = {24, 48};
+    struct rlimit limit;
+    struct tess_transport *transport;
+    uint32_t request[2];
+    int32_t own = 0;
+    (void)world, (void)arg;
+    if (comm->rank == 0)
+        WORLD_CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    WORLD_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    WORLD_CHECK(comm->rank > 0 || limit.rlim_cur == 48);
+    WORLD_OK(tess_comm_barrier(comm));
+    for (int32_t p = 1; p < comm->rank_count && comm->rank == 0; p++)
+        if (transport->ops->send(transport, p, 7, &own, sizeof(own), &request[0]) != TESS_OK)
+            break;
+    WORLD_CHECK(transport_fails(transport) == TESS_ERR_ABORTED);
+    CONTAINS(transport->reason, "rank 0 (");
+    CONTAINS(transport->reason, "it may have 48 open files at a time");
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_files(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(32, files_rank, -1), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -492,6 +666,9 @@ int main(void)
         cmocka_unit_test(case_ended),        cmocka_unit_test(case_strangers),
         cmocka_unit_test(case_garbage),      cmocka_unit_test(case_tcp_killed),
         cmocka_unit_test(case_tcp_abort),    cmocka_unit_test(case_silence),
+        cmocka_unit_test(case_needed),       cmocka_unit_test(case_far),
+        cmocka_unit_test(case_absent),       cmocka_unit_test(case_crowd),
+        cmocka_unit_test(case_files),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

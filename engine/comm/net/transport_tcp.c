@@ -17,13 +17,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Requests are tested one by one: the network is asked once for those that are tested together. */
 #define TCP_LOOK_S 10e-6
 /* How long a rank that ends tries to announce it. */
-#define TCP_BYE_S 1.0
+#define TCP_BYE_S       1.0
+#define TCP_OTHER_FILES 256
 
 static struct tcp *tcp_of(struct tess_transport *transport)
 {
@@ -53,9 +55,10 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
                                  const void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
-    struct tcp_peer *to = tcp->peer[peer];
     struct tcp_request *request;
 
+    TESS_TRY(tess__tcp_reach(tcp, peer));
+    struct tcp_peer *to = tcp->peer[peer];
     TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
                        request_out));
     for (int32_t k = 0; k < to->ready_count; k++) {
@@ -79,11 +82,14 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
                                  void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
+    struct tcp_peer *from = tess__tcp_peer(tcp, peer); /* its sender connects */
     struct tcp_request *request;
 
+    if (from == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)peer);
     TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
                        request_out));
-    TAILQ_INSERT_TAIL(&tcp->peer[peer]->receives, request, link);
+    TAILQ_INSERT_TAIL(&from->receives, request, link);
     tess__tcp_say(tcp, peer, TCP_READY, tag, bytes, NULL);
     return tcp->status;
 }
@@ -216,6 +222,7 @@ void tess__tcp_close(struct tess_transport *transport)
             tcp_hang_up(&tcp->peer[r]->fd[TCP_DATA]);
     if (tcp->epoll >= 0 && tcp->peer != NULL)
         tcp_say_bye(tcp);
+    tess__tcp_calls_close(tcp);
     if (tcp->epoll >= 0)
         close(tcp->epoll);
     if (tcp->bell >= 0)
@@ -254,21 +261,27 @@ static enum tess_status tcp_reserve(struct tcp *tcp)
 
 static enum tess_status tcp_watch(struct tcp *tcp)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = TCP_TAG_BELL};
 
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
     tcp->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (tcp->epoll < 0 || tcp->bell < 0 ||
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &event) != 0)
         TESS_FAIL(TESS_ERR_COMM, "cannot watch sockets: %s", strerror(errno));
-    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        for (int which = 0; which < TCP_CONNECTIONS && tcp->peer[r] != NULL; which++) {
-            event.data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which;
-            if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->peer[r]->fd[which], &event) != 0)
-                TESS_FAIL(TESS_ERR_COMM, "cannot watch a socket: %s", strerror(errno));
-        }
-    }
     return TESS_OK;
+}
+
+/* Two connections for each rank that messages are exchanged with, and what the rest of the process
+ * has open. Where the limit does not allow that the connection that is too many says so. */
+static void tcp_raise_limit(int32_t rank_count)
+{
+    const rlim_t wanted = (rlim_t)rank_count * TCP_CONNECTIONS + TCP_OTHER_FILES;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double timeout_s,
@@ -286,11 +299,14 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->epoll = tcp->bell = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
+    for (int i = 0; i < TCP_CALLERS; i++)
+        tcp->caller[i].fd = -1;
+    tcp_raise_limit(boot->rank_count);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)
-        status = tess__tcp_meet(tcp, boot);
-    if (status == TESS_OK)
         status = tcp_watch(tcp);
+    if (status == TESS_OK)
+        status = tess__tcp_meet(tcp, boot);
     if (status != TESS_OK) {
         tess__tcp_close(&tcp->transport);
         return status;

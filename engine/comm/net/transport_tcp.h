@@ -1,7 +1,9 @@
 /*
  * The inside of the transport over sockets; for the files transport_tcp*.c alone.
  *
- * Each pair of ranks has two connections: `words` for frames of a few bytes, `data` for messages.
+ * Ranks are connected when one has its first message for the other, and from the start with their
+ * neighbours in a tree, so that the end of a rank is noticed and every rank gets the notice. Each
+ * such pair has two connections: `words` for frames of a few bytes, `data` for messages.
  * A receive announces itself to its sender, and only then the message goes, so that nothing
  * comes that has no place yet, no message waits behind another one, and memory is bounded:
  *
@@ -14,6 +16,7 @@
 #ifndef TESSERA_COMM_NET_TRANSPORT_TCP_H
 #define TESSERA_COMM_NET_TRANSPORT_TCP_H
 
+#include "comm/boot/boot_socket.h"
 #include "comm/net/net_path.h"
 #include "tessera/device.h"
 #include "tessera/transport.h"
@@ -78,10 +81,40 @@ struct tcp_ready {
 #define TCP_OUT_BYTES                                                                              \
     ((TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
-/* A rank that this one is connected with. Few receives are announced at a time: `ready` and `out`
- * grow to as much as was ever needed. */
+#define TCP_HELLO_BYTES 32
+#define TCP_CALLERS     64 /* connections that have not shown yet whose they are, at a time */
+
+/* What epoll reports of: a connection by its peer and number, or one of these. */
+#define TCP_TAG_CALL   (UINT64_C(1) << 32) /* with the same number */
+#define TCP_TAG_CALLER (UINT64_C(1) << 33) /* with the caller's number */
+#define TCP_TAG_DOOR   (UINT64_C(1) << 34) /* with the listener's */
+#define TCP_TAG_BELL   (UINT64_C(1) << 35)
+
+/* Connections that this rank has begun and the peer has not answered. */
+struct tcp_call {
+    struct addrinfo *found, *at[TCP_CONNECTIONS];
+    int fd[TCP_CONNECTIONS];       /* -1: answered, or given up */
+    bool greeted[TCP_CONNECTIONS]; /* it is connected, and the hello is sent */
+    size_t got[TCP_CONNECTIONS];
+    unsigned char welcome[TCP_CONNECTIONS][TCP_HELLO_BYTES];
+    int tries;
+};
+
+/* A connection of which not all of the hello has come; fd -1: none. */
+struct tcp_caller {
+    int fd;
+    double since_s;
+    size_t got;
+    unsigned char hello[TCP_HELLO_BYTES];
+};
+
+/* A rank that this one exchanges messages with. Few receives are announced at a time: `ready` and
+ * `out` grow to as much as was ever needed. */
 struct tcp_peer {
-    int fd[TCP_CONNECTIONS];       /* -1: none, or closed */
+    int fd[TCP_CONNECTIONS];       /* -1: none yet, or closed */
+    bool met[TCP_CONNECTIONS];     /* it has been there */
+    bool calls;                    /* the peer does, so this side need not */
+    struct tcp_call *call;         /* NULL: none under way */
     bool blocked[TCP_CONNECTIONS]; /* the socket takes nothing: watched for that */
     bool bye;                      /* it has ended in order */
     struct tcp_list sends;         /* whose receive has not been announced */
@@ -108,7 +141,11 @@ struct tcp {
     struct tess_transport transport;
     int epoll, bell; /* bell: rung by abort of other threads */
     pthread_t owner;
-    struct tcp_peer **peer; /* [rank_count] NULL: not connected; of this rank always */
+    struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
+    struct boot_listener listener;
+    struct tcp_caller caller[TCP_CALLERS];
+    int caller_count, strangers; /* strangers: connections that were turned away */
+    uint64_t word[2];            /* of the job */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */
@@ -116,6 +153,9 @@ struct tcp {
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
     char reason[TESS_TRANSPORT_REASON_BYTES + 160];
+    enum tcp_word end_word; /* what all are sent of it */
+    int32_t end_who;
+    char end_text[TESS_TRANSPORT_REASON_BYTES];
     _Atomic int abort_state; /* of other threads: 0, 1 being written, 2 wanted */
     char abort_text[TESS_TRANSPORT_REASON_BYTES];
     int32_t *host;           /* [rank_count] */
@@ -139,7 +179,32 @@ void tess__tcp_differ(struct tcp *tcp, int32_t peer, uint64_t expected, uint64_t
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text);
 
-/* transport_tcp_meet.c: connect all pairs. */
+/* Connect to a rank, unless that is done or under way. TESS_ERR_MEMORY, or tcp->status. */
+enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
+
+/* transport_tcp_call.c: what came of an event; nothing, unless one of these is set. */
+struct tcp_news {
+    bool open;   /* the connection `which` with `peer` */
+    bool failed; /* and why; `gone`: the peer has, else this rank cannot go on */
+    bool gone;
+    int32_t peer;
+    int which;
+    char why[TESS_TRANSPORT_REASON_BYTES];
+};
+
+/* NULL: no memory. */
+struct tcp_peer *tess__tcp_peer(struct tcp *tcp, int32_t r);
+/* Begin to connect. */
+void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news);
+void tess__tcp_call_event(struct tcp *tcp, int32_t r, int which, struct tcp_news *news);
+void tess__tcp_door_event(struct tcp *tcp, int door, struct tcp_news *news);
+void tess__tcp_caller_event(struct tcp *tcp, int number, struct tcp_news *news);
+/* Close those that have said nothing for long. */
+void tess__tcp_callers_late(struct tcp *tcp);
+/* Close everything that is not open yet, and listen no more. */
+void tess__tcp_calls_close(struct tcp *tcp);
+
+/* transport_tcp_meet.c: exchange addresses, connect the neighbours of the tree. */
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);

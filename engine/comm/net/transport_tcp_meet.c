@@ -1,38 +1,29 @@
 /*
- * How the connections of the transport over sockets come about: every rank listens where the boot
- * reaches its host, all addresses are gathered, each rank connects to those before it and is
- * connected to by those behind it, twice each. Both sides show the word of this job, which rank 0
- * has drawn: other connections are closed and do no harm.
- *
- *     rank r      listens; gathers address, port, host, word
- *     rank r > p  hello: magic, which, rank, word    -->  p
- *                 <--                                     welcome: magic, which, p, word
+ * How the ranks of the transport over sockets meet: each listens where the boot reaches its host,
+ * and all addresses are gathered, with a word of this job that rank 0 has drawn. From then on any
+ * rank can call any other (transport_tcp_call.c); each calls its parent in the tree, and all wait
+ * until that has come about.
  */
 #include "comm/net/transport_tcp.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "comm/boot/boot.h"
-#include "comm/boot/boot_door.h"
-#include "comm/call.h"
 #include "comm/net/net_hosts.h"
 #include "tessera/check.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MEET_MAGIC UINT64_C(0x70637470746d6574) /* "temtptcp" */
-/* Of what is written and not sent yet the system keeps as much as a slow link takes in a moment:
- * enough that a fast one does not run dry. */
-#define MEET_UNSENT_BYTES (256 << 10)
-#define MEET_NAME_BYTES   40 /* of a host; the rest of a longer one is left out */
+#define MEET_LOOK_MS    100 /* between two looks at the clock */
+#define MEET_LATE_S     1.0 /* for which a rank that fails waits for its neighbours */
+#define MEET_NAME_BYTES 40  /* of a host; the rest of a longer one is left out */
 
 struct meet_card {
     char address[TCP_ADDRESS_BYTES];
@@ -45,22 +36,10 @@ struct meet_card {
 
 _Static_assert(sizeof(struct meet_card) == 168, "what goes over the wire has no holes");
 
-struct meet_hello {
-    uint64_t magic;
-    uint32_t which; /* TCP_WORDS or TCP_DATA */
-    int32_t rank;
-    uint64_t word[2];
-};
-
-_Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES,
-               "what goes over the wire has no holes");
-
 struct meet {
     struct tcp *tcp;
-    struct boot_door door;
     struct meet_card *card; /* [rank_count] */
     double limit_s;
-    int32_t missing; /* connections of ranks behind this one */
 };
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
@@ -163,135 +142,70 @@ static enum tess_status meet_number_hosts(struct meet *meet)
     return status;
 }
 
-/* ---- one connection -------------------------------------------------------------------------- */
+/* ---- the tree -------------------------------------------------------------------------------- */
 
-/*
- * Words are few, so that they are acknowledged at once by any host that is there, whatever its
- * ranks do: that they are not means that it has gone. Data may lie for as long as a rank computes.
- */
-static void meet_tune(const struct tcp *tcp, int fd, uint32_t which)
+/* The tree over all ranks that small collectives go by (net_path.c): a rank's parent has its number
+ * without the last bit that is set. */
+static int32_t meet_parent(int32_t rank)
 {
-    const int yes = 1, unsent = MEET_UNSENT_BYTES;
-    const double silent_s = tcp->timeout_s / 2;
-    const int silent_ms = silent_s > 1e6 ? 1000000000 : silent_s < 1 ? 1000 : (int)(silent_s * 1e3);
-    const int idle_s = silent_ms / 4000 > 0 ? silent_ms / 4000 : 1;
-    const int probes = silent_ms / 1000 / idle_s > 0 ? silent_ms / 1000 / idle_s : 1;
+    return rank & (rank - 1);
+}
 
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    if (which == TCP_DATA) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
-        return;
+static bool meet_is_there(const struct tcp *tcp, int32_t r)
+{
+    return tcp->peer[r] != NULL && tcp->peer[r]->met[TCP_WORDS] && tcp->peer[r]->met[TCP_DATA];
+}
+
+/* The first neighbour from `from` on that is not connected; rank_count: none. */
+static int32_t meet_missing(const struct tcp *tcp, int32_t from)
+{
+    const int32_t rank = tcp->transport.rank, n = tcp->transport.rank_count;
+
+    if (rank > 0 && from <= meet_parent(rank) && !meet_is_there(tcp, meet_parent(rank)))
+        return meet_parent(rank);
+    for (int32_t bit = 1; rank + bit < n && (rank & bit) == 0; bit *= 2)
+        if (rank + bit >= from && !meet_is_there(tcp, rank + bit))
+            return rank + bit;
+    return n;
+}
+
+static enum tess_status meet_time_out(const struct tcp *tcp)
+{
+    const int32_t rank = tcp->transport.rank, n = tcp->transport.rank_count;
+    char names[100] = "", others[60] = "";
+    int used = 0;
+
+    for (int32_t r = meet_missing(tcp, 0); r < n && used < (int)sizeof(names) - 16;
+         r = meet_missing(tcp, r + 1))
+        used += snprintf(names + used, sizeof(names) - (size_t)used, "%s%d (%.20s)",
+                         used > 0 ? ", " : "", (int)r, tcp->host_name[r]);
+    if (tcp->strangers > 0)
+        snprintf(others, sizeof(others), "; %d of others turned away", tcp->strangers);
+    TESS_FAIL(TESS_ERR_TIMEOUT,
+              "no connection with rank %s came about at rank %d (%s) within %g s%s", names,
+              (int)rank, tcp->host_name[rank], tcp->timeout_s, others);
+}
+
+static enum tess_status meet_neighbours(struct tcp *tcp, double limit_s)
+{
+    const int32_t rank = tcp->transport.rank, n = tcp->transport.rank_count;
+    enum tess_status status = rank > 0 ? tess__tcp_reach(tcp, meet_parent(rank)) : TESS_OK;
+
+    while (status == TESS_OK && meet_missing(tcp, 0) < n) {
+        if (tess_clock_s() > limit_s)
+            return meet_time_out(tcp);
+        tess__tcp_move(tcp, MEET_LOOK_MS);
+        status = tcp->status;
     }
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
-}
-
-static struct meet_hello meet_hello(const struct meet *meet, uint32_t which)
-{
-    return (struct meet_hello){.magic = MEET_MAGIC,
-                               .which = which,
-                               .rank = meet->tcp->transport.rank,
-                               .word = {meet->card[0].word[0], meet->card[0].word[1]}};
-}
-
-static bool meet_is_ours(const struct meet *meet, const struct meet_hello *hello)
-{
-    return hello->magic == MEET_MAGIC && hello->which < TCP_CONNECTIONS &&
-           memcmp(hello->word, meet->card[0].word, sizeof(hello->word)) == 0;
-}
-
-/* ---- to those before ------------------------------------------------------------------------- */
-
-static enum tess_status meet_failed(const struct meet *meet, int32_t rank, const char *what,
-                                    const char *why)
-{
-    const struct tcp *tcp = meet->tcp;
-
-    TESS_FAIL(TESS_ERR_COMM, "rank %d (%s) %s rank %d (%s) at %s, port %d: %s",
-              (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], what, (int)rank,
-              tcp->host_name[rank], meet->card[rank].address, (int)meet->card[rank].port, why);
-}
-
-static enum tess_status meet_connect(struct meet *meet, int32_t rank, uint32_t which)
-{
-    const struct meet_card *card = &meet->card[rank];
-    const struct meet_hello hello = meet_hello(meet, which);
-    char why[BOOT_WHY_BYTES] = "";
-    int *fd = &meet->tcp->peer[rank]->fd[which];
-
-    *fd = tess__boot_connect(card->address, card->port, meet->limit_s, why, sizeof(why));
-    if (*fd < 0)
-        return meet_failed(meet, rank, "cannot reach", why);
-    meet_tune(meet->tcp, *fd, which);
-    if (!tess__boot_send(*fd, &hello, sizeof(hello), meet->limit_s, why, sizeof(why)))
-        return meet_failed(meet, rank, "cannot greet", why);
-    return TESS_OK;
-}
-
-/* It answers our greeting after it has connected to those before it. */
-static enum tess_status meet_welcome(struct meet *meet, int32_t rank, uint32_t which)
-{
-    struct meet_hello welcome = {.magic = 0};
-    char why[BOOT_WHY_BYTES] = "what listens there is no rank of this job";
-
-    if (!tess__boot_receive(meet->tcp->peer[rank]->fd[which], &welcome, sizeof(welcome),
-                            meet->limit_s, why, sizeof(why)) ||
-        !meet_is_ours(meet, &welcome) || welcome.rank != rank || welcome.which != which)
-        return meet_failed(meet, rank, "is not answered by", why);
-    return TESS_OK;
-}
-
-/* ---- from those behind ----------------------------------------------------------------------- */
-
-/* False: a stranger, or one that is there already. */
-static bool meet_greet(void *context, int fd, const unsigned char *bytes)
-{
-    struct meet *meet = context;
-    struct tcp *tcp = meet->tcp;
-    struct meet_hello hello;
-
-    memcpy(&hello, bytes, sizeof(hello));
-    if (!meet_is_ours(meet, &hello) || hello.rank <= tcp->transport.rank ||
-        hello.rank >= tcp->transport.rank_count || tcp->peer[hello.rank]->fd[hello.which] >= 0)
-        return false;
-    const struct meet_hello welcome = meet_hello(meet, hello.which);
-    if (!tess__boot_send(fd, &welcome, sizeof(welcome), meet->limit_s, NULL, 0))
-        return false;
-    meet_tune(tcp, fd, hello.which);
-    tcp->peer[hello.rank]->fd[hello.which] = fd;
-    meet->missing--;
-    return true;
-}
-
-static enum tess_status meet_time_out(const struct meet *meet)
-{
-    const struct tcp *tcp = meet->tcp;
-    bool *missing = calloc((size_t)tcp->transport.rank_count, sizeof(*missing));
-    char names[100] = "?", others[60] = "";
-
-    for (int32_t r = tcp->transport.rank + 1; missing != NULL && r < tcp->transport.rank_count; r++)
-        missing[r] = tcp->peer[r]->fd[TCP_WORDS] < 0 || tcp->peer[r]->fd[TCP_DATA] < 0;
-    if (missing != NULL)
-        tess__name_ranks(missing, tcp->transport.rank_count, names, sizeof(names));
-    free(missing);
-    if (meet->door.strangers > 0)
-        snprintf(others, sizeof(others), "; %d of others turned away", meet->door.strangers);
-    TESS_FAIL(TESS_ERR_TIMEOUT, "no connection from rank %s came to rank %d (%s) within %g s%s",
-              names, (int)tcp->transport.rank, tcp->host_name[tcp->transport.rank], tcp->timeout_s,
-              others);
-}
-
-static enum tess_status meet_accept(struct meet *meet)
-{
-    while (meet->missing > 0) {
-        if (tess_clock_s() > meet->limit_s)
-            return meet_time_out(meet);
-        tess__boot_door_look(&meet->door);
-    }
-    return TESS_OK;
+    if (status == TESS_OK)
+        return TESS_OK;
+    /* Neighbours that come late are to learn the reason, not that this rank has gone. */
+    limit_s = tess_clock_s() + MEET_LATE_S;
+    while (meet_missing(tcp, 0) < n && tess_clock_s() < limit_s)
+        tess__tcp_move(tcp, MEET_LOOK_MS);
+    if (tcp->reason[0] != '\0')
+        TESS_FAIL(status, "%s", tcp->reason);
+    return status;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -300,7 +214,7 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
 {
     struct meet_card own = {.port = 0};
     char name[256] = "";
-    const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->door.listener);
+    const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->tcp->listener);
 
     if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
         snprintf(name, sizeof(name), "rank-%d", (int)boot->rank);
@@ -310,7 +224,7 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
         tess_log(TESS_LOG_ERROR, "the address '%s' is too long: up to %zu characters",
                  boot->address, sizeof(own.address) - 1);
     own.host = meet_own_host(name);
-    own.port = (uint16_t)tess__boot_port(&meet->door.listener);
+    own.port = (uint16_t)tess__boot_port(&meet->tcp->listener);
     own.failed = listens != TESS_OK || length >= (int)sizeof(own.address);
     if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
         own.failed = 1;
@@ -328,51 +242,38 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
     return TESS_OK;
 }
 
-static enum tess_status meet_peers(struct tcp *tcp)
+/* Calls of others are answered from here on. */
+static enum tess_status meet_watch(struct tcp *tcp)
 {
-    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
-        if (r == tcp->transport.rank)
-            continue;
-        struct tcp_peer *peer = calloc(1, sizeof(*peer));
-        if (peer == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the connection with rank %d", (int)r);
-        peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
-        TAILQ_INIT(&peer->sends);
-        TAILQ_INIT(&peer->sending);
-        TAILQ_INIT(&peer->receives);
-        tcp->peer[r] = peer;
+    for (int i = 0; i < tcp->listener.count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = TCP_TAG_DOOR | (uint64_t)i};
+        if (epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->listener.fd[i], &event) != 0)
+            TESS_FAIL(TESS_ERR_COMM, "cannot watch a socket: %s", strerror(errno));
     }
     return TESS_OK;
 }
 
 static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot)
 {
+    struct tcp *tcp = meet->tcp;
+
     TESS_TRY(meet_gather(meet, boot));
+    memcpy(tcp->word, meet->card[0].word, sizeof(tcp->word));
     TESS_TRY(meet_number_hosts(meet));
-    TESS_TRY(meet_peers(meet->tcp));
-    meet->missing = (boot->rank_count - 1 - boot->rank) * 2;
-    for (int32_t p = 0; p < boot->rank; p++)
-        for (uint32_t which = 0; which < TCP_CONNECTIONS; which++)
-            TESS_TRY(meet_connect(meet, p, which));
-    TESS_TRY(meet_accept(meet));
-    for (int32_t p = 0; p < boot->rank; p++)
-        for (uint32_t which = 0; which < TCP_CONNECTIONS; which++)
-            TESS_TRY(meet_welcome(meet, p, which));
-    return TESS_OK;
+    TESS_TRY(meet_watch(tcp));
+    return meet_neighbours(tcp, meet->limit_s);
 }
 
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot)
 {
     struct meet meet = {.tcp = tcp,
-                        .door = {.greet = meet_greet, .context = &meet},
                         .card = calloc((size_t)boot->rank_count, sizeof(*meet.card)),
                         .limit_s = tess_clock_s() + tcp->timeout_s};
+
     if (meet.card == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the addresses of %d ranks",
                   (int)boot->rank_count);
     const enum tess_status status = meet_all(&meet, boot);
-
-    tess__boot_door_close(&meet.door);
     free(meet.card);
     return status;
 }

@@ -6,6 +6,7 @@
 #include "comm/net/transport_tcp.h"
 
 #include "base/clock.h"
+#include "tessera/check.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -34,25 +35,33 @@ static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
 
 /* ---- endings --------------------------------------------------------------------------------- */
 
+static void move_say_end(struct tcp *tcp, int32_t r)
+{
+    tess__tcp_say(tcp, r, tcp->end_word, (uint32_t)tcp->end_who, strlen(tcp->end_text),
+                  tcp->end_text);
+}
+
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text)
 {
     const struct tess_transport *transport = &tcp->transport;
-    char cut[TESS_TRANSPORT_REASON_BYTES];
 
     if (tcp->status != TESS_OK)
         return;
-    snprintf(cut, sizeof(cut), "%s", text);
+    snprintf(tcp->end_text, sizeof(tcp->end_text), "%s", text);
+    tcp->end_word = word;
+    tcp->end_who = who;
     tcp->status = word == TCP_LOST ? TESS_ERR_COMM : TESS_ERR_ABORTED;
     if (word == TCP_LOST)
         snprintf(tcp->reason, sizeof(tcp->reason), "rank %d (%s) has gone: %s", (int)who,
-                 transport->host_name[who], cut);
+                 transport->host_name[who], tcp->end_text);
     else
         snprintf(tcp->reason, sizeof(tcp->reason), "stopped because rank %d (%s) failed: %s",
-                 (int)who, transport->host_name[who], cut);
-    /* Receivers pass it on, so that it arrives before the end of the connection does. */
+                 (int)who, transport->host_name[who], tcp->end_text);
+    /* Receivers pass it on, so that it arrives before the end of the connection does, and at ranks
+     * that have none with this one. Those that connect later get it then. */
     for (int32_t r = 0; r < transport->rank_count; r++)
-        if (tcp->peer[r] != NULL)
-            tess__tcp_say(tcp, r, word, (uint32_t)who, strlen(cut), cut);
+        if (tcp->peer[r] != NULL && tcp->peer[r]->met[TCP_WORDS])
+            move_say_end(tcp, r);
 }
 
 static void move_close(int *fd)
@@ -245,7 +254,7 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
     const size_t text_bytes = text != NULL ? (size_t)bytes : 0;
     const size_t needed = peer->out_used + sizeof(frame) + text_bytes;
 
-    if (peer->fd[TCP_WORDS] < 0)
+    if (peer->fd[TCP_WORDS] < 0 && peer->met[TCP_WORDS])
         return;
     if (needed > TCP_OUT_BYTES ||
         !words_room(peer, needed)) { /* it has sent messages without waiting for their words */
@@ -436,21 +445,60 @@ static void data_pull(struct tcp *tcp, int32_t r)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
+/* A connection is there: what waits for it goes. Or there is none. */
+static void move_news(struct tcp *tcp, const struct tcp_news *news)
+{
+    if (news->open && news->which == TCP_WORDS && tcp->status != TESS_OK)
+        move_say_end(tcp, news->peer);
+    if (news->open) {
+        words_push(tcp, news->peer);
+        data_push(tcp, news->peer);
+    }
+    if (news->failed)
+        tess__tcp_end(tcp, news->gone ? TCP_LOST : TCP_ABORT,
+                      news->gone ? news->peer : tcp->transport.rank, news->why);
+}
+
+enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r)
+{
+    struct tcp_peer *peer = tess__tcp_peer(tcp, r);
+    struct tcp_news news = {.peer = r};
+
+    if (peer == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)r);
+    if (tcp->status != TESS_OK || peer->call != NULL || peer->calls || peer->met[TCP_WORDS] ||
+        peer->met[TCP_DATA])
+        return tcp->status;
+    tess__tcp_call(tcp, r, &news);
+    move_news(tcp, &news);
+    return tcp->status;
+}
+
 static void move_event(struct tcp *tcp, const struct epoll_event *event)
 {
-    const int32_t r = (int32_t)(event->data.u64 / TCP_CONNECTIONS);
-    const bool words = event->data.u64 % TCP_CONNECTIONS == TCP_WORDS;
+    const uint64_t tag = event->data.u64;
+    const uint32_t number = (uint32_t)tag;
+    const int32_t r = (int32_t)(number / TCP_CONNECTIONS);
+    const int which = (int)(number % TCP_CONNECTIONS);
+    struct tcp_news news = {.peer = r};
 
-    if (event->data.u64 == UINT64_MAX) {
+    if (tag >= TCP_TAG_BELL) {
         uint64_t rung;
         const ssize_t got = read(tcp->bell, &rung, sizeof(rung)); /* it rings no more */
         (void)got;
-        return;
+    } else if (tag >= TCP_TAG_DOOR) {
+        tess__tcp_door_event(tcp, (int)number, &news);
+    } else if (tag >= TCP_TAG_CALLER) {
+        tess__tcp_caller_event(tcp, (int)number, &news);
+    } else if (tag >= TCP_TAG_CALL) {
+        tess__tcp_call_event(tcp, r, which, &news);
+    } else {
+        if ((event->events & EPOLLOUT) != 0)
+            (which == TCP_WORDS ? words_push : data_unblock)(tcp, r);
+        if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
+            (which == TCP_WORDS ? words_pull : data_pull)(tcp, r);
     }
-    if ((event->events & EPOLLOUT) != 0)
-        (words ? words_push : data_unblock)(tcp, r);
-    if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
-        (words ? words_pull : data_pull)(tcp, r);
+    move_news(tcp, &news);
 }
 
 void tess__tcp_move(struct tcp *tcp, int timeout_ms)
@@ -460,6 +508,8 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
 
     for (int i = 0; i < count; i++)
         move_event(tcp, &event[i]);
+    if (tcp->caller_count > 0)
+        tess__tcp_callers_late(tcp);
     if (atomic_load_explicit(&tcp->abort_state, memory_order_acquire) == 2)
         tess__tcp_end(tcp, TCP_ABORT, tcp->transport.rank, tcp->abort_text);
     tcp->looked_s = tess_clock_s();
