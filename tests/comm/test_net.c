@@ -16,15 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 64, MANY = 260, MOVES = 34 };
+enum { RANKS = 64, MANY = NET_LANES_MAX, MOVES = 34 };
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-static const struct tess_comm_call net_sum_call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
-                                                   .dtype = TESS_F32,
-                                                   .count = 64 * 64,
-                                                   .peer = -1,
-                                                   .site = ""};
+static const struct tess_comm_call net_sum_call = {
+    .collective = TESS_COLLECTIVE_ALL_REDUCE,
+    .dtype = TESS_F32,
+    .count = MANY * (NET_LANE_BYTES / 4), /* no lane is shared */
+    .peer = -1,
+    .site = ""};
 
 static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order order,
                                   enum tess_collective collective, int32_t root)

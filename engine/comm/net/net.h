@@ -15,7 +15,7 @@
  *
  * Fast order: rings over the ranks in their order, pipelined in chunks; where hosts have several
  * ranks each and their ranks are consecutive, within the hosts first, then one ring over hosts for
- * each place in a host.
+ * each place in a host. Small arrays, and those of more than 128 ranks, go along the tree.
  *
  * So ranks are to be numbered as the network is built: neighbours first.
  */

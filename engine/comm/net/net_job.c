@@ -22,6 +22,18 @@ static size_t job_size(const struct tess_comm_call *call, bool wide)
     return wide ? sizeof(float) : tess_dtype_bytes(call->dtype);
 }
 
+/* The elements of a job that are among [at, at + count) of its lane: how many, and how many of the
+ * job's lie before them. */
+static size_t job_part(const struct net_job *job, size_t at, size_t count, size_t *skip_out)
+{
+    const size_t end = count < SIZE_MAX - at ? at + count : SIZE_MAX,
+                 job_end = job->begin + job->count;
+    const size_t from = at > job->begin ? at : job->begin, to = end < job_end ? end : job_end;
+
+    *skip_out = to > from ? from - job->begin : 0;
+    return to > from ? to - from : 0;
+}
+
 static char *job_at(const void *array, size_t lane_at, const struct net_job *job, size_t size)
 {
     return lane_at == SIZE_MAX ? NULL : (char *)array + (lane_at + job->begin) * size;
@@ -33,19 +45,28 @@ static char *job_at(const void *array, size_t lane_at, const struct net_job *job
 static void job_cut(struct net_group *group, const struct tess_comm_call *call)
 {
     const size_t size = job_size(call, job_is_half(call));
-    const size_t lanes = (size_t)group->comm.rank_count;
-    size_t longest = 0, bytes = NET_ROW_BYTES / lanes;
+    const size_t lanes = (size_t)group->comm.rank_count, width = (size_t)group->plan.width;
+    size_t longest = call->count, bytes = NET_ROW_BYTES * width / lanes;
 
     /* Not of this rank's own lanes alone: they may be the shorter ones. */
-    longest = call->count;
     if (call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
         call->collective == TESS_COLLECTIVE_REDUCE)
         longest = (call->count + lanes - 1) / lanes;
+    longest *= width < lanes ? width : lanes;
     bytes = bytes < longest * size / 4 ? bytes : longest * size / 4;
     bytes = bytes > NET_CHUNK_LEAST ? bytes : NET_CHUNK_LEAST;
     bytes = bytes < NET_CHUNK_MOST ? bytes : NET_CHUNK_MOST;
+    /* Two messages of half the size take longer than one. */
+    bytes = longest * size < 4 * NET_CHUNK_LEAST && width > 1 ? longest * size : bytes;
     group->chunk = bytes / size;
-    group->row_count = (longest + group->chunk - 1) / group->chunk;
+    group->row_count = longest > 0 ? (longest + group->chunk - 1) / group->chunk : 0;
+}
+
+/* Chunks of scratch memory of a lane: one for each sum, and one for a whole of which only a part
+ * goes to the target. */
+static size_t job_chunks(const struct net_lane *lane)
+{
+    return (size_t)lane->adds + (lane->own_count > 0 && lane->target_at == SIZE_MAX ? 1 : 0);
 }
 
 /* Memory for rows, kept for later calls. */
@@ -55,7 +76,7 @@ static enum tess_status job_reserve(struct net_group *group, const struct tess_c
     size_t needed = 0;
 
     for (int32_t l = 0; l < group->plan.lane_count; l++)
-        needed += (size_t)group->plan.lane[l].adds * group->chunk * size;
+        needed += job_chunks(&group->plan.lane[l]) * group->chunk * size;
     for (int k = 0; k < NET_ROWS && needed > group->scratch_bytes; k++) {
         free(group->row[k].scratch);
         group->row[k].scratch = malloc(needed);
@@ -127,20 +148,55 @@ static char *job_chunk(const struct net_group *group, const struct tess_comm_cal
     return job->scratch + (size_t)k * group->chunk * job_size(call, job_is_half(call));
 }
 
+/* Where the whole goes. */
+static char *job_whole(const struct net_group *group, const struct tess_comm_call *call,
+                       const struct net_job *job)
+{
+    return job->lane->target_at != SIZE_MAX ? job_target(call, job)
+                                            : job_chunk(group, call, job, job->lane->adds);
+}
+
 /* Where move `k` puts what comes: the whole at its target; a leaf of 16 bits at the end of its
  * chunk, so that the f32 sum can be written from the beginning. */
 static char *job_place(const struct net_group *group, const struct tess_comm_call *call,
                        const struct net_job *job, int32_t k)
 {
-    if (job->lane->move[k].kind == NET_DOWN)
-        return job_target(call, job);
-    const bool half_leaf = job_is_half(call) && job->lane->move[k].leaf;
+    const struct net_move *move = &job->lane->move[k];
+    size_t skip;
+
+    if (!move->adds) {
+        (void)job_part(job, move->at, move->count, &skip);
+        return job_whole(group, call, job) + skip * tess_dtype_bytes(call->dtype);
+    }
+    const bool half_leaf = job_is_half(call) && move->leaf;
     return job_chunk(group, call, job, k) + (half_leaf ? job->count * sizeof(uint16_t) : 0);
 }
 
 static size_t job_comes(const struct tess_comm_call *call, const struct net_job *job, int32_t k)
 {
-    return job->count * job_size(call, job_is_half(call) && !job->lane->move[k].leaf);
+    const struct net_move *move = &job->lane->move[k];
+    size_t skip;
+
+    return job_part(job, move->at, move->count, &skip) *
+           job_size(call, job_is_half(call) && !move->leaf);
+}
+
+/* This rank's own part of a shared lane: `gives` it to a gather, or takes it of a sum. */
+static void job_own(const struct tess_comm_call *call, const struct net_job *job, bool gives)
+{
+    const struct net_lane *lane = job->lane;
+    const size_t size = tess_dtype_bytes(call->dtype);
+    size_t skip;
+    const size_t count = job_part(job, lane->own_at, lane->own_count, &skip);
+    const size_t at = (job->begin + skip - lane->own_at) * size;
+
+    if (count == 0)
+        return;
+    char *lies = (char *)job->value + skip * size;
+    const char *from = gives ? (const char *)call->source + at : lies;
+    char *to = gives ? lies : (char *)call->target + at;
+    if (from != to)
+        memmove(to, from, count * size);
 }
 
 /* Receives begin, sends get their turns. */
@@ -188,8 +244,11 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
         for (int32_t k = 0; k < lane->move_count; k++)
             job->request[k] = NET_NO_REQUEST;
         job->value = job_at(call->source, lane->source_at, job, size);
-        if (lane->adds > 0)
-            scratch = job_chunk(group, call, job, lane->adds);
+        scratch += job_chunks(lane) * group->chunk * job_size(call, job_is_half(call));
+        if (lane->own_count > 0 && lane->target_at != SIZE_MAX && !job->over) {
+            job->value = job_target(call, job);
+            job_own(call, job, true);
+        }
         if (lane->copied && !job->over && job_target(call, job) != job->value)
             memcpy(job_target(call, job), job->value, job->count * size);
         row->left += job->over ? 0 : 1;
@@ -202,10 +261,10 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
 
 /* ---- a job goes on --------------------------------------------------------------------------- */
 
-/* What a barrier adds up is not the user's. */
+/* What a barrier adds up is not the user's; shared lanes are counted in net_run.c. */
 static bool job_counts(const struct net_group *group)
 {
-    return group->run.source != &group->nothing;
+    return group->run.source != &group->nothing && group->plan.width == 1;
 }
 
 /* What move `k` has brought: the whole, or a part that is added. The owner's last sum is the whole.
@@ -218,8 +277,8 @@ static void job_take(struct net_group *group, const struct tess_comm_call *call,
     const char *comes = job_place(group, call, job, k);
 
     group->comm.stats.received_bytes += job_counts(group) ? job_comes(call, job, k) : 0;
-    if (move->kind == NET_DOWN) {
-        job->value = comes;
+    if (!move->adds) {
+        job->value = job_whole(group, call, job);
         job->wide = false;
         return;
     }
@@ -271,10 +330,12 @@ static enum tess_status job_move(struct net_group *group, const struct tess_comm
     *made_out = turns->taken[move->kind] == job->turn[k];
     if (!*made_out)
         return TESS_OK;
-    const size_t bytes = job->count * job_size(call, job->wide);
+    const size_t size = job_size(call, job->wide);
+    size_t skip;
+    const size_t bytes = job_part(job, move->at, move->count, &skip) * size;
     TESS_TRY(tess__net_begin(group, true, move->peer,
                              tess__net_tag(group, (enum net_kind)move->kind, group->hash),
-                             job->value, bytes, &job->request[k]));
+                             job->value + skip * size, bytes, &job->request[k]));
     group->comm.stats.sent_bytes += job_counts(group) ? bytes : 0;
     turns->taken[move->kind]++;
     turns->sends++;
@@ -299,6 +360,8 @@ static enum tess_status job_run(struct net_group *group, const struct tess_comm_
         return TESS_OK;
     for (int32_t k = 0; k < lane->move_count && done; k++)
         TESS_TRY(job_done(group, job, k, &done));
+    if (done && lane->own_count > 0 && lane->target_at == SIZE_MAX)
+        job_own(call, job, false);
     job->over = done;
     *moved_out = *moved_out || done;
     return TESS_OK;

@@ -73,14 +73,14 @@ int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32
 
 static void path_move(struct net_lane *lane, enum net_kind kind, bool sends, int32_t peer)
 {
-    lane->move[lane->move_count++] =
-        (struct net_move){.peer = peer, .kind = (uint8_t)kind, .sends = sends, .leaf = true};
+    lane->move[lane->move_count++] = (struct net_move){
+        .peer = peer, .kind = (uint8_t)kind, .sends = sends, .leaf = true, .count = SIZE_MAX};
 }
 
 static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
 {
-    lane->move[lane->move_count++] =
-        (struct net_move){.peer = peer, .kind = NET_UP, .left = left, .leaf = leaf};
+    lane->move[lane->move_count++] = (struct net_move){
+        .peer = peer, .kind = NET_UP, .adds = true, .left = left, .leaf = leaf, .count = SIZE_MAX};
     lane->adds++;
 }
 
@@ -170,6 +170,55 @@ static void path_tree(const struct net_shape *shape, int32_t owner, bool up, boo
     lane->adds = up ? tree.adds : 0;
     for (int32_t k = down ? tree.move_count : 0; k-- > 0;)
         path_move(lane, NET_DOWN, !moves[k].sends, moves[k].peer);
+}
+
+/* ---- shared lanes ---------------------------------------------------------------------------- */
+
+/* Ranks [first, first + count) share a lane, `unit` elements each. */
+struct path_share {
+    int32_t first, count, owner;
+    size_t unit;
+};
+
+/* The parts of a block's ranks come together at the block's holder: up, as sums would. */
+static bool path_gather_up(const struct net_shape *shape, const struct path_share *share,
+                           int32_t first, int32_t count, struct net_lane *lane)
+{
+    const int32_t rank = shape->rank, n = shape->rank_count;
+    if (count == 1)
+        return true;
+    const int32_t left = path_split(count);
+    const bool right = rank >= first + left;
+    const int32_t near = right ? first + left : first, near_count = right ? count - left : left;
+    const int32_t far = right ? first : first + left, far_count = count - near_count;
+    if (!path_gather_up(shape, share, near, near_count, lane))
+        return false;
+    const bool holds = tess__net_holder(n, first, count, share->owner) == rank;
+    path_move(lane, NET_UP, !holds, tess__net_holder(n, far, far_count, share->owner));
+    struct net_move *move = &lane->move[lane->move_count - 1];
+    move->at = (size_t)((holds ? far : near) - share->first) * share->unit;
+    move->count = (size_t)(holds ? far_count : near_count) * share->unit;
+    return holds;
+}
+
+/* This rank's part in a shared lane; dealing out is gathering the other way round. */
+static void path_share(const struct net_shape *shape, const struct path_share *share, bool deal,
+                       struct net_lane *lane)
+{
+    struct net_move moves[PATH_UP_MAX];
+    struct net_lane tree = {.move = moves};
+
+    if (shape->rank < share->first || shape->rank >= share->first + share->count)
+        return;
+    (void)path_gather_up(shape, share, share->first, share->count, &tree);
+    for (int32_t i = 0; i < tree.move_count; i++) {
+        struct net_move move = moves[deal ? tree.move_count - 1 - i : i];
+        move.kind = deal ? NET_DOWN : NET_UP;
+        move.sends = move.sends != deal;
+        lane->move[lane->move_count++] = move;
+    }
+    lane->own_at = (size_t)(shape->rank - share->first) * share->unit;
+    lane->own_count = share->unit;
 }
 
 /* ---- the rings ------------------------------------------------------------------------------- */
@@ -273,10 +322,15 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
 
 enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_out)
 {
-    const int32_t n = rank_count < NET_ROUND ? rank_count : NET_ROUND;
-    const int32_t lanes = rank_count > 2 * n ? rank_count : 2 * n;
-    /* A rank has 4 on average; those at the end of an uneven tree have more. */
-    const int32_t moves = lanes * 8 + 2 * PATH_UP_MAX;
+    const int32_t shared = rank_count < NET_LANES_MAX ? rank_count : NET_LANES_MAX;
+    const int32_t dealt = rank_count < NET_ROUND ? rank_count : NET_ROUND;
+    const int32_t lanes = shared > 2 * dealt ? shared : 2 * dealt;
+    int32_t levels = 0;
+
+    while (1 << levels < rank_count)
+        levels++;
+    /* Of a lane: up, down, and together; and that to the root. On rings 6 at most. */
+    const int32_t moves = shared * (3 * levels + 1) + 2 * lanes;
 
     *plan_out = (struct net_plan){
         .lane_room = lanes,
@@ -315,30 +369,37 @@ static void path_plain_orders(struct net_plan *plan)
         plan->order[NET_UP][l] = plan->order[NET_DOWN][l] = l;
 }
 
-/* Where lane `l` lies in source and target. */
-static void path_place(const struct tess_comm_call *call, int32_t rank, int32_t rank_count,
-                       int32_t l, struct net_lane *lane)
+/* Where the share of rank i in an array begins. */
+static size_t path_begin(const struct tess_comm_call *call, int32_t rank_count, int32_t i)
 {
-    const size_t n = (size_t)rank_count, i = (size_t)l;
-    const size_t begin = call->count / n * i + call->count % n * i / n;
-    const size_t end = call->count / n * (i + 1) + call->count % n * (i + 1) / n;
-    const bool own = l == rank;
+    const size_t n = (size_t)rank_count, at = (size_t)i;
+
+    return call->count / n * at + call->count % n * at / n;
+}
+
+/* Where the lane of ranks [first, last) lies in source and target. */
+static void path_place(const struct tess_comm_call *call, const struct net_shape *shape,
+                       int32_t first, int32_t last, struct net_lane *lane)
+{
+    const size_t begin = path_begin(call, shape->rank_count, first);
+    const size_t end = path_begin(call, shape->rank_count, last);
+    const bool own = first == shape->rank && last - first == 1;
 
     switch (call->collective) {
     case TESS_COLLECTIVE_REDUCE_SCATTER:
-        lane->length = call->count;
-        lane->source_at = i * call->count;
+        lane->length = (size_t)(last - first) * call->count;
+        lane->source_at = (size_t)first * call->count;
         lane->target_at = own ? 0 : SIZE_MAX;
         return;
     case TESS_COLLECTIVE_ALL_GATHER:
-        lane->length = call->count;
+        lane->length = (size_t)(last - first) * call->count;
         lane->source_at = own ? 0 : SIZE_MAX;
-        lane->target_at = i * call->count;
+        lane->target_at = (size_t)first * call->count;
         return;
     case TESS_COLLECTIVE_REDUCE:
         lane->length = end - begin;
         lane->source_at = begin;
-        lane->target_at = rank == call->peer ? begin : SIZE_MAX;
+        lane->target_at = shape->rank == call->peer ? begin : SIZE_MAX;
         return;
     default:
         lane->length = end - begin;
@@ -372,26 +433,56 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
     }
 }
 
-/* One lane for each rank; the sums of a reduce lie at their owners, from there straight to the
- * root. */
-static void path_lanes(const struct net_shape *shape, const struct tess_comm_call *call,
-                       struct net_plan *plan)
+/* How many ranks share a lane: 1, 2, 4, ... */
+static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
 {
-    const int32_t rank = shape->rank, root = call->peer;
+    const bool each = call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
+                      call->collective == TESS_COLLECTIVE_ALL_GATHER;
+    const size_t n = (size_t)rank_count, count = each ? call->count : (call->count + n - 1) / n;
+    const size_t bytes = count * tess_dtype_bytes(call->dtype);
+    int32_t width = 1;
+
+    while (width < rank_count && ((size_t)width * bytes < NET_LANE_BYTES ||
+                                  (rank_count + width - 1) / width > NET_LANES_MAX))
+        width *= 2;
+    return width;
+}
+
+/* The lane of ranks [first, last). Owners of neighbouring lanes differ in their last bits, by which
+ * lanes are dealt out to ranks. */
+static void path_lane_of(const struct net_shape *shape, const struct tess_comm_call *call,
+                         int32_t number, int32_t width, struct net_lane *lane)
+{
+    const int32_t rank = shape->rank, root = call->peer, first = number * width;
+    const int32_t last = first + width < shape->rank_count ? first + width : shape->rank_count;
     const enum tess_collective kind = call->collective;
     const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
     const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
+    const bool tree = call->order == TESS_ORDER_CANONICAL || width > 1, shared = last - first > 1;
+    const bool alone = kind == TESS_COLLECTIVE_REDUCE && width >= shape->rank_count;
+    const int32_t owner = alone ? root : first + number % width % (last - first);
+    const struct path_share share = {first, last - first, owner, call->count};
 
-    for (int32_t l = 0; l < shape->rank_count; l++) {
-        struct net_lane *lane = path_lane(plan);
-        if (call->order == TESS_ORDER_CANONICAL)
-            path_tree(shape, l, up, down, lane);
-        else
-            path_ring(shape, l, up, down, lane);
-        if (kind == TESS_COLLECTIVE_REDUCE && l != root && (rank == l || rank == root))
-            path_move(lane, NET_DOWN, rank == l, rank == l ? root : l);
-        path_place(call, rank, shape->rank_count, l, lane);
-    }
+    if (shared && kind == TESS_COLLECTIVE_ALL_GATHER)
+        path_share(shape, &share, false, lane);
+    (tree ? path_tree : path_ring)(shape, owner, up, down, lane);
+    if (shared && kind == TESS_COLLECTIVE_REDUCE_SCATTER)
+        path_share(shape, &share, true, lane);
+    if (kind == TESS_COLLECTIVE_REDUCE && owner != root && (rank == owner || rank == root))
+        path_move(lane, NET_DOWN, rank == owner, rank == owner ? root : owner);
+    path_place(call, shape, first, last, lane);
+}
+
+/* One lane for each rank, or for some neighbours; the sums of a reduce lie at their owners, from
+ * there straight to the root. */
+static void path_lanes(const struct net_shape *shape, const struct tess_comm_call *call,
+                       struct net_plan *plan)
+{
+    const int32_t n = shape->rank_count;
+
+    plan->width = path_width(n, call);
+    for (int32_t l = 0; l * plan->width < n; l++)
+        path_lane_of(shape, call, l, plan->width, path_lane(plan));
 }
 
 static bool path_takes(const struct net_lane *lane)
@@ -408,7 +499,7 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
     const enum tess_collective kind = call->collective;
     const bool each = kind != TESS_COLLECTIVE_BROADCAST && kind != TESS_COLLECTIVE_ALL_TO_ALL;
 
-    plan->round_count = 1;
+    plan->round_count = plan->width = 1;
     plan->lane_count = 0;
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL) {
         path_all_to_all(shape, call, round, plan);
@@ -424,7 +515,7 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
         plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
     const struct net_lane *last = &plan->lane[plan->lane_count - 1];
     plan->move_count = (int32_t)(last->move - plan->move) + last->move_count;
-    if (each && call->order != TESS_ORDER_CANONICAL)
+    if (each && plan->width == 1 && call->order != TESS_ORDER_CANONICAL)
         path_ring_orders(shape, plan);
     else
         path_plain_orders(plan);

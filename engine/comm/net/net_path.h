@@ -28,6 +28,16 @@
  * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
  * often, as often as the tree's order has it; tess__net_spread counts.
  *
+ * Lanes that would be short are shared by 2, 4, 8, ... neighbours, so that the messages are few: of
+ * a very small array there is one lane, and a message goes to the parent and one comes back. A
+ * shared lane of a gather is first put together by its ranks, along the tree over them alone; one
+ * of a sum is dealt out to them at the end by the same way back:
+ *
+ *     gather, 8 ranks, 2 lanes of 4     1>0 3>2  2-->0     then all of lane 0 down from rank 0
+ *                                       4>5 6>7  7-->5                lane 1           rank 5
+ *
+ * Such lanes go along the tree in the fast order too.
+ *
  * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
  *
  *     up  6 > 7 > 0 > 1 > 2 > 3 > 4 > 5        down  5 > 6 > 7 > 0 > 1 > 2 > 3 > 4
@@ -42,7 +52,11 @@
 #include "tessera/comm.h"
 
 #define NET_RANKS_MAX 65536 /* what a plan can count: nothing has this size */
+#define NET_LANES_MAX 128   /* of a sum or a gather */
 #define NET_ROUND     128   /* distances of an all-to-all that are under way at a time */
+#define NET_LANE_BYTES                                                                             \
+    (16u << 10) /* of a lane at least: ranks share lanes that would be shorter                     \
+                 */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
@@ -59,14 +73,19 @@ struct net_move {
     int32_t peer;
     uint8_t kind; /* NET_UP or NET_DOWN */
     bool sends;
-    bool left; /* what comes up is the left operand */
-    bool leaf; /* what comes is no partial sum: a rank's own value, or the whole */
+    bool adds;        /* what comes is added, else it takes its place */
+    bool left;        /* what comes up is the left operand */
+    bool leaf;        /* what comes is no partial sum: a rank's own value, or the whole */
+    size_t at, count; /* the elements of the lane that it has; 0, SIZE_MAX: all */
 };
 
 struct net_lane {
     size_t length;               /* elements */
     size_t source_at, target_at; /* first element in the call's arrays; SIZE_MAX: not there */
-    bool copied;  /* nothing comes: the source is the whole, and goes to the target */
+    bool copied; /* nothing comes: the source is the whole, and goes to the target */
+    /* Of a lane that several ranks share: this rank's own part of a gather, which the call's source
+     * has, or of the sum, which goes to its target. */
+    size_t own_at, own_count;
     int32_t adds; /* the first moves: what comes is added */
     int32_t move_count;
     struct net_move *move; /* one after the other; in the plan's table */
@@ -78,6 +97,7 @@ struct net_lane {
  */
 struct net_plan {
     int32_t round_count;
+    int32_t width; /* ranks that share a lane */
     int32_t lane_count, move_count;
     int32_t lane_room, move_room; /* of what follows: enough for any call */
     struct net_lane *lane;

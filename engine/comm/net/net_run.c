@@ -204,8 +204,9 @@ static bool native_takes(const struct net_group *group, const struct tess_comm_c
     return group->native >= 0 && transport->ops->native->can(transport, call);
 }
 
-/* What the library sends is not known: counted is what no algorithm can do with less of. */
-static void native_count(struct net_group *group, const struct tess_comm_call *call)
+/* Counted is what no algorithm can do with less of: what a library sends is not known, and by the
+ * shared lanes of small arrays ranks send different amounts. */
+static void run_count(struct net_group *group, const struct tess_comm_call *call)
 {
     const uint64_t bytes = call->count * tess_dtype_bytes(call->dtype);
     const uint64_t n = (uint64_t)group->comm.rank_count;
@@ -236,7 +237,7 @@ static enum tess_status native_start(struct net_group *group, const struct tess_
 {
     struct tess_transport *transport = group->rank->transport;
 
-    native_count(group, call);
+    run_count(group, call);
     group->rank->requests++;
     return tess__net_lost(group->rank, transport->ops->native->begin(transport, group->native, call,
                                                                      &group->native_request));
@@ -273,6 +274,8 @@ static enum tess_status run_start(struct net_group *group, const struct tess_com
     group->native_runs = native_takes(group, call);
     group->run = run_call(group, call);
     TESS_TRY(group->native_runs ? native_start(group, call) : tess__net_jobs_start(group));
+    if (!group->native_runs && group->plan.width > 1 && call->collective != TESS_COLLECTIVE_BARRIER)
+        run_count(group, call);
     group->started = true;
     return TESS_OK;
 }
