@@ -18,7 +18,7 @@
 
 #define NET_RING        256  /* collectives that may be outstanding in a group */
 #define NET_AHEAD       4    /* of them, whose notes are on their way */
-#define NET_NOTE_ALL    16   /* ranks up to which notes go to all */
+#define NET_NOTE_ALL    8    /* ranks up to which notes go to all */
 #define NET_INLINE      176u /* source bytes that fit into a note */
 #define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */

@@ -51,12 +51,10 @@
 
 #include "tessera/comm.h"
 
-#define NET_RANKS_MAX 65536 /* what a plan can count: nothing has this size */
-#define NET_LANES_MAX 128   /* of a sum or a gather */
-#define NET_ROUND     128   /* distances of an all-to-all that are under way at a time */
-#define NET_LANE_BYTES                                                                             \
-    (16u << 10) /* of a lane at least: ranks share lanes that would be shorter                     \
-                 */
+#define NET_RANKS_MAX  65536  /* what a plan can count: nothing has this size */
+#define NET_LANES_MAX  128    /* of a sum or a gather */
+#define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
+#define NET_LANE_BYTES 16384u /* shorter lanes are shared */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
