@@ -209,6 +209,7 @@ static void tcp_free(struct tcp *tcp)
     free(tcp->place);
     free(tcp->place_of);
     free(tcp->port);
+    free(tcp->caller);
     free(tcp);
 }
 
@@ -248,9 +249,13 @@ static enum tess_status tcp_reserve(struct tcp *tcp)
     tcp->host_name = calloc(n, sizeof(*tcp->host_name));
     tcp->place_of = calloc(n, sizeof(*tcp->place_of));
     tcp->port = calloc(n, sizeof(*tcp->port));
-    if (tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL || tcp->place_of == NULL ||
-        tcp->port == NULL)
+    tcp->caller = calloc(n * TCP_CONNECTIONS + TCP_CALLERS, sizeof(*tcp->caller));
+    if (tcp->caller == NULL || tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL ||
+        tcp->place_of == NULL || tcp->port == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %zu ranks", n);
+    tcp->caller_room = (int)n * TCP_CONNECTIONS + TCP_CALLERS;
+    for (int i = 0; i < tcp->caller_room; i++)
+        tcp->caller[i].fd = -1;
     for (size_t r = 0; r < n; r++)
         tcp->host_name[r] = "?";
     tcp->transport.host = tcp->host;
@@ -299,8 +304,6 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->epoll = tcp->bell = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
-    for (int i = 0; i < TCP_CALLERS; i++)
-        tcp->caller[i].fd = -1;
     tcp_raise_limit(boot->rank_count);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)

@@ -82,7 +82,7 @@ struct tcp_ready {
     ((TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
 #define TCP_HELLO_BYTES 32
-#define TCP_CALLERS     64 /* connections that have not shown yet whose they are, at a time */
+#define TCP_CALLERS     64 /* strangers' connections at a time, beside those of all ranks */
 
 /* What epoll reports of: a connection by its peer and number, or one of these. */
 #define TCP_TAG_CALL   (UINT64_C(1) << 32) /* with the same number */
@@ -143,9 +143,9 @@ struct tcp {
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
-    struct tcp_caller caller[TCP_CALLERS];
-    int caller_count, strangers; /* strangers: connections that were turned away */
-    uint64_t word[2];            /* of the job */
+    struct tcp_caller *caller;                /* [caller_room] */
+    int caller_room, caller_count, strangers; /* strangers: connections that were turned away */
+    uint64_t word[2];                         /* of the job */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */

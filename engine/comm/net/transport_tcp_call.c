@@ -31,7 +31,7 @@
 /* Of what is written and not sent yet the system keeps as much as a slow link takes in a moment:
  * enough that a fast one does not run dry. */
 #define CALL_UNSENT_BYTES (256 << 10)
-#define CALL_TRIES        5   /* of a rank that hangs up without an answer */
+#define CALL_TRIES        100 /* of a rank that hangs up without an answer */
 #define CALL_HELLO_S      5.0 /* after which a connection without a hello is closed */
 
 struct call_hello {
@@ -346,7 +346,7 @@ static struct tcp_caller *caller_place(struct tcp *tcp)
 {
     struct tcp_caller *oldest = &tcp->caller[0];
 
-    for (int i = 0; i < TCP_CALLERS; i++) {
+    for (int i = 0; i < tcp->caller_room; i++) {
         struct tcp_caller *caller = &tcp->caller[i];
         if (caller->fd < 0)
             return caller;
@@ -354,25 +354,6 @@ static struct tcp_caller *caller_place(struct tcp *tcp)
     }
     caller_drop(tcp, oldest);
     return oldest;
-}
-
-void tess__tcp_door_event(struct tcp *tcp, int door, struct tcp_news *news)
-{
-    for (;;) {
-        char text[200];
-        const int fd = accept4(tcp->listener.fd[door], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE)
-                call_fail(news, tcp->transport.rank, false, "it cannot take a connection: %s",
-                          call_error(errno, text, sizeof(text)));
-            return;
-        }
-        struct tcp_caller *caller = caller_place(tcp);
-        *caller = (struct tcp_caller){.fd = fd, .since_s = tess_clock_s()};
-        tcp->caller_count++;
-        call_watch(tcp, EPOLL_CTL_ADD, fd, EPOLLIN,
-                   TCP_TAG_CALLER | (uint64_t)(caller - tcp->caller));
-    }
 }
 
 /* Of both sides' calls the higher rank's counts. */
@@ -423,18 +404,38 @@ void tess__tcp_caller_event(struct tcp *tcp, int number, struct tcp_news *news)
         caller_drop(tcp, caller);
 }
 
+/* One connection; where there are more epoll says so again. */
+void tess__tcp_door_event(struct tcp *tcp, int door, struct tcp_news *news)
+{
+    char text[200];
+    const int fd = accept4(tcp->listener.fd[door], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE)
+            call_fail(news, tcp->transport.rank, false, "it cannot take a connection: %s",
+                      call_error(errno, text, sizeof(text)));
+        return;
+    }
+    struct tcp_caller *caller = caller_place(tcp);
+    const int number = (int)(caller - tcp->caller);
+    *caller = (struct tcp_caller){.fd = fd, .since_s = tess_clock_s()};
+    tcp->caller_count++;
+    call_watch(tcp, EPOLL_CTL_ADD, fd, EPOLLIN, TCP_TAG_CALLER | (uint64_t)number);
+    tess__tcp_caller_event(tcp, number, news); /* its hello is there, mostly */
+}
+
 void tess__tcp_callers_late(struct tcp *tcp)
 {
     const double begin_s = tess_clock_s() - CALL_HELLO_S;
 
-    for (int i = 0; i < TCP_CALLERS; i++)
+    for (int i = 0; i < tcp->caller_room; i++)
         if (tcp->caller[i].fd >= 0 && tcp->caller[i].since_s < begin_s)
             caller_drop(tcp, &tcp->caller[i]);
 }
 
 void tess__tcp_calls_close(struct tcp *tcp)
 {
-    for (int i = 0; i < TCP_CALLERS; i++)
+    for (int i = 0; i < tcp->caller_room; i++)
         call_hang_up(&tcp->caller[i].fd);
     for (int32_t r = 0; tcp->peer != NULL && r < tcp->transport.rank_count; r++)
         if (tcp->peer[r] != NULL)
