@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -546,12 +547,17 @@ static void case_needed(void **state)
 }
 
 /* A rank dies while no message is under way: those that were never connected with it learn it. */
+static _Atomic int32_t *far_ready; /* shared; the harness ends ranks that are not ready yet */
+
 static int far_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     struct tess_transport *transport;
     (void)world, (void)arg;
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const double start_s = tess_clock_s();
+    ++*far_ready;
+    while (comm->rank == 5 && *far_ready < NEED_RANKS)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (comm->rank == 5)
         kill(getpid(), SIGKILL);
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
@@ -565,6 +571,9 @@ static int far_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 static void case_far(void **state)
 {
     (void)state;
+    far_ready =
+        mmap(NULL, sizeof(*far_ready), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(far_ready != MAP_FAILED);
     assert_int_equal(transport_run(NEED_RANKS, far_rank, 5), 0);
 }
 
