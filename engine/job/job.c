@@ -227,7 +227,7 @@ static void job_take(struct tess_job *job, int32_t r, const struct tess__job_rep
 /* The answers of all ranks. One whose process has gone does not answer; the others are ended. */
 static void job_collect(struct tess_job *job, struct tess__job_reply *reply)
 {
-    struct pollfd watch[TESS_WORLD_RANKS_MAX];
+    struct pollfd *watch = job->watch;
     struct tess__job_reply answer;
     int32_t left = job->run.rank_count;
 
@@ -237,7 +237,7 @@ static void job_collect(struct tess_job *job, struct tess__job_reply *reply)
         if (poll(watch, (nfds_t)job->run.rank_count, -1) < 0)
             continue; /* EINTR: a handler of the caller's process */
         for (int32_t r = 0; r < job->run.rank_count; r++) {
-            if (watch[r].fd < 0 || watch[r].revents == 0)
+            if (watch[r].revents == 0)
                 continue;
             if (recv(watch[r].fd, &answer, sizeof(answer), 0) != (ssize_t)sizeof(answer)) {
                 answer.status = TESS_ERR_COMM;
@@ -295,7 +295,12 @@ static enum tess_status job_start(struct tess_job *job)
     struct tess__job_reply reply = {.status = TESS_OK};
     const bool processes = job->mode == TESS_JOB_PROCESSES;
 
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+    const size_t ranks = (size_t)job->run.rank_count;
+    job->rank = calloc(ranks, sizeof(*job->rank));
+    job->watch = calloc(ranks, sizeof(*job->watch));
+    if (job->rank == NULL || job->watch == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a job of %d ranks", job->run.rank_count);
+    for (int32_t r = 0; r < job->run.rank_count; r++) {
         job->rank[r].job = job;
         job->rank[r].caller_socket = -1;
     }
@@ -371,6 +376,8 @@ static void job_end(struct tess_job *job)
         munmap(job->exchange, job->exchange_bytes);
     tess_dataset_close(job->dataset);
     tess_config_close(job->config);
+    free(job->rank);
+    free(job->watch);
 }
 
 void tess_job_close(struct tess_job *job)
@@ -523,7 +530,7 @@ int64_t tess_job_batch_size(const struct tess_job *job)
 
 struct tess_job_memory tess_job_memory_of(const struct tess_job *job, int32_t rank)
 {
-    return job->run.predicted[rank];
+    return *tess__run_predicted(&job->run, rank);
 }
 
 int32_t tess_job_param_count(const struct tess_job *job)

@@ -68,8 +68,9 @@ struct tess_job {
     size_t exchange_bytes;
     int64_t step; /* done so far */
     bool started, failed;
-    char why[TESS__JOB_WHY_BYTES];                    /* failed: the first reason */
-    struct tess__job_rank rank[TESS_WORLD_RANKS_MAX]; /* CALLER: its own in [0] */
+    char why[TESS__JOB_WHY_BYTES]; /* failed: the first reason */
+    struct tess__job_rank *rank;   /* [ranks]; CALLER: its own in [0] */
+    struct pollfd *watch;          /* [ranks] */
 };
 
 /* ---- job_rank.c ------------------------------------------------------------------------------ */

@@ -4,6 +4,9 @@
  *
  *     fork ranks -> loop: message / line / signal / child ended -> all reaped -> status
  *                          first failure: abort the world, END_LIMIT_S later SIGKILL
+ *
+ * All ranks share the three descriptors, and what the loop does for an event does not depend on
+ * how many ranks there are: hundreds of them write in the same moment.
  */
 #include "job/launch.h"
 
@@ -20,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -44,15 +48,22 @@ enum {
     FD_COUNT
 };
 
+struct launch_rank {
+    double stopped_s; /* since when its process is stopped; 0: it is not */
+    pid_t pid;        /* 0: reaped, or not started here */
+    bool ended;       /* its body has returned */
+    bool lost;        /* its death is reported */
+};
+
 struct launcher {
     const struct tess__launch *launch;
     struct tess_world *world;
-    pid_t pid[TESS_WORLD_RANKS_MAX];        /* 0: reaped */
-    bool ended[TESS_WORLD_RANKS_MAX];       /* rank's body has returned */
-    int32_t first, alive_count;             /* of the processes: the lowest; not reaped */
-    bool lost[TESS_WORLD_RANKS_MAX];        /* its death is reported */
-    double stopped_s[TESS_WORLD_RANKS_MAX]; /* since when it is stopped; 0: it is not */
-    int fd[FD_COUNT];                       /* -1: closed */
+    struct launch_rank *rank;   /* [rank_count] */
+    struct pollfd *watch;       /* [FD_READ_COUNT, and the other launchers] */
+    int32_t first, alive_count; /* of the processes: the lowest; not reaped */
+    int32_t stopped_count;
+    bool child_changed; /* a child has ended, was stopped or goes on */
+    int fd[FD_COUNT];   /* -1: closed */
     sigset_t old_mask;
     char line[LINE_BYTES];
     size_t line_used;
@@ -111,9 +122,9 @@ static void launch_fail(struct launcher *launcher, enum tess_status status, cons
 
 static void launch_kill(struct launcher *launcher)
 {
-    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++)
-        if (launcher->pid[p] > 0)
-            kill(launcher->pid[p], SIGKILL);
+    for (int32_t p = 0; p < launcher->launch->rank_count; p++)
+        if (launcher->rank[p].pid > 0)
+            kill(launcher->rank[p].pid, SIGKILL);
     launcher->killed = true;
 }
 
@@ -225,7 +236,7 @@ static void launch_take_end(struct launcher *launcher, const struct tess__messag
     char text[sizeof(ended.why) + 128];
     memcpy(&ended, message->payload, sizeof(ended));
     ended.why[sizeof(ended.why) - 1] = '\0'; /* it may have come from elsewhere */
-    launcher->ended[message->rank] = true;
+    launcher->rank[message->rank].ended = true;
     if (ended.status == TESS_OK)
         return;
     launch_explain(launcher, message->rank, &ended, text, sizeof(text));
@@ -285,16 +296,18 @@ static void launch_read_signals(struct launcher *launcher)
             tess_world_request(launcher->world, TESS_WORLD_SAVE);
         else if (info.ssi_signo == SIGUSR2)
             launcher->launch->report(launcher->launch->context);
-        else if (info.ssi_signo != SIGCHLD)
+        else if (info.ssi_signo == SIGCHLD)
+            launcher->child_changed = true;
+        else
             launch_interrupt(launcher);
 }
 
 static bool launch_body_ended(const struct launcher *launcher, int32_t p)
 {
     if (launcher->launch->mode != TESS_RANKS_THREADS)
-        return launcher->ended[p];
+        return launcher->rank[p].ended;
     for (int32_t r = 0; r < launcher->launch->rank_count; r++)
-        if (!launcher->ended[r])
+        if (!launcher->rank[r].ended)
             return false;
     return true;
 }
@@ -305,9 +318,9 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     const struct tess__launch *launch = launcher->launch;
     char who[192], host[128] = "", doing[256], text[640];
 
-    if (launch->lost != NULL && !launcher->lost[p])
+    if (launch->lost != NULL && !launcher->rank[p].lost)
         (*launch->lost)++;
-    launcher->lost[p] = true;
+    launcher->rank[p].lost = true;
     if (launch->mode == TESS_RANKS_THREADS && launch->rank_count > 1)
         snprintf(who, sizeof(who), "the process of ranks 0 to %d (pid %d)", launch->rank_count - 1,
                  (int)pid);
@@ -327,15 +340,22 @@ static void launch_report_death(struct launcher *launcher, int32_t p, pid_t pid,
     launch_end(launcher, TESS_ERR_COMM, text);
 }
 
+static void launch_note_stopped(struct launcher *launcher, int32_t p, double stopped_s)
+{
+    launcher->stopped_count += (stopped_s > 0) - (launcher->rank[p].stopped_s > 0);
+    launcher->rank[p].stopped_s = stopped_s;
+}
+
 /* Has child p ended? Notes whether it is stopped. */
 static bool launch_child_ended(struct launcher *launcher, int32_t p, int *wait_status)
 {
-    const pid_t pid = launcher->pid[p];
+    const pid_t pid = launcher->rank[p].pid;
 
     while (waitpid(pid, wait_status, WNOHANG | WUNTRACED | WCONTINUED) == pid) {
-        if (!WIFSTOPPED(*wait_status) && !WIFCONTINUED(*wait_status))
+        const bool ended = !WIFSTOPPED(*wait_status) && !WIFCONTINUED(*wait_status);
+        launch_note_stopped(launcher, p, WIFSTOPPED(*wait_status) ? tess_clock_s() : 0);
+        if (ended)
             return true;
-        launcher->stopped_s[p] = WIFSTOPPED(*wait_status) ? tess_clock_s() : 0;
     }
     return false;
 }
@@ -345,17 +365,19 @@ static void launch_check_stopped(struct launcher *launcher)
 {
     const double limit_s = launcher->launch->stopped_s;
 
-    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++) {
-        const double since_s = launcher->stopped_s[p];
+    for (int32_t p = 0; limit_s > 0 && launcher->stopped_count > 0; p++) {
+        struct launch_rank *rank = &launcher->rank[p];
         char how[64];
 
-        if (since_s <= 0 || launcher->pid[p] <= 0 || tess_clock_s() < since_s + limit_s)
+        if (p == launcher->launch->rank_count)
+            return;
+        if (rank->stopped_s <= 0 || tess_clock_s() < rank->stopped_s + limit_s)
             continue;
-        launcher->stopped_s[p] = 0;
+        launch_note_stopped(launcher, p, 0);
         snprintf(how, sizeof(how), "has been stopped for %g s", limit_s);
         if (launcher->kill_s <= 0)
-            launch_report_death(launcher, p, launcher->pid[p], how);
-        kill(launcher->pid[p], SIGKILL);
+            launch_report_death(launcher, p, rank->pid, how);
+        kill(rank->pid, SIGKILL);
     }
 }
 
@@ -389,33 +411,62 @@ static void launch_explain_death(const struct launcher *launcher, int wait_statu
              strsignal(WTERMSIG(wait_status)), why);
 }
 
+static void launch_reap_rank(struct launcher *launcher, int32_t p)
+{
+    const pid_t pid = launcher->rank[p].pid;
+    int wait_status = 0;
+    char how[160];
+
+    if (pid <= 0 || !launch_child_ended(launcher, p, &wait_status))
+        return;
+    launcher->rank[p].pid = 0;
+    launcher->alive_count--;
+    /* Its last words come before the verdict. */
+    launch_read_lines(launcher);
+    launch_read_messages(launcher);
+    if (launch_body_ended(launcher, p) && !WIFSIGNALED(wait_status))
+        return;
+    if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
+        (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
+        struct pollfd own = {.fd = launcher->fd[FD_SIGNAL], .events = POLLIN};
+        nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
+        if (poll(&own, 1, 0) > 0)
+            launch_read_signals(launcher);
+    }
+    if (launcher->killed || launcher->interrupt_count > 0)
+        return;
+    launch_explain_death(launcher, wait_status, how, sizeof(how));
+    launch_report_death(launcher, p, pid, how);
+}
+
+/* The rank of a process; -1: this process has a child of its own that is none. */
+static int32_t launch_find(const struct launcher *launcher, pid_t pid)
+{
+    for (int32_t p = 0; p < launcher->launch->rank_count; p++)
+        if (launcher->rank[p].pid == pid)
+            return p;
+    return -1;
+}
+
+/*
+ * All children that have changed. The kernel names them one by one, without reaping, so that no
+ * rank is asked for that has nothing to say. A child that is no rank would hide those behind it:
+ * then each rank is asked.
+ */
 static void launch_reap(struct launcher *launcher)
 {
-    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX; p++) {
-        int wait_status = 0;
-        char how[160];
-        const pid_t pid = launcher->pid[p];
+    const int what = WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT;
+    siginfo_t child = {.si_pid = 0};
 
-        if (pid <= 0 || !launch_child_ended(launcher, p, &wait_status))
-            continue;
-        launcher->pid[p] = 0;
-        launcher->alive_count--;
-        /* Its last words come before the verdict. */
-        launch_read_lines(launcher);
-        launch_read_messages(launcher);
-        if (launch_body_ended(launcher, p) && !WIFSIGNALED(wait_status))
-            continue;
-        if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
-            (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
-            struct pollfd own = {.fd = launcher->fd[FD_SIGNAL], .events = POLLIN};
-            nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
-            if (poll(&own, 1, 0) > 0)
-                launch_read_signals(launcher);
-        }
-        if (launcher->killed || launcher->interrupt_count > 0)
-            continue;
-        launch_explain_death(launcher, wait_status, how, sizeof(how));
-        launch_report_death(launcher, p, pid, how);
+    launcher->child_changed = false;
+    while (launcher->alive_count > 0 && waitid(P_ALL, 0, &child, what) == 0 && child.si_pid > 0) {
+        const int32_t p = launch_find(launcher, child.si_pid);
+        for (int32_t r = 0; r < launcher->launch->rank_count && p < 0; r++)
+            launch_reap_rank(launcher, r);
+        if (p < 0)
+            return;
+        launch_reap_rank(launcher, p);
+        child.si_pid = 0;
     }
 }
 
@@ -479,9 +530,10 @@ static int launch_timeout_ms(const struct launcher *launcher)
         due_s = launcher->kill_s;
     else if (launcher->kill_s <= 0 && launcher->launch->tick != NULL)
         due_s = launcher->tick_s;
-    for (int32_t p = 0; p < TESS_WORLD_RANKS_MAX && limit_s > 0; p++)
-        if (launcher->stopped_s[p] > 0)
-            due_s = fmin(due_s, launcher->stopped_s[p] + limit_s);
+    if (limit_s > 0 && launcher->stopped_count > 0)
+        for (int32_t p = 0; p < launcher->launch->rank_count; p++)
+            if (launcher->rank[p].stopped_s > 0)
+                due_s = fmin(due_s, launcher->rank[p].stopped_s + limit_s);
     const double left_s = due_s - tess_clock_s();
     return isinf(due_s) ? -1 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0;
 }
@@ -498,7 +550,7 @@ static bool launch_goes_on(const struct launcher *launcher)
 static void launch_loop(struct launcher *launcher)
 {
     while (launch_goes_on(launcher)) {
-        struct pollfd watch[FD_READ_COUNT + TESS_WORLD_RANKS_MAX];
+        struct pollfd *watch = launcher->watch;
         nfds_t count = FD_READ_COUNT;
 
         for (int i = 0; i < FD_READ_COUNT; i++)
@@ -512,7 +564,8 @@ static void launch_loop(struct launcher *launcher)
         launch_read_messages(launcher);
         launch_read_peers(launcher);
         launch_tick(launcher);
-        launch_reap(launcher);
+        if (launcher->child_changed)
+            launch_reap(launcher);
         launch_check_stopped(launcher);
         launch_check_limit(launcher);
     }
@@ -523,12 +576,25 @@ static void launch_loop(struct launcher *launcher)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
+/* Ranks have open files for each other, the launcher for those elsewhere: as many as this process
+ * may have, not as many as shells set for programs that use select(). */
+static void launch_raise_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max)
+        return;
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files); /* what is missing fails where it is needed */
+}
+
 static enum tess_status launch_open_pipe(int *read_out, int *write_out)
 {
     int end[2];
 
     if (pipe2(end, O_CLOEXEC) != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot open a pipe to the ranks: %s", strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot open a pipe to the ranks: %s%s", strerror(errno),
+                  errno == EMFILE ? ": raise this process's limit of open files (ulimit -n)" : "");
     *read_out = end[0];
     *write_out = end[1];
     if (fcntl(end[0], F_SETFL, O_NONBLOCK) != 0)
@@ -540,26 +606,33 @@ static enum tess_status launch_open_pipe(int *read_out, int *write_out)
 
 static enum tess_status launch_open(struct launcher *launcher)
 {
+    const struct tess__launch *launch = launcher->launch;
+    const size_t ranks = (size_t)launch->rank_count;
     sigset_t mask;
 
+    launcher->rank = calloc(ranks, sizeof(*launcher->rank));
+    launcher->watch =
+        calloc(FD_READ_COUNT + (launch->peers != NULL ? ranks : 0), sizeof(*launcher->watch));
     launcher->oom_kills = launch_oom_kills();
+    launch_raise_files();
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGCHLD);
-    if (launcher->launch->saves)
+    if (launch->saves)
         sigaddset(&mask, SIGUSR1);
-    if (launcher->launch->report != NULL)
+    if (launch->report != NULL)
         sigaddset(&mask, SIGUSR2);
     sigprocmask(SIG_BLOCK, &mask, &launcher->old_mask);
+    if (launcher->rank == NULL || launcher->watch == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d ranks", launch->rank_count);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s", strerror(errno));
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
-    TESS_TRY(
-        tess_world_open(launcher->launch->rank_count, launcher->launch->mode, &launcher->world));
-    tess_flight_boards(launcher->launch->flight, launcher->world);
+    TESS_TRY(tess_world_open(launch->rank_count, launch->mode, &launcher->world));
+    tess_flight_boards(launch->flight, launcher->world);
     return TESS_OK;
 }
 
@@ -589,34 +662,50 @@ static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t p
     _exit(exit_code);
 }
 
+static enum tess_status launch_fork(struct launcher *launcher, int32_t first, int32_t end)
+{
+    const pid_t parent = getpid();
+
+    fflush(stdout);
+    fflush(stderr);
+    for (int32_t p = first; p < end; p++) {
+        const pid_t pid = fork();
+        if (pid < 0)
+            TESS_FAIL(TESS_ERR_MEMORY, "cannot start rank %d of %d: fork: %s%s", p,
+                      launcher->launch->rank_count, strerror(errno),
+                      errno == EAGAIN ? ": raise the limit of processes (ulimit -u, or pids.max of "
+                                        "the control group), or give fewer --ranks"
+                                      : "");
+        if (pid == 0)
+            launch_child(launcher, p, parent);
+        launcher->rank[p].pid = pid;
+        launcher->alive_count++;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status launch_start(struct launcher *launcher)
 {
     const struct tess__launch *launch = launcher->launch;
     const bool alone = launch->peers != NULL;
     const bool threads = launch->mode == TESS_RANKS_THREADS;
-    const pid_t parent = getpid();
-    char cores[TESS_WORLD_RANKS_MAX][TESS__CORES_BYTES];
+    const int32_t first = alone ? launch->peers->env.rank : 0;
+    const int32_t count = alone ? 1 : launch->rank_count;
+    char(*cores)[TESS__CORES_BYTES] = calloc((size_t)count, sizeof(*cores));
 
-    launcher->first = alone ? launch->peers->env.rank : 0;
-    const int32_t end = alone ? launcher->first + 1 : launch->rank_count;
+    launcher->first = first;
+    if (cores == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d ranks", count);
     /* Before they are forked: what is learned of this machine on the way, they need not learn. */
-    for (int32_t r = launcher->first; r < end; r++)
-        tess__rank_cores(launch, r, cores[r]);
-    fflush(stdout);
-    fflush(stderr);
-    for (int32_t p = launcher->first; p < (threads ? launcher->first + 1 : end); p++) {
-        const pid_t pid = fork();
-        if (pid < 0)
-            TESS_FAIL(TESS_ERR_MEMORY, "cannot start rank %d: fork: %s", p, strerror(errno));
-        if (pid == 0)
-            launch_child(launcher, p, parent);
-        launcher->pid[p] = pid;
-        launcher->alive_count++;
-    }
-    for (int32_t r = launcher->first; r < end && launch->started != NULL; r++)
-        launch->started(launch->context, r, (int)launcher->pid[threads ? launcher->first : r],
-                        cores[r], tess_world_board(launcher->world, r));
-    return TESS_OK;
+    for (int32_t i = 0; i < count; i++)
+        tess__rank_cores(launch, first + i, cores[i]);
+    const enum tess_status status = launch_fork(launcher, first, first + (threads ? 1 : count));
+    for (int32_t i = 0; i < count && status == TESS_OK && launch->started != NULL; i++)
+        launch->started(launch->context, first + i,
+                        (int)launcher->rank[first + (threads ? 0 : i)].pid, cores[i],
+                        tess_world_board(launcher->world, first + i));
+    free(cores);
+    return status;
 }
 
 /* No rank's message has come: where one failed elsewhere mpirun ends all; and one that waits for a
@@ -657,6 +746,8 @@ close_launcher:
         launch_close_fd(&launcher, i);
     if (launcher.world != NULL)
         tess_world_close(launcher.world);
+    free(launcher.rank);
+    free(launcher.watch);
     sigprocmask(SIG_SETMASK, &launcher.old_mask, NULL);
     return status;
 }

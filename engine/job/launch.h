@@ -46,9 +46,9 @@ struct tess__launch {
     bool bind;  /* give each rank its own cores when there are enough */
     /* Of a rank alone: its place among the ranks of its host, and how many these are. */
     int32_t slot, slot_count;
-    /* Of each place on this host: its GPU's bus id, NULL or "" without; for the cores next to it.
-     * Borrowed. */
-    const char *bus[TESS_WORLD_RANKS_MAX];
+    /* [places on this host] its GPU's bus id, NULL without; for the cores next to it. Borrowed;
+     * NULL: there are no GPUs. */
+    const char **bus;
     struct tess_flight *flight;   /* of the ranks that are started here; NULL: none */
     const char *const *unit_name; /* for reports; may be NULL */
     int32_t unit_count;

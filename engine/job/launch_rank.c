@@ -67,22 +67,33 @@ static void rank_bind_run(int32_t at, int32_t places, const cpu_set_t *allowed,
         snprintf(text, TESS__CORES_BYTES, "cores %d-%d", first, last);
 }
 
+/* Ranks that this host has. */
+static int32_t rank_places(const struct tess__launch *launch)
+{
+    return launch->peers != NULL ? launch->slot_count : launch->rank_count;
+}
+
+/* Has each of them cores of its own? */
+static bool rank_is_bound(const struct tess__launch *launch, cpu_set_t *allowed_out)
+{
+    const int32_t places = rank_places(launch);
+
+    return launch->bind && places >= 1 &&
+           sched_getaffinity(0, sizeof(*allowed_out), allowed_out) == 0 &&
+           places <= CPU_COUNT(allowed_out);
+}
+
 static void rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])
 {
-    const bool alone = launch->peers != NULL;
-    const int32_t at = alone ? launch->slot : rank;
-    const int32_t places = alone ? launch->slot_count : launch->rank_count;
-    const char *bus[TESS_WORLD_RANKS_MAX];
+    const int32_t at = launch->peers != NULL ? launch->slot : rank;
+    const int32_t places = rank_places(launch);
     char bound[TESS_BIND_TEXT];
     cpu_set_t allowed;
 
     snprintf(text, TESS__CORES_BYTES, "any core");
-    if (!launch->bind || sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || places < 1 ||
-        places > CPU_COUNT(&allowed))
+    if (!rank_is_bound(launch, &allowed))
         return;
-    for (int32_t p = 0; p < places; p++)
-        bus[p] = launch->bus[p] != NULL && launch->bus[p][0] != '\0' ? launch->bus[p] : NULL;
-    if (tess_bind_place(at, places, bus, bound))
+    if (tess_bind_place(at, places, launch->bus, bound))
         snprintf(text, TESS__CORES_BYTES, "%s", bound);
     else
         rank_bind_run(at, places, &allowed, text);
@@ -106,9 +117,11 @@ void tess__rank_cores(const struct tess__launch *launch, int32_t rank, char text
 {
     struct rank_cores cores = {launch, rank, text};
     pthread_t thread;
+    cpu_set_t allowed;
 
     snprintf(text, TESS__CORES_BYTES, "any core");
-    if (launch->bind && pthread_create(&thread, NULL, rank_cores_thread, &cores) == 0)
+    if (rank_is_bound(launch, &allowed) &&
+        pthread_create(&thread, NULL, rank_cores_thread, &cores) == 0)
         pthread_join(thread, NULL);
 }
 
@@ -116,6 +129,7 @@ struct rank_start {
     const struct tess__launch *launch;
     struct tess__rank rank;
     enum tess_status status; /* set by rank_run */
+    pthread_t thread;        /* where ranks are threads */
 };
 
 void tess__rank_enter(const struct tess__launch *launch, int32_t rank)
@@ -161,15 +175,17 @@ static void *rank_thread(void *start)
 static enum tess_status rank_threads(const struct tess__launch *launch, struct tess_world *world,
                                      int message_fd)
 {
-    struct rank_start start[TESS_WORLD_RANKS_MAX];
-    pthread_t thread[TESS_WORLD_RANKS_MAX];
+    const int32_t count = launch->rank_count;
+    struct rank_start *start = calloc((size_t)count, sizeof(*start));
     enum tess_status status = TESS_OK;
     int32_t started = 0;
 
-    for (int32_t r = 0; r < launch->rank_count; r++)
-        start[r] = (struct rank_start){launch, {r, launch->rank_count, world, message_fd}, TESS_OK};
-    for (; started < launch->rank_count; started++) {
-        int error = pthread_create(&thread[started], NULL, rank_thread, &start[started]);
+    if (start == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the threads of %d ranks", count);
+    for (int32_t r = 0; r < count; r++)
+        start[r] = (struct rank_start){.launch = launch, .rank = {r, count, world, message_fd}};
+    for (; started < count; started++) {
+        int error = pthread_create(&start[started].thread, NULL, rank_thread, &start[started]);
         if (error != 0) {
             status = tess_fail(TESS_ERR_MEMORY, "cannot start a thread for rank %d: %s", started,
                                strerror(error));
@@ -178,17 +194,19 @@ static enum tess_status rank_threads(const struct tess__launch *launch, struct t
         }
     }
     for (int32_t r = 0; r < started; r++) {
-        pthread_join(thread[r], NULL);
+        pthread_join(start[r].thread, NULL);
         if (status == TESS_OK || status == TESS_ERR_ABORTED)
             status = start[r].status != TESS_OK ? start[r].status : status;
     }
+    free(start);
     return status;
 }
 
 int tess__rank_process(const struct tess__launch *launch, struct tess_world *world, int32_t first,
                        int message_fd)
 {
-    struct rank_start start = {launch, {first, launch->rank_count, world, message_fd}, TESS_OK};
+    struct rank_start start = {.launch = launch,
+                               .rank = {first, launch->rank_count, world, message_fd}};
 
     if (launch->mode == TESS_RANKS_THREADS) {
         prctl(PR_SET_NAME, TESS__RANK_PROCESS_NAME);

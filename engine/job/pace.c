@@ -50,32 +50,41 @@ static int32_t pace_kind(const struct tess_plan *plan)
     return plan->mesh.at[TESS_AXIS_STAGE] * 4 + plan->holds_input * 2 + plan->holds_loss;
 }
 
-void tess__pace_open(struct tess__pace *pace, const struct tess__run *run,
-                     const struct tess__rank *rank, const struct tess_comm *comm,
-                     const struct tess_plan *plan)
+enum tess_status tess__pace_open(struct tess__pace *pace, const struct tess__run *run,
+                                 const struct tess__rank *rank, const struct tess_comm *comm,
+                                 const struct tess_plan *plan)
 {
+    const size_t ranks = (size_t)rank->rank_count;
+
     *pace = (struct tess__pace){.rank = rank,
                                 .comm = comm,
                                 .on = run->keep_pace && rank->rank_count > 1,
                                 .delay_fd = -1,
                                 .now = {.kind = pace_kind(plan), .window = -1}};
-    if (pace->on)
-        pace->delay_fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    if (!pace->on)
+        return TESS_OK;
+    pace->delay_fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    pace->link = calloc(2 * ranks, sizeof(*pace->link));
+    if (pace->link == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to count what goes to %zu ranks", ranks);
+    pace->soon.link = pace->link + ranks;
+    return TESS_OK;
 }
 
 void tess__pace_close(struct tess__pace *pace)
 {
     if (pace->on && pace->delay_fd >= 0)
         close(pace->delay_fd);
+    free(pace->link);
+    pace->link = NULL;
     pace->on = false;
 }
 
-/* What has gone to each rank so far; NAN: not counted. */
+/* What has gone to each rank so far: nothing to those that there is no connection with yet. */
 static void pace_read_links(const struct tess__pace *pace, struct tess_transport_link *link)
 {
     for (int32_t r = 0; r < pace->rank->rank_count; r++)
-        if (!tess_comm_net_link(pace->comm, r, &link[r]))
-            link[r].busy_s = NAN;
+        (void)tess_comm_net_link(pace->comm, r, &link[r]);
 }
 
 static void pace_begin(struct tess__pace *pace, const double *wait_s, const uint64_t *sent_bytes)
@@ -96,8 +105,7 @@ static enum tess_status pace_send_links(const struct tess__pace *pace,
 {
     for (int32_t r = 0; r < pace->rank->rank_count; r++) {
         struct tess_transport_link link;
-        if (isnan(from[r].busy_s) || !tess_comm_net_link(pace->comm, r, &link) ||
-            link.sent_bytes == from[r].sent_bytes)
+        if (!tess_comm_net_link(pace->comm, r, &link) || link.sent_bytes == from[r].sent_bytes)
             continue;
         links.link[links.count].peer = r;
         links.link[links.count].bytes =

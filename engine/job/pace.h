@@ -73,7 +73,7 @@ struct tess__pace {
     double delay_s, wait_s[TESS_AXIS_COUNT];
     double worked_s; /* by its main thread, when the latest step ended */
     uint64_t sent_bytes[TESS_AXIS_COUNT];
-    struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
+    struct tess_transport_link *link; /* [ranks] */
     struct tess__pace_soon {
         double usual_s; /* median of a step in the latest window; 0: none so far */
         int32_t row;    /* steps in a row that took much longer, and how long */
@@ -81,15 +81,15 @@ struct tess__pace {
         int64_t since;  /* the first of them, the last time that it was more than chance */
         bool on, began; /* short windows are to be sent; one is under way */
         int32_t windows;
-        double lasts_s, total_s; /* of all of them, and of this one */
-        struct tess_transport_link link[TESS_WORLD_RANKS_MAX];
+        double lasts_s, total_s;          /* of all of them, and of this one */
+        struct tess_transport_link *link; /* [ranks] */
     } soon;
 };
 
-/* In the rank's thread; the arguments are borrowed. */
-void tess__pace_open(struct tess__pace *pace, const struct tess__run *run,
-                     const struct tess__rank *rank, const struct tess_comm *comm,
-                     const struct tess_plan *plan);
+/* In the rank's thread; the arguments are borrowed. To be closed in any case. */
+enum tess_status tess__pace_open(struct tess__pace *pace, const struct tess__run *run,
+                                 const struct tess__rank *rank, const struct tess_comm *comm,
+                                 const struct tess_plan *plan);
 void tess__pace_close(struct tess__pace *pace);
 
 /*

@@ -19,6 +19,9 @@
 #define SYNTHETIC_SIDE    28
 #define SYNTHETIC_CLASSES 10
 
+/* The plans of more ranks are made once for all that are alike. */
+#define RUN_EACH_MAX 64
+
 /* ---- data ------------------------------------------------------------------------------------ */
 
 /* Options of the loader that apply to one kind of data. */
@@ -144,10 +147,10 @@ static struct tess_job_memory *run_memory(struct tess__run *run, int32_t rank)
 {
     const struct tess_mesh mesh = tess_mesh_at(&run->config->mesh, rank);
 
-    if (run->folded == NULL)
+    if (!run->folded)
         return &run->predicted[rank];
-    return &run->folded[4 * mesh.at[TESS_AXIS_STAGE] + 2 * (mesh.at[TESS_AXIS_DATA] > 0) +
-                        (mesh.at[TESS_AXIS_TENSOR] > 0)];
+    return &run->predicted[4 * mesh.at[TESS_AXIS_STAGE] + 2 * (mesh.at[TESS_AXIS_DATA] > 0) +
+                           (mesh.at[TESS_AXIS_TENSOR] > 0)];
 }
 
 const struct tess_job_memory *tess__run_predicted(const struct tess__run *run, int32_t rank)
@@ -158,16 +161,17 @@ const struct tess_job_memory *tess__run_predicted(const struct tess__run *run, i
 static enum tess_status run_plan_ranks(struct tess__run *run)
 {
     const struct tess_mesh *mesh = &run->config->mesh;
+    const size_t ranks = (size_t)run->rank_count;
 
-    if (run->rank_count > TESS_WORLD_RANKS_MAX) {
-        run->folded = calloc(4 * (size_t)mesh->count[TESS_AXIS_STAGE], sizeof(*run->folded));
-        if (run->folded == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a plan of %d ranks", run->rank_count);
-    }
+    run->folded = run->rank_count > RUN_EACH_MAX;
+    run->predicted = calloc(run->folded ? 4 * (size_t)mesh->count[TESS_AXIS_STAGE] : ranks,
+                            sizeof(*run->predicted));
+    if (run->predicted == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a plan of %d ranks", run->rank_count);
     for (int32_t r = 0; r < run->rank_count; r++) {
         struct tess_engine *engine = NULL;
 
-        if (run->folded != NULL && tess__run_alike(mesh, r) != r)
+        if (run->folded && tess__run_alike(mesh, r) != r)
             continue;
         TESS_TRY(tess_engine_plan(run->config, run->dataset, r, &engine));
         *run_memory(run, r) = tess__run_memory(tess_engine_memory(engine));
@@ -199,16 +203,22 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
                    run->rank_count * config->run.threads > CPU_COUNT(&cores);
     TESS_TRY(run_plan_ranks(run));
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
-    run->chunk = calloc((size_t)(run->rank_count * tess_engine_chunk_count(run->planned)),
+    run->chunk = calloc((size_t)run->rank_count * (size_t)tess_engine_chunk_count(run->planned),
                         sizeof(*run->chunk));
     run->placed = calloc(1, sizeof(*run->placed));
     if (run->chunk == NULL || run->placed == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
-    if (run->folded != NULL)
+    if (run->rank_count > TESS_WORLD_RANKS_MAX)
         return TESS_OK;
     TESS_TRY(tess__place_devices(run, config));
     /* Ranks that others started are yet to be placed. */
     return config->started.starter == NULL ? tess__place_graph(run) : TESS_OK;
+}
+
+/* A bus id for tess__launch.bus. */
+static const char *run_bus(const char *bus)
+{
+    return bus != NULL && bus[0] != '\0' ? bus : NULL;
 }
 
 enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
@@ -221,7 +231,15 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
                   "most: give --ranks %d or fewer",
                   (long long)config->run.ranks, TESS_WORLD_RANKS_MAX, TESS_WORLD_RANKS_MAX);
     }
-    return tess__run_open_planned(run, config, dataset);
+    TESS_TRY(tess__run_open_planned(run, config, dataset));
+    const struct tess_device_plan *plan = &config->device;
+    run->rank = calloc((size_t)run->rank_count, sizeof(*run->rank));
+    run->bus = calloc((size_t)run->rank_count, sizeof(*run->bus));
+    if (run->rank == NULL || run->bus == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
+    for (int32_t r = 0; r < run->rank_count && plan->module != NULL; r++)
+        run->bus[r] = run_bus(plan->info[plan->of_rank[r]].bus);
+    return TESS_OK;
 }
 
 void tess__run_close(struct tess__run *run)
@@ -232,8 +250,12 @@ void tess__run_close(struct tess__run *run)
     run->planned = NULL;
     free(run->chunk);
     run->chunk = NULL;
-    free(run->folded);
-    run->folded = NULL;
+    free(run->predicted);
+    run->predicted = NULL;
+    free(run->bus);
+    run->bus = NULL;
+    free(run->rank);
+    run->rank = NULL;
 }
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)
@@ -254,23 +276,24 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 
 struct tess__launch tess__run_launch(const struct tess__run *run)
 {
-    const struct tess_device_plan *plan = &run->config->device;
     struct tess__launch launch = {
         .rank_count = run->rank_count,
         .peers = run->peers,
         .flight = run->flight,
-        .mode = plan->rank_mode,
+        .mode = run->config->device.rank_mode,
         .bind = run->config->run.bind,
         .saves = run->config->saves,
         .stopped_s = run->config->run.timeout / 2, /* before those that wait for it give up */
+        .bus = run->bus,
         .body = tess__run_body,
     };
 
     launch.unit_name = tess_engine_unit_names(run->planned, &launch.unit_count);
-    for (int32_t r = 0; r < run->rank_count && run->peers == NULL; r++)
-        launch.bus[r] = plan->module != NULL ? plan->info[plan->of_rank[r]].bus : NULL;
-    if (run->peers != NULL)
-        tess__placed_bind(run->placed, &launch);
+    if (run->peers == NULL)
+        return launch;
+    tess__placed_bind(run->placed, &launch);
+    for (int32_t p = 0; p < launch.slot_count; p++)
+        run->bus[p] = run_bus(run->bus[p]);
     return launch;
 }
 
@@ -296,7 +319,7 @@ enum tess_status tess__run_check_memory(const struct tess__run *run)
         return TESS_OK;
     for (int32_t r = 0; r < run->rank_count; r++)
         if (run->config->started.starter == NULL || r == run->config->started.rank)
-            need += (double)run->predicted[r].total;
+            need += (double)tess__run_predicted(run, r)->total;
     const double have = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
     if (need <= have)
         return TESS_OK;
@@ -310,7 +333,8 @@ enum tess_status tess__run_check_memory(const struct tess__run *run)
 bool tess__run_as_predicted(const struct tess__run *run)
 {
     for (int32_t r = 0; r < run->rank_count; r++)
-        if (memcmp(&run->predicted[r], &run->rank[r].allocated, sizeof(run->predicted[r])) != 0)
+        if (memcmp(tess__run_predicted(run, r), &run->rank[r].allocated, sizeof(*run->predicted)) !=
+            0)
             return false;
     return true;
 }

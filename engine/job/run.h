@@ -146,13 +146,14 @@ struct tess__run {
     bool crowded;                   /* more ranks' threads than cores: ranks take turns */
     double start_s;                 /* clock at the program's start */
     struct tess_engine *planned;    /* rank 0's plan */
-    struct tess_job_memory predicted[TESS_WORLD_RANKS_MAX];
-    /* Of more ranks than can run: [stages, 2, 2] of each stage's ranks, the first along the data
-     * and the tensor axis and all others. NULL: predicted has every rank. */
-    struct tess_job_memory *folded;
-    struct tess__run_rank rank[TESS_WORLD_RANKS_MAX]; /* filled by tess__run_keep */
-    struct tess__run_final final;                     /* filled by tess__run_keep */
-    struct tess_flops flops;                          /* of one sample */
+    /* [ranks], tess__run_predicted; of many ranks, which folded is true of: [stages, 2, 2] of each
+     * stage's ranks, the first along the data and the tensor axis and all others. */
+    struct tess_job_memory *predicted;
+    bool folded;
+    const char **bus;              /* [ranks] of this host's places, for tess__launch.bus */
+    struct tess__run_rank *rank;   /* [ranks], filled by tess__run_keep */
+    struct tess__run_final final;  /* filled by tess__run_keep */
+    struct tess_flops flops;       /* of one sample */
     struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 
@@ -167,7 +168,8 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
  * the order of config->placing. */
 enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset);
-/* The same for a run that will not start, of TESS_CONFIG_RANKS_MAX ranks at most. */
+/* The same for a run that will not start, of TESS_CONFIG_RANKS_MAX ranks at most. Only what starts
+ * has `rank` and `bus`. */
 enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
                                         const struct tess_dataset *dataset);
 /* What the plan gives a rank. */

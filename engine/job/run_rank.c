@@ -144,7 +144,8 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
     TESS_TRY(tess__saving_open(&loop->saving, run, rank, loop->engine));
-    tess__pace_open(&loop->pace, run, rank, loop->comm, tess_engine_plan_of(loop->engine));
+    TESS_TRY(
+        tess__pace_open(&loop->pace, run, rank, loop->comm, tess_engine_plan_of(loop->engine)));
     loop->begin_s = loop->live_s = loop->mark_s = tess_clock_s();
     return TESS_OK;
 }

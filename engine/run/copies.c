@@ -125,7 +125,7 @@ static double copies_need(const struct tess__run *run, int32_t local_count)
 {
     double all = 0, most = 0;
     for (int32_t r = 0; r < run->rank_count; r++) {
-        const double bytes = (double)run->predicted[r].bytes[TESS_MEMORY_REDUNDANCY];
+        const double bytes = (double)tess__run_predicted(run, r)->bytes[TESS_MEMORY_REDUNDANCY];
         all += bytes;
         most = bytes > most ? bytes : most;
     }

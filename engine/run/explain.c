@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "core/layout.h"
 #include "job/place.h"
+#include "run/fold.h"
 #include "run/memory_table.h"
 #include "run/mfu.h"
 #include "tessera/check.h"
@@ -59,8 +60,10 @@ static void explain_line(void *context, const char *text)
 /* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */
 #define SHOWN_RANGES_MAX 4
 
-/* Ranks that are shown of a plan of more than can run, and the last one. */
+/* Of more ranks than TESS__FOLD_NONE, so many are shown, and the last one; and so many runs of
+ * numbers that follow each other. */
 #define SHOWN_RANKS 4
+#define SHOWN_RUNS  16
 
 /* "rank 2: images 64..95 of each batch of 128" */
 static void explain_rank(const struct tess__run *run, int32_t rank)
@@ -99,6 +102,27 @@ static const char *explain_cores(const struct tess__run *run)
     return "the cores of a host are divided among its ranks";
 }
 
+/* " 0 2 1 3"; of many numbers those that follow each other at once: " 0-7 16-23 8-15 ...". step 0:
+ * what `number` says are devices, and their ranks are named. */
+static void explain_runs(int32_t count, const int32_t *number, int32_t step)
+{
+    int32_t runs = 0;
+    for (int32_t at = 0, end; at < count; at = end) {
+        for (end = at + 1;
+             count > TESS__FOLD_NONE && end < count && number[end] == number[end - 1] + step;)
+            end++;
+        if (runs++ == SHOWN_RUNS && count > TESS__FOLD_NONE) {
+            printf(" ...");
+            return;
+        }
+        const int32_t first = step == 0 ? at : number[at],
+                      last = step == 0 ? end - 1 : number[end - 1];
+        if (step == 0 && at > 0 && (count > TESS__FOLD_NONE || number[at] != number[at - 1]))
+            printf(" |");
+        printf(first == last ? " %d" : " %d-%d", first, last);
+    }
+}
+
 /* Which process or device each rank has, and why. */
 static void explain_order(const struct tess__run *run)
 {
@@ -108,8 +132,7 @@ static void explain_order(const struct tess__run *run)
     printf("\norder of ranks%s\n", placed->imagined ? ", as if they were on these devices" : "");
     explain_line(NULL, placed->line[0] ? placed->line : "natural");
     printf("  ranks of %s 0 to %d:", run->peers ? "processes" : "devices", run->rank_count - 1);
-    for (int32_t p = 0; p < run->rank_count; p++)
-        printf(" %d", placed->rank[p]);
+    explain_runs(run->rank_count, placed->rank, 1);
     putchar('\n');
     if (run->peers)
         printf("  cores: %s\n", explain_cores(run));
@@ -136,7 +159,7 @@ static void explain_batch(const struct tess__run *run)
                optim->warmup_start * optim->learning_rate);
     putchar('\n');
     for (int32_t r = 0; r < run->rank_count; r++)
-        if (run->rank_count <= TESS_WORLD_RANKS_MAX || r < SHOWN_RANKS || r == run->rank_count - 1)
+        if (run->rank_count <= TESS__FOLD_NONE || r < SHOWN_RANKS || r == run->rank_count - 1)
             explain_rank(run, r);
         else if (r == SHOWN_RANKS)
             printf("  ...\n");
@@ -168,8 +191,9 @@ static void explain_device(const struct tess__run *run)
         printf("  device %s, %d of %s, %.0f GiB each; ranks by device:", plan->module->name,
                plan->count, plan->info[0].name,
                (double)plan->info[0].memory_bytes / (1024.0 * 1024 * 1024));
-        for (int32_t r = 0; r < run->rank_count; r++)
-            printf("%s %d", r > 0 && plan->of_rank[r] != plan->of_rank[r - 1] ? " |" : "", r);
+        explain_runs(run->rank_count < TESS_DEVICE_MAX ? run->rank_count : TESS_DEVICE_MAX,
+                     plan->of_rank, 0);
+        printf("%s", run->rank_count > TESS_DEVICE_MAX ? " ..." : "");
     }
     printf("\n  communicator %s\n", plan->comm->name);
 }

@@ -1,9 +1,14 @@
 /* Tables of memory per rank by kind: one unit for the whole table, so that columns compare. */
 #include "run/memory_table.h"
 
+#include "run/fold.h"
+#include "tessera/check.h"
 #include "text/text.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#define DIFFERENCES_MAX 16
 
 static const struct tess_job_memory *table_usage(const struct tess__run *run, int32_t rank,
                                                  bool measured)
@@ -14,16 +19,19 @@ static const struct tess_job_memory *table_usage(const struct tess__run *run, in
 static void table_print_differences(const struct tess__run *run)
 {
     char expected[TESS__TEXT_BYTES], found[TESS__TEXT_BYTES];
+    int32_t lines = 0;
     for (int32_t r = 0; r < run->rank_count; r++)
         for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++) {
-            uint64_t predicted = run->predicted[r].bytes[k];
+            uint64_t predicted = tess__run_predicted(run, r)->bytes[k];
             uint64_t allocated = run->rank[r].allocated.bytes[k];
-            if (predicted != allocated)
+            if (predicted != allocated && lines++ < DIFFERENCES_MAX)
                 printf("rank %d: %s: the plan predicted %s, %s were allocated\n", r,
                        tess_memory_kind_name((enum tess_memory_kind)k),
                        tess__text_bytes((double)predicted, expected),
                        tess__text_bytes((double)allocated, found));
         }
+    if (lines > DIFFERENCES_MAX)
+        printf("and %d more of these\n", lines - DIFFERENCES_MAX);
 }
 
 static uint64_t table_most(uint64_t a, uint64_t b)
@@ -99,42 +107,94 @@ static int table_kinds(const struct tess__run *run)
     return run->config->save.copy_steps > 0 ? TESS_MEMORY_KIND_COUNT : TESS_MEMORY_REDUNDANCY;
 }
 
-/* Of a plan of many ranks, those alone that differ from one that was printed. */
-static bool table_shows(const struct tess__run *run, int32_t rank)
+struct table {
+    const struct tess__run *run;
+    bool measured;
+    struct tess__fold fold;
+    int kinds, width; /* width: of the ranks' column */
+    const char *unit;
+    double divisor;
+};
+
+static bool table_equal(const void *context, int32_t a, int32_t b)
 {
-    return run->folded == NULL || tess__run_alike(&run->config->mesh, rank) == rank;
+    const struct table *table = context;
+    const struct tess_job_memory *left = table_usage(table->run, a, table->measured);
+    const struct tess_job_memory *right = table_usage(table->run, b, table->measured);
+    return left == right || memcmp(left, right, sizeof(*left)) == 0;
+}
+
+static void table_print_row(const struct table *table, int32_t group)
+{
+    const struct tess__run *run = table->run;
+    const struct tess_job_memory *usage =
+        table_usage(run, table->fold.group[group].first, table->measured);
+    char name[TESS__FOLD_NAME_BYTES];
+    uint64_t peak = 0;
+    printf("%*s", table->width, tess__fold_name(&table->fold, group, name));
+    for (int k = 0; k < table->kinds; k++)
+        printf(" %10.2f", (double)usage->bytes[k] / table->divisor);
+    printf(" %10.2f", (double)usage->total / table->divisor);
+    for (int32_t r = 0; r < run->rank_count && table->measured; r++)
+        if (table->fold.of[r] == group)
+            peak = table_most(peak, run->rank[r].peak_rss);
+    if (table->measured)
+        printf(" %10.2f", (double)peak / table->divisor);
+    putchar('\n');
+}
+
+static void table_print_rows(const struct table *table)
+{
+    const struct tess__fold *fold = &table->fold;
+    int32_t fullest = 0, shown = fold->count;
+    for (int32_t g = 1; g < fold->count; g++)
+        if (table_usage(table->run, fold->group[g].first, table->measured)->total >
+            table_usage(table->run, fold->group[fullest].first, table->measured)->total)
+            fullest = g;
+    if (shown > TESS__FOLD_ROWS)
+        shown = TESS__FOLD_ROWS - 1;
+    for (int32_t g = 0; g < shown; g++)
+        table_print_row(table, g);
+    if (fullest >= shown)
+        table_print_row(table, fullest);
+    if (shown < fold->count)
+        printf("and %d more kinds of ranks; rank %d is the fullest\n",
+               fold->count - shown - (fullest >= shown), fold->group[fullest].first);
+}
+
+static enum tess_status table_open(struct table *table)
+{
+    const struct tess__run *run = table->run;
+    char name[TESS__FOLD_NAME_BYTES];
+    uint64_t most = 0;
+    TESS_TRY(tess__fold_open(&table->fold, run->rank_count, table_equal, table));
+    table->kinds = table_kinds(run);
+    table->width = (int)strlen("rank");
+    for (int32_t g = 0; g < table->fold.count; g++) {
+        const int length = (int)strlen(tess__fold_name(&table->fold, g, name));
+        table->width = length > table->width ? length : table->width;
+        most =
+            table_most(most, table_usage(run, table->fold.group[g].first, table->measured)->total);
+    }
+    table->divisor = 1;
+    table->unit = tess__text_unit((double)most, &table->divisor);
+    return TESS_OK;
 }
 
 void tess__memory_table_print(const struct tess__run *run, bool measured)
 {
+    struct table table = {.run = run, .measured = measured};
     char mapped[TESS__TEXT_BYTES];
-    const int kinds = table_kinds(run);
-    double divisor = 1;
-    uint64_t most = 0;
-    for (int32_t r = 0; r < run->rank_count; r++)
-        most = table_most(most, table_usage(run, r, measured)->total);
-    const char *unit = tess__text_unit((double)most, &divisor);
 
-    printf("\nmemory per rank, %s%s\n", unit, measured ? "" : ", as planned");
-    printf("%4s", "rank");
-    for (int k = 0; k < kinds; k++)
-        printf(" %10s", tess_memory_kind_name((enum tess_memory_kind)k));
-    printf(" %10s%s\n", "total", measured ? "   peak RSS" : "");
-    for (int32_t r = 0; r < run->rank_count; r++) {
-        const struct tess_job_memory *usage = table_usage(run, r, measured);
-        if (!table_shows(run, r))
-            continue;
-        printf("%4d", r);
-        for (int k = 0; k < kinds; k++)
-            printf(" %10.2f", (double)usage->bytes[k] / divisor);
-        printf(" %10.2f", (double)usage->total / divisor);
-        if (measured)
-            printf(" %10.2f", (double)run->rank[r].peak_rss / divisor);
-        putchar('\n');
+    if (table_open(&table) == TESS_OK) {
+        printf("\nmemory per rank, %s%s\n%*s", table.unit, measured ? "" : ", as planned",
+               table.width, "rank");
+        for (int k = 0; k < table.kinds; k++)
+            printf(" %10s", tess_memory_kind_name((enum tess_memory_kind)k));
+        printf(" %10s%s\n", "total", measured ? "   peak RSS" : "");
+        table_print_rows(&table);
     }
-    if (run->folded != NULL)
-        printf("the other ranks of a stage hold what its second along the data and the tensor axis "
-               "holds\n");
+    tess__fold_close(&table.fold);
     if (!measured)
         return;
     printf(

@@ -2,10 +2,12 @@
 #include "run/progress.h"
 
 #include "run/mfu.h"
+#include "tessera/check.h"
 #include "text/text.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -17,7 +19,7 @@
 #define BUSY_RANKS_MAX  8 /* of them one by one on a line of 100 columns, and beside a bar */
 #define BUSY_BAR_RANKS  4
 
-void tess__progress_open(struct tess__progress *progress, const struct tess__run *run)
+enum tess_status tess__progress_open(struct tess__progress *progress, const struct tess__run *run)
 {
     struct winsize window;
     *progress = (struct tess__progress){
@@ -28,12 +30,22 @@ void tess__progress_open(struct tess__progress *progress, const struct tess__run
     progress->terminal = isatty(STDOUT_FILENO) == 1;
     if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         progress->columns = window.ws_col;
+    progress->rank = calloc((size_t)run->rank_count, sizeof(*progress->rank));
+    if (progress->rank == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to watch %d ranks", run->rank_count);
+    return TESS_OK;
+}
+
+void tess__progress_close(struct tess__progress *progress)
+{
+    free(progress->rank);
+    progress->rank = NULL;
 }
 
 void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board)
 {
-    if (progress->rank_count < TESS_WORLD_RANKS_MAX)
-        progress->board[progress->rank_count++] = board;
+    if (progress->rank_count < progress->run->rank_count)
+        progress->rank[progress->rank_count++].board = board;
 }
 
 void tess__progress_clear(struct tess__progress *progress)
@@ -59,14 +71,14 @@ static void progress_busy(struct tess__progress *progress, FILE *out)
     const int32_t shown = progress->terminal ? BUSY_BAR_RANKS : BUSY_RANKS_MAX;
     double least = 100, most = 0;
     for (int32_t r = 0; r < progress->rank_count; r++) {
-        int64_t passed = atomic_load_explicit(&progress->board[r]->passed_us, memory_order_relaxed);
-        int64_t busy = atomic_load_explicit(&progress->board[r]->busy_us, memory_order_relaxed);
-        double share = passed > progress->passed_us[r]
-                           ? 100 * (double)(busy - progress->busy_us[r]) /
-                                 (double)(passed - progress->passed_us[r])
-                           : 100;
-        progress->passed_us[r] = passed;
-        progress->busy_us[r] = busy;
+        struct tess__progress_rank *rank = &progress->rank[r];
+        int64_t passed = atomic_load_explicit(&rank->board->passed_us, memory_order_relaxed);
+        int64_t busy = atomic_load_explicit(&rank->board->busy_us, memory_order_relaxed);
+        double share = passed > rank->passed_us ? 100 * (double)(busy - rank->busy_us) /
+                                                      (double)(passed - rank->passed_us)
+                                                : 100;
+        rank->passed_us = passed;
+        rank->busy_us = busy;
         /* The two counters are read one after the other, maybe around the end of a step. */
         share = share < 0 ? 0 : share > 100 ? 100 : share;
         least = share < least ? share : least;

@@ -14,13 +14,16 @@ struct tess__progress {
     int64_t step_first;          /* steps that were done before this process began */
     double loss;                 /* the latest known one */
     const struct tess__run *run; /* borrowed; for the share of its devices' peak */
-    /* The boards of the ranks, and their values when a step was shown last. */
-    const struct tess_board *board[TESS_WORLD_RANKS_MAX];
+    /* Of the ranks that are watched: their boards, and the values when a step was shown last. */
+    struct tess__progress_rank {
+        const struct tess_board *board;
+        int64_t passed_us, busy_us;
+    } * rank;           /* [run->rank_count] */
     int32_t rank_count; /* 0: none */
-    int64_t passed_us[TESS_WORLD_RANKS_MAX], busy_us[TESS_WORLD_RANKS_MAX];
 };
 
-void tess__progress_open(struct tess__progress *progress, const struct tess__run *run);
+enum tess_status tess__progress_open(struct tess__progress *progress, const struct tess__run *run);
+void tess__progress_close(struct tess__progress *progress); /* a zeroed one, too */
 /* Watch a rank's board too, so that steps are shown with how busy every rank is. */
 void tess__progress_watch(struct tess__progress *progress, const struct tess_board *board);
 void tess__progress_step(struct tess__progress *progress, const struct tess__run_step *step);

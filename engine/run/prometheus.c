@@ -92,7 +92,7 @@ static void prometheus_run(const struct tess__run *run, FILE *out)
         for (int k = 0; k < TESS_MEMORY_KIND_COUNT; k++)
             fprintf(out, "tessera_memory_bytes{rank=\"%d\",kind=\"%s\"} %llu\n", r,
                     tess_memory_kind_name((enum tess_memory_kind)k),
-                    (unsigned long long)run->predicted[r].bytes[k]);
+                    (unsigned long long)tess__run_predicted(run, r)->bytes[k]);
 }
 
 static void prometheus_waits(const struct tess__run_step *step, FILE *out)

@@ -215,9 +215,9 @@ static json_t *record_memory(const struct tess__run *run)
     json_t *memory = json_array();
     for (int32_t r = 0; memory && r < run->rank_count; r++)
         json_array_append_new(memory, json_pack("{s:i, s:o, s:o, s:I}", "rank", r, "predicted",
-                                                record_usage(&run->predicted[r]), "allocated",
-                                                record_usage(&run->rank[r].allocated), "peak_rss",
-                                                (json_int_t)run->rank[r].peak_rss));
+                                                record_usage(tess__run_predicted(run, r)),
+                                                "allocated", record_usage(&run->rank[r].allocated),
+                                                "peak_rss", (json_int_t)run->rank[r].peak_rss));
     return memory;
 }
 

@@ -1,6 +1,7 @@
 /* The judge of slow ranks and links (slow.h): arithmetic alone, it asks nobody. */
 #include "run/slow.h"
 
+#include "run/pairs.h"
 #include "run/record.h"
 #include "run/slow_net.h"
 
@@ -16,16 +17,18 @@
 #define SLOW_LEAST_S   2.0  /* so long, in whole windows, before it is reported or is over */
 #define SLOW_OF_WINDOW 18   /* steps of TESS__PACE_STEPS */
 #define SLOW_FIRST     5    /* windows that show what is usual */
-#define SLOW_RANKS     TESS_WORLD_RANKS_MAX
+#define SLOW_MEASURES  4    /* what is compared, see slow_measured */
 
 /* How long something has been as it is now. */
 struct slow_state {
     bool bad, reported;
+    bool changed; /* in this window, and to be told */
     double lasts_s;
     int64_t since; /* first step */
 };
 
 struct slow_link {
+    struct tess__pair ranks;
     int64_t kind;        /* links of one kind should be as fast */
     bool here;           /* within a host: how fast it is depends on when both get a processor */
     float bytes, busy_s; /* of the window that comes; a step's mean */
@@ -40,7 +43,6 @@ struct slow_link {
 
 struct slow_rank {
     struct tess__run_pace pace;
-    bool here;
     struct tess__slow_rank seen;
     struct slow_state state;
     uint32_t
@@ -48,25 +50,27 @@ struct slow_rank {
     float first[SLOW_FIRST]; /* own seconds of a step */
     int32_t first_count;
     double usual;
+    /* Others to compare it with: those of its kind; alone: all whose usual time is known, as they
+     * have other work, by the change of their times. */
+    int32_t group, group_count; /* in slow->order, with itself */
+    bool alone;
+    float like_s[SLOW_MEASURES][TESS__PACE_STEPS]; /* what a step should take, by these */
 };
 
 struct tess__slow {
     struct tess_mesh mesh;
     const char *const *host;
     int64_t step, window; /* of the latest whole one; window: of the one that comes */
-    struct slow_rank rank[SLOW_RANKS];
-    struct slow_link link[SLOW_RANKS][SLOW_RANKS]; /* [from][to] */
-    /* Of the links that carried bytes in this window. */
-    struct slow_speed {
-        int64_t kind;
-        int32_t from, to;
-        float bytes_per_s; /* 0: not known */
-    } speed[SLOW_RANKS * SLOW_RANKS];
-    int32_t speed_count;
-    float most_bytes; /* of a link between hosts, in this window */
-    float scratch[SLOW_RANKS * SLOW_RANKS];
-    struct slow_state *changed[SLOW_RANKS + SLOW_RANKS * SLOW_RANKS]; /* to be reported */
-    int32_t change_count, change_next;
+    int64_t newest;       /* window of which something has come, and from how many ranks */
+    int32_t here_count;
+    struct slow_rank *rank;   /* [ranks] */
+    struct tess__pairs links; /* of slow_link: those that carried bytes */
+    int32_t *order;           /* [ranks] by kind; then those whose usual time is known */
+    int32_t known_count;
+    float *value, *sorted; /* [ranks] */
+    int32_t speed_count;   /* of links.order: those that carried bytes in this window */
+    float most_bytes;      /* of a link between hosts, in this window */
+    int32_t change_next;   /* ranks, then links, that have been looked at for what changed */
     struct tess__slow_net *net;
     bool net_changed; /* to be reported */
     char text[1024];
@@ -101,37 +105,91 @@ static bool slow_note(struct tess__slow *slow, struct slow_state *state, bool ba
         state->since = slow->step - TESS__PACE_STEPS + 1;
     }
     state->lasts_s += window_s;
-    if (state->lasts_s < SLOW_LEAST_S || state->reported == bad)
-        return false;
-    state->reported = bad;
-    slow->changed[slow->change_count++] = state;
-    return true;
+    state->changed = state->lasts_s >= SLOW_LEAST_S && state->reported != bad;
+    if (state->changed)
+        state->reported = bad;
+    return state->changed;
+}
+
+static int slow_compare(const void *a, const void *b)
+{
+    const float left = *(const float *)a, right = *(const float *)b;
+    return (left > right) - (left < right);
+}
+
+/* The median of sorted [count] without one of its values. count >= 2. A rank is compared with all
+ * others of its kind: sorted once, that takes no longer for many ranks than for few. */
+static double slow_median_without(const float *sorted, int32_t count, float own)
+{
+    int32_t low = 0, high = count - 1;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (sorted[middle] < own)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const int32_t a = (count - 1) / 2, b = (count - 2) / 2;
+    return (sorted[a + (a >= low)] + sorted[b + (b >= low)]) / 2;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Others to compare a rank with, and by which factor their times are to be multiplied. */
-struct slow_peers {
-    int32_t count, rank[SLOW_RANKS];
-    double factor[SLOW_RANKS];
-};
+static int slow_compare_kinds(const void *a, const void *b, void *context)
+{
+    const struct tess__slow *slow = context;
+    const int32_t left = *(const int32_t *)a, right = *(const int32_t *)b;
+    const int32_t left_kind = slow->rank[left].pace.kind, right_kind = slow->rank[right].pace.kind;
+    if (left_kind != right_kind)
+        return left_kind < right_kind ? -1 : 1;
+    return (left > right) - (left < right);
+}
 
-static void slow_find_peers(const struct tess__slow *slow, int32_t rank, struct slow_peers *peers)
+/* Ranks that are compared with each other lie side by side in slow->order. */
+static void slow_group(struct tess__slow *slow)
+{
+    const int32_t ranks = slow->mesh.rank_count;
+    int32_t *order = slow->order;
+    for (int32_t r = 0; r < ranks; r++)
+        order[r] = r;
+    qsort_r(order, (size_t)ranks, sizeof(*order), slow_compare_kinds, slow);
+    for (int32_t begin = 0, end; begin < ranks; begin = end) {
+        const int32_t kind = slow->rank[order[begin]].pace.kind;
+        for (end = begin; end < ranks && slow->rank[order[end]].pace.kind == kind; end++)
+            slow->rank[order[end]].group = begin;
+        for (int32_t i = begin; i < end; i++)
+            slow->rank[order[i]].group_count = end - begin;
+    }
+    slow->known_count = 0;
+    for (int32_t r = 0; r < ranks; r++)
+        if (slow->rank[r].usual > 0)
+            order[ranks + slow->known_count++] = r;
+    for (int32_t r = 0; r < ranks; r++) {
+        struct slow_rank *rank = &slow->rank[r];
+        rank->alone = rank->group_count == 1;
+        if (!rank->alone)
+            continue;
+        rank->group = ranks;
+        rank->group_count = rank->usual > 0 ? slow->known_count : 0;
+    }
+}
+
+/* What something took on the others, the median of slow->value [ranks]; needs a group of two. A
+ * group's values are sorted by its first rank that asks: `sorted` is the group. */
+static double slow_like(struct tess__slow *slow, int32_t rank, int32_t *sorted)
 {
     const struct slow_rank *own = &slow->rank[rank];
-    peers->count = 0;
-    for (int32_t r = 0; r < slow->mesh.rank_count; r++)
-        if (r != rank && slow->rank[r].pace.kind == own->pace.kind) {
-            peers->rank[peers->count] = r;
-            peers->factor[peers->count++] = 1;
+    const double factor = own->alone ? own->usual : 1;
+    if (*sorted != own->group) {
+        for (int32_t i = 0; i < own->group_count; i++) {
+            const int32_t r = slow->order[own->group + i];
+            slow->sorted[i] = (float)(slow->value[r] / (own->alone ? slow->rank[r].usual : 1));
         }
-    if (peers->count > 0)
-        return;
-    for (int32_t r = 0; r < slow->mesh.rank_count; r++)
-        if (r != rank && own->usual > 0 && slow->rank[r].usual > 0) {
-            peers->rank[peers->count] = r;
-            peers->factor[peers->count++] = own->usual / slow->rank[r].usual;
-        }
+        qsort(slow->sorted, (size_t)own->group_count, sizeof(*slow->sorted), slow_compare);
+        *sorted = own->group;
+    }
+    return factor *
+           slow_median_without(slow->sorted, own->group_count, (float)(slow->value[rank] / factor));
 }
 
 /* What is compared: own time or time on a processor, step by step or the means of windows. */
@@ -160,19 +218,38 @@ static double slow_least_s(const struct slow_rank *own, const struct slow_measur
     return SLOW_SHARE / (1 + SLOW_SHARE) * (by->work ? free_s : step_s);
 }
 
-static void slow_measure(struct tess__slow *slow, int32_t rank, const struct slow_peers *peers,
-                         struct slow_measured *by)
+/* Who needs more time on a processor than others waits for one more often, too. */
+static const struct slow_measured slow_by[SLOW_MEASURES] = {
+    {.work = true}, {.work = false}, {.work = true, .means = true}, {.means = true}};
+
+/* What each step should have taken, of all ranks. */
+static void slow_find_like(struct tess__slow *slow)
 {
-    struct slow_rank *own = &slow->rank[rank];
+    const int32_t ranks = slow->mesh.rank_count;
+    for (int m = 0; m < SLOW_MEASURES; m++)
+        for (int32_t i = 0; i < (slow_by[m].means ? 1 : TESS__PACE_STEPS); i++) {
+            int32_t sorted = -1;
+            for (int32_t r = 0; r < ranks; r++)
+                slow->value[r] = (float)slow_took(&slow->rank[r], &slow_by[m], i);
+            for (int32_t at = 0; at < ranks; at++) { /* a group after the other */
+                const int32_t r = slow->order[at];
+                if (slow->rank[r].group_count > 1 && !slow->rank[r].alone)
+                    slow->rank[r].like_s[m][i] = (float)slow_like(slow, r, &sorted);
+            }
+            for (int32_t r = 0; r < ranks; r++)
+                if (slow->rank[r].group_count > 1 && slow->rank[r].alone)
+                    slow->rank[r].like_s[m][i] = (float)slow_like(slow, r, &sorted);
+        }
+}
+
+static void slow_measure(struct slow_rank *own, int measure, struct slow_measured *by)
+{
     const int32_t count = by->means ? 1 : TESS__PACE_STEPS;
-    float value[SLOW_RANKS], usual_s[TESS__PACE_STEPS], sorted[TESS__PACE_STEPS];
+    float usual_s[TESS__PACE_STEPS], sorted[TESS__PACE_STEPS];
     uint32_t late = 0;
-    for (int32_t i = 0; i < count; i++) {
-        for (int32_t p = 0; p < peers->count; p++)
-            value[p] = (float)(peers->factor[p] * slow_took(&slow->rank[peers->rank[p]], by, i));
-        usual_s[i] = tess__pace_median(value, peers->count);
+    memcpy(usual_s, own->like_s[measure], sizeof(usual_s));
+    for (int32_t i = 0; i < count; i++)
         sorted[i] = (float)slow_took(own, by, i);
-    }
     by->took_s = tess__pace_median(sorted, count);
     for (int32_t i = 0; i < count; i++)
         late = late << 1 | (slow_took(own, by, i) - usual_s[i] >= slow_least_s(own, by));
@@ -183,30 +260,31 @@ static void slow_measure(struct tess__slow *slow, int32_t rank, const struct slo
 }
 
 /* The part that has most of the lateness. */
-static enum tess__slow_cause slow_cause(const struct tess__slow *slow, int32_t rank,
-                                        const struct slow_peers *peers,
+static enum tess__slow_cause slow_cause(struct tess__slow *slow, int32_t rank,
                                         const struct slow_measured *by)
 {
-    const struct tess__run_pace *own = &slow->rank[rank].pace;
+    const struct slow_rank *self = &slow->rank[rank];
+    const struct tess__run_pace *own = &self->pace;
     double most_s = -INFINITY;
     enum tess__slow_cause cause = TESS__SLOW_OTHER;
-    float value[SLOW_RANKS];
     for (int p = 0; p < TESS__PACE_PARTS; p++) {
-        for (int32_t i = 0; i < peers->count; i++) {
-            const struct tess__run_pace *other = &slow->rank[peers->rank[i]].pace;
-            value[i] =
-                (float)(peers->factor[i] * (by->means ? other->part_mean_s[p] : other->part_s[p]));
+        int32_t sorted = -1;
+        for (int32_t i = 0; i < self->group_count; i++) {
+            const int32_t r = slow->order[self->group + i];
+            const struct tess__run_pace *other = &slow->rank[r].pace;
+            slow->value[r] = by->means ? other->part_mean_s[p] : other->part_s[p];
         }
-        const double late_s = (by->means ? own->part_mean_s[p] : own->part_s[p]) -
-                              tess__pace_median(value, peers->count);
+        const double late_s = slow->value[rank] - slow_like(slow, rank, &sorted);
         if (late_s <= most_s)
             continue;
         most_s = late_s;
         cause = (enum tess__slow_cause)p;
     }
-    for (int32_t i = 0; i < peers->count; i++)
-        value[i] = slow->rank[peers->rank[i]].pace.delay_s;
-    const double delay_s = own->delay_s - tess__pace_median(value, peers->count);
+    for (int32_t i = 0; i < self->group_count; i++)
+        slow->sorted[i] = slow->rank[slow->order[self->group + i]].pace.delay_s;
+    qsort(slow->sorted, (size_t)self->group_count, sizeof(*slow->sorted), slow_compare);
+    const double delay_s =
+        own->delay_s - slow_median_without(slow->sorted, self->group_count, own->delay_s);
     const double late_s = by->took_s - by->usual_s;
     return !by->work && delay_s >= late_s / 2 ? TESS__SLOW_PROCESSOR : cause;
 }
@@ -230,17 +308,15 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
 {
     struct slow_rank *own = &slow->rank[rank];
     struct tess__slow_rank *seen = &own->seen;
-    struct slow_peers peers;
-    /* Who needs more time on a processor than others waits for one more often, too. */
-    struct slow_measured by[] = {
-        {.work = true}, {.work = false}, {.work = true, .means = true}, {.means = true}};
+    struct slow_measured by[SLOW_MEASURES];
     int chosen = -1;
-    slow_find_peers(slow, rank, &peers);
+    memcpy(by, slow_by, sizeof(by));
     slow_see_rank(&own->pace, seen);
-    if (peers.count == 0)
+    own->state.changed = false;
+    if (own->group_count < 2)
         return;
-    for (int m = 0; m < 4; m++) {
-        slow_measure(slow, rank, &peers, &by[m]);
+    for (int m = 0; m < SLOW_MEASURES; m++) {
+        slow_measure(own, m, &by[m]);
         chosen = chosen < 0 && by[m].late ? m : chosen;
     }
     const bool late = chosen >= 0, began = late && !own->state.bad;
@@ -249,7 +325,7 @@ static void slow_judge_rank(struct tess__slow *slow, int32_t rank)
     seen->score = is->usual_s > 0 ? is->took_s / is->usual_s : NAN;
     seen->late_s = fmax(0, is->took_s - is->usual_s);
     if (late)
-        seen->cause = slow_cause(slow, rank, &peers, is);
+        seen->cause = slow_cause(slow, rank, is);
     const bool report = slow_note(slow, &own->state, late, TESS__PACE_STEPS * seen->step_s);
     if (began && is->means) /* as many windows are late by now */
         own->state.since -= (SLOW_OF_WINDOW - 1) * TESS__PACE_STEPS;
@@ -278,25 +354,38 @@ static int slow_axis(const struct tess_mesh *mesh, int32_t from, int32_t to, int
     return found < 0 ? TESS_AXIS_COUNT : found;
 }
 
-/* Bytes per second that the link should have; 0: not known. */
-static double slow_link_usual(struct tess__slow *slow, const struct slow_speed *own)
+/* The link; a new one where it has not been seen. NULL without memory. */
+static struct slow_link *slow_get_link(struct tess__slow *slow, int32_t from, int32_t to)
 {
-    int32_t count = 0;
-    for (int32_t i = 0; i < slow->speed_count; i++) {
-        const struct slow_speed *other = &slow->speed[i];
-        if (other != own && other->kind == own->kind && other->bytes_per_s > 0)
-            slow->scratch[count++] = other->bytes_per_s;
-    }
-    const double others = count > 0 ? tess__pace_median(slow->scratch, count) : 0;
-    return fmax(others, slow->link[own->from][own->to].usual);
+    const int32_t before = slow->links.count;
+    struct slow_link *link = tess__pairs_get(&slow->links, from, to);
+    int32_t distance;
+    if (link == NULL || slow->links.count == before)
+        return link;
+    const int axis = slow_axis(&slow->mesh, from, to, &distance);
+    link->here = strcmp(slow->host[from], slow->host[to]) == 0;
+    link->kind = ((int64_t)distance * (TESS_AXIS_COUNT + 1) + axis) * 2 + link->here;
+    link->window = -1;
+    link->seen = (struct tess__slow_link){.from = from, .to = to, .axis = axis};
+    return link;
 }
 
-static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *speed)
+static struct slow_link *slow_link_at(const struct tess__slow *slow, int32_t number)
 {
-    struct slow_link *link = &slow->link[speed->from][speed->to];
+    return tess__pairs_at(&slow->links, slow->links.order[number]);
+}
+
+/* 0: not known. */
+static float slow_link_rate(const struct slow_link *link)
+{
+    return link->busy_s > 0 ? link->bytes / link->busy_s : 0;
+}
+
+static void slow_judge_link(struct tess__slow *slow, struct slow_link *link, double usual)
+{
     struct tess__slow_link *seen = &link->seen;
-    const double step_s = slow->rank[speed->from].pace.step_s;
-    const double usual = slow_link_usual(slow, speed), rate = speed->bytes_per_s;
+    const double step_s = slow->rank[link->ranks.from].pace.step_s;
+    const double rate = slow_link_rate(link);
     seen->bytes_per_s = rate > 0 ? rate : NAN;
     seen->score = rate > 0 && usual > 0 ? rate / usual : NAN;
     seen->busy_s = link->busy_s;
@@ -307,63 +396,108 @@ static void slow_judge_link(struct tess__slow *slow, const struct slow_speed *sp
                      seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
     if (!slow_note(slow, &link->state, bad, TESS__PACE_STEPS * step_s))
         return;
-    link->quiet = link->quiet || (bad && tess__slow_net_covers(slow->net, speed->from, speed->to));
-    slow->change_count -= link->quiet;
+    link->quiet =
+        link->quiet || (bad && tess__slow_net_covers(slow->net, link->ranks.from, link->ranks.to));
+    link->state.changed = !link->quiet;
     link->quiet = link->quiet && bad;
     seen->slow = bad;
     seen->since = link->state.since;
 }
 
+static int slow_compare_links(const void *a, const void *b, void *context)
+{
+    const struct slow_link *left = tess__pairs_at(context, *(const int32_t *)a);
+    const struct slow_link *right = tess__pairs_at(context, *(const int32_t *)b);
+    if (left->kind != right->kind)
+        return left->kind < right->kind ? -1 : 1;
+    return (left > right) - (left < right);
+}
+
+/* Judge links of one kind: each against the others, or its own first windows. */
+static void slow_judge_kind(struct tess__slow *slow, int32_t begin, int32_t end)
+{
+    float *rates = slow->links.scratch;
+    int32_t count = 0;
+    for (int32_t i = begin; i < end; i++) {
+        const float rate = slow_link_rate(slow_link_at(slow, i));
+        if (rate > 0)
+            rates[count++] = rate;
+    }
+    if (count > 0)
+        qsort(rates, (size_t)count, sizeof(*rates), slow_compare);
+    for (int32_t i = begin; i < end; i++) {
+        struct slow_link *link = slow_link_at(slow, i);
+        const float rate = slow_link_rate(link);
+        const double others = rate > 0 && count > 1 ? slow_median_without(rates, count, rate)
+                              : rate <= 0 && count > 0
+                                  ? (rates[count / 2] + rates[(count - 1) / 2]) / 2
+                                  : 0;
+        slow_judge_link(slow, link, fmax(others, link->usual));
+    }
+}
+
+/* Those that carried bytes in this window come first in links.order. */
+static void slow_list_links(struct tess__slow *slow)
+{
+    struct tess__pairs *links = &slow->links;
+    slow->speed_count = 0;
+    tess__pairs_sort(links);
+    for (int32_t i = 0; i < links->count; i++) {
+        const int32_t number = links->order[i];
+        const struct slow_link *link = tess__pairs_at(links, number);
+        if (link->window == slow->window)
+            links->order[slow->speed_count++] = number;
+    }
+}
+
 static void slow_judge_links(struct tess__slow *slow)
 {
-    slow->speed_count = 0;
+    struct tess__pairs *links = &slow->links;
+    slow_list_links(slow);
+    const int32_t count = slow->speed_count;
     slow->most_bytes = 0;
-    for (int32_t from = 0; from < slow->mesh.rank_count; from++)
-        for (int32_t to = 0; to < slow->mesh.rank_count; to++) {
-            const struct slow_link *link = &slow->link[from][to];
-            if (link->window != slow->window)
-                continue;
-            if (!link->here)
-                slow->most_bytes = fmaxf(slow->most_bytes, link->bytes);
-            slow->speed[slow->speed_count++] = (struct slow_speed){
-                link->kind, from, to, link->busy_s > 0 ? link->bytes / link->busy_s : 0};
-        }
-    for (int32_t i = 0; i < slow->speed_count; i++) {
-        const struct slow_speed *speed = &slow->speed[i];
-        slow_judge_link(slow, speed);
-        tess__slow_net_learn(slow->net, speed->from, speed->to, speed->bytes_per_s);
+    for (int32_t i = 0; i < count; i++) {
+        const struct slow_link *link = slow_link_at(slow, i);
+        if (!link->here)
+            slow->most_bytes = fmaxf(slow->most_bytes, link->bytes);
+        tess__slow_net_learn(slow->net, link->ranks.from, link->ranks.to, slow_link_rate(link));
     }
+    if (count > 0)
+        qsort_r(links->order, (size_t)count, sizeof(*links->order), slow_compare_links, links);
+    for (int32_t begin = 0, end; begin < count; begin = end) {
+        const int64_t kind = slow_link_at(slow, begin)->kind;
+        for (end = begin + 1; end < count && slow_link_at(slow, end)->kind == kind;)
+            end++;
+        slow_judge_kind(slow, begin, end);
+    }
+    slow_list_links(slow);
     slow->net_changed = tess__slow_net_over(slow->net, slow->step - TESS__PACE_STEPS + 1);
 }
 
 struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *const *host)
 {
     struct tess__slow *slow = calloc(1, sizeof(*slow));
+    const size_t ranks = (size_t)mesh->rank_count;
     if (slow == NULL)
         return NULL;
     slow->mesh = *mesh;
     slow->host = host;
+    slow->newest = -1;
+    slow->links.item_bytes = sizeof(struct slow_link);
+    slow->rank = calloc(ranks, sizeof(*slow->rank));
+    slow->order = calloc(2 * ranks, sizeof(*slow->order));
+    slow->value = calloc(ranks, sizeof(*slow->value));
+    slow->sorted = calloc(ranks, sizeof(*slow->sorted));
     slow->net = tess__slow_net_open(mesh->rank_count, host);
-    if (slow->net == NULL) {
-        free(slow);
-        return NULL;
-    }
-    for (int32_t from = 0; from < mesh->rank_count; from++)
-        for (int32_t to = 0; to < mesh->rank_count; to++) {
-            struct slow_link *link = &slow->link[from][to];
-            int32_t distance;
-            const int axis = slow_axis(mesh, from, to, &distance);
-            link->here = strcmp(host[from], host[to]) == 0;
-            link->kind = ((int64_t)distance * (TESS_AXIS_COUNT + 1) + axis) * 2 + link->here;
-            link->window = -1;
-            link->seen = (struct tess__slow_link){.from = from, .to = to, .axis = axis};
-        }
-    return slow;
+    if (slow->rank && slow->order && slow->value && slow->sorted && slow->net)
+        return slow;
+    tess__slow_close(slow);
+    return NULL;
 }
 
-enum tess_status tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology)
+void tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology)
 {
-    return tess__slow_net_know(slow->net, topology);
+    tess__slow_net_know(slow->net, topology);
 }
 
 void tess__slow_close(struct tess__slow *slow)
@@ -371,6 +505,11 @@ void tess__slow_close(struct tess__slow *slow)
     if (slow == NULL)
         return;
     tess__slow_net_close(slow->net);
+    tess__pairs_close(&slow->links);
+    free(slow->rank);
+    free(slow->order);
+    free(slow->value);
+    free(slow->sorted);
     free(slow);
 }
 
@@ -383,9 +522,12 @@ static void slow_take_links(struct tess__slow *slow, int32_t from,
         const int32_t to = links->link[i].peer;
         if (to < 0 || to >= slow->mesh.rank_count)
             continue;
-        slow->link[from][to].bytes = links->link[i].bytes;
-        slow->link[from][to].busy_s = links->link[i].busy_s;
-        slow->link[from][to].window = links->window;
+        struct slow_link *link = slow_get_link(slow, from, to);
+        if (link == NULL)
+            continue;
+        link->bytes = links->link[i].bytes;
+        link->busy_s = links->link[i].busy_s;
+        link->window = links->window;
     }
 }
 
@@ -393,15 +535,15 @@ static void slow_judge(struct tess__slow *slow)
 {
     const int32_t count = slow->mesh.rank_count;
     slow->step = slow->rank[0].pace.step;
-    slow->change_count = slow->change_next = 0;
+    slow->change_next = 0;
+    slow_group(slow);
+    slow_find_like(slow);
     for (int32_t r = 0; r < count; r++)
         slow_judge_rank(slow, r);
     for (int32_t r = 0; r < count; r++)
         slow_learn(slow->rank[r].first, &slow->rank[r].first_count, &slow->rank[r].usual,
                    slow->rank[r].pace.median_s);
     slow_judge_links(slow);
-    for (int32_t r = 0; r < count; r++)
-        slow->rank[r].here = false;
 }
 
 bool tess__slow_take(struct tess__slow *slow, const struct tess__message *message)
@@ -417,12 +559,15 @@ bool tess__slow_take(struct tess__slow *slow, const struct tess__message *messag
         return slow->net_changed;
     }
     memcpy(&rank->pace, message->payload, sizeof(rank->pace));
-    rank->here = true;
-    /* Ranks on other hosts may be heard of later than the next window of this one: a window that
+    /* What ranks on other hosts send may come later than the next window of this one: a window that
      * is not whole by then is left out. */
-    for (int32_t r = 0; r < slow->mesh.rank_count; r++)
-        if (!slow->rank[r].here || slow->rank[r].pace.window != rank->pace.window)
-            return false;
+    if (rank->pace.window > slow->newest) {
+        slow->newest = rank->pace.window;
+        slow->here_count = 0;
+    }
+    slow->here_count += rank->pace.window == slow->newest;
+    if (rank->pace.window != slow->newest || slow->here_count < slow->mesh.rank_count)
+        return false;
     slow->window = rank->pace.window;
     slow_judge(slow);
     return true;
@@ -480,15 +625,13 @@ const char *tess__slow_next(struct tess__slow *slow)
         tess__slow_net_text(slow->net, slow->text, sizeof(slow->text));
         return slow->text;
     }
-    if (slow->change_next == slow->change_count)
-        return NULL;
-    const struct slow_state *state = slow->changed[slow->change_next++];
-    for (int32_t r = 0; r < slow->mesh.rank_count; r++) {
-        if (state == &slow->rank[r].state)
-            return slow_rank_text(slow, r);
-        for (int32_t to = 0; to < slow->mesh.rank_count; to++)
-            if (state == &slow->link[r][to].state)
-                return slow_link_text(slow, &slow->link[r][to].seen);
+    const int32_t ranks = slow->mesh.rank_count;
+    while (slow->change_next < ranks + slow->speed_count) {
+        const int32_t next = slow->change_next++;
+        if (next < ranks && slow->rank[next].state.changed)
+            return slow_rank_text(slow, next);
+        if (next >= ranks && slow_link_at(slow, next - ranks)->state.changed)
+            return slow_link_text(slow, &slow_link_at(slow, next - ranks)->seen);
     }
     return NULL;
 }
@@ -515,17 +658,19 @@ bool tess__slow_link_of(const struct tess__slow *slow, int32_t number,
 {
     if (number >= slow->speed_count)
         return false;
-    *link_out = slow->link[slow->speed[number].from][slow->speed[number].to].seen;
+    *link_out = slow_link_at(slow, number)->seen;
     return true;
 }
 
 int32_t tess__slow_count(const struct tess__slow *slow)
 {
     int32_t count = 0;
-    for (int32_t r = 0; r < slow->mesh.rank_count; r++) {
+    for (int32_t r = 0; r < slow->mesh.rank_count; r++)
         count += slow->rank[r].seen.late;
-        for (int32_t to = 0; to < slow->mesh.rank_count; to++)
-            count += slow->link[r][to].seen.slow || tess__slow_net_covers(slow->net, r, to);
+    for (int32_t i = 0; i < slow->links.count; i++) {
+        const struct slow_link *link = tess__pairs_at(&slow->links, i);
+        count +=
+            link->seen.slow || tess__slow_net_covers(slow->net, link->ranks.from, link->ranks.to);
     }
     return count;
 }

@@ -77,7 +77,7 @@ struct tess__slow_link {
 /* host [mesh->rank_count] names, borrowed. NULL without memory. */
 struct tess__slow *tess__slow_open(const struct tess_mesh *mesh, const char *const *host);
 /* Device r of the topology, which is borrowed, is that of rank r. */
-enum tess_status tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology);
+void tess__slow_know(struct tess__slow *slow, const struct tess_topology *topology);
 void tess__slow_close(struct tess__slow *slow); /* NULL is allowed */
 
 /*

@@ -45,8 +45,7 @@ struct tess__slow_net_found {
 /* host [rank_count] names, borrowed. NULL without memory. */
 struct tess__slow_net *tess__slow_net_open(int32_t rank_count, const char *const *host);
 /* Device r of the topology, which is borrowed, is that of rank r. */
-enum tess_status tess__slow_net_know(struct tess__slow_net *net,
-                                     const struct tess_topology *topology);
+void tess__slow_net_know(struct tess__slow_net *net, const struct tess_topology *topology);
 void tess__slow_net_close(struct tess__slow_net *net); /* NULL is allowed */
 
 /* A message of a short window. True where it has named something: `found` is about that. */

@@ -3,9 +3,11 @@
 
 #include "base/file.h"
 #include "comm/flight.h"
+#include "config/config.h"
 #include "run/run_folder.h"
 #include "tessera/check.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -200,6 +202,45 @@ static enum tess__status_life status_life(const struct tess_flight_file *file, b
     return state == 0 ? TESS__LIFE_DEAD : state == 'T' ? TESS__LIFE_STOPPED : TESS__LIFE_RUNNING;
 }
 
+/* One more than the highest rank whose record there may be, by the names of files. */
+static int32_t status_file_count(const char *run)
+{
+    char folder[STATUS_PATH];
+    int32_t count = 0;
+    if (!tess_flight_path(run, 0, folder, sizeof(folder)))
+        return 0;
+    *strrchr(folder, '/') = '\0';
+    DIR *entries = opendir(folder);
+    for (const struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        int rank = -1, end = 0;
+        if (sscanf(entry->d_name, "rank-%5d%n", &rank, &end) == 1 && entry->d_name[end] == '\0' &&
+            rank >= count && rank < TESS_CONFIG_RANKS_MAX)
+            count = rank + 1;
+    }
+    if (entries != NULL)
+        closedir(entries);
+    return count;
+}
+
+/* Ranks without a record are there, too. */
+static enum tess_status status_make_room(struct tess__status *status, int32_t count)
+{
+    const size_t ranks = count > 0 ? (size_t)count : 1;
+    struct tess__status_rank *rank = realloc(status->rank, ranks * sizeof(*rank));
+    bool *in = calloc(ranks, sizeof(*in));
+    status->rank = rank != NULL ? rank : status->rank;
+    if (rank == NULL || in == NULL) {
+        free(in);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the records of %d ranks", (int)count);
+    }
+    for (int32_t r = status->rank_count; r < count; r++)
+        rank[r] = (struct tess__status_rank){.file = NULL};
+    free(status->in);
+    status->in = in;
+    status->rank_count = count;
+    return TESS_OK;
+}
+
 /* ---- a run ----------------------------------------------------------------------------------- */
 
 enum tess_status tess__status_read(const char *run, struct tess__status *status)
@@ -212,15 +253,20 @@ enum tess_status tess__status_read(const char *run, struct tess__status *status)
     (void)gethostname(host, sizeof(host) - 1);
     TESS_TRY(tess__run_folder_owner(run, status->owner, sizeof(status->owner), &status->live));
     (void)status_clean(status->owner, sizeof(status->owner));
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+    const int32_t files = status_file_count(run);
+    TESS_TRY(status_make_room(status, files));
+    int32_t ranks = 0;
+    for (int32_t r = 0; r < files; r++) {
         struct tess__status_rank *rank = &status->rank[r];
         TESS_KEEP(result, status_read_rank(run, r, rank));
         if (rank->file == NULL)
             continue;
         rank->life = status_life(rank->file, status->live, host);
-        if (rank->file->head.rank_count > status->rank_count)
-            status->rank_count = rank->file->head.rank_count;
+        ranks = rank->file->head.rank_count > ranks ? rank->file->head.rank_count : ranks;
     }
+    if (ranks > files)
+        TESS_TRY(status_make_room(status, ranks));
+    status->rank_count = ranks;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     status->now_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     if (status->rank_count == 0 && result == TESS_OK)
@@ -232,8 +278,14 @@ enum tess_status tess__status_read(const char *run, struct tess__status *status)
 
 void tess__status_close(struct tess__status *status)
 {
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++) {
+    for (int32_t r = 0; r < status->rank_count; r++)
         free(status->rank[r].file);
-        status->rank[r].file = NULL;
-    }
+    for (int32_t s = 0; s < status->set_count; s++)
+        free(status->set[s]);
+    free(status->rank);
+    free(status->in);
+    free(status->group);
+    free(status->set);
+    free(status->differs.of);
+    *status = (struct tess__status){.late = -1};
 }

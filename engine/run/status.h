@@ -24,13 +24,21 @@ enum tess__status_life {
     TESS__LIFE_ABORTED, /* the same, because another rank failed */
 };
 
+/* Some of the ranks, ascending. NULL where a pointer to it is: none. */
+struct tess__status_set {
+    int32_t number; /* of it, in status->set */
+    int32_t count;
+    int32_t rank[]; /* [count] */
+};
+
 struct tess__status_rank {
     struct tess_flight_file *file; /* a copy that has been checked; NULL: there is none */
     enum tess__status_life life;
-    bool whole[TESS_FLIGHT_CALLS];        /* was not being written when it was read */
-    const struct tess_flight_call *waits; /* call that it waits for; NULL: it does not wait */
-    uint64_t waits_for;                   /* ranks, a bit each, that are late for that call */
-    bool calls_missing;                   /* they have not made it */
+    bool whole[TESS_FLIGHT_CALLS];            /* was not being written when it was read */
+    const struct tess_flight_call *waits;     /* call that it waits for; NULL: it does not wait */
+    const struct tess__status_set *waits_for; /* late for that call; ranks that wait for the same
+                                                 call share it */
+    bool calls_missing;                       /* they have not made it */
 };
 
 /* A call of one group that is not the same on all of its ranks. */
@@ -41,7 +49,14 @@ struct tess__status_differs {
     struct {
         int32_t rank;
         const struct tess_flight_call *call;
-    } of[TESS_WORLD_RANKS_MAX]; /* [rank_count] of the ranks whose records still have it */
+    } * of; /* [rank_count] of the ranks whose records still have it */
+};
+
+/* A group that a rank is in. */
+struct tess__status_group {
+    uint32_t id;
+    int32_t rank; /* of the world */
+    const struct tess_flight_group *group;
 };
 
 struct tess__status {
@@ -51,10 +66,15 @@ struct tess__status {
     char owner[TESS__STATUS_OWNER_BYTES]; /* "process 17 on host" */
     double now_s;                         /* CLOCK_REALTIME when the records were read */
     int32_t rank_count;
-    struct tess__status_rank rank[TESS_WORLD_RANKS_MAX];
-    int32_t late;      /* the rank that most of those that wait are waiting for; -1: none */
-    uint64_t waiting;  /* ranks that wait for it, over others too */
-    uint64_t in_turns; /* ranks that wait for each other; then there is none that is late */
+    struct tess__status_rank *rank;   /* [rank_count] */
+    bool *in;                         /* [rank_count] scratch */
+    struct tess__status_group *group; /* [group_count] of all ranks, by id, then rank */
+    int32_t group_count;
+    struct tess__status_set **set; /* [set_count] all that are below */
+    int32_t set_count, set_room;
+    int32_t late; /* the rank that most of those that wait are waiting for; -1: none */
+    const struct tess__status_set *waiting;  /* wait for it, over others too */
+    const struct tess__status_set *in_turns; /* wait for each other; then there is none late */
     struct tess__status_differs differs;
 };
 
@@ -68,6 +88,8 @@ void tess__status_close(struct tess__status *status);
 /* Find who waits for whom, who is late, and where calls differ. Of a run that is live, waits of
  * less than a second do not count. status_find.c. */
 void tess__status_find(struct tess__status *status);
+/* The ranks that are in a group, [begin, *end_out) of status->group. */
+int32_t tess__status_members(const struct tess__status *status, uint32_t id, int32_t *end_out);
 
 /* ---- status_pace.c --------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "run/status.h"
 
 #include "base/file.h"
+#include "run/fold.h"
 #include "text/json.h"
 #include "text/text.h"
 
@@ -10,7 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PACE_TAIL_BYTES (4L << 20) /* a line of 64 ranks and all their links has 0.6 MiB */
+/* From the file's end, so much is read first: a line of 512 ranks and their links has about 1 MiB.
+ * Where it has no whole line, ten times as much. */
+#define PACE_TAIL_BYTES (4L << 20)
+#define PACE_TAIL_MAX   (1L << 30)
+#define PACE_SHOWN      8 /* of more ranks than TESS__FOLD_NONE: those with the highest scores */
 
 /* The value of the latest whole line with one in `text`; a new reference, or NULL. */
 static json_t *pace_latest(char *text)
@@ -39,16 +44,21 @@ json_t *tess__status_pace(const char *run)
     if (snprintf(path, sizeof(path), "%s/metrics.jsonl", run) >= (int)sizeof(path))
         return NULL;
     FILE *file = tess_file_open_input(path, &why);
-    char *text = file != NULL ? malloc(PACE_TAIL_BYTES + 1) : NULL;
-    if (text != NULL) {
-        if (fseek(file, -PACE_TAIL_BYTES, SEEK_END) != 0)
+    bool whole = file == NULL;
+    for (long bytes = PACE_TAIL_BYTES; pace == NULL && !whole && bytes < PACE_TAIL_MAX;
+         bytes *= 10) {
+        char *text = malloc((size_t)bytes + 1);
+        if (text == NULL)
+            break;
+        whole = fseek(file, -bytes, SEEK_END) != 0;
+        if (whole)
             rewind(file);
-        text[fread(text, 1, PACE_TAIL_BYTES, file)] = '\0';
+        text[fread(text, 1, (size_t)bytes, file)] = '\0';
         pace = pace_latest(text);
+        free(text);
     }
     if (file != NULL)
         fclose(file);
-    free(text);
     return pace;
 }
 
@@ -85,9 +95,63 @@ static void pace_print_network(const json_t *network, FILE *stream)
             pace_figure(pace_number(network, "usual_bytes_per_s"), usual));
 }
 
+static const char *const pace_column[] = {"step_s", "own_s", "late_s"};
+#define PACE_COLUMNS (sizeof(pace_column) / sizeof(*pace_column))
+
+static void pace_print_rank(const json_t *one, FILE *stream)
+{
+    char text[TESS__TEXT_BYTES];
+    fprintf(stream, "%-4.0f", pace_number(one, "rank"));
+    for (size_t c = 0; c < PACE_COLUMNS; c++)
+        fprintf(stream, "  %-8s", pace_figure(1e3 * pace_number(one, pace_column[c]), text));
+    fprintf(stream, "  %-8s  %-9.32s  %.64s\n", pace_figure(pace_number(one, "score"), text),
+            pace_text(one, "late_in"), pace_text(one, "host"));
+}
+
+/* Late ones first, then by their scores; those that have none last. */
+static int pace_compare(const void *a, const void *b)
+{
+    const json_t *left = *(json_t *const *)a, *right = *(json_t *const *)b;
+    const bool left_late = json_is_string(json_object_get(left, "late_in"));
+    const bool right_late = json_is_string(json_object_get(right, "late_in"));
+    const double left_score = pace_number(left, "score"), right_score = pace_number(right, "score");
+    if (left_late != right_late)
+        return left_late ? -1 : 1;
+    if (isnan(left_score) || isnan(right_score))
+        return isnan(left_score) - isnan(right_score);
+    return (left_score < right_score) - (left_score > right_score);
+}
+
+/* The latest ranks one by one; of the others the least and the greatest of each figure. */
+static void pace_print_many(const json_t *ranks, FILE *stream)
+{
+    const size_t count = json_array_size(ranks);
+    json_t **rank = calloc(count, sizeof(json_t *));
+    if (rank == NULL)
+        return;
+    for (size_t i = 0; i < count; i++)
+        rank[i] = json_array_get(ranks, i);
+    qsort(rank, count, sizeof(json_t *), pace_compare);
+    for (size_t i = 0; i < PACE_SHOWN; i++)
+        pace_print_rank(rank[i], stream);
+    fprintf(stream, "the other %zu ranks:", count - PACE_SHOWN);
+    for (size_t c = 0; c < PACE_COLUMNS; c++) {
+        char least_text[TESS__TEXT_BYTES], most_text[TESS__TEXT_BYTES];
+        double least = NAN, most = NAN;
+        for (size_t i = PACE_SHOWN; i < count; i++) {
+            least = fmin(least, 1e3 * pace_number(rank[i], pace_column[c]));
+            most = fmax(most, 1e3 * pace_number(rank[i], pace_column[c]));
+        }
+        fprintf(stream, "%s %.*s %s to %s", c > 0 ? "," : "", (int)strcspn(pace_column[c], "_"),
+                pace_column[c], pace_figure(least, least_text), pace_figure(most, most_text));
+    }
+    fputc('\n', stream);
+    free(rank);
+}
+
 void tess__status_print_pace(const json_t *pace, FILE *stream)
 {
-    static const char *const column[] = {"step_s", "own_s", "late_s"};
+    const json_t *ranks = json_object_get(pace, "ranks");
     const double step = pace_number(pace, "step"), steps = pace_number(pace, "steps");
     const json_t *one;
     size_t i;
@@ -97,15 +161,10 @@ void tess__status_print_pace(const json_t *pace, FILE *stream)
             "\npace of steps %.0f to %.0f, ms of a step; score: against ranks with the same work\n"
             "rank  step      own       late      score     late in    host\n",
             step - steps + 1, step);
-    json_array_foreach(json_object_get(pace, "ranks"), i, one)
-    {
-        char text[TESS__TEXT_BYTES];
-        fprintf(stream, "%-4.0f", pace_number(one, "rank"));
-        for (size_t c = 0; c < sizeof(column) / sizeof(*column); c++)
-            fprintf(stream, "  %-8s", pace_figure(1e3 * pace_number(one, column[c]), text));
-        fprintf(stream, "  %-8s  %-9.32s  %.64s\n", pace_figure(pace_number(one, "score"), text),
-                pace_text(one, "late_in"), pace_text(one, "host"));
-    }
+    if (json_array_size(ranks) > TESS__FOLD_NONE)
+        pace_print_many(ranks, stream);
+    else
+        json_array_foreach(ranks, i, one) pace_print_rank(one, stream);
     json_array_foreach(json_object_get(pace, "links"), i, one)
     {
         char speed[TESS__TEXT_BYTES], score[TESS__TEXT_BYTES];

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "comm/call.h"
+#include "run/fold.h"
 #include "run/record.h"
 #include "tessera/check.h"
 #include "text/json.h"
@@ -10,6 +11,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -41,12 +43,10 @@ static int32_t status_peer(const struct tess__status *status, int32_t r,
     if (call->peer < 0 || call->group >= TESS_FLIGHT_GROUPS)
         return -1;
     const uint32_t id = status->rank[r].file->now.group[call->group].id;
-    for (int32_t s = 0; s < status->rank_count; s++)
-        for (int32_t g = 0; status->rank[s].file != NULL && g < TESS_FLIGHT_GROUPS; g++) {
-            const struct tess_flight_group *group = &status->rank[s].file->now.group[g];
-            if (group->id == id && group->rank == call->peer)
-                return s;
-        }
+    int32_t end;
+    for (int32_t i = tess__status_members(status, id, &end); i < end; i++)
+        if (status->group[i].group->rank == call->peer)
+            return status->group[i].rank;
     return -1;
 }
 
@@ -104,16 +104,24 @@ static void status_doing(const struct tess__status_rank *rank, bool step, char t
     tess_board_describe(&board, unit_name, head->unit_count, text, STATUS_TEXT);
 }
 
-/* "rank 2", "ranks 0, 2-4". */
-static const char *status_ranks(uint64_t ranks, char text[STATUS_TEXT])
+/* "rank 2", "ranks 0, 2-4": those in status->in. */
+static const char *status_ranks_in(const struct tess__status *status, char text[STATUS_TEXT])
 {
-    bool in[TESS_WORLD_RANKS_MAX];
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
-        in[r] = ranks >> r & 1;
-    const int length =
-        snprintf(text, STATUS_TEXT, "%s ", __builtin_popcountll(ranks) == 1 ? "rank" : "ranks");
-    tess__name_ranks(in, TESS_WORLD_RANKS_MAX, text + length, (size_t)(STATUS_TEXT - length));
+    int32_t count = 0;
+    for (int32_t r = 0; r < status->rank_count; r++)
+        count += status->in[r];
+    const int length = snprintf(text, STATUS_TEXT, "%s ", count == 1 ? "rank" : "ranks");
+    tess__name_ranks(status->in, status->rank_count, text + length, (size_t)(STATUS_TEXT - length));
     return text;
+}
+
+static const char *status_ranks(const struct tess__status *status,
+                                const struct tess__status_set *set, char text[STATUS_TEXT])
+{
+    memset(status->in, 0, (size_t)status->rank_count * sizeof(*status->in));
+    for (int32_t i = 0; i < set->count; i++)
+        status->in[set->rank[i]] = true;
+    return status_ranks_in(status, text);
 }
 
 /* ---- table ----------------------------------------------------------------------------------- */
@@ -140,8 +148,8 @@ static void status_fill_waits(const struct tess__status *status, int32_t r, stru
     char whom[STATUS_TEXT] = "", clock[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES];
     if (rank->waits == NULL)
         return;
-    if (rank->waits_for != 0)
-        status_ranks(rank->waits_for, whom);
+    if (rank->waits_for != NULL)
+        status_ranks(status, rank->waits_for, whom);
     snprintf(row->text[COLUMN_WAITS], STATUS_TEXT, "%.80s%s%s", whom, whom[0] != '\0' ? ": " : "",
              tess_collective_name((enum tess_collective)rank->waits->collective));
     const double since_s = status_real_s(rank, rank->file->now.since_s);
@@ -175,18 +183,67 @@ static void status_fill(const struct tess__status *status, int32_t r, struct sta
              (int)board->pid);
 }
 
+/* Have two ranks the same row, but for times and processes? */
+static bool status_alike(const void *context, int32_t a, int32_t b)
+{
+    const struct tess__status *status = context;
+    const struct tess__status_rank *left = &status->rank[a], *right = &status->rank[b];
+    if (left->life != right->life || left->file == NULL || right->file == NULL)
+        return left->life == right->life && left->file == right->file;
+    const struct tess_board *one = &left->file->now.board, *other = &right->file->now.board;
+    return one->step == other->step && one->doing == other->doing && one->unit == other->unit &&
+           left->waits_for == right->waits_for && (left->waits == NULL) == (right->waits == NULL) &&
+           (left->waits == NULL || left->waits->collective == right->waits->collective);
+}
+
+/* The row of a group: that of its first rank, with what the others have in place of its own. */
+static void status_fill_group(const struct tess__status *status, const struct tess__fold *fold,
+                              int32_t g, struct status_row *row)
+{
+    const struct tess__fold_group *group = &fold->group[g];
+    const struct tess_flight_file *first = status->rank[group->first].file;
+    const struct tess_flight_file *last = status->rank[group->last].file;
+    char name[TESS__FOLD_NAME_BYTES];
+    double least = INFINITY, most = 0;
+    status_fill(status, group->first, row);
+    snprintf(row->text[COLUMN_RANK], STATUS_TEXT, "%s", tess__fold_name(fold, g, name));
+    if (group->ranks == 1 || first == NULL)
+        return;
+    for (int32_t r = group->first; r <= group->last; r++) {
+        const struct tess_board *board = fold->of[r] == g ? &status->rank[r].file->now.board : NULL;
+        if (board == NULL || board->passed_us <= 0)
+            continue;
+        const double share = 100 - 100 * (double)board->busy_us / (double)board->passed_us;
+        least = fmin(least, share);
+        most = fmax(most, share);
+    }
+    if (least <= most)
+        snprintf(row->text[COLUMN_EXPOSED], STATUS_TEXT, "%.0f to %.0f %%", fmax(0, least), most);
+    snprintf(row->text[COLUMN_HOST], STATUS_TEXT, "%.64s%s%.64s", first->head.host,
+             strcmp(first->head.host, last->head.host) != 0 ? " ... " : "",
+             strcmp(first->head.host, last->head.host) != 0 ? last->head.host : "");
+}
+
 static void status_table(const struct tess__status *status, FILE *stream)
 {
     static const char *const title[] = {"rank",      "state", "step",    "doing",
                                         "waits for", "since", "exposed", "host"};
+    struct tess__fold fold;
     struct status_row row;
     int width[COLUMN_COUNT];
+    if (tess__fold_open(&fold, status->rank_count, status_alike, status) != TESS_OK) {
+        tess__fold_close(&fold);
+        return;
+    }
+    const int32_t late = status->late >= 0 ? fold.of[status->late] : -1;
     for (int c = 0; c < COLUMN_COUNT; c++)
         width[c] = (int)strlen(title[c]);
     for (int pass = 0; pass < 2; pass++)
-        for (int32_t r = pass == 0 ? 0 : -1; r < status->rank_count; r++) {
+        for (int32_t r = pass == 0 ? 0 : -1; r < fold.count; r++) {
+            if (r >= TESS__FOLD_ROWS && r != late)
+                continue;
             if (r >= 0)
-                status_fill(status, r, &row);
+                status_fill_group(status, &fold, r, &row);
             for (int c = 0; c < COLUMN_COUNT; c++) {
                 const char *text = r < 0 ? title[c] : row.text[c];
                 const int length = (int)strlen(text);
@@ -196,6 +253,10 @@ static void status_table(const struct tess__status *status, FILE *stream)
                             c + 1 < COLUMN_COUNT ? "  " : "\n");
             }
         }
+    if (fold.count > TESS__FOLD_ROWS)
+        fprintf(stream, "and %d more kinds of ranks; --json has all\n",
+                (int)(fold.count - TESS__FOLD_ROWS - (late >= TESS__FOLD_ROWS)));
+    tess__fold_close(&fold);
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
@@ -216,15 +277,16 @@ static const struct tess_flight_call *status_latest(const struct tess__status_ra
 static void status_late(const struct tess__status *status, char *text, size_t bytes)
 {
     char who[STATUS_TEXT], doing[STATUS_TEXT] = "", last[STATUS_TEXT], after[2 * STATUS_TEXT] = "";
-    if (status->in_turns != 0) {
+    if (status->in_turns != NULL) {
         bool orders = true;
-        for (int32_t r = 0; r < status->rank_count; r++)
-            orders = orders && (!(status->in_turns >> r & 1) || status->rank[r].calls_missing);
-        snprintf(text, bytes, "%s wait for each other%s", status_ranks(status->in_turns, who),
+        for (int32_t i = 0; i < status->in_turns->count; i++)
+            orders = orders && status->rank[status->in_turns->rank[i]].calls_missing;
+        snprintf(text, bytes, "%s wait for each other%s",
+                 status_ranks(status, status->in_turns, who),
                  orders ? ": they make their calls in different orders" : "");
         return;
     }
-    if (status->late < 0) {
+    if (status->late < 0 || status->waiting == NULL) {
         snprintf(text, bytes, "no rank %s for another%s", status->live ? "waits" : "waited",
                  status->live ? " for longer than a second" : "");
         return;
@@ -238,10 +300,10 @@ static void status_late(const struct tess__status *status, char *text, size_t by
         snprintf(after, sizeof(after), "; its latest call is %s, which has %s", last,
                  call->end_s > 0 ? "ended" : "not ended");
     }
-    const int count = __builtin_popcountll(status->waiting);
+    const int count = status->waiting->count;
     snprintf(text, bytes, "%s%s wait%s for rank %d (%s), which is %s%s%s",
              count == status->rank_count - 1 && count > 1 ? "all others: " : "",
-             status_ranks(status->waiting, who), count == 1 ? "s" : "", (int)status->late,
+             status_ranks(status, status->waiting, who), count == 1 ? "s" : "", (int)status->late,
              late->file != NULL ? late->file->head.host : "host not known",
              status_life_text[late->life], doing[0] != '\0' ? ", " : "", doing);
     const size_t used = strlen(text);
@@ -252,28 +314,31 @@ static void status_late(const struct tess__status *status, char *text, size_t by
 static void status_print_differs(const struct tess__status *status, FILE *stream)
 {
     const struct tess__status_differs *differs = &status->differs;
-    uint64_t named = 0;
-    if (differs->number == 0)
+    bool *named = differs->number != 0 ? calloc((size_t)status->rank_count, sizeof(*named)) : NULL;
+    int32_t lines = 0;
+    if (named == NULL)
         return;
     fprintf(stream, "call %" PRIu64 " (%s) is the first that is not the same on all ranks:\n",
             differs->number, status_axis(differs->axis));
     for (int32_t i = 0; i < differs->rank_count; i++) {
         const struct tess_flight_call *call = differs->of[i].call;
         char text[STATUS_TEXT], who[STATUS_TEXT];
-        uint64_t same = 0;
-        if (named >> differs->of[i].rank & 1)
+        if (named[differs->of[i].rank] || lines++ >= TESS__FOLD_ROWS)
             continue;
+        memset(status->in, 0, (size_t)status->rank_count * sizeof(*status->in));
         for (int32_t k = i; k < differs->rank_count; k++)
             if (differs->of[k].call->collective == call->collective &&
                 differs->of[k].call->bytes == call->bytes &&
                 differs->of[k].call->dtype == call->dtype &&
                 differs->of[k].call->peer == call->peer)
-                same |= UINT64_C(1) << differs->of[k].rank;
-        named |= same;
+                status->in[differs->of[k].rank] = named[differs->of[k].rank] = true;
         status_call_text(status, differs->of[i].rank, call, text);
-        fprintf(stream, "  %s: %s, %s, step %" PRId64 "\n", status_ranks(same, who), text,
+        fprintf(stream, "  %s: %s, %s, step %" PRId64 "\n", status_ranks_in(status, who), text,
                 tess_dtype_name((enum tess_dtype)call->dtype), call->step);
     }
+    if (lines > TESS__FOLD_ROWS)
+        fprintf(stream, "  ...\n");
+    free(named);
 }
 
 /* The last calls of a rank, oldest first. */
@@ -325,12 +390,11 @@ void tess__status_print(const struct tess__status *status, int32_t calls, FILE *
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *status_json_ranks(uint64_t ranks)
+static json_t *status_json_ranks(const struct tess__status_set *set)
 {
     json_t *list = json_array();
-    for (int32_t r = 0; r < TESS_WORLD_RANKS_MAX; r++)
-        if (ranks >> r & 1)
-            json_array_append_new(list, json_integer(r));
+    for (int32_t i = 0; set != NULL && i < set->count; i++)
+        json_array_append_new(list, json_integer(set->rank[i]));
     return list;
 }
 

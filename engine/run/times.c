@@ -5,14 +5,31 @@
  */
 #include "run/times.h"
 
+#include "tessera/check.h"
 #include "text/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* More ranks than this do not fit a line. */
 #define SHOWN_RANKS_MAX 8
+
+enum tess_status tess__times_open(struct tess__times *times, int32_t rank_count)
+{
+    *times = (struct tess__times){.rank_count = rank_count};
+    times->rank = calloc((size_t)rank_count, sizeof(*times->rank));
+    if (times->rank == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d ranks", rank_count);
+    return TESS_OK;
+}
+
+void tess__times_close(struct tess__times *times)
+{
+    free(times->rank);
+    times->rank = NULL;
+}
 
 void tess__times_take(struct tess__times *times, const struct tess__message *message)
 {
@@ -23,13 +40,12 @@ void tess__times_take(struct tess__times *times, const struct tess__message *mes
         times->here = 0;
     times->epoch = rank.epoch;
     times->rank[message->rank] = rank;
-    times->here |= UINT64_C(1) << message->rank;
+    times->here++;
 }
 
-bool tess__times_complete(const struct tess__times *times, int64_t epoch, int32_t rank_count)
+bool tess__times_complete(const struct tess__times *times, int64_t epoch)
 {
-    return times->epoch == epoch &&
-           times->here == UINT64_MAX >> (TESS_WORLD_RANKS_MAX - rank_count);
+    return times->epoch == epoch && times->here == times->rank_count;
 }
 
 static double times_busy_s(const struct tess__times *times, int32_t rank)
@@ -37,19 +53,20 @@ static double times_busy_s(const struct tess__times *times, int32_t rank)
     return times->rank[rank].sum.total_s - times->rank[rank].sum.comm_s;
 }
 
-static int32_t times_slowest(const struct tess__times *times, int32_t rank_count)
+static int32_t times_slowest(const struct tess__times *times)
 {
     int32_t slowest = 0;
-    for (int32_t r = 1; r < rank_count; r++)
+    for (int32_t r = 1; r < times->rank_count; r++)
         if (times_busy_s(times, r) > times_busy_s(times, slowest))
             slowest = r;
     return slowest;
 }
 
 /* "; slowest rank 1 by 0.12 s of busy time; busy 93 97 92 91 %" */
-static void times_print_ranks(const struct tess__times *times, int32_t rank_count)
+static void times_print_ranks(const struct tess__times *times)
 {
-    int32_t slowest = times_slowest(times, rank_count);
+    const int32_t rank_count = times->rank_count;
+    int32_t slowest = times_slowest(times);
     double others_s = 0;
     for (int32_t r = 0; r < rank_count; r++)
         others_s += r != slowest ? times_busy_s(times, r) / (rank_count - 1) : 0;
@@ -64,8 +81,9 @@ static void times_print_ranks(const struct tess__times *times, int32_t rank_coun
     fputs(" %", stdout);
 }
 
-void tess__times_print(const struct tess__times *times, int32_t rank_count)
+void tess__times_print(const struct tess__times *times)
 {
+    const int32_t rank_count = times->rank_count;
     struct tess_times sum = {0};
     for (int32_t r = 0; r < rank_count; r++)
         tess_times_add(&sum, &times->rank[r].sum, 1);
@@ -81,16 +99,16 @@ void tess__times_print(const struct tess__times *times, int32_t rank_count)
                "hidden",
                percent * sum.comm_s, percent * sum.comm_forward_s, percent * sum.comm_backward_s,
                percent * sum.comm_optim_s, percent * sum.hidden_s);
-        times_print_ranks(times, rank_count);
+        times_print_ranks(times);
         putchar('\n');
     }
     fflush(stdout);
 }
 
-json_t *tess__times_record(const struct tess__times *times, int32_t rank_count)
+json_t *tess__times_record(const struct tess__times *times)
 {
     json_t *ranks = json_array();
-    for (int32_t r = 0; ranks && r < rank_count; r++) {
+    for (int32_t r = 0; ranks && r < times->rank_count; r++) {
         const struct tess_times *sum = &times->rank[r].sum;
         json_array_append_new(
             ranks,
@@ -105,5 +123,5 @@ json_t *tess__times_record(const struct tess__times *times, int32_t rank_count)
                       tess__json_number(sum->optim_s), "total_s", tess__json_number(sum->total_s)));
     }
     return json_pack("{s:{s:I, s:i, s:o}}", "times", "epoch", (json_int_t)times->epoch, "slowest",
-                     times_slowest(times, rank_count), "ranks", ranks);
+                     times_slowest(times), "ranks", ranks);
 }

@@ -12,6 +12,7 @@
 #include "run/bubble.h"
 #include "run/copies.h"
 #include "run/explain.h"
+#include "run/fold.h"
 #include "run/memory_table.h"
 #include "run/metrics.h"
 #include "run/mfu.h"
@@ -38,7 +39,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRAIN_PACE_S 10.0 /* between two lines of the pace of ranks, where nothing changes */
+/* Between two lines of the pace of ranks, where nothing changes; of more ranks, whose lines are
+ * longer, the more. */
+#define TRAIN_PACE_S     10.0
+#define TRAIN_PACE_RANKS 64
 
 /* A process that is stopped is not waited for longer where its run can be started again. */
 #define TRAIN_STOPPED_S 2.0
@@ -54,7 +58,7 @@ struct train {
     struct tess_tensorboard *board; /* NULL without --tensorboard */
     struct tess__prometheus *prometheus; /* NULL without --prometheus */
     struct tess__slow *slow;             /* NULL: a single rank */
-    const char *host[TESS_WORLD_RANKS_MAX];
+    const char **host;                   /* [ranks] of them; NULL without slow */
     char own_host[TESS__PEER_HOST_BYTES];
     int64_t pace_step; /* of its latest line, which was written then */
     double pace_s;
@@ -65,6 +69,8 @@ struct train {
     struct tess_flight *flight;    /* NULL without a run folder, or where it has no record */
     char failed[512];              /* why the ranks were ended; "": they were not, or by the user */
     struct tess__history *history; /* NULL: the training is not started again */
+    int first_pid;                 /* of many ranks, as they are started */
+    char cores[TESS__CORES_BYTES];
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -72,12 +78,11 @@ struct train {
 /* The times of an epoch belong below its line; some ranks' may come later than that. */
 static enum tess_status train_print_times(struct train *train)
 {
-    int32_t rank_count = train->run.rank_count;
-    if (!tess__times_complete(&train->times, train->epochs_reported - 1, rank_count))
+    if (!tess__times_complete(&train->times, train->epochs_reported - 1))
         return TESS_OK;
     tess__progress_clear(&train->progress);
-    tess__times_print(&train->times, rank_count);
-    return tess_metrics_write(train->metrics, tess__times_record(&train->times, rank_count));
+    tess__times_print(&train->times);
+    return tess_metrics_write(train->metrics, tess__times_record(&train->times));
 }
 
 /* The digests of a step come parameter by parameter; all of them are one line. */
@@ -183,7 +188,9 @@ static enum tess_status train_take_pace(struct train *train, const struct tess__
         changed = true;
     }
     tess__prometheus_pace(train->prometheus, train->slow, train->host);
-    if (!changed && tess_clock_s() < train->pace_s + TRAIN_PACE_S)
+    const double period_s =
+        TRAIN_PACE_S * fmax(1, (double)train->run.rank_count / TRAIN_PACE_RANKS);
+    if (!changed && tess_clock_s() < train->pace_s + period_s)
         return TESS_OK;
     return train_write_pace(train, changed);
 }
@@ -251,11 +258,30 @@ static enum tess_status train_tick(void *context)
     return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
 }
 
-static void train_started(void *context, int32_t rank, int pid, const char *cores,
-                          const struct tess_board *board)
+/* Of many ranks one line, when the last of them is started. */
+static void train_print_ranks(struct train *train, int32_t rank, int pid, const char *cores)
 {
-    struct train *train = context;
-    bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
+    const bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
+    const int32_t last = train->run.rank_count - 1;
+    if (rank == 0) {
+        train->first_pid = pid;
+        snprintf(train->cores, sizeof(train->cores), "%s", cores);
+    } else if (strcmp(cores, train->cores) != 0) {
+        snprintf(train->cores, sizeof(train->cores), "each on cores of its own");
+    }
+    if (rank != last)
+        return;
+    printf("ranks 0 to %d: pid%s %d", last, threads ? "" : "s", train->first_pid);
+    if (threads)
+        printf(" (threads)");
+    else
+        printf(" to %d", pid);
+    printf(", %s\n", train->cores);
+}
+
+static void train_print_rank(const struct train *train, int32_t rank, int pid, const char *cores)
+{
+    const bool threads = train->run.config->device.rank_mode == TESS_RANKS_THREADS;
     /* Where all ranks are on this host, a rank's number among those of its host is its number. */
     const struct tess_started *own = &train->run.config->started;
     printf("rank %d of %d (local rank %d): pid %d%s, %s", rank, train->run.rank_count,
@@ -266,6 +292,17 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
         printf("; %s", tess__mesh_text(mesh.at, place));
     }
     putchar('\n');
+}
+
+static void train_started(void *context, int32_t rank, int pid, const char *cores,
+                          const struct tess_board *board)
+{
+    struct train *train = context;
+    const struct tess_started *own = &train->run.config->started;
+    if (train->run.rank_count > TESS__FOLD_NONE && !train->run.peers)
+        train_print_ranks(train, rank, pid, cores);
+    else
+        train_print_rank(train, rank, pid, cores);
     if (train->run.peers) {
         const int32_t hosts = train->run.placed->host_count;
         printf("started by %s on %d host%s, over %s\n", own->starter, hosts, hosts == 1 ? "" : "s",
@@ -422,12 +459,15 @@ static enum tess_status train_open_slow(struct train *train)
         return TESS_OK;
     if (gethostname(train->own_host, sizeof(train->own_host) - 1) != 0)
         snprintf(train->own_host, sizeof(train->own_host), "this one");
-    for (int32_t r = 0; r < run->rank_count; r++)
+    train->host = calloc((size_t)run->rank_count, sizeof(*train->host));
+    for (int32_t r = 0; r < run->rank_count && train->host; r++)
         train->host[r] = run->peers ? run->peers->host[r] : train->own_host;
-    train->slow = tess__slow_open(&run->config->mesh, train->host);
+    train->slow = train->host ? tess__slow_open(&run->config->mesh, train->host) : NULL;
     if (!train->slow)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the pace of %d ranks", run->rank_count);
-    return run->placed->topology ? tess__slow_know(train->slow, run->placed->topology) : TESS_OK;
+    if (run->placed->topology)
+        tess__slow_know(train->slow, run->placed->topology);
+    return TESS_OK;
 }
 
 /* Where a process that is lost is not the end of the training. */
@@ -457,7 +497,8 @@ static enum tess_status train_launch(struct train *train)
         launch.tick_s = train->prometheus ? TESS__PROMETHEUS_PERIOD_S : TESS__WATCH_PERIOD_S;
     }
     TESS_TRY(train_open_slow(train));
-    tess__progress_open(&train->progress, &train->run);
+    TESS_TRY(tess__times_open(&train->times, train->run.rank_count));
+    TESS_TRY(tess__progress_open(&train->progress, &train->run));
     train->run.live = train->progress.terminal;
     train_print_start(&train->run);
     train_print_notes(&train->run);
@@ -628,6 +669,9 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
     TESS_KEEP(status, tess_tensorboard_close(train.board));
     tess__prometheus_close(train.prometheus);
     tess__slow_close(train.slow);
+    tess__times_close(&train.times);
+    tess__progress_close(&train.progress);
+    free(train.host);
     tess_flight_close(train.flight);
     tess__run_folder_close(train.folder_lock);
     json_decref(train.digests);

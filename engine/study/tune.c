@@ -153,8 +153,8 @@ static enum tess_status tune_plan_one(struct tune *tune, int64_t batch_size)
     optim = &trial.config->optim;
     *item = (struct tune_case){.batch_size = batch_size, .learning_rate = optim->learning_rate};
     for (int32_t r = 0; r < trial.run.rank_count; r++)
-        if (trial.run.predicted[r].total > item->memory)
-            item->memory = trial.run.predicted[r].total;
+        if (tess__run_predicted(&trial.run, r)->total > item->memory)
+            item->memory = tess__run_predicted(&trial.run, r)->total;
     tune->model = trial.config->model->name;
     snprintf(tune->strategy, sizeof(tune->strategy), "%s", trial.config->run.strategy);
     tune->ranks = trial.run.rank_count;

@@ -352,14 +352,15 @@ static void case_key(void **state)
 
 static void case_memory(void **state)
 {
-    static struct tess__run run;
+    struct tess__run_rank rank[3] = {{.peak_rss = 0}};
+    struct tess__run run;
     static struct tess_config config;
     struct tess__device_memory memory;
 
     (void)state;
     config.device.count = 2;
     config.device.of_rank[2] = 1;
-    run = (struct tess__run){.config = &config, .rank_count = 3};
+    run = (struct tess__run){.config = &config, .rank_count = 3, .rank = rank};
     /* Two ranks on device 0: their arenas add up; what the device's libraries keep is reported by
      * both, the first before the second had a communicator. */
     run.rank[0] = (struct tess__run_rank){

@@ -73,7 +73,7 @@ static struct case_ case_open(bool topology)
     assert_non_null(c.net);
     if (topology) {
         c.topology = racks();
-        assert_int_equal(tess__slow_net_know(c.net, c.topology), TESS_OK);
+        tess__slow_net_know(c.net, c.topology);
     }
     for (int32_t r = 0; r < RANKS; r++)
         c.part[r][(r + 1) % RANKS] = c.part[(r + 1) % RANKS][r] = 1;

@@ -58,7 +58,7 @@ static void case_alike(void **state)
         for (int32_t r = 0; r < run.rank_count; r++) {
             const int32_t alike = tess__run_alike(&config->mesh, r);
             folded += alike != r;
-            if (memcmp(&run.predicted[r], &run.predicted[alike], sizeof(run.predicted[r])) != 0)
+            if (memcmp(&run.predicted[r], &run.predicted[alike], sizeof(*run.predicted)) != 0)
                 fail_msg("%s: rank %d keeps something else than rank %d", words[i], r, alike);
         }
         assert_true(folded > 0);
@@ -68,7 +68,7 @@ static void case_alike(void **state)
     }
 }
 
-/* 128 ranks: planned once for those that are alike, refused where they would start. */
+/* 128 ranks: planned once for those that are alike. */
 static void case_many(void **state)
 {
     (void)state;
@@ -77,7 +77,8 @@ static void case_many(void **state)
     struct tess_dataset *dataset = NULL;
     struct tess__run run;
     assert_int_equal(tess__run_open_data(config, &dataset), TESS_OK);
-    assert_int_equal(tess__run_open(&run, config, dataset), TESS_ERR_USAGE);
+    assert_int_equal(tess__run_open(&run, config, dataset),
+                     TESS_WORLD_RANKS_MAX < 128 ? TESS_ERR_USAGE : TESS_OK);
     tess__run_close(&run);
     assert_int_equal(tess__run_open_planned(&run, config, dataset), TESS_OK);
     for (int32_t r = 0; r < run.rank_count; r += 7) {
