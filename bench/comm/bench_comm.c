@@ -72,8 +72,8 @@ struct bench_rank {
     const struct bench *bench;
     const struct tess__rank *launched;
     struct tess_comm *comm, *order_comm[BENCH_ORDERS_MAX]; /* [0] may be comm itself */
-    int32_t host[TESS_WORLD_RANKS_MAX];
-    struct tess_kernel *kernel; /* NULL: arrays are the host's */
+    int32_t *host;                                         /* [ranks] */
+    struct tess_kernel *kernel;                            /* NULL: arrays are the host's */
     struct tess_fence *fence;
     float *a, *b;
     double *sample;
@@ -252,8 +252,11 @@ static enum tess_status bench_find_hosts(struct bench_rank *rank)
     char own[BENCH_HOST_BYTES] = "", (*all)[BENCH_HOST_BYTES] = calloc((size_t)ranks, sizeof(*all));
     struct bench_hosts hosts = {0};
     size_t used = 0;
-    if (!all)
+    rank->host = calloc((size_t)ranks, sizeof(*rank->host));
+    if (!all || !rank->host) {
+        free(all);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %d ranks", (int)ranks);
+    }
     (void)gethostname(own, sizeof(own) - 1);
     enum tess_status status =
         tess_comm_all_gather(rank->comm, own, all, sizeof(own), TESS_U8, NULL);
@@ -277,16 +280,19 @@ static enum tess_status bench_find_hosts(struct bench_rank *rank)
 /* A group for each order of ranks. */
 static enum tess_status bench_split(struct bench_rank *rank)
 {
-    int32_t place[TESS_WORLD_RANKS_MAX];
     struct tess_comm *all = rank->comm;
+    const size_t ranks = (size_t)all->rank_count;
     rank->order_comm[0] = all;
     if (rank->bench->rank_order_count == 1 && strcmp(rank->bench->rank_order[0], "natural") == 0)
         return TESS_OK;
-    for (int order = 0; order < rank->bench->rank_order_count; order++) {
-        tess__bench_order_places(rank->bench, order, rank->host, place);
-        TESS_TRY(tess_comm_split(all, 0, place[rank->launched->rank], &rank->order_comm[order]));
+    int32_t *place = calloc(2 * ranks, sizeof(*place));
+    enum tess_status status = place ? TESS_OK : TESS_ERR_MEMORY;
+    for (int order = 0; order < rank->bench->rank_order_count && status == TESS_OK; order++) {
+        tess__bench_order_places(rank->bench, order, rank->host, place + ranks, place);
+        status = tess_comm_split(all, 0, place[rank->launched->rank], &rank->order_comm[order]);
     }
-    return TESS_OK;
+    free(place);
+    return status;
 }
 
 /* The rank's own kernels, on the device that all share, next to the group's calls. */
@@ -339,6 +345,7 @@ static enum tess_status bench_body(void *context, struct tess__rank *launched)
     if (rank.bench->peers && status != TESS_OK && status != TESS_ERR_ABORTED)
         tess_comm_abort(comm, tess_log_last_error());
     free(rank.sample);
+    free(rank.host);
     for (int order = 0; order < BENCH_ORDERS_MAX; order++)
         if (rank.order_comm[order] != comm)
             tess_comm_close(rank.order_comm[order]);

@@ -89,8 +89,8 @@ enum tess_status tess__bench_comm_message(void *context, const struct tess__mess
  * Checked here for this number of ranks. TESS_ERR_USAGE.
  */
 enum tess_status tess__bench_order_read(struct bench *bench);
-/* The place of every rank in order `index`: place_out[rank]. host: [ranks]. */
+/* The place of every rank in order `index`: place_out[rank]. host, scratch: [ranks]. */
 void tess__bench_order_places(const struct bench *bench, int index, const int32_t *host,
-                              int32_t *place_out);
+                              int32_t *scratch, int32_t *place_out);
 
 #endif

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "0,4,1,5": which rank is in which place. What is wrong with it, or NULL. */
-static const char *order_list(const char *text, int32_t ranks, int32_t *rank_out)
+/* "0,4,1,5": the place of every rank. What is wrong with it, or NULL. */
+static const char *order_list(const char *text, int32_t ranks, int32_t *place_out)
 {
-    bool seen[TESS_WORLD_RANKS_MAX] = {false};
     int32_t count = 0;
+    for (int32_t r = 0; r < ranks; r++)
+        place_out[r] = -1;
     for (;;) {
         char *end;
         const long rank = strtol(text, &end, 10);
@@ -17,20 +18,18 @@ static const char *order_list(const char *text, int32_t ranks, int32_t *rank_out
             return "expected natural, interleaved or all ranks like 0,2,1,3";
         if (rank < 0 || rank >= ranks)
             return "there is no such rank";
-        if (seen[rank])
+        if (place_out[rank] >= 0)
             return "a rank is in it twice";
-        seen[rank] = true;
-        rank_out[count++] = (int32_t)rank;
+        place_out[rank] = count++;
         if (!*end)
             return count == ranks ? NULL : "ranks are missing";
         text = end + 1;
     }
 }
 
-enum tess_status tess__bench_order_read(struct bench *bench)
+static enum tess_status order_read(struct bench *bench, int32_t *place)
 {
     const char *text = bench->options.rank_orders;
-    int32_t rank[TESS_WORLD_RANKS_MAX];
     while (*text) {
         const size_t length = strcspn(text, ";");
         char *word = bench->rank_order[bench->rank_order_count];
@@ -41,7 +40,7 @@ enum tess_status tess__bench_order_read(struct bench *bench)
             bench->rank_order_count++;
             wrong = strcmp(word, "natural") == 0 || strcmp(word, "interleaved") == 0
                         ? NULL
-                        : order_list(word, (int32_t)bench->options.ranks, rank);
+                        : order_list(word, (int32_t)bench->options.ranks, place);
         }
         if (wrong)
             TESS_FAIL(TESS_ERR_USAGE,
@@ -54,36 +53,45 @@ enum tess_status tess__bench_order_read(struct bench *bench)
     return TESS_OK;
 }
 
-/* Hosts in turn: the first rank of each, then the second of each. */
-static void order_interleave(const int32_t *host, int32_t ranks, int32_t *place_out)
+enum tess_status tess__bench_order_read(struct bench *bench)
 {
-    int32_t turn[TESS_WORLD_RANKS_MAX], place = 0;
-    for (int32_t r = 0; r < ranks; r++) {
-        turn[r] = 0;
-        for (int32_t before = 0; before < r; before++)
-            turn[r] += host[before] == host[r];
-    }
-    for (int32_t t = 0; place < ranks; t++)
+    int32_t *place = calloc((size_t)bench->options.ranks, sizeof(*place));
+    if (!place)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for an order of %lld ranks",
+                  (long long)bench->options.ranks);
+    const enum tess_status status = order_read(bench, place);
+    free(place);
+    return status;
+}
+
+/* Hosts in turn: the first rank of each, then the second of each. Of the ranks without a place, the
+ * first of each host gets one in a turn; next: the turn of a host, by its number. */
+static void order_interleave(const int32_t *host, int32_t ranks, int32_t *next, int32_t *place_out)
+{
+    memset(next, 0, (size_t)ranks * sizeof(*next));
+    for (int32_t r = 0; r < ranks; r++)
+        place_out[r] = -1;
+    for (int32_t turn = 1, place = 0; place < ranks; turn++)
         for (int32_t r = 0; r < ranks; r++)
-            if (turn[r] == t)
+            if (place_out[r] < 0 && next[host[r]] < turn) {
+                next[host[r]] = turn;
                 place_out[r] = place++;
+            }
 }
 
 void tess__bench_order_places(const struct bench *bench, int index, const int32_t *host,
-                              int32_t *place_out)
+                              int32_t *scratch, int32_t *place_out)
 {
-    const int32_t ranks = (int32_t)bench->options.ranks;
-    int32_t rank[TESS_WORLD_RANKS_MAX], half[TESS_WORLD_RANKS_MAX];
+    const int32_t ranks = (int32_t)bench->options.ranks, half = (ranks + 1) / 2;
+    const char *word = bench->rank_order[index];
     bool alone = true;
-    for (int32_t r = 0; r < ranks; r++) {
-        place_out[r] = r;
-        half[r] = r >= (ranks + 1) / 2;
+    for (int32_t r = 0; r < ranks; r++)
         alone = alone && host[r] == host[0];
-    }
-    if (strcmp(bench->rank_order[index], "interleaved") == 0)
-        order_interleave(alone ? half : host, ranks, place_out);
-    else if (strcmp(bench->rank_order[index], "natural") != 0 &&
-             !order_list(bench->rank_order[index], ranks, rank))
-        for (int32_t p = 0; p < ranks; p++)
-            place_out[rank[p]] = p;
+    if (strcmp(word, "interleaved") == 0 && !alone)
+        order_interleave(host, ranks, scratch, place_out);
+    else if (strcmp(word, "interleaved") != 0 && strcmp(word, "natural") != 0)
+        (void)order_list(word, ranks, place_out); /* it has been checked */
+    else
+        for (int32_t r = 0; r < ranks; r++)
+            place_out[r] = strcmp(word, "natural") == 0 ? r : r < half ? 2 * r : 2 * (r - half) + 1;
 }

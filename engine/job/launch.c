@@ -588,13 +588,18 @@ static void launch_raise_files(void)
     (void)setrlimit(RLIMIT_NOFILE, &files); /* what is missing fails where it is needed */
 }
 
+static const char *launch_files_hint(void)
+{
+    return errno == EMFILE ? ": raise the limit (ulimit -n)" : "";
+}
+
 static enum tess_status launch_open_pipe(int *read_out, int *write_out)
 {
     int end[2];
 
     if (pipe2(end, O_CLOEXEC) != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot open a pipe to the ranks: %s%s", strerror(errno),
-                  errno == EMFILE ? ": raise this process's limit of open files (ulimit -n)" : "");
+                  launch_files_hint());
     *read_out = end[0];
     *write_out = end[1];
     if (fcntl(end[0], F_SETFL, O_NONBLOCK) != 0)
@@ -628,7 +633,7 @@ static enum tess_status launch_open(struct launcher *launcher)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d ranks", launch->rank_count);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s", strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s%s", strerror(errno), launch_files_hint());
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
     TESS_TRY(launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
     TESS_TRY(tess_world_open(launch->rank_count, launch->mode, &launcher->world));

@@ -149,6 +149,8 @@ static struct tess_job_memory *run_memory(struct tess__run *run, int32_t rank)
 
     if (!run->folded)
         return &run->predicted[rank];
+    if (run->exact != NULL && run->exact[rank].total > 0)
+        return &run->exact[rank];
     return &run->predicted[4 * mesh.at[TESS_AXIS_STAGE] + 2 * (mesh.at[TESS_AXIS_DATA] > 0) +
                            (mesh.at[TESS_AXIS_TENSOR] > 0)];
 }
@@ -252,10 +254,31 @@ void tess__run_close(struct tess__run *run)
     run->chunk = NULL;
     free(run->predicted);
     run->predicted = NULL;
+    free(run->exact);
+    run->exact = NULL;
     free(run->bus);
     run->bus = NULL;
     free(run->rank);
     run->rank = NULL;
+}
+
+/* What this rank's own plan is. */
+static void run_plan_exactly(struct tess__run *run, int32_t rank)
+{
+    struct tess_engine *engine = NULL;
+
+    if (run->exact == NULL)
+        run->exact = calloc((size_t)run->rank_count, sizeof(*run->exact));
+    if (run->exact == NULL || tess_engine_plan(run->config, run->dataset, rank, &engine) != TESS_OK)
+        return; /* then it differs from the plan */
+    run->exact[rank] = tess__run_memory(tess_engine_memory(engine));
+    tess_engine_close(engine);
+}
+
+static bool run_rank_as_predicted(const struct tess__run *run, int32_t rank)
+{
+    return memcmp(tess__run_predicted(run, rank), &run->rank[rank].allocated,
+                  sizeof(*run->predicted)) == 0;
 }
 
 void tess__run_keep(struct tess__run *run, const struct tess__message *message)
@@ -267,6 +290,9 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
         memcpy(&run->rank[message->rank], message->payload, sizeof(run->rank[0]));
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof(run->final));
+    if (message->kind == TESS__RUN_RANK && run->folded &&
+        !run_rank_as_predicted(run, message->rank))
+        run_plan_exactly(run, message->rank);
     if (message->kind != TESS__RUN_CHUNK)
         return;
     memcpy(&chunk, message->payload, sizeof(chunk));
@@ -333,8 +359,7 @@ enum tess_status tess__run_check_memory(const struct tess__run *run)
 bool tess__run_as_predicted(const struct tess__run *run)
 {
     for (int32_t r = 0; r < run->rank_count; r++)
-        if (memcmp(tess__run_predicted(run, r), &run->rank[r].allocated, sizeof(*run->predicted)) !=
-            0)
+        if (!run_rank_as_predicted(run, r))
             return false;
     return true;
 }

@@ -150,6 +150,10 @@ struct tess__run {
      * stage's ranks, the first along the data and the tensor axis and all others. */
     struct tess_job_memory *predicted;
     bool folded;
+    /* [ranks] of a folded run: the own plans of ranks that have reported other sizes than those
+     * that they are alike, as slices of checkpoints differ by a page. total 0: none. NULL: of no
+     * rank. */
+    struct tess_job_memory *exact;
     const char **bus;              /* [ranks] of this host's places, for tess__launch.bus */
     struct tess__run_rank *rank;   /* [ranks], filled by tess__run_keep */
     struct tess__run_final final;  /* filled by tess__run_keep */

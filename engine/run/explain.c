@@ -1,4 +1,7 @@
-/* --explain: everything that was resolved before a run begins. */
+/*
+ * --explain: everything that was resolved before a run begins. Of many ranks it is a page, without
+ * what is the same for any number of them, unless --explain-rank asks for a rank.
+ */
 #include "run/explain.h"
 
 #include "base/options.h"
@@ -38,6 +41,39 @@ static void explain_option(void *context, const char *name, const char *value, c
     printf("  %-*s  %-*s  %s\n", widths->name, name, widths->value, value, origin);
 }
 
+/* On a page: those that are set, one after the other; `context` is the column. */
+static void explain_set_option(void *context, const char *name, const char *value,
+                               const char *origin, const struct tess_option *option)
+{
+    int *column = context;
+    const int length = (int)(strlen(name) + strlen(value)) + 3;
+    (void)option;
+    if (strcmp(origin, "default") == 0)
+        return;
+    if (*column + length > COLUMNS) {
+        fputs("\n ", stdout);
+        *column = 1;
+    }
+    printf(" %s=%s", name, value);
+    *column += length - 1;
+}
+
+static void explain_options(const struct tess_options *options, bool page)
+{
+    struct widths widths = {0, 0};
+    int column = 1;
+    if (page) {
+        printf(
+            "options that are set (--explain-rank 0 prints all, and the whole plan of rank 0)\n ");
+        tess_options_visit(options, explain_set_option, &column);
+        putchar('\n');
+        return;
+    }
+    printf("options\n");
+    tess_options_visit(options, explain_measure, &widths);
+    tess_options_visit(options, explain_option, &widths);
+}
+
 /* A line, or several where it would have more columns than a terminal. */
 static void explain_line(void *context, const char *text)
 {
@@ -57,13 +93,44 @@ static void explain_line(void *context, const char *text)
     }
 }
 
+/* A line of a page: not what is indented, one of several that begin with the same word, and none
+ * longer than a terminal. */
+struct page {
+    char word[16];
+    int more;
+};
+
+static void explain_page_end(const struct page *page)
+{
+    if (page->more > 0)
+        printf("  ... and %d more like this\n", page->more);
+}
+
+static void explain_page_line(void *context, const char *text)
+{
+    struct page *page = context;
+    const int length = (int)strcspn(text, " ");
+    if (*text == ' ')
+        return;
+    if (length < (int)sizeof(page->word) && strncmp(page->word, text, (size_t)length) == 0 &&
+        page->word[length] == '\0') {
+        page->more++;
+        return;
+    }
+    explain_page_end(page);
+    snprintf(page->word, sizeof(page->word), "%.*s", length, text);
+    page->more = 0;
+    if ((int)strlen(text) + 2 > COLUMNS)
+        printf("  %.*s ...\n", COLUMNS - 6, text);
+    else
+        printf("  %s\n", text);
+}
+
 /* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */
 #define SHOWN_RANGES_MAX 4
 
-/* Of more ranks than TESS__FOLD_NONE, so many are shown, and the last one; and so many runs of
- * numbers that follow each other. */
-#define SHOWN_RANKS 4
-#define SHOWN_RUNS  16
+/* Of more ranks than TESS__FOLD_NONE: runs of numbers that follow each other. */
+#define SHOWN_RUNS 16
 
 /* "rank 2: images 64..95 of each batch of 128" */
 static void explain_rank(const struct tess__run *run, int32_t rank)
@@ -159,21 +226,21 @@ static void explain_batch(const struct tess__run *run)
                optim->warmup_start * optim->learning_rate);
     putchar('\n');
     for (int32_t r = 0; r < run->rank_count; r++)
-        if (run->rank_count <= TESS__FOLD_NONE || r < SHOWN_RANKS || r == run->rank_count - 1)
+        if (run->rank_count <= TESS__FOLD_NONE || r == 0 || r == run->rank_count - 1)
             explain_rank(run, r);
-        else if (r == SHOWN_RANKS)
-            printf("  ...\n");
 }
 
-static enum tess_status explain_plan(const struct tess__run *run, int32_t rank)
+static enum tess_status explain_plan(const struct tess__run *run, int32_t rank, bool page)
 {
     struct tess_engine *engine = NULL;
+    struct page lines = {.more = 0};
     printf("\nplan of rank %d", rank);
     if (rank == 0 && run->rank_count > 1)
         printf(" (--explain-rank R for another's)");
     putchar('\n');
     TESS_TRY(tess_engine_plan(run->config, run->dataset, rank, &engine));
-    tess_engine_describe(engine, explain_line, NULL);
+    tess_engine_describe(engine, page ? explain_page_line : explain_line, &lines);
+    explain_page_end(&lines);
     tess_engine_close(engine);
     return TESS_OK;
 }
@@ -201,15 +268,14 @@ static void explain_device(const struct tess__run *run)
 enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
 {
     const struct tess_config *config = run->config;
-    struct widths widths = {0, 0};
+    const bool page =
+        run->rank_count > TESS__FOLD_NONE && !tess_options_is_set(config->options, "explain-rank");
     char mesh[TESS__MESH_TEXT_BYTES];
     if (rank >= run->rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "--explain-rank %d: there are ranks 0 to %d", rank,
                   run->rank_count - 1);
 
-    printf("options\n");
-    tess_options_visit(config->options, explain_measure, &widths);
-    tess_options_visit(config->options, explain_option, &widths);
+    explain_options(config->options, page);
     printf("\nchosen\n  ranks %d, strategy %s (%s), kernel %s\n", run->rank_count,
            config->run.strategy,
            config->device.rank_mode == TESS_RANKS_THREADS ? "threads of one process"
@@ -220,8 +286,9 @@ enum tess_status tess__explain_print(const struct tess__run *run, int32_t rank)
     explain_device(run);
     explain_order(run);
     explain_batch(run);
-    tess__mfu_explain(run);
-    TESS_TRY(explain_plan(run, rank));
+    if (!page)
+        tess__mfu_explain(run);
+    TESS_TRY(explain_plan(run, rank, page));
     tess__memory_table_print(run, false);
     return TESS_OK;
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define TESS__FOLD_NONE       16
-#define TESS__FOLD_ROWS       16
+#define TESS__FOLD_ROWS       10
 #define TESS__FOLD_NAME_BYTES 32
 
 struct tess__fold {

@@ -12,6 +12,9 @@
 #define LINKS_DEFAULT   "nvlink,pcie,infiniband,infiniband-hdr,ethernet-100g,ethernet-10g"
 #define LINKS_BYTES_MAX 16384
 
+_Static_assert(TESS_CONFIG_RANKS_MAX <= 1 << (TESS__SCALING_POINTS_MAX - 2),
+               "there is a point for each power of two");
+
 static const struct tess_option scaling_option_table[] = {
     {"max-ranks", TESS_OPTION_INT, offsetof(struct tess__scaling_options, max_ranks), "0", 0,
      TESS_WORLD_RANKS_MAX, NULL,
@@ -25,8 +28,8 @@ static const struct tess_option scaling_option_table[] = {
      "strong scaling, the batch is divided"},
     {"links", TESS_OPTION_STRING, offsetof(struct tess__scaling_options, links), LINKS_DEFAULT, 0,
      0, NULL, "links to predict for: names, NAME:LATENCY:BANDWIDTH, or a file of these"},
-    {"to", TESS_OPTION_INT, offsetof(struct tess__scaling_options, to), "1024", 2, 1024, NULL,
-     "ranks up to which to predict"},
+    {"to", TESS_OPTION_INT, offsetof(struct tess__scaling_options, to), "1024", 2,
+     TESS_CONFIG_RANKS_MAX, NULL, "ranks up to which to predict"},
     {"json", TESS_OPTION_STRING, offsetof(struct tess__scaling_options, json), "", 0, 0, NULL,
      "file for all figures: {\"scaling\": {...}}; empty writes none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},

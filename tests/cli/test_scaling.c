@@ -236,7 +236,7 @@ static void case_bad(void **state)
     } table[] = {
         {2, "tune needs a second word", {"tune"}},
         {2, "did you mean 'tune batch'", {"tune", "bacth"}},
-        {2, "max-ranks: '65' is out of range", {"scaling", "--max-ranks", "65"}},
+        {2, "max-ranks: '65537' is out of range", {"scaling", "--max-ranks", "65537"}},
         {2, "--max-ranks limits them", {"scaling", "--ranks", "2"}},
         {2, "strategy single has one rank", {"scaling", "--strategy", "single"}},
         {2, "unknown link 'nvlnk'", {"scaling", "--links", "nvlnk"}},
@@ -302,10 +302,10 @@ static void case_sources(void **state)
 
     (void)state;
     snprintf(words, sizeof(words), "scaling %s/own.yaml", folder);
-    snprintf(where, sizeof(where), "%s/own.yaml:1:12: max-ranks: '99' is out of range", folder);
+    snprintf(where, sizeof(where), "%s/own.yaml:1:12: max-ranks: '99999' is out of range", folder);
     file = fopen(words + strlen("scaling "), "w");
     assert_non_null(file);
-    fputs("max-ranks: 99\n", file);
+    fputs("max-ranks: 99999\n", file);
     fclose(file);
     assert_int_equal(spawn_words(&spawn, words), 2);
     assert_non_null(strstr(spawn.err, where));
