@@ -21,10 +21,11 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define TOP_ROOT       "/proc"
-#define TOP_FIRST_S    0.25 /* rates need two samples: the first table waits that long */
-#define TOP_CORES_LINE 12
-#define GIB            (1024.0 * 1024 * 1024)
+#define TOP_ROOT        "/proc"
+#define TOP_FIRST_S     0.25 /* rates need two samples: the first table waits that long */
+#define TOP_CORES_LINE  12
+#define TOP_RANKS_SHOWN 16 /* of a run; more share a row */
+#define GIB             (1024.0 * 1024 * 1024)
 
 struct top_options {
     double interval;
@@ -198,6 +199,33 @@ static void top_print_runs(const struct top *top, FILE *out)
     }
 }
 
+/* Ranks of the run that begins with rank i. */
+static int32_t top_count(const struct tess__top_host *host, int32_t i)
+{
+    int32_t end = i + 1;
+    while (end < host->rank_count && host->rank[end].launcher == host->rank[i].launcher)
+        end++;
+    return end - i;
+}
+
+/* Many ranks of one run, in a row. */
+static void top_print_many(const struct tess__top_rank *rank, int32_t count, FILE *out)
+{
+    double least = NAN, most = NAN, bytes = 0;
+    for (int32_t i = 0; i < count; i++) {
+        least = fmin(least, rank[i].cpu_percent);
+        most = fmax(most, rank[i].cpu_percent);
+        bytes += (double)rank[i].resident_bytes;
+    }
+    fprintf(out, "%d-%d %9d %9d: %d ranks; cpu", rank[0].rank, rank[count - 1].rank, rank[0].pid,
+            rank[0].launcher, count);
+    top_cell(out, 1, 0, least);
+    fputs(" to", out);
+    top_cell(out, 1, 0, most);
+    fprintf(out, " %%, RSS %.2f GiB each, shared memory included\n",
+            top_gib((int64_t)(bytes / count)));
+}
+
 static void top_print_ranks(const struct top *top, FILE *out)
 {
     const struct tess__top_host *host = &top->host;
@@ -209,7 +237,14 @@ static void top_print_ranks(const struct top *top, FILE *out)
             "device GiB", "cpu %", "RSS GiB");
     for (int32_t i = 0; i < host->rank_count; i++) {
         const struct tess__top_rank *rank = &host->rank[i];
+        const int32_t count =
+            i == 0 || rank->launcher != rank[-1].launcher ? top_count(host, i) : 0;
         char devices[64];
+        if (count > TOP_RANKS_SHOWN) {
+            top_print_many(rank, count, out);
+            i += count - 1;
+            continue;
+        }
         const double memory = top_rank_devices(top, rank->pid, devices, sizeof(devices));
         fprintf(out, "%4d %9d %9d %8s", rank->rank, rank->pid, rank->launcher, devices);
         top_cell(out, 11, 2, memory);
@@ -461,6 +496,7 @@ static int top_command(struct tess__call *call)
     top->options = *(const struct top_options *)call->values;
     enum tess_status status = top_run(top);
     tess_watch_close(top->watch);
+    tess__top_close(&top->host);
     free(top);
     return tess_status_exit_code(status);
 }

@@ -8,7 +8,6 @@
 #include <time.h>
 
 #define TESS__TOP_CORES_MAX 1024
-#define TESS__TOP_RANKS_MAX 256
 
 /* A rank of a run on this machine, with all threads that it started. */
 struct tess__top_rank {
@@ -33,12 +32,14 @@ struct tess__top_host {
     uint64_t core_busy[TESS__TOP_CORES_MAX], core_total[TESS__TOP_CORES_MAX]; /* ticks so far */
     double core_percent[TESS__TOP_CORES_MAX];      /* NaN in the first sample */
     int64_t memory_total_bytes, memory_used_bytes; /* used: what programs could not have; -1 */
-    int32_t rank_count;
-    struct tess__top_rank rank[TESS__TOP_RANKS_MAX]; /* by launcher, then rank */
+    int32_t rank_count, rank_room;
+    struct tess__top_rank *rank; /* [rank_count] by launcher, then rank */
 };
 
 /* Read /proc, or what stands at `root` in its place. */
 void tess__top_sample(struct tess__top_host *host, const char *root);
+
+void tess__top_close(struct tess__top_host *host);
 
 /* The run of a launcher, by its pid, from /proc or what stands at `root`. False where it writes no
  * metrics, has none of a step yet, or belongs to another user. */

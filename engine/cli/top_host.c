@@ -105,14 +105,20 @@ static int64_t top_resident(const char *root, int32_t pid)
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
-/* The entry of this process and rank, made if it is not there; NULL when there is no room. */
+/* The entry of this process and rank, made if it is not there; NULL without memory. */
 static struct tess__top_rank *top_entry(struct tess__top_host *host, int32_t pid, int32_t rank)
 {
     for (int32_t i = 0; i < host->rank_count; i++)
         if (host->rank[i].pid == pid && host->rank[i].rank == rank)
             return &host->rank[i];
-    if (host->rank_count == TESS__TOP_RANKS_MAX)
-        return NULL;
+    if (host->rank_count == host->rank_room) {
+        const int32_t room = host->rank_room > 0 ? 2 * host->rank_room : 64;
+        struct tess__top_rank *more = realloc(host->rank, (size_t)room * sizeof(*more));
+        if (!more)
+            return NULL;
+        host->rank = more;
+        host->rank_room = room;
+    }
     host->rank[host->rank_count] = (struct tess__top_rank){.pid = pid, .rank = rank};
     return &host->rank[host->rank_count++];
 }
@@ -171,7 +177,8 @@ static void top_ranks(struct tess__top_host *host, const char *root)
     }
     if (processes)
         closedir(processes);
-    qsort(host->rank, (size_t)host->rank_count, sizeof(host->rank[0]), top_compare);
+    if (host->rank_count > 0)
+        qsort(host->rank, (size_t)host->rank_count, sizeof(host->rank[0]), top_compare);
 }
 
 /* By the sample before, where the rank was in it. */
@@ -193,15 +200,23 @@ static void top_rates(struct tess__top_host *host, const struct tess__top_rank *
 
 void tess__top_sample(struct tess__top_host *host, const char *root)
 {
-    struct tess__top_rank before[TESS__TOP_RANKS_MAX];
+    struct tess__top_rank *before = host->rank;
     const int32_t before_count = host->rank_count;
     const double now_s = tess_clock_s();
-    memcpy(before, host->rank, (size_t)before_count * sizeof(before[0]));
+    host->rank = NULL;
+    host->rank_room = 0;
     top_cores(host, root);
     top_memory(host, root);
     top_ranks(host, root);
     top_rates(host, before, before_count, host->time_s > 0 ? now_s - host->time_s : 0);
     host->time_s = now_s;
+    free(before);
+}
+
+void tess__top_close(struct tess__top_host *host)
+{
+    free(host->rank);
+    host->rank = NULL;
 }
 
 bool tess__top_has_process(const char *root, int32_t pid)

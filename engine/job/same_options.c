@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SAME_BYTES ((size_t)1 << 16)
+
 /* Options as text; bytes beyond `room` are counted but not written. */
 struct same_text {
     char *text;
@@ -67,24 +69,49 @@ static bool same_compare(const char *text_a, int32_t a, const char *text_b, int3
     return true;
 }
 
-/* Exchange the texts, of at most `bytes` each, and name the first difference. */
-static enum tess_status same_exchange(const struct tess_options *options,
-                                      const struct tess_boot *boot, size_t bytes)
+/* Parts of all ranks' texts, of which those of rank 0 and rank `other` are kept: text [2][bytes].
+ * However many ranks there are, they take no more memory than SAME_BYTES, or 64 bytes each. */
+static enum tess_status same_gather(const struct tess_boot *boot, char *mine, size_t bytes,
+                                    int32_t other, char *text)
 {
     const size_t ranks = (size_t)boot->rank_count;
-    char *all = calloc(ranks + 1, bytes);
-    struct same_text mine = {.text = all, .room = bytes};
+    const size_t share = SAME_BYTES / ranks < 64 ? 64 : SAME_BYTES / ranks;
+    const size_t part = share < bytes ? share : bytes;
+    char *all = malloc(ranks * part);
+    enum tess_status status = TESS_OK;
     if (all == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of %d ranks", (int)boot->rank_count);
-    tess_options_visit(options, same_visit, &mine);
-    enum tess_status status = boot->gather(boot->context, mine.text, bytes, all + bytes);
-    const char *zero = all + bytes;
-    bool same = true;
-    for (size_t r = 1; r < ranks && status == TESS_OK && same; r++)
-        same = same_compare(zero, 0, zero + r * bytes, (int32_t)r, bytes) &&
-               same_compare(zero + r * bytes, (int32_t)r, zero, 0, bytes);
+    for (size_t at = 0; at < bytes && status == TESS_OK; at += part) {
+        const size_t count = part < bytes - at ? part : bytes - at;
+        status = boot->gather(boot->context, mine + at, count, all);
+        if (status != TESS_OK)
+            break;
+        memcpy(text + at, all, count);
+        memcpy(text + bytes + at, all + (size_t)other * count, count);
+    }
     free(all);
-    return status != TESS_OK || same ? status : TESS_ERR_USAGE;
+    return status;
+}
+
+/* Name the first difference between the options of rank 0 and rank `other`; their texts, and this
+ * rank's, have less than `bytes`. */
+static enum tess_status same_exchange(const struct tess_options *options,
+                                      const struct tess_boot *boot, int32_t other, size_t bytes)
+{
+    char *text = calloc(3, bytes);
+    struct same_text mine = {.text = text, .room = bytes};
+    if (text == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of two ranks");
+    tess_options_visit(options, same_visit, &mine);
+    const char *zero = text + bytes, *others = zero + bytes;
+    enum tess_status status = same_gather(boot, text, bytes, other, text + bytes);
+    if (status == TESS_OK)
+        status = same_compare(zero, 0, others, other, bytes) &&
+                         same_compare(others, other, zero, 0, bytes)
+                     ? TESS_OK
+                     : TESS_ERR_USAGE;
+    free(text);
+    return status;
 }
 
 enum tess_status tess__same_options(const struct tess_options *options,
@@ -93,12 +120,18 @@ enum tess_status tess__same_options(const struct tess_options *options,
     struct same_text size = {.room = 0};
     tess_options_visit(options, same_visit, &size);
     const uint64_t mine[2] = {tess_options_hash(options), size.used};
-    uint64_t all[TESS_WORLD_RANKS_MAX][2], bytes = 0;
-    bool same = true;
-    TESS_TRY(boot->gather(boot->context, mine, sizeof(mine), all));
-    for (int32_t r = 0; r < boot->rank_count; r++) {
-        same = same && all[r][0] == all[0][0];
+    uint64_t(*all)[2] = calloc((size_t)boot->rank_count, sizeof(*all));
+    uint64_t bytes = 0;
+    int32_t other = 0; /* the first that differs from rank 0 */
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of %d ranks", (int)boot->rank_count);
+    const enum tess_status status = boot->gather(boot->context, mine, sizeof(mine), all);
+    for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++) {
+        other = other == 0 && all[r][0] != all[0][0] ? r : other;
         bytes = all[r][1] > bytes ? all[r][1] : bytes;
     }
-    return same ? TESS_OK : same_exchange(options, boot, (size_t)bytes + 1);
+    free(all);
+    if (status != TESS_OK || other == 0)
+        return status;
+    return same_exchange(options, boot, other, (size_t)bytes + 1);
 }

@@ -4,6 +4,7 @@
 #include "text/text.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(TESS_MEMORY_KIND_COUNT <= TESS__PLOT_KINDS_MAX, "a colour for each kind");
@@ -47,25 +48,54 @@ static void cost_figure(struct tess__report *report, const char *title, const ch
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* A run of more ranks is drawn by those that differ. */
+#define COST_RANKS_MAX 16
+
+static bool cost_equal(const struct tess__report_run *run, size_t a, size_t b)
+{
+    return memcmp(run->memory[a].kind, run->memory[b].kind, sizeof(run->memory[0].kind)) == 0;
+}
+
 /* The last rank after `first` with the same memory in every kind. */
 static size_t cost_group_end(const struct tess__report_run *run, size_t first)
 {
     size_t last = first;
     while (last + 1 < run->memory_count &&
            run->memory[last + 1].rank == run->memory[last].rank + 1 &&
-           memcmp(run->memory[first].kind, run->memory[last + 1].kind,
-                  sizeof(run->memory[0].kind)) == 0)
+           cost_equal(run, first, last + 1))
         last++;
     return last;
 }
 
+/* Of many ranks: is there one before with the same memory, which has the bar; and how many have it
+ * after the group's? */
+static bool cost_is_drawn(const struct tess__report_run *run, size_t first)
+{
+    for (size_t r = 0; r < first && run->memory_count > COST_RANKS_MAX; r++)
+        if (cost_equal(run, r, first))
+            return true;
+    return false;
+}
+
+static size_t cost_count_more(const struct tess__report_run *run, size_t last)
+{
+    size_t more = 0;
+    for (size_t r = last + 1; r < run->memory_count && run->memory_count > COST_RANKS_MAX; r++)
+        more += cost_equal(run, last, r);
+    return more;
+}
+
 /* The run, its strategy unless the name contains it, and its ranks. */
 static const char *cost_memory_label(struct tess__report *report,
-                                     const struct tess__report_run *run, double first, double last)
+                                     const struct tess__report_run *run, size_t begin, size_t end)
 {
+    const double first = run->memory[begin].rank, last = run->memory[end].rank;
+    const size_t more = cost_count_more(run, end);
     const char *name = run->name;
     if (run->strategy && !strstr(name, run->strategy))
         name = tess__report_text(report, "%s (%s)", name, run->strategy);
+    if (more > 0)
+        return tess__report_text(report, "%s \xC2\xB7 %.0f +%zu", name, first, end - begin + more);
     if (first == last)
         return tess__report_text(report, "%s \xC2\xB7 %.0f", name, first);
     return tess__report_text(report, "%s \xC2\xB7 %.0f\xE2\x80\x93%.0f", name, first, last);
@@ -130,10 +160,9 @@ void tess__report_memories(struct tess__report *report, struct tess__html *html)
         const struct tess__report_run *run = &report->run[i];
         for (size_t first = 0, last; first < run->memory_count; first = last + 1) {
             last = cost_group_end(run, first);
-            if (!cost_has_room(&bars))
+            if (cost_is_drawn(run, first) || !cost_has_room(&bars))
                 continue;
-            bars.row[bars.row_count] =
-                cost_memory_label(report, run, run->memory[first].rank, run->memory[last].rank);
+            bars.row[bars.row_count] = cost_memory_label(report, run, first, last);
             for (int k = 0; k < KINDS; k++)
                 bars.value[bars.row_count * KINDS + k] = run->memory[first].kind[k] / divisor;
             bars.row_count++;
@@ -195,6 +224,35 @@ static double cost_comm_share(const struct tess__report *report, const struct te
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
+static int cost_compare_exposed(const void *a, const void *b, void *context)
+{
+    const double left = tess__row(context, *(const size_t *)a, TESS__TIME_EXPOSED);
+    const double right = tess__row(context, *(const size_t *)b, TESS__TIME_EXPOSED);
+    return (left > right) - (left < right);
+}
+
+/* The rows to draw, into row [COST_RANKS_MAX]: all, or of many ranks those that wait least, at the
+ * median and longest. Returns how many. */
+static size_t cost_choose_times(const struct tess__rows *times, size_t row[COST_RANKS_MAX])
+{
+    if (times->count <= COST_RANKS_MAX) {
+        for (size_t r = 0; r < times->count; r++)
+            row[r] = r;
+        return times->count;
+    }
+    size_t *order = calloc(times->count, sizeof(*order));
+    if (!order)
+        return 0;
+    for (size_t r = 0; r < times->count; r++)
+        order[r] = r;
+    qsort_r(order, times->count, sizeof(*order), cost_compare_exposed, (void *)times);
+    row[0] = order[0];
+    row[1] = order[times->count / 2];
+    row[2] = order[times->count - 1];
+    free(order);
+    return 3;
+}
+
 static void cost_times(struct tess__report *report, struct tess__html *html)
 {
     static const int field[] = {TESS__TIME_DATA, TESS__TIME_FORWARD, TESS__TIME_BACKWARD,
@@ -206,21 +264,30 @@ static void cost_times(struct tess__report *report, struct tess__html *html)
                               .kind_count = sizeof(field) / sizeof(field[0]),
                               .beside_name = "hidden communication",
                               .decimals = 2};
+    bool chosen = false;
     for (size_t i = 0; i < report->run_count; i++) {
         const struct tess__rows *times = &report->run[i].times;
-        for (size_t r = 0; r < times->count; r++)
+        size_t row[COST_RANKS_MAX];
+        const size_t count = cost_choose_times(times, row);
+        chosen = chosen || count < times->count;
+        for (size_t r = 0; r < count; r++)
             tess__report_add_times(&bars,
                                    tess__report_text(report, "%s \xC2\xB7 %.0f",
                                                      report->run[i].name,
-                                                     tess__row(times, r, TESS__TIME_RANK)),
-                                   times, r, field, TESS__TIME_HIDDEN, 3, 1);
+                                                     tess__row(times, row[r], TESS__TIME_RANK)),
+                                   times, row[r], field, TESS__TIME_HIDDEN, 3, 1);
     }
-    cost_figure(report, "Where the time goes",
-                "Seconds of the whole run on each rank. Exposed communication is waiting that no "
-                "computation hides. Hidden communication runs during the backward pass and is not "
-                "part of the sum: it is the thin bar below. A rank that waits more than the others "
-                "waits for a slower rank.",
-                &bars, html);
+    const char *caption =
+        "Seconds of the whole run on each rank. Exposed communication is waiting that no "
+        "computation hides. Hidden communication runs during the backward pass and is not "
+        "part of the sum: it is the thin bar below. A rank that waits more than the others "
+        "waits for a slower rank.";
+    if (chosen)
+        caption = tess__report_text(report,
+                                    "%s Of more than %d ranks those are drawn that wait least, at "
+                                    "the median and longest.",
+                                    caption, COST_RANKS_MAX);
+    cost_figure(report, "Where the time goes", caption, &bars, html);
 }
 
 void tess__report_speeds(struct tess__report *report, struct tess__html *html)

@@ -5,9 +5,11 @@
 #include "report/report_section.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-/* Links beyond that are left out: those of a large job are its lines of metrics. */
-#define PACE_ROWS_MAX 128
+/* Of more ranks or links those are shown that are slow, and whose scores are the worst; all of
+ * them are the lines of metrics. */
+#define PACE_ROWS_MAX 16
 
 static double pace_number(const json_t *object, const char *key)
 {
@@ -58,18 +60,58 @@ static void pace_link(struct tess__html *html, const json_t *link)
     tess__html_add(html, "</tr>\n");
 }
 
+static bool pace_is_late(const json_t *object)
+{
+    return json_is_string(json_object_get(object, "late_in")) ||
+           (json_is_number(json_object_get(object, "since")) && json_object_get(object, "to"));
+}
+
+/* Worst first: a rank with a high score, a link with a low one; those without a score last. */
+static int pace_compare(const void *a, const void *b)
+{
+    const json_t *left = *(json_t *const *)a, *right = *(json_t *const *)b;
+    const double sign = json_object_get(left, "to") ? -1 : 1;
+    const double one = sign * pace_number(left, "score"),
+                 other = sign * pace_number(right, "score");
+    if (pace_is_late(left) != pace_is_late(right))
+        return pace_is_late(left) ? -1 : 1;
+    if (isnan(one) || isnan(other))
+        return isnan(one) - isnan(other);
+    return (one < other) - (one > other);
+}
+
+/* The rows to show, in order, into row [PACE_ROWS_MAX]; returns how many. */
+static size_t pace_choose(const json_t *rows, const json_t *row[PACE_ROWS_MAX])
+{
+    const size_t count = json_array_size(rows);
+    json_t **all = count > PACE_ROWS_MAX ? calloc(count, sizeof(json_t *)) : NULL;
+    for (size_t i = 0; i < count && all; i++)
+        all[i] = json_array_get(rows, i);
+    if (all)
+        qsort(all, count, sizeof(json_t *), pace_compare);
+    for (size_t i = 0; i < count && i < PACE_ROWS_MAX; i++)
+        row[i] = all ? all[i] : json_array_get(rows, i);
+    free(all);
+    return count < PACE_ROWS_MAX ? count : PACE_ROWS_MAX;
+}
+
 static void pace_table(struct tess__html *html, const json_t *rows, const char *const *head,
                        int heads, void (*row)(struct tess__html *html, const json_t *object))
 {
-    if (json_array_size(rows) == 0)
+    const json_t *chosen[PACE_ROWS_MAX];
+    const size_t count = pace_choose(rows, chosen);
+    if (count == 0)
         return;
     tess__html_put(html,
                    "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"pace by ",
                    head[0], "\">");
     tess__figure_heads(html, head, heads, 3, heads);
-    for (size_t i = 0; i < json_array_size(rows) && i < PACE_ROWS_MAX; i++)
-        row(html, json_array_get(rows, i));
+    for (size_t i = 0; i < count; i++)
+        row(html, chosen[i]);
     tess__html_add(html, "</tbody></table></div>\n");
+    if (count < json_array_size(rows))
+        tess__html_print(html, "<p class=\"small\">The worst %d of %zu.</p>\n", PACE_ROWS_MAX,
+                         json_array_size(rows));
 }
 
 /* What the slow links have in common, where that was found. */

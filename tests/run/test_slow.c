@@ -3,6 +3,7 @@
  * what is not late by 10 % of a step is not, and pure chance stays below the bound that slow.h
  * derives.
  */
+#include "base/clock.h"
 #include "run/slow.h"
 
 #include <math.h>
@@ -14,6 +15,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+/* Sanitizers slow it down. */
+#define TESTS_SLOWER TESTS_DIVISOR
 
 #define STEP_S 0.125 /* a window of 20 takes longer than what has to last */
 
@@ -423,6 +427,42 @@ static void test_refuses_odd_links(void **state)
     tess__slow_close(c.slow);
 }
 
+/* ---- many ranks ------------------------------------------------------------------------------ */
+
+/* Ranks are compared with each other in a time that does not grow with the square of their number:
+ * a window of 512 took a second of processor time when each had a median of its own. */
+static void test_many_ranks(void **state)
+{
+    enum { RANKS = 512, WINDOWS = 6, BETWEEN = RANKS / 2 - 1 };
+    static const char *hosts[RANKS];
+    (void)state;
+    for (int32_t r = 0; r < RANKS; r++)
+        hosts[r] = r < RANKS / 2 ? "h0" : "h1";
+    struct case_ c = case_open_on(hosts, RANKS, 1);
+    const double begin_s = tess_clock_thread_s();
+    for (int w = 0; w < WINDOWS; w++) {
+        const struct tess__run_pace late = pace_of(&c, STEP_S, STEP_S * 0.62);
+        for (int32_t r = 0; r < RANKS; r++) /* a ring over the hosts */
+            give_link(&c, r, (r + 1) % RANKS, 1e6, r == BETWEEN && w == WINDOWS - 1 ? 1 : 0.01);
+        window(&c, STEP_S, 300, &late);
+        if (w == 0)
+            assert_text(&c, "rank 300 (host h1) holds the others up since step 1:");
+    }
+    const double took_s = tess_clock_thread_s() - begin_s;
+    assert_text(&c, "the link from rank 255 (host h0) to rank 256 (host h1) on axis data is slow");
+    assert_int_equal(tess__slow_count(c.slow), 2);
+    struct tess__slow_link link;
+    for (int32_t r = 0; r < RANKS; r++) {
+        assert_true(tess__slow_link_of(c.slow, r, &link));
+        assert_int_equal(link.from, r);
+        assert_int_equal(link.slow, r == BETWEEN);
+    }
+    assert_false(tess__slow_link_of(c.slow, RANKS, &link));
+    if (took_s > 0.25 * WINDOWS * TESTS_SLOWER)
+        fail_msg("%d windows of %d ranks took %.2f s", WINDOWS, RANKS, took_s);
+    tess__slow_close(c.slow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_names_network_once),
         cmocka_unit_test(test_links_by_their_change),
         cmocka_unit_test(test_refuses_odd_links),
+        cmocka_unit_test(test_many_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
