@@ -5,6 +5,7 @@
 #include "job/job.h"
 
 #include "base/clock.h"
+#include "job/launch_system.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -164,7 +165,7 @@ enum tess_status tess__job_rank_start(struct tess_job *job, int32_t r)
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot connect with rank %d: %s%s", r, strerror(errno),
-                  errno == EMFILE ? ": raise the limit (ulimit -n)" : "");
+                  tess__launch_files_hint());
     rank->caller_socket = end[0];
     rank->rank_socket = end[1];
     rank->rank = (struct tess__rank){r, job->run.rank_count, job->world, -1};

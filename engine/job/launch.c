@@ -12,10 +12,10 @@
 
 #include "base/clock.h"
 #include "job/launch_env.h"
+#include "job/launch_system.h"
 #include "tessera/check.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -35,7 +34,6 @@
  * rank's death and the end of its connections. */
 #define TOGETHER_MS 200
 #define LINE_BYTES  4096
-#define PIPE_BYTES  (1 << 20) /* the most for an unprivileged process */
 
 /* What the launcher reads, and the ranks' ends of the two pipes. */
 enum {
@@ -381,36 +379,6 @@ static void launch_check_stopped(struct launcher *launcher)
     }
 }
 
-/* Processes that the kernel has ended for want of memory since it was started; 0: not known. */
-static uint64_t launch_oom_kills(void)
-{
-    FILE *file = fopen("/proc/vmstat", "re");
-    unsigned long long count = 0, kills = 0;
-    char name[64];
-
-    while (file != NULL && fscanf(file, "%63s %llu", name, &count) == 2)
-        if (strcmp(name, "oom_kill") == 0)
-            kills = count;
-    if (file != NULL)
-        fclose(file);
-    return kills;
-}
-
-static void launch_explain_death(const struct launcher *launcher, int wait_status, char *how,
-                                 size_t bytes)
-{
-    const char *why = "";
-
-    if (!WIFSIGNALED(wait_status)) {
-        snprintf(how, bytes, "ended early with exit status %d", WEXITSTATUS(wait_status));
-        return;
-    }
-    if (WTERMSIG(wait_status) == SIGKILL && launch_oom_kills() > launcher->oom_kills)
-        why = ": memory ran out, and the kernel ended processes";
-    snprintf(how, bytes, "was killed by signal %d (%s%s)", WTERMSIG(wait_status),
-             strsignal(WTERMSIG(wait_status)), why);
-}
-
 static void launch_reap_rank(struct launcher *launcher, int32_t p)
 {
     const pid_t pid = launcher->rank[p].pid;
@@ -435,7 +403,7 @@ static void launch_reap_rank(struct launcher *launcher, int32_t p)
     }
     if (launcher->killed || launcher->interrupt_count > 0)
         return;
-    launch_explain_death(launcher, wait_status, how, sizeof(how));
+    tess__launch_explain_death(wait_status, launcher->oom_kills, how, sizeof(how));
     launch_report_death(launcher, p, pid, how);
 }
 
@@ -576,39 +544,6 @@ static void launch_loop(struct launcher *launcher)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* Ranks have open files for each other, the launcher for those elsewhere: as many as this process
- * may have, not as many as shells set for programs that use select(). */
-static void launch_raise_files(void)
-{
-    struct rlimit files;
-
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max)
-        return;
-    files.rlim_cur = files.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &files); /* what is missing fails where it is needed */
-}
-
-static const char *launch_files_hint(void)
-{
-    return errno == EMFILE ? ": raise the limit (ulimit -n)" : "";
-}
-
-static enum tess_status launch_open_pipe(int *read_out, int *write_out)
-{
-    int end[2];
-
-    if (pipe2(end, O_CLOEXEC) != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot open a pipe to the ranks: %s%s", strerror(errno),
-                  launch_files_hint());
-    *read_out = end[0];
-    *write_out = end[1];
-    if (fcntl(end[0], F_SETFL, O_NONBLOCK) != 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot set up a pipe to the ranks: %s", strerror(errno));
-    /* Best effort: a launcher held up by its terminal (a pager) should not hold up the ranks. */
-    (void)fcntl(end[1], F_SETPIPE_SZ, PIPE_BYTES);
-    return TESS_OK;
-}
-
 static enum tess_status launch_open(struct launcher *launcher)
 {
     const struct tess__launch *launch = launcher->launch;
@@ -618,8 +553,8 @@ static enum tess_status launch_open(struct launcher *launcher)
     launcher->rank = calloc(ranks, sizeof(*launcher->rank));
     launcher->watch =
         calloc(FD_READ_COUNT + (launch->peers != NULL ? ranks : 0), sizeof(*launcher->watch));
-    launcher->oom_kills = launch_oom_kills();
-    launch_raise_files();
+    launcher->oom_kills = tess__launch_oom_kills();
+    tess__launch_raise_files();
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
@@ -633,9 +568,10 @@ static enum tess_status launch_open(struct launcher *launcher)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to start %d ranks", launch->rank_count);
     launcher->fd[FD_SIGNAL] = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->fd[FD_SIGNAL] < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s%s", strerror(errno), launch_files_hint());
-    TESS_TRY(launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
-    TESS_TRY(launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
+        TESS_FAIL(TESS_ERR_IO, "cannot watch signals: %s%s", strerror(errno),
+                  tess__launch_files_hint());
+    TESS_TRY(tess__launch_open_pipe(&launcher->fd[FD_MESSAGE], &launcher->fd[FD_MESSAGE_WRITE]));
+    TESS_TRY(tess__launch_open_pipe(&launcher->fd[FD_LINE], &launcher->fd[FD_LINE_WRITE]));
     TESS_TRY(tess_world_open(launch->rank_count, launch->mode, &launcher->world));
     tess_flight_boards(launch->flight, launcher->world);
     return TESS_OK;

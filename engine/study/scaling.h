@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#define TESS__SCALING_POINTS_MAX     18 /* powers of two up to TESS_CONFIG_RANKS_MAX, and one more */
+#define TESS__SCALING_POINTS_MAX     18 /* powers of two up to 65,536, and one number between */
 #define TESS__SCALING_STRATEGIES_MAX 2
 #define TESS__SCALING_SIZES_MAX      5
 
