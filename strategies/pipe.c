@@ -316,16 +316,24 @@ static double *pipe_least(const struct pipe_cut *cut, int32_t v, int32_t unit)
     return &cut->least[(size_t)v * (size_t)(cut->unit_count + 1) + (size_t)unit];
 }
 
+/* The goal's value for one virtual stage with this sum: the whole value is no less. */
+static double pipe_cut_alone(const struct pipe_cut *cut, enum pipe_goal goal,
+                             const struct pipe_sum *sum)
+{
+    if (sum->work > cut->work_most || sum->bytes > cut->bytes_most)
+        return INFINITY;
+    if (goal == PIPE_MOST_EVEN)
+        return sum->work * sum->work;
+    return goal == PIPE_LEAST_WORK ? sum->work : sum->bytes;
+}
+
 /* The goal's value for virtual stage v with this sum and the ones after it from unit `next` on. */
 static double pipe_cut_join(const struct pipe_cut *cut, enum pipe_goal goal,
                             const struct pipe_sum *sum, int32_t v, int32_t next)
 {
-    const double rest = *pipe_least(cut, v + 1, next);
-    if (sum->work > cut->work_most || sum->bytes > cut->bytes_most)
-        return INFINITY;
+    const double rest = *pipe_least(cut, v + 1, next), here = pipe_cut_alone(cut, goal, sum);
     if (goal == PIPE_MOST_EVEN)
-        return sum->work * sum->work + rest;
-    const double here = goal == PIPE_LEAST_WORK ? sum->work : sum->bytes;
+        return here + rest;
     return here > rest ? here : rest;
 }
 
@@ -344,6 +352,8 @@ static double pipe_cut_fill(struct pipe_cut *cut, enum pipe_goal goal)
                 pipe_sum_add(cut, v, next - 1, &sum);
                 const double value = pipe_cut_join(cut, goal, &sum, v, next);
                 least = value < least ? value : least;
+                if (pipe_cut_alone(cut, goal, &sum) >= least)
+                    break; /* a longer virtual stage is no better */
             }
             *pipe_least(cut, v, u) = least;
         }

@@ -12,12 +12,14 @@
 struct arena_piece {
     struct tess_block block;
     enum tess_memory_kind kind;
-    char *owner;
+    size_t owner; /* where it begins in owners */
 };
 
 struct tess_memory {
     struct arena_piece *piece;
     size_t piece_count;
+    char *owners; /* [owners_room] texts, one after the other with their ends */
+    size_t owners_bytes, owners_room;
     uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT];
     uint64_t total, beside; /* of the arena; of other memory */
     bool sealed;
@@ -48,10 +50,26 @@ void tess_memory_close(struct tess_memory *memory)
 {
     if (memory == NULL)
         return;
-    for (size_t i = 0; i < memory->piece_count; i++)
-        free(memory->piece[i].owner);
+    free(memory->owners);
     free(memory->piece);
     free(memory);
+}
+
+/* Keep a copy of the owner's name behind those before it. */
+static bool arena_keep_owner(struct tess_memory *memory, const char *owner)
+{
+    const size_t bytes = strlen(owner) + 1;
+    if (memory->owners_room - memory->owners_bytes < bytes) {
+        const size_t room = 2 * memory->owners_room + bytes + 256;
+        char *more = realloc(memory->owners, room);
+        if (more == NULL)
+            return false;
+        memory->owners = more;
+        memory->owners_room = room;
+    }
+    memcpy(memory->owners + memory->owners_bytes, owner, bytes);
+    memory->owners_bytes += bytes;
+    return true;
 }
 
 /* *total: of the memory in which the bytes lie. */
@@ -74,16 +92,14 @@ static enum tess_status arena_reserve(struct tess_memory *memory, enum tess_memo
         tess__array_grow(memory->piece, memory->piece_count, sizeof(*piece));
     if (piece != NULL)
         memory->piece = piece;
-    char *copy = strdup(owner);
-    if (piece == NULL || copy == NULL) {
-        free(copy);
+    const size_t name = memory->owners_bytes;
+    if (piece == NULL || !arena_keep_owner(memory, owner))
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks",
                   memory->piece_count + 1);
-    }
     struct tess_block block = {.offset = *total, .bytes = bytes};
     uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
     piece[memory->piece_count++] =
-        (struct arena_piece){.block = block, .kind = kind, .owner = copy};
+        (struct arena_piece){.block = block, .kind = kind, .owner = name};
     memory->kind_bytes[kind] += padded;
     *total += padded;
     *block_out = block;
@@ -142,5 +158,6 @@ void tess_memory_visit(const struct tess_memory *memory,
                        void *context)
 {
     for (size_t i = 0; i < memory->piece_count; i++)
-        visit(context, memory->piece[i].kind, memory->piece[i].owner, memory->piece[i].block);
+        visit(context, memory->piece[i].kind, memory->owners + memory->piece[i].owner,
+              memory->piece[i].block);
 }

@@ -277,7 +277,9 @@ static enum tess_status load_option(struct tess_options *options, int argc, char
     *words_out = word.words;
     if (word.entry == NULL)
         return load_foreign(options, &word);
-    tess__option_expected(word.entry->option, expected, sizeof(expected));
+    expected[0] = '\0';
+    if (word.negated || word.value == NULL)
+        tess__option_expected(word.entry->option, expected, sizeof(expected));
     if (word.negated && (word.entry->option->type != TESS_OPTION_BOOL || word.value != NULL))
         TESS_FAIL(TESS_ERR_USAGE, "command line: --no-%s %s: use --%s with %s", word.entry->name,
                   word.value ? "takes no value" : "does not apply, it is no switch",

@@ -341,6 +341,7 @@ static enum tess_status config_take_place(struct tess_config *config)
     return tess_options_give(config->options, "ranks", number);
 }
 
+/* check NULL: none. */
 static enum tess_status config_open(int argc, char **argv, const struct tess_config_table *extra,
                                     int extra_count, const struct tess_started *place,
                                     enum tess_status (*check)(struct tess_config *),
@@ -358,7 +359,8 @@ static enum tess_status config_open(int argc, char **argv, const struct tess_con
     TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
     if (place != NULL)
         TESS_TRY_GOTO(status, close_config, config_take_place(config));
-    TESS_TRY_GOTO(status, close_config, check(config));
+    if (check != NULL)
+        TESS_TRY_GOTO(status, close_config, check(config));
     *config_out = config;
     return TESS_OK;
 
@@ -379,6 +381,22 @@ enum tess_status tess_config_open_placed(int argc, char **argv,
                                          struct tess_config **config_out)
 {
     return config_open(argc, argv, extra, extra_count, place, config_check, config_out);
+}
+
+enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_config **loaded_out)
+{
+    return config_open(argc, argv, extra, extra_count, NULL, NULL, loaded_out);
+}
+
+enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **argv,
+                                  struct tess_config *config_out)
+{
+    const char *word;
+    int word_count;
+    TESS_TRY(tess_options_load_arguments(loaded->options, argc, argv, &word, 0, &word_count));
+    *config_out = *loaded; /* checks fill in what follows from the values, which stays out of it */
+    return config_check(config_out);
 }
 
 enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,

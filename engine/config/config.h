@@ -10,6 +10,7 @@
 #include "tessera/strategy.h"
 
 struct tess_options;
+struct tess_declared;
 
 /* Ranks that can be planned. A run that starts has TESS_WORLD_RANKS_MAX at most. */
 #define TESS_CONFIG_RANKS_MAX 65536
@@ -144,8 +145,10 @@ struct tess_config {
     char resume_options[4096 + 16]; /* its options.yaml */
     struct tess_started started;    /* this rank's among processes that others started */
     struct tess_device_plan device; /* where the ranks compute */
-    enum tess_recompute recompute;  /* what a unit does, where it is recomputed at all ... */
-    int32_t recompute_every;        /* ... one in so many */
+    struct tess_declared
+        *declared;                 /* kept for other engines (core/declared.h); borrowed; or NULL */
+    enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
+    int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
 };
 
@@ -172,6 +175,17 @@ enum tess_status tess_config_open_placed(int argc, char **argv,
                                          const struct tess_started *place,
                                          struct tess_config **config_out);
 void tess_config_close(struct tess_config *config); /* NULL is allowed */
+
+/*
+ * Many configurations of the same parts, without reading all sources for each. load: as open, but
+ * for the checks. with: what `loaded` becomes by options in argv, which is checked; errors as of
+ * open. *config_out shares everything with `loaded`: it ends with the next call and is not closed.
+ * Each call gives the same options, so that none keeps the value of a call before.
+ */
+enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,
+                                  int extra_count, struct tess_config **loaded_out);
+enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **argv,
+                                  struct tess_config *config_out);
 
 /* The mesh and the micro-batches of that configuration, whether or not its batch fits them. */
 enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,

@@ -5,7 +5,7 @@
 #include "core/engine.h"
 
 #include "base/arena.h"
-#include "config/precision.h"
+#include "core/declared.h"
 #include "core/state.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
@@ -33,35 +33,21 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
 static enum tess_status engine_declare(struct tess_engine *engine)
 {
     const struct tess_config *config = engine->config;
-    struct tess_model_input input = {.row = engine->dataset->row,
-                                     .class_count = engine->dataset->class_count,
-                                     .dtype = engine->plan.dtype,
-                                     .tokens = engine->dataset->tokens,
-                                     .rows = engine->sizes.rows,
-                                     .leaf_rows = engine->sizes.leaf_rows,
-                                     .device = config->kernel->far_memory,
-                                     .axis = engine_tensor_axis(engine),
-                                     .stacks = config->kernel->stacks};
-    engine->model.rows = engine->sizes.rows;
-    engine->model.leaf_rows = engine->sizes.leaf_rows;
-    engine->model.dtype = engine->plan.dtype;
-    engine->model_state = tess__engine_room(engine, (int64_t)config->model->state_size, 1);
-    TESS_TRY(tess__engine_has_room(engine));
-    TESS_TRY(tess_declare_model(&engine->model, config->model, engine->model_state,
-                                config->model_options, &input));
+    const struct tess_model_input input = {.row = engine->dataset->row,
+                                           .class_count = engine->dataset->class_count,
+                                           .dtype = engine->plan.dtype,
+                                           .tokens = engine->dataset->tokens,
+                                           .rows = engine->sizes.rows,
+                                           .leaf_rows = engine->sizes.leaf_rows,
+                                           .device = config->kernel->far_memory,
+                                           .axis = engine_tensor_axis(engine),
+                                           .stacks = config->kernel->stacks};
+    TESS_TRY(tess__declare(config, &input, &engine->model, &engine->model_state));
     engine->unit_name =
         tess__engine_room(engine, engine->model.unit_count, sizeof(*engine->unit_name));
     TESS_TRY(tess__engine_has_room(engine));
     for (int32_t u = 0; u < engine->model.unit_count; u++)
         engine->unit_name[u] = engine->model.unit[u].name;
-    uint32_t wide = 0;
-    TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
-    for (int32_t o = 0; o < engine->model.op_count; o++) {
-        struct tess_op_desc *desc = &engine->model.op[o].desc;
-        desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
-        if (desc->kind == TESS_OP_LINEAR && desc->dtype != TESS_F32)
-            desc->fp8 = (enum tess_fp8)config->run.fp8;
-    }
     return tess__schedule_plan(engine);
 }
 

@@ -1,7 +1,7 @@
 /* Arithmetic of a step, and peaks of devices; see flops.h. */
 #include "core/flops.h"
 
-#include "state/declare.h"
+#include "core/declared.h"
 #include "tessera/check.h"
 
 #include <ctype.h>
@@ -62,23 +62,18 @@ enum tess_status tess_flops_count(const struct tess_config *config,
         .leaf_rows = 1,
         .axis = {.parts = 1, .count = 1, .rank_count = 1},
     };
-    struct tess_declare declare = {.rows = 1, .leaf_rows = 1, .dtype = input.dtype};
+    struct tess_declare declare = {0};
     struct tess_flops flops = {.tokens = dataset->tokens ? (double)dataset->row.dim[0] : 1};
-    void *state = calloc(1, config->model->state_size + 1);
+    void *state = NULL;
     enum tess_status status;
-    if (state == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
-    TESS_TRY_GOTO(
-        status, free_state,
-        tess_declare_model(&declare, config->model, state, config->model_options, &input));
+    TESS_TRY_GOTO(status, free_declare, tess__declare(config, &input, &declare, &state));
     for (int32_t o = 0; o < declare.op_count; o++)
         tess_flops_add(&declare.op[o].desc, &flops);
     flops.parameters = (double)tess_declare_size(&declare);
     *flops_out = flops;
 
-free_state:
-    tess_declare_fini(&declare);
-    free(state);
+free_declare:
+    tess__declare_free(&declare, state);
     return status;
 }
 

@@ -20,14 +20,16 @@ static int64_t layout_shards(const struct tess_plan *plan)
     return plan->shard_count > 1 ? plan->shard_count : 1;
 }
 
-/* Is the parameter tied, or another one to it, on whatever rank? */
-static bool layout_is_alone(const struct tess_declare *model,
-                            const struct tess_declare_param *param)
+/* Which parameters are tied, or have another one tied to them, on whatever rank. */
+static void layout_mark_alone(const struct tess_declare *model, const struct tess_declare *declare,
+                              struct tess_plan_param *param)
 {
-    bool alone = tess_declare_source(param) >= 0;
-    for (int32_t p = 0; p < model->param_count; p++)
-        alone = alone || tess_declare_source(&model->param[p]) == param->index;
-    return alone;
+    for (int32_t p = 0; p < model->param_count; p++) {
+        const int32_t source = tess_declare_source(&model->param[p]);
+        for (int32_t i = 0; source >= 0 && i < declare->param_count; i++)
+            param[i].alone =
+                param[i].alone || declare->param[i].index == p || declare->param[i].index == source;
+    }
 }
 
 enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_declare *model,
@@ -48,10 +50,10 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
         param[i].flags = declare->param[i].flags;
         param[i].index = declare->param[i].index;
         param[i].chunk = declare->unit[declare->param[i].unit].chunk;
-        param[i].alone = layout_is_alone(model, &declare->param[i]);
         param[i].stacked = declare->param[i].stacked;
         plan->param_total += param[i].count;
     }
+    layout_mark_alone(model, declare, param);
     plan->unit_count = declare->unit_count;
     plan->param_count = declare->param_count;
     return TESS_OK;

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "comm/flight.h"
 #include "config/precision.h"
+#include "core/declared.h"
 #include "core/save.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
@@ -291,7 +292,7 @@ void tess_engine_close(struct tess_engine *engine)
     tess_memory_close(engine->memory);
     tess_layout_fini(&engine->plan);
     tess_declare_fini(&engine->declare);
-    tess_declare_fini(&engine->model);
+    tess__declare_free(&engine->model, engine->model_state);
     for (int32_t i = 0; i < engine->owned_count; i++)
         free(engine->owned[i]);
     free(engine);

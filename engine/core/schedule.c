@@ -100,7 +100,7 @@ static void schedule_count_slots(struct tess_schedule *schedule)
 static enum tess_status schedule_select(struct tess_engine *engine, const int32_t *first,
                                         int32_t stages)
 {
-    struct tess_declare *model = &engine->model;
+    const struct tess_declare *model = &engine->model;
     struct tess_schedule *schedule = &engine->schedule;
     const int32_t stage = engine->plan.mesh.at[TESS_AXIS_STAGE];
     bool *keep = calloc((size_t)model->unit_count, sizeof(*keep));
@@ -114,10 +114,8 @@ static enum tess_status schedule_select(struct tess_engine *engine, const int32_
         const int32_t v = c * stages + stage;
         struct tess_chunk *chunk = &schedule->chunk[c];
         chunk->unit_first = place;
-        for (int32_t u = first[v]; u < first[v + 1]; u++, place++) {
+        for (int32_t u = first[v]; u < first[v + 1]; u++, place++)
             keep[u] = true;
-            model->unit[u].chunk = c;
-        }
         chunk->unit_end = place;
         chunk->first = v == 0;
         chunk->last = v == schedule->chunk_count * stages - 1;
@@ -125,8 +123,15 @@ static enum tess_status schedule_select(struct tess_engine *engine, const int32_
         chunk->after = (stage + 1) % stages;
         chunk->input_count = chunk->first ? 0 : model->unit[first[v] - 1].output_count;
     }
-    enum tess_status status = tess_declare_select(model, keep, &engine->declare);
+    enum tess_status status = TESS_OK;
+    if (stages == 1)
+        engine->declare = tess_declare_borrow(model);
+    else
+        status = tess_declare_select(model, keep, &engine->declare);
     free(keep);
+    for (int32_t c = 0; c < schedule->chunk_count && stages > 1 && status == TESS_OK; c++)
+        for (int32_t u = schedule->chunk[c].unit_first; u < schedule->chunk[c].unit_end; u++)
+            engine->declare.unit[u].chunk = c;
     return status;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tessera/check.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,19 +131,12 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
                                  struct tess_slice slice)
 {
     int32_t unit = declare_current_unit(declare, name);
-    /* Large models have a thousand names with long common beginnings. */
-    const uint64_t hash = tess_hash_bytes(name, strlen(name));
-    for (int32_t i = 0; i < declare->param_count; i++)
-        if (declare->param[i].name_hash == hash && strcmp(declare->param[i].name, name) == 0)
-            TESS_KEEP(declare->status,
-                      tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name));
     int64_t count = declare_count(declare, name, &shape);
     struct tess_declare_param *param =
         declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof(*param));
     if (param == NULL)
         return -1;
     declare_name(declare, param->name, name);
-    param->name_hash = hash;
     param->unit = unit;
     param->index = declare->param_count - 1;
     param->whole = shape;
@@ -306,6 +300,40 @@ static enum tess_status declare_check_alone(const struct tess_declare *declare, 
     return TESS_OK;
 }
 
+struct declare_named {
+    uint64_t hash;
+    const char *name;
+};
+
+static int declare_by_name(const void *a, const void *b)
+{
+    const struct declare_named *x = a, *y = b;
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* Large models have a thousand names with long common beginnings: their hashes are sorted. */
+static enum tess_status declare_check_names(const struct tess_declare *declare)
+{
+    const size_t count = (size_t)declare->param_count;
+    struct declare_named *named = calloc(count + 1, sizeof(*named));
+    enum tess_status status = TESS_OK;
+    if (named == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
+    for (size_t p = 0; p < count; p++)
+        named[p] = (struct declare_named){
+            tess_hash_bytes(declare->param[p].name, strlen(declare->param[p].name)),
+            declare->param[p].name};
+    qsort(named, count, sizeof(*named), declare_by_name);
+    for (size_t p = 1; p < count && status == TESS_OK; p++)
+        if (declare_by_name(&named[p - 1], &named[p]) == 0)
+            status =
+                tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", named[p].name);
+    free(named);
+    return status;
+}
+
 enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const struct tess_model_ops *model, void *state,
                                     const void *options, const struct tess_model_input *input)
@@ -320,6 +348,7 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
     TESS_TRY(declare->status);
     if (declare->unit_count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "model '%s' declares no unit", model->name);
+    TESS_TRY(declare_check_names(declare));
     for (int32_t p = 0; p < declare->param_count; p++)
         TESS_TRY(declare_check_alone(declare, p));
     int64_t classes = declare->unit[declare->unit_count - 1].output_count;
@@ -331,54 +360,99 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
 
 /* ---- parts of a model ------------------------------------------------------------------------ */
 
-static void *select_copy(const void *from, int32_t count, size_t size)
+/* An array of parts, which lie in the order of their units. */
+struct select_array {
+    const void *from; /* [count] */
+    int32_t count;
+    size_t size, unit_at; /* of a part; where its unit is in it */
+};
+
+static int32_t select_unit(const struct select_array *array, int32_t i)
 {
-    void *copy = calloc((size_t)count + 1, size);
-    if (copy != NULL && count > 0)
-        memcpy(copy, from, (size_t)count * size);
+    int32_t unit;
+    memcpy(&unit, (const char *)array->from + (size_t)i * array->size + array->unit_at,
+           sizeof(unit));
+    return unit;
+}
+
+/* The first part of this unit or a later one. */
+static int32_t select_first(const struct select_array *array, int32_t unit)
+{
+    int32_t low = 0, high = array->count;
+    while (low < high) {
+        const int32_t middle = (low + high) / 2;
+        if (select_unit(array, middle) < unit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Copy the parts of the units that have a place, which becomes their unit; NULL without memory. */
+static void *select_copy(const struct select_array *array, int32_t units, const int32_t *place,
+                         int32_t *kept_out)
+{
+    int32_t room = 1, kept = 0;
+    for (int32_t u = 0; u < units; u++)
+        if (place[u] >= 0)
+            room += select_first(array, u + 1) - select_first(array, u);
+    char *copy = malloc((size_t)room * array->size);
+    for (int32_t u = 0; u < units && copy != NULL; u++) {
+        if (place[u] < 0)
+            continue;
+        const int32_t first = select_first(array, u), end = select_first(array, u + 1);
+        char *to = copy + (size_t)kept * array->size;
+        if (end > first) /* an array without elements may be NULL */
+            memcpy(to, (const char *)array->from + (size_t)first * array->size,
+                   (size_t)(end - first) * array->size);
+        for (int32_t i = first; i < end; i++, kept++, to += array->size)
+            memcpy(to + array->unit_at, &place[u], sizeof(place[u]));
+    }
+    *kept_out = kept;
     return copy;
 }
 
-/* Keep the elements whose unit has a new place, and give them that. */
-#define SELECT(part, array, array_count, place)                                                    \
-    do {                                                                                           \
-        int32_t kept = 0;                                                                          \
-        for (int32_t i = 0; i < (part)->array_count; i++) {                                        \
-            if ((place)[(part)->array[i].unit] < 0)                                                \
-                continue;                                                                          \
-            (part)->array[kept] = (part)->array[i];                                                \
-            (part)->array[kept++].unit = (place)[(part)->array[i].unit];                           \
-        }                                                                                          \
-        (part)->array_count = kept;                                                                \
-    } while (0)
+#define SELECT(type, array, array_count)                                                           \
+    select_copy(&(const struct select_array){model->array, model->array_count, sizeof(type),       \
+                                             offsetof(type, unit)},                                \
+                model->unit_count, place, &part.array_count)
 
 enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
                                      struct tess_declare *part_out)
 {
     struct tess_declare part = *model;
     int32_t *place = calloc((size_t)model->unit_count + 1, sizeof(*place));
-    part.unit = select_copy(model->unit, model->unit_count, sizeof(*part.unit));
-    part.param = select_copy(model->param, model->param_count, sizeof(*part.param));
-    part.tensor = select_copy(model->tensor, model->tensor_count, sizeof(*part.tensor));
-    part.op = select_copy(model->op, model->op_count, sizeof(*part.op));
-    if (place == NULL || part.unit == NULL || part.param == NULL || part.tensor == NULL ||
-        part.op == NULL) {
-        free(place);
-        tess_declare_fini(&part);
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
-    }
+    part.borrowed = false;
+    part.unit = calloc((size_t)model->unit_count + 1, sizeof(*part.unit));
+    part.param = NULL;
+    part.tensor = NULL;
+    part.op = NULL;
     part.unit_count = 0;
-    for (int32_t u = 0; u < model->unit_count; u++) {
+    for (int32_t u = 0; u < model->unit_count && place != NULL && part.unit != NULL; u++) {
         place[u] = keep[u] ? part.unit_count : -1;
         if (keep[u])
             part.unit[part.unit_count++] = model->unit[u];
     }
-    SELECT(&part, param, param_count, place);
-    SELECT(&part, tensor, tensor_count, place);
-    SELECT(&part, op, op_count, place);
+    if (place != NULL) {
+        part.param = SELECT(struct tess_declare_param, param, param_count);
+        part.tensor = SELECT(struct tess_declare_tensor, tensor, tensor_count);
+        part.op = SELECT(struct tess_declare_op, op, op_count);
+    }
     free(place);
+    if (part.unit == NULL || part.param == NULL || part.tensor == NULL || part.op == NULL) {
+        tess_declare_fini(&part);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
+    }
     *part_out = part;
     return TESS_OK;
+}
+
+struct tess_declare tess_declare_borrow(const struct tess_declare *model)
+{
+    struct tess_declare same = *model;
+    same.borrowed = true;
+    return same;
 }
 
 int64_t tess_declare_run(const struct tess_declare_param *param,
@@ -433,6 +507,8 @@ int64_t tess_declare_size(const struct tess_declare *declare)
 
 void tess_declare_fini(struct tess_declare *declare)
 {
+    if (declare->borrowed)
+        return;
     free(declare->unit);
     free(declare->param);
     free(declare->tensor);

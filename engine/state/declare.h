@@ -23,7 +23,6 @@ struct tess_declare_unit {
 
 struct tess_declare_param {
     char name[TESS_NAME_MAX];
-    uint64_t name_hash;
     int32_t unit, index;
     struct tess_shape shape; /* of what this rank holds */
     struct tess_shape
@@ -65,6 +64,7 @@ struct tess_declare {
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */
     enum tess_status status; /* the first thing that went wrong */
+    bool borrowed;           /* the arrays belong to another one: fini leaves them */
 };
 
 /* Run a model's declare() and check what it declared. `declare` is zeroed by the caller, who sets
@@ -83,6 +83,8 @@ static inline int32_t tess_declare_source(const struct tess_declare_param *param
 /* What is left of a model when only the units with keep[unit] are: copies, to be freed by fini. */
 enum tess_status tess_declare_select(const struct tess_declare *model, const bool *keep,
                                      struct tess_declare *part_out);
+/* All of a model, in the arrays of `model`, which must stay. */
+struct tess_declare tess_declare_borrow(const struct tess_declare *model);
 
 /*
  * A parameter's elements here and in the model's tensor: element `at` of what this rank holds is

@@ -225,6 +225,7 @@ static int plan_command(struct tess__call *call)
         status = plan_finish(&plan);
     if (plan.dataset != &plan.declared)
         tess_dataset_close(plan.dataset);
+    tess__plan_configs_close(plan.configs);
     free(plan.layouts.item);
     free(plan.stages.item);
     free(plan.rejected);

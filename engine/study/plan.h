@@ -3,13 +3,15 @@
  * and what it keeps in memory, by the engine's own planner; nothing is started.
  *
  *     plan_space.c   every layout that the strategies, the mesh and the options allow
- *     plan_try.c     one of them: legal or why not, memory, coarse time, predicted time
+ *     plan_config.c  the configuration of one of them
+ *     plan_try.c     is it legal, or why not; memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
  *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
  */
 #ifndef TESSERA_STUDY_PLAN_H
 #define TESSERA_STUDY_PLAN_H
 
+#include "base/log_sink.h"
 #include "config/config.h"
 #include "data/data.h"
 #include "predict/network.h"
@@ -59,8 +61,11 @@ struct tess__plan_options {
     double tokens, price;
 };
 
+struct tess__plan_configs;
+
 struct tess__plan {
     struct tess__args args; /* of the configuration */
+    struct tess__plan_configs *configs;
     const struct tess__plan_options *given;
     struct tess_profile profile;
     struct tess_cluster cluster;
@@ -95,12 +100,25 @@ enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
 int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__plan_layout *shape,
                              int64_t *accumulate, int room);
 
-/* ---- plan_try.c ---- */
+/* ---- plan_config.c ---- */
 
-/* The layout's configuration. Errors are left to the caller: `why` has the message. */
+/* From here on `why`, which becomes empty, takes the first error; until tess__log_redirect of what
+ * is returned. */
+const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
+                                              char why[TESS__PLAN_WHY]);
+enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out);
+void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
+/* The layout's configuration, for files. Errors are left to the caller: `why` has the message. */
 enum tess_status tess__plan_config(const struct tess__plan *plan,
                                    const struct tess__plan_layout *layout,
                                    struct tess_config **config_out, char why[TESS__PLAN_WHY]);
+/* The same, for planning: of plan->configs, and valid until the next call. Errors are logged. */
+enum tess_status tess__plan_configure(const struct tess__plan *plan,
+                                      const struct tess__plan_layout *layout,
+                                      const struct tess_config **config_out);
+
+/* ---- plan_try.c ---- */
+
 /* Is it legal? Fills memory and coarse_s where it is; with `all` from every stage's ranks. */
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 bool all, char why[TESS__PLAN_WHY]);

@@ -159,6 +159,8 @@ static enum tess_status search_too_large(struct tess__plan *plan,
     return search_reject(plan, family, why);
 }
 
+enum search_found { SEARCH_UNKNOWN, SEARCH_REFUSED, SEARCH_TOO_LARGE, SEARCH_FITS };
+
 /* What is known of a shape while its layouts are tried. */
 struct search_shape {
     struct tess__plan_layout *layout;
@@ -167,34 +169,50 @@ struct search_shape {
     bool legal, fits;
     struct tess__plan_layout least; /* of all that were tried, the one with the least memory */
     char why[TESS__PLAN_WHY];       /* why the first that was refused was */
+    /* Halving comes to the same one more than once. */
+    struct search_tried {
+        enum search_found found;
+        struct tess__plan_layout layout;
+    } tried[SEARCH_MICROS_MAX][SEARCH_RECOMPUTES];
 };
 
-enum search_found { SEARCH_REFUSED, SEARCH_TOO_LARGE, SEARCH_FITS };
-
-/* Try one; it is added where it fits and `add` says so. */
-static enum tess_status search_one(struct tess__plan *plan, struct search_shape *shape, int micro,
-                                   int recompute, bool add, enum search_found *found_out)
+/* Try one that was not tried before. */
+static enum tess_status search_first(struct tess__plan *plan, struct search_shape *shape,
+                                     struct search_tried *tried)
 {
-    char why[TESS__PLAN_WHY] = "";
-    struct tess__plan_layout *layout = shape->layout;
-    layout->accumulate = shape->accumulate[micro];
-    layout->recompute = search_recompute[recompute];
-    const enum tess_status status = tess__plan_try(plan, layout, false, why);
-    *found_out = SEARCH_REFUSED;
+    char why[TESS__PLAN_WHY];
+    const enum tess_status status = tess__plan_try(plan, &tried->layout, false, why);
+    tried->found = SEARCH_REFUSED;
     if (search_ends(status))
         TESS_FAIL(status, "%s", why);
-    plan->searched++;
     if (status != TESS_OK) {
         if (shape->why[0] == '\0')
             memcpy(shape->why, why, sizeof(why));
         return TESS_OK;
     }
     shape->legal = true;
-    if (layout->device_bytes < shape->least.device_bytes)
-        shape->least = *layout;
-    *found_out = search_fits(plan, layout) ? SEARCH_FITS : SEARCH_TOO_LARGE;
-    shape->fits = shape->fits || *found_out == SEARCH_FITS;
-    return add && *found_out == SEARCH_FITS ? tess__plan_add(&plan->layouts, layout) : TESS_OK;
+    if (tried->layout.device_bytes < shape->least.device_bytes)
+        shape->least = tried->layout;
+    tried->found = search_fits(plan, &tried->layout) ? SEARCH_FITS : SEARCH_TOO_LARGE;
+    shape->fits = shape->fits || tried->found == SEARCH_FITS;
+    return TESS_OK;
+}
+
+/* Try one; it is added where it fits and `add` says so. */
+static enum tess_status search_one(struct tess__plan *plan, struct search_shape *shape, int micro,
+                                   int recompute, bool add, enum search_found *found_out)
+{
+    struct search_tried *tried = &shape->tried[micro][recompute];
+    if (tried->found == SEARCH_UNKNOWN) {
+        tried->layout = *shape->layout;
+        tried->layout.accumulate = shape->accumulate[micro];
+        tried->layout.recompute = search_recompute[recompute];
+        TESS_TRY(search_first(plan, shape, tried));
+    }
+    plan->searched++;
+    *found_out = tried->found;
+    return add && tried->found == SEARCH_FITS ? tess__plan_add(&plan->layouts, &tried->layout)
+                                              : TESS_OK;
 }
 
 /* All of them: few ranks. */

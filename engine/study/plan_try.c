@@ -1,131 +1,14 @@
 /* One layout: is it legal, what does it keep, how long does a step take; see plan.h. */
 #include "study/plan.h"
 
-#include "base/log_sink.h"
-#include "base/options.h"
-#include "config/registry.h"
 #include "core/engine.h"
 #include "core/flops.h"
 #include "job/run.h"
-#include "study/product.h"
-#include "study/trial.h"
 #include "tessera/check.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- messages -------------------------------------------------------------------------------- */
-
-/* The first error is the reason; what callers add to it is not shown. */
-static void try_line(void *context, enum tess_log_level level, const char *text)
-{
-    char *why = context;
-    if (level == TESS_LOG_ERROR && why[0] == '\0')
-        snprintf(why, TESS__PLAN_WHY, "%s", text);
-}
-
-/* ---- configuration --------------------------------------------------------------------------- */
-
-#define TRY_WORDS 20
-
-struct try_words {
-    char text[TRY_WORDS][128];
-    char *word[TRY_WORDS];
-    int count;
-};
-
-static void try_word(struct try_words *words, const char *format, ...) TESS_PRINTF(2, 3);
-
-static void try_word(struct try_words *words, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    words->word[words->count] = words->text[words->count];
-    vsnprintf(words->text[words->count++], sizeof(words->text[0]), format, list);
-    va_end(list);
-}
-
-/* The stage strategy of a product, by the registry. */
-static const char *try_stage_name(void)
-{
-    int count = 0;
-    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
-    for (int i = 0; i < count; i++) {
-        const struct tess_strategy_ops *ops = NULL;
-        if (tess_registry_summary(TESS_REGISTRY_STRATEGY, name[i])[0] != '\0' &&
-            tess_registry_get_strategy(name[i], &ops) == TESS_OK && ops->axis == TESS_AXIS_STAGE)
-            return name[i];
-    }
-    return "";
-}
-
-static int64_t try_ranks(const struct tess__plan_layout *layout)
-{
-    int64_t ranks = 1;
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        ranks *= layout->count[axis];
-    return ranks;
-}
-
-static void try_words(const struct tess__plan *plan, const struct tess__plan_layout *layout,
-                      struct try_words *words)
-{
-    const char *stage = try_stage_name();
-    const bool cuda = strcmp(plan->profile.kernel, "cuda") == 0;
-    words->count = 0;
-    try_word(words, "--strategy=%s", layout->strategy);
-    try_word(words, "--mesh=data=%d,tensor=%d,stage=%d", layout->count[TESS_AXIS_DATA],
-             layout->count[TESS_AXIS_TENSOR], layout->count[TESS_AXIS_STAGE]);
-    try_word(words, "--ranks=%lld", (long long)try_ranks(layout));
-    try_word(words, "--tensor.ranks=0");
-    try_word(words, "--accumulate=%lld", (long long)layout->accumulate);
-    try_word(words, "--batch-size=%lld", (long long)plan->batch_size);
-    try_word(words, "--batch-per-rank=0");
-    try_word(words, "--recompute=%s", layout->recompute);
-    try_word(words, "--tensor.sequence-parallel=%s", layout->sequence ? "on" : "off");
-    try_word(words, "--device=%s", cuda ? "cuda" : "cpu");
-    if (!cuda)
-        try_word(words, "--kernel=%s", plan->profile.kernel);
-    if (layout->schedule != NULL)
-        try_word(words, "--%s.schedule=%s", stage, layout->schedule);
-    if (layout->count[TESS_AXIS_STAGE] > 1) {
-        try_word(words, "--%s.chunks=%lld", stage, (long long)layout->chunks);
-        try_word(words, "--%s.stages=0", stage);
-    }
-    if (layout->precision != NULL)
-        try_word(words, "--precision=%s", layout->precision);
-    if (layout->extra[0] != '\0')
-        try_word(words, "--%s", layout->extra);
-}
-
-/* Strategies that the layout does not have: their options in the configuration do not apply. */
-static void try_skip(const struct tess__plan_layout *layout, struct tess__args *args)
-{
-    int count = 0;
-    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
-    for (int i = 0; i < count && args->skip_count < TESS__SKIP_MAX; i++)
-        if (!tess__product_has(layout->strategy, name[i]))
-            args->skip[args->skip_count++] = name[i];
-}
-
-enum tess_status tess__plan_config(const struct tess__plan *plan,
-                                   const struct tess__plan_layout *layout,
-                                   struct tess_config **config_out, char why[TESS__PLAN_WHY])
-{
-    const struct tess__log_sink sink = {.line = try_line, .context = why};
-    struct try_words words;
-    struct tess__args args = plan->args;
-    try_words(plan, layout, &words);
-    try_skip(layout, &args);
-    const struct tess__trial_choice choice = {.word = words.word, .word_count = words.count};
-    why[0] = '\0';
-    const struct tess__log_sink *before = tess__log_redirect(&sink);
-    const enum tess_status status = tess__trial_config(&args, &choice, config_out);
-    (void)tess__log_redirect(before);
-    return status;
-}
 
 /* ---- memory and a coarse time ---------------------------------------------------------------- */
 
@@ -232,19 +115,25 @@ static enum tess_status try_ranks_of(const struct tess__plan *plan,
     return TESS_OK;
 }
 
+static enum tess_status try_layout(const struct tess__plan *plan, bool all,
+                                   struct tess__plan_layout *layout)
+{
+    const struct tess_config *config;
+    TESS_TRY(tess__plan_configure(plan, layout, &config));
+    layout->device_bytes = 0;
+    const enum tess_status status = try_ranks_of(plan, config, all, layout);
+    layout->step_s = layout->coarse_s;
+    layout->flops = plan->row_flops * (double)plan->batch_size;
+    return status;
+}
+
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 bool all, char why[TESS__PLAN_WHY])
 {
-    const struct tess__log_sink sink = {.line = try_line, .context = why};
-    struct tess_config *config = NULL;
-    TESS_TRY(tess__plan_config(plan, layout, &config, why));
-    const struct tess__log_sink *before = tess__log_redirect(&sink);
-    layout->device_bytes = 0;
-    const enum tess_status status = try_ranks_of(plan, config, all, layout);
+    struct tess__log_sink sink;
+    const struct tess__log_sink *before = tess__plan_catch(&sink, why);
+    const enum tess_status status = try_layout(plan, all, layout);
     (void)tess__log_redirect(before);
-    layout->step_s = layout->coarse_s;
-    layout->flops = plan->row_flops * (double)plan->batch_size;
-    tess_config_close(config);
     return status;
 }
 
@@ -269,26 +158,20 @@ static void try_take(const struct tess_prediction *prediction, struct tess__plan
 
 /* A step of so many micro-batches of the layout's size. */
 static enum tess_status try_step(const struct tess__plan *plan, int64_t micros,
-                                 struct tess__plan_layout *layout, char why[TESS__PLAN_WHY])
+                                 struct tess__plan_layout *layout)
 {
-    const struct tess__log_sink sink = {.line = try_line, .context = why};
     struct tess__plan part = *plan;
-    struct tess_config *config = NULL;
+    const struct tess_config *config;
     struct tess_prediction prediction = {0};
     struct tess_network network;
     part.batch_size = plan->batch_size / layout->accumulate * micros;
     layout->accumulate = micros;
-    TESS_TRY(tess__plan_config(&part, layout, &config, why));
+    TESS_TRY(tess__plan_configure(&part, layout, &config));
     tess_network_make(&plan->cluster, &config->mesh, &network);
-    const struct tess__log_sink *before = tess__log_redirect(&sink);
-    const enum tess_status status =
-        tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction);
-    (void)tess__log_redirect(before);
-    if (status == TESS_OK)
-        try_take(&prediction, layout);
+    TESS_TRY(tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction));
+    try_take(&prediction, layout);
     tess_prediction_fini(&prediction);
-    tess_config_close(config);
-    return status;
+    return TESS_OK;
 }
 
 static double try_line_at(double short_s, double long_s, double at)
@@ -320,8 +203,7 @@ static void try_extend(const struct tess__plan_layout *brief, int64_t micros,
     layout->accumulate = micros;
 }
 
-enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                    char why[TESS__PLAN_WHY])
+static enum tess_status try_predict(const struct tess__plan *plan, struct tess__plan_layout *layout)
 {
     const int64_t micros = layout->accumulate;
     const int64_t fill =
@@ -330,13 +212,23 @@ enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__
     while (few < fill)
         few *= 2;
     if (micros <= 2 * few || micros % (2 * few) != 0 || plan->grid > 0)
-        return try_step(plan, micros, layout, why);
+        return try_step(plan, micros, layout);
     struct tess__plan_layout brief = *layout, full = *layout;
-    TESS_TRY(try_step(plan, few, &brief, why));
-    TESS_TRY(try_step(plan, 2 * few, &full, why));
+    TESS_TRY(try_step(plan, few, &brief));
+    TESS_TRY(try_step(plan, 2 * few, &full));
     try_extend(&brief, micros, &full);
     *layout = full;
     return TESS_OK;
+}
+
+enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                    char why[TESS__PLAN_WHY])
+{
+    struct tess__log_sink sink;
+    const struct tess__log_sink *before = tess__plan_catch(&sink, why);
+    const enum tess_status status = try_predict(plan, layout);
+    (void)tess__log_redirect(before);
+    return status;
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -363,9 +255,9 @@ static void try_declare_data(struct tess__plan *plan, const struct tess_config *
 
 static enum tess_status try_open_data(struct tess__plan *plan, const struct tess_config *config)
 {
-    char why[TESS__PLAN_WHY] = "";
-    const struct tess__log_sink sink = {.line = try_line, .context = why};
-    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    char why[TESS__PLAN_WHY];
+    struct tess__log_sink sink;
+    const struct tess__log_sink *before = tess__plan_catch(&sink, why);
     const enum tess_status status = tess__run_open_data(config, &plan->dataset);
     (void)tess__log_redirect(before);
     if (status == TESS_ERR_USAGE)
@@ -379,7 +271,7 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
 
 enum tess_status tess__plan_open(struct tess__plan *plan)
 {
-    char why[TESS__PLAN_WHY] = "";
+    char why[TESS__PLAN_WHY];
     struct tess_config *config = NULL;
     struct tess_flops flops;
     int64_t per_rank = 0;
@@ -396,6 +288,7 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
                   "compares them with one batch: give --batch-size",
                   (long long)per_rank);
+    TESS_TRY(tess__plan_configs_open(&plan->configs));
     enum tess_status status = tess__plan_config(plan, &one, &config, why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);

@@ -51,7 +51,9 @@ enum tess_status tess__trial_config(const struct tess__args *args,
     }
     if (choice->batch_size > 0)
         TESS_TRY(tess__args_add(&words, "--batch-per-rank=0"));
-    return tess_config_open(words.count, words.word, table, trial_tables(args, table), config_out);
+    const int table_count = trial_tables(args, table);
+    return choice->load ? tess_config_load(words.count, words.word, table, table_count, config_out)
+                        : tess_config_open(words.count, words.word, table, table_count, config_out);
 }
 
 enum tess_status tess__trial_mesh(struct tess__args *args, struct tess_mesh *mesh_out,

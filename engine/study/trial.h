@@ -18,6 +18,7 @@ struct tess__trial_choice {
     const char *strategy;
     int64_t ranks, grid, steps;
     int64_t batch_size; /* wins over --batch-per-rank, too */
+    bool load;          /* tess_config_load, in place of tess_config_open */
 };
 
 /* The configuration of a trial alone, for what must be known before it is planned. */

@@ -1,0 +1,30 @@
+/*
+ * What a model declares for an input, and declarations that are kept: engines that are planned one
+ * after the other, to compare layouts, share those whose input is the same.
+ */
+#ifndef TESSERA_CORE_DECLARED_H
+#define TESSERA_CORE_DECLARED_H
+
+#include "config/config.h"
+#include "state/declare.h"
+
+/* Declarations of one model with one set of options. Not for several threads at once. */
+struct tess_declared;
+
+enum tess_status tess_declared_open(struct tess_declared **declared_out);
+/* After all engines that share them. NULL is allowed. */
+void tess_declared_close(struct tess_declared *declared);
+/* So many were made; the others were shared. */
+int64_t tess_declared_count(const struct tess_declared *declared);
+
+/*
+ * The configuration's model for an input, and its state: both of config->declared, which keeps
+ * them, or, where that is NULL, the caller's to free, also after a failure: tess_declare_fini, and
+ * tess__declare_free for the state. *model_out and *state_out are zeroed by the caller.
+ */
+enum tess_status tess__declare(const struct tess_config *config,
+                               const struct tess_model_input *input, struct tess_declare *model_out,
+                               void **state_out);
+void tess__declare_free(struct tess_declare *model, void *state);
+
+#endif
