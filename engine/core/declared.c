@@ -16,8 +16,18 @@ struct declared_one {
     void *state;
 };
 
+struct declared_cut {
+    struct declared_cut *next;
+    const struct tess_declare_unit *of; /* the units of the declaration that is cut */
+    const struct tess_strategy_ops *ops;
+    int32_t virtual_count;
+    void *options;
+    int32_t first[];
+};
+
 struct tess_declared {
     struct declared_one *first;
+    struct declared_cut *cut;
     int64_t count;
 };
 
@@ -42,6 +52,12 @@ void tess_declared_close(struct tess_declared *declared)
         struct declared_one *one = declared->first;
         declared->first = one->next;
         declared_free(one);
+    }
+    while (declared != NULL && declared->cut != NULL) {
+        struct declared_cut *cut = declared->cut;
+        declared->cut = cut->next;
+        free(cut->options);
+        free(cut);
     }
     free(declared);
 }
@@ -138,4 +154,97 @@ void tess__declare_free(struct tess_declare *model, void *state)
     if (!model->borrowed)
         free(state);
     tess_declare_fini(model);
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+/* Modelled work of an operation's products, by row of the model. */
+static double cut_op_work(const struct tess_op_desc *desc, int64_t model_rows)
+{
+    const double rows =
+        (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model_rows;
+    /* What adds to another operation's gradient is a part of that one's work. */
+    if (desc->add_grad)
+        return 0;
+    if (desc->kind == TESS_OP_LINEAR)
+        return 6 * rows * (double)desc->in * (double)desc->out;
+    if (desc->kind == TESS_OP_ATTENTION)
+        return 7 * rows * (double)desc->length * (double)desc->length *
+               (double)(desc->in * desc->heads);
+    if (desc->kind == TESS_OP_CONV2D)
+        return 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
+               (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);
+    return 0;
+}
+
+/* cost [units], all zero: products, and a little for the rest. */
+static void cut_costs(const struct tess_declare *model, struct tess_unit_cost *cost)
+{
+    for (int32_t u = 0; u < model->unit_count; u++)
+        cost[u].work = (double)model->unit[u].output_count;
+    for (int32_t o = 0; o < model->op_count; o++)
+        cost[model->op[o].unit].work += cut_op_work(&model->op[o].desc, model->rows);
+    for (int32_t p = 0; p < model->param_count; p++)
+        cost[model->param[p].unit].param_bytes +=
+            16 * (uint64_t)tess_shape_count(&model->param[p].shape);
+    for (int32_t t = 0; t < model->tensor_count; t++)
+        if (model->tensor[t].life != TESS_LIFE_UNIT)
+            cost[model->tensor[t].unit].saved_bytes += (uint64_t)model->tensor[t].count *
+                                                       (uint64_t)model->rows *
+                                                       tess_dtype_bytes(model->tensor[t].dtype);
+}
+
+static enum tess_status cut_make(const struct tess_config *config, const struct tess_declare *model,
+                                 int32_t virtual_count, int32_t *first_out)
+{
+    const int32_t units = model->unit_count;
+    struct tess_unit_cost *cost = calloc((size_t)units, sizeof(*cost));
+    if (cost == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", units);
+    cut_costs(model, cost);
+    enum tess_status status = config->axis[TESS_AXIS_STAGE]->cut(
+        config->axis_options[TESS_AXIS_STAGE], cost, units, virtual_count, first_out);
+    free(cost);
+    return status;
+}
+
+static enum tess_status cut_keep(const struct tess_config *config, const struct tess_declare *model,
+                                 int32_t virtual_count, const int32_t *first)
+{
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const size_t bytes = ((size_t)virtual_count + 1) * sizeof(*first);
+    struct declared_cut *cut = malloc(sizeof(*cut) + bytes);
+    void *options = malloc(ops->options_size + 1);
+    if (cut == NULL || options == NULL) {
+        free(cut);
+        free(options);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", model->unit_count);
+    }
+    memcpy(options, config->axis_options[TESS_AXIS_STAGE], ops->options_size);
+    *cut = (struct declared_cut){.next = config->declared->cut,
+                                 .of = model->unit,
+                                 .ops = ops,
+                                 .virtual_count = virtual_count,
+                                 .options = options};
+    memcpy(cut->first, first, bytes);
+    config->declared->cut = cut;
+    return TESS_OK;
+}
+
+enum tess_status tess__declared_cut(const struct tess_config *config,
+                                    const struct tess_declare *model, int32_t virtual_count,
+                                    int32_t *first_out)
+{
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const void *options = config->axis_options[TESS_AXIS_STAGE];
+    struct declared_cut *cut = config->declared != NULL ? config->declared->cut : NULL;
+    while (cut != NULL && (cut->of != model->unit || cut->virtual_count != virtual_count ||
+                           cut->ops != ops || memcmp(cut->options, options, ops->options_size)))
+        cut = cut->next;
+    if (cut != NULL) {
+        memcpy(first_out, cut->first, ((size_t)virtual_count + 1) * sizeof(*first_out));
+        return TESS_OK;
+    }
+    TESS_TRY(cut_make(config, model, virtual_count, first_out));
+    return config->declared != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
 }

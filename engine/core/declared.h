@@ -27,4 +27,10 @@ enum tess_status tess__declare(const struct tess_config *config,
                                void **state_out);
 void tess__declare_free(struct tess_declare *model, void *state);
 
+/* Where the stage strategy cuts the model into so many virtual stages: first_out [virtual_count +
+ * 1]. Kept too: engines of one pipeline, and of many layouts, are cut in the same way. */
+enum tess_status tess__declared_cut(const struct tess_config *config,
+                                    const struct tess_declare *model, int32_t virtual_count,
+                                    int32_t *first_out);
+
 #endif

@@ -177,6 +177,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     engine->comm->access_context = engine->kernel;
     if (engine->kernel->queue != NULL)
         TESS_TRY(tess_comm_attach(engine->comm, engine->kernel->queue));
+    tess_comm_untimed(engine->comm, engine->hollow); /* whoever predicts counts by himself */
     TESS_TRY(open_groups(engine));
     TESS_TRY(tess__arena_open(engine->kernel, engine->memory, engine->comm, &engine->arena));
     open_clear(engine);

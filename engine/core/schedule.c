@@ -1,62 +1,11 @@
 /* Plans the order of a rank's work: how the model is cut, which micro-batches are under way. */
+#include "core/declared.h"
 #include "core/state.h"
 
 #include "tessera/check.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* Modelled work of an operation's products, by row of the model. */
-static double schedule_op_work(const struct tess_op_desc *desc, int64_t model_rows)
-{
-    const double rows =
-        (double)desc->rows * (desc->calls > 0 ? desc->calls : 1) / (double)model_rows;
-    /* What adds to another operation's gradient is a part of that one's work. */
-    if (desc->add_grad)
-        return 0;
-    if (desc->kind == TESS_OP_LINEAR)
-        return 6 * rows * (double)desc->in * (double)desc->out;
-    if (desc->kind == TESS_OP_ATTENTION)
-        return 7 * rows * (double)desc->length * (double)desc->length *
-               (double)(desc->in * desc->heads);
-    if (desc->kind == TESS_OP_CONV2D)
-        return 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
-               (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);
-    return 0;
-}
-
-/* cost [units], all zero: products, and a little for the rest. */
-static void schedule_costs(const struct tess_declare *model, struct tess_unit_cost *cost)
-{
-    for (int32_t u = 0; u < model->unit_count; u++)
-        cost[u].work = (double)model->unit[u].output_count;
-    for (int32_t o = 0; o < model->op_count; o++)
-        cost[model->op[o].unit].work += schedule_op_work(&model->op[o].desc, model->rows);
-    for (int32_t p = 0; p < model->param_count; p++)
-        cost[model->param[p].unit].param_bytes +=
-            16 * (uint64_t)tess_shape_count(&model->param[p].shape);
-    for (int32_t t = 0; t < model->tensor_count; t++)
-        if (model->tensor[t].life != TESS_LIFE_UNIT)
-            cost[model->tensor[t].unit].saved_bytes += (uint64_t)model->tensor[t].count *
-                                                       (uint64_t)model->rows *
-                                                       tess_dtype_bytes(model->tensor[t].dtype);
-}
-
-/* first_out [virtual_count + 1]: how the stage strategy cuts the model. */
-static enum tess_status schedule_cut(const struct tess_config *config,
-                                     const struct tess_declare *model, int32_t virtual_count,
-                                     int32_t *first_out)
-{
-    const int32_t units = model->unit_count;
-    struct tess_unit_cost *cost = calloc((size_t)units, sizeof(*cost));
-    if (cost == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", units);
-    schedule_costs(model, cost);
-    enum tess_status status = config->axis[TESS_AXIS_STAGE]->cut(
-        config->axis_options[TESS_AXIS_STAGE], cost, units, virtual_count, first_out);
-    free(cost);
-    return status;
-}
 
 /* The actions of this rank in one step. */
 static enum tess_status schedule_order(struct tess_engine *engine, int32_t stages)
@@ -151,7 +100,7 @@ enum tess_status tess__schedule_plan(struct tess_engine *engine)
     schedule->stage_of = tess__engine_room(engine, model->unit_count, sizeof(*schedule->stage_of));
     TESS_TRY(tess__engine_has_room(engine));
     if (stages > 1)
-        TESS_TRY(schedule_cut(config, model, virtual_count, first));
+        TESS_TRY(tess__declared_cut(config, model, virtual_count, first));
     else
         first[1] = model->unit_count;
     TESS_TRY(schedule_select(engine, first, stages));

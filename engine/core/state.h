@@ -147,8 +147,8 @@ struct tess_laps {
  * memory. */
 struct tess_unused {
     bool *pass;    /* [params] for the model's backward: tess_pass.used */
-    uint8_t *used; /* [ranks of the mesh, params] in any micro-batch of the step; in a conditional
-                      model the rows of other ranks are valid from finish to the next step */
+    uint8_t *used; /* [params] in any micro-batch of the step; in a conditional model [ranks of the
+                      mesh, params], where rows of other ranks are valid from finish to the next */
     uint8_t *skip; /* [params] used by no rank; conditional models only, else NULL */
     int64_t *updates; /* [params] updates done, likewise */
 };

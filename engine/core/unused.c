@@ -42,12 +42,19 @@ static uint8_t *unused_row(const struct tess_engine *engine, int32_t rank)
     return engine->unused.used + (size_t)rank * (size_t)engine->model.param_count;
 }
 
+/* This rank's: other ranks have one in conditional models alone. */
+static uint8_t *unused_own(const struct tess_engine *engine)
+{
+    return unused_row(engine, engine->declare.conditional ? engine->plan.mesh.rank : 0);
+}
+
 enum tess_status tess__unused_open(struct tess_engine *engine)
 {
     const int64_t params = engine->model.param_count;
     struct tess_unused *unused = &engine->unused;
     unused->pass = tess__engine_room(engine, params, sizeof(*unused->pass));
-    unused->used = tess__engine_room(engine, engine->plan.mesh.rank_count * params, 1);
+    unused->used = tess__engine_room(
+        engine, (engine->declare.conditional ? engine->plan.mesh.rank_count : 1) * params, 1);
     if (engine->declare.conditional) {
         unused->skip = tess__engine_room(engine, params, 1);
         unused->updates = tess__engine_room(engine, params, sizeof(*unused->updates));
@@ -59,7 +66,7 @@ enum tess_status tess__unused_open(struct tess_engine *engine)
 
 void tess__unused_begin(struct tess_engine *engine)
 {
-    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    uint8_t *used = unused_own(engine);
     memset(used, UNUSED_ELSEWHERE, (size_t)engine->model.param_count);
     for (int32_t p = 0; p < engine->plan.param_count; p++)
         used[engine->plan.param[p].index] = UNUSED_YES;
@@ -92,7 +99,7 @@ static enum tess_status unused_refuse(const struct tess_engine *engine, int32_t 
 
 enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
 {
-    uint8_t *used = unused_row(engine, engine->plan.mesh.rank);
+    uint8_t *used = unused_own(engine);
     for (int32_t p = engine->tables.unit_param_first[unit];
          p < engine->tables.unit_param_first[unit + 1]; p++) {
         const int32_t index = engine->plan.param[p].index;
@@ -171,9 +178,8 @@ enum tess_status tess__unused_finish(struct tess_engine *engine)
     int32_t count = 0;
     if (!engine->declare.conditional)
         return TESS_OK;
-    TESS_TRY(tess_comm_all_gather(engine->comm, unused_row(engine, engine->plan.mesh.rank),
-                                  engine->unused.used, (size_t)engine->model.param_count, TESS_U8,
-                                  NULL));
+    TESS_TRY(tess_comm_all_gather(engine->comm, unused_own(engine), engine->unused.used,
+                                  (size_t)engine->model.param_count, TESS_U8, NULL));
     for (int32_t p = 0; p < engine->model.param_count; p++) {
         engine->unused.skip[p] = unused_count(engine, p, UNUSED_NO) == 0;
         count += unused_count(engine, p, UNUSED_YES) > 0;

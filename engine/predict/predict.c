@@ -297,6 +297,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].event);
         free(predict->world.rank[s].calls.span);
         free(predict->world.rank[s].waits.span);
+        virtual_fences_free(predict->world.rank[s].fences);
         (void)pthread_cond_destroy(&predict->world.rank[s].moved);
     }
     free(predict->world.rank);

@@ -19,6 +19,8 @@
 #include <pthread.h>
 
 struct virtual_rank;
+struct virtual_line;
+struct virtual_fences;
 
 /* A lane of work that is done in order: a queue, of the kernels or of a group. */
 struct virtual_queue {
@@ -74,8 +76,10 @@ struct virtual_rank {
     int32_t event_count, event_max;
     int32_t doing; /* event that goes on; -1: none */
 
-    int32_t met_count; /* groups opened so far that stages meet in */
-    pthread_cond_t moved;
+    int32_t met_count;                  /* groups opened so far that stages meet in */
+    const struct virtual_line *awaited; /* it waits for a call of this line; NULL: it does not */
+    pthread_cond_t moved;               /* ... which is signalled then */
+    struct virtual_fences *fences;      /* whose memory is freed with the rank */
 };
 
 /* ---- virtual_comm.c -------------------------------------------------------------------------- */
@@ -130,6 +134,8 @@ void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record)
 /* An event of the time line, if there is one: of the unit that the rank is at. Returns its number,
  * -1 where it is not kept. */
 int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *event);
+
+void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
 
 /* Address space that must never be touched: who does dies. NULL: there is none. */
 void *virtual_map(size_t bytes);

@@ -93,16 +93,19 @@ static bool line_grow(struct virtual_line *line, uint64_t count)
     return true;
 }
 
-static void world_wake(struct virtual_world *world)
+void virtual_world_fail(struct virtual_world *world)
 {
+    world->failed = true;
     for (int32_t s = 0; s < world->stage_count; s++)
         pthread_cond_signal(&world->rank[s].moved);
 }
 
-void virtual_world_fail(struct virtual_world *world)
+/* Stages that wait for a call of this line go on. */
+static void world_wake(struct virtual_world *world, const struct virtual_line *line)
 {
-    world->failed = true;
-    world_wake(world);
+    for (int32_t s = 0; s < world->stage_count; s++)
+        if (world->rank[s].awaited == line)
+            pthread_cond_signal(&world->rank[s].moved);
 }
 
 static enum tess_status world_fail(struct virtual_world *world, enum tess_status status)
@@ -137,7 +140,7 @@ static enum tess_status line_arrive(struct virtual_world *world, struct virtual_
     call->end_s = (call->ready_s > line->end_s ? call->ready_s : line->end_s) + seconds;
     line->end_s = call->end_s;
     line->done = number + 1;
-    world_wake(world);
+    world_wake(world, line);
     return TESS_OK;
 }
 
@@ -146,13 +149,17 @@ static enum tess_status line_await(struct virtual_rank *rank, const struct virtu
 {
     struct virtual_world *world = rank->world;
     struct timespec until;
+    if (line->done > number)
+        return TESS_OK;
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += MEET_TIMEOUT_S;
+    rank->awaited = line;
     while (line->done <= number && !world->failed)
         if (pthread_cond_timedwait(&rank->moved, &world->lock, &until) != 0)
             return world_fail(world, tess_fail(TESS_ERR_TIMEOUT,
                                                "a predicted stage waits for another one that does "
                                                "not come"));
+    rank->awaited = NULL;
     return line->done > number ? TESS_OK : TESS_ERR_ABORTED;
 }
 

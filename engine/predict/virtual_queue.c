@@ -13,6 +13,14 @@ struct virtual_fence {
     double at_s;
 };
 
+/* Communicators have thousands. */
+#define FENCES_ROOM 512
+struct virtual_fences {
+    struct virtual_fences *next;
+    int32_t count;
+    struct virtual_fence fence[FENCES_ROOM];
+};
+
 void *virtual_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -119,18 +127,34 @@ static void queue_close(struct tess_queue *queue)
 
 static enum tess_status queue_fence_open(struct tess_kernel *kernel, struct tess_fence **fence_out)
 {
-    struct virtual_fence *fence = calloc(1, sizeof(*fence));
-    if (fence == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a fence");
+    struct virtual_rank *rank = virtual_rank_of(kernel);
+    struct virtual_fences *fences = rank->fences;
+    if (fences == NULL || fences->count == FENCES_ROOM) {
+        fences = calloc(1, sizeof(*fences));
+        if (fences == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a fence");
+        fences->next = rank->fences;
+        rank->fences = fences;
+    }
+    struct virtual_fence *fence = &fences->fence[fences->count++];
     fence->fence.ops = &virtual_queue_ops;
-    fence->rank = virtual_rank_of(kernel);
+    fence->rank = rank;
     *fence_out = &fence->fence;
     return TESS_OK;
 }
 
 static void queue_fence_close(struct tess_fence *fence)
 {
-    free(fence);
+    (void)fence; /* goes with the rank */
+}
+
+void virtual_fences_free(struct virtual_fences *fences)
+{
+    while (fences != NULL) {
+        struct virtual_fences *next = fences->next;
+        free(fences);
+        fences = next;
+    }
 }
 
 static enum tess_status queue_record(struct tess_queue *at, struct tess_fence *fence)
