@@ -154,7 +154,10 @@ static bool tied_find(const struct tess_engine *engine, int32_t s, struct tied_e
 {
     const struct tess_plan *plan = &engine->plan;
     const struct tess_declare *model = &engine->model;
-    const int32_t index = plan->param[plan->segment[s].param_first].index;
+    const struct tess_plan_param *param = &plan->param[plan->segment[s].param_first];
+    const int32_t index = param->index;
+    if (!param->alone)
+        return false;
     int32_t other = tess_declare_source(&model->param[index]);
     for (int32_t p = 0; p < model->param_count && other < 0; p++)
         if (tess_declare_source(&model->param[p]) == index)

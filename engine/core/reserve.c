@@ -9,7 +9,6 @@
 #include "core/save.h"
 #include "tessera/check.h"
 
-#include <stdio.h>
 #include <string.h>
 
 struct reserve_row {
@@ -111,7 +110,8 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
         const int64_t bytes =
             declare->unit[u].output_count * engine->sizes.rows * (int64_t)engine->sizes.dtype_bytes;
         const int64_t back = u == chunk->unit_end - 1 && outside ? 0 : bytes;
-        snprintf(owner, sizeof(owner), "%s output", declare->unit[u].name);
+        strcpy(owner, declare->unit[u].name);
+        strcat(owner, " output");
         for (int32_t i = 0; i < chunk->slot_count; i++)
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
                                          owner,

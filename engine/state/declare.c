@@ -300,37 +300,25 @@ static enum tess_status declare_check_alone(const struct tess_declare *declare, 
     return TESS_OK;
 }
 
-struct declare_named {
-    uint64_t hash;
-    const char *name;
-};
-
-static int declare_by_name(const void *a, const void *b)
-{
-    const struct declare_named *x = a, *y = b;
-    if (x->hash != y->hash)
-        return x->hash < y->hash ? -1 : 1;
-    return strcmp(x->name, y->name);
-}
-
-/* Large models have a thousand names with long common beginnings: their hashes are sorted. */
+/* Large models have a thousand names with long common beginnings: they are looked up by hash. */
 static enum tess_status declare_check_names(const struct tess_declare *declare)
 {
-    const size_t count = (size_t)declare->param_count;
-    struct declare_named *named = calloc(count + 1, sizeof(*named));
+    size_t room = 16;
+    while (room < 2 * (size_t)declare->param_count)
+        room *= 2;
+    int32_t *table = calloc(room, sizeof(*table)); /* [room] 1 + a parameter, where its hash says */
     enum tess_status status = TESS_OK;
-    if (named == NULL)
+    if (table == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
-    for (size_t p = 0; p < count; p++)
-        named[p] = (struct declare_named){
-            tess_hash_bytes(declare->param[p].name, strlen(declare->param[p].name)),
-            declare->param[p].name};
-    qsort(named, count, sizeof(*named), declare_by_name);
-    for (size_t p = 1; p < count && status == TESS_OK; p++)
-        if (declare_by_name(&named[p - 1], &named[p]) == 0)
-            status =
-                tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", named[p].name);
-    free(named);
+    for (int32_t p = 0; p < declare->param_count && status == TESS_OK; p++) {
+        const char *name = declare->param[p].name;
+        size_t at = tess_hash_bytes(name, strlen(name)) & (room - 1);
+        for (; table[at] != 0 && status == TESS_OK; at = (at + 1) & (room - 1))
+            if (strcmp(declare->param[table[at] - 1].name, name) == 0)
+                status = tess_fail(TESS_ERR_USAGE, "model: two parameters are named '%s'", name);
+        table[at] = p + 1;
+    }
+    free(table);
     return status;
 }
 

@@ -17,10 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One product's, loaded. */
+#define CONFIGS_WORDS 20
+
+struct configs_words {
+    char text[CONFIGS_WORDS][128];
+    int count;
+};
+
+/* One product's, loaded, with the words that it was given last; none after an error. */
 struct configs_product {
     char strategy[96];
     struct tess_config *loaded;
+    struct configs_words given;
 };
 
 struct tess__plan_configs {
@@ -50,21 +58,12 @@ const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink, char 
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-#define CONFIGS_WORDS 20
-
-struct configs_words {
-    char text[CONFIGS_WORDS][128];
-    char *word[CONFIGS_WORDS];
-    int count;
-};
-
 static void configs_word(struct configs_words *words, const char *format, ...) TESS_PRINTF(2, 3);
 
 static void configs_word(struct configs_words *words, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    words->word[words->count] = words->text[words->count];
     vsnprintf(words->text[words->count++], sizeof(words->text[0]), format, list);
     va_end(list);
 }
@@ -138,11 +137,14 @@ static enum tess_status configs_read(const struct tess__plan *plan,
                                      struct tess_config **config_out)
 {
     struct configs_words words;
+    char *word[CONFIGS_WORDS];
     struct tess__args args = plan->args;
     configs_list(plan, layout, &words);
     configs_skip(layout, &args);
+    for (int i = 0; i < words.count; i++)
+        word[i] = words.text[i];
     const struct tess__trial_choice choice = {
-        .word = words.word, .word_count = words.count, .load = load};
+        .word = word, .word_count = words.count, .load = load};
     return tess__trial_config(&args, &choice, config_out);
 }
 
@@ -159,15 +161,15 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
     return status;
 }
 
-/* The configuration that the layout's product has loaded. */
+/* The layout's product, which is loaded if it is a new one. */
 static enum tess_status configs_product(const struct tess__plan *plan,
                                         const struct tess__plan_layout *layout,
-                                        struct tess_config **loaded_out)
+                                        struct configs_product **product_out)
 {
     struct tess__plan_configs *configs = plan->configs;
     for (int64_t i = 0; i < configs->count; i++)
         if (strcmp(configs->product[i].strategy, layout->strategy) == 0) {
-            *loaded_out = configs->product[i].loaded;
+            *product_out = &configs->product[i];
             return TESS_OK;
         }
     struct configs_product *product =
@@ -178,8 +180,26 @@ static enum tess_status configs_product(const struct tess__plan *plan,
     product += configs->count;
     TESS_TRY(configs_read(plan, layout, true, &product->loaded));
     snprintf(product->strategy, sizeof(product->strategy), "%s", layout->strategy);
-    *loaded_out = product->loaded;
+    product->given.count = 0;
+    *product_out = product;
     configs->count++;
+    return TESS_OK;
+}
+
+/* Give the product the words that differ from the ones before: most stay, and reading takes long.
+ */
+static enum tess_status configs_give(struct configs_product *product, struct configs_words *words,
+                                     struct tess_config *config_out)
+{
+    char *word[CONFIGS_WORDS];
+    int count = 0;
+    const bool again = product->given.count == words->count;
+    for (int i = 0; i < words->count; i++)
+        if (!again || strcmp(words->text[i], product->given.text[i]) != 0)
+            word[count++] = words->text[i];
+    product->given.count = 0;
+    TESS_TRY(tess_config_with(product->loaded, count, word, config_out));
+    product->given = *words;
     return TESS_OK;
 }
 
@@ -187,11 +207,12 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out)
 {
-    struct tess_config *loaded, *config = &plan->configs->config;
+    struct tess_config *config = &plan->configs->config;
+    struct configs_product *product;
     struct configs_words words;
-    TESS_TRY(configs_product(plan, layout, &loaded));
+    TESS_TRY(configs_product(plan, layout, &product));
     configs_list(plan, layout, &words);
-    TESS_TRY(tess_config_with(loaded, words.count, words.word, config));
+    TESS_TRY(configs_give(product, &words, config));
     config->declared = plan->configs->declared;
     *config_out = config;
     return TESS_OK;
