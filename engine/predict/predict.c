@@ -25,9 +25,6 @@ struct predict_stage {
     enum tess_order order;
     int warm_steps;
     double begin_s; /* of the step that is taken */
-    pthread_t thread;
-    bool started;
-    enum tess_status status;
     struct tess_prediction_stage *out;
 };
 
@@ -109,12 +106,12 @@ static double stage_hidden_s(struct virtual_rank *rank)
     return fmax(0, hidden_s);
 }
 
-static void stage_take(struct predict_stage *stage, const struct tess_times *times)
+static void stage_take(struct predict_stage *stage)
 {
     struct virtual_rank *rank = stage->rank;
     struct tess_prediction_stage *out = stage->out;
     const double *doing_s = rank->spent.doing_s;
-    out->step_s = times->total_s;
+    out->step_s = rank->host_s - stage->begin_s;
     out->data_s = doing_s[TESS_DOING_LOADING];
     out->forward_s =
         doing_s[TESS_DOING_INPUT] + doing_s[TESS_DOING_FORWARD] + doing_s[TESS_DOING_LOSS];
@@ -128,44 +125,54 @@ static void stage_take(struct predict_stage *stage, const struct tess_times *tim
     out->bubble_s = rank->bubble_s;
 }
 
-static enum tess_status stage_steps(struct predict_stage *stage)
+/* The step that is taken begins, or has ended. */
+static enum tess_status predict_mark(struct virtual_rank *rank, const struct virtual_act *act,
+                                     bool *waits_out)
 {
-    struct tess_step_result result;
-    uint64_t sent[TESS_PREDICT_GROUPS];
-    for (int i = 0; i < stage->warm_steps; i++)
-        TESS_TRY(tess_engine_step(stage->engine, false, &result));
-    stage_forget(stage->rank);
-    stage_sent(stage->engine, sent);
-    stage->begin_s = stage->rank->host_s;
-    stage->rank->tracing = stage->rank->event != NULL;
-    TESS_TRY(tess_engine_step(stage->engine, false, &result));
-    stage->rank->tracing = false;
-    stage_sent(stage->engine, stage->out->sent_bytes);
-    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
-        stage->out->sent_bytes[group] -= sent[group];
-    stage_take(stage, &result.times);
+    struct predict_stage *stage = act->of;
+    (void)waits_out;
+    if (act->at == 0) {
+        stage_forget(rank);
+        stage->begin_s = rank->host_s;
+        rank->tracing = rank->event != NULL;
+    } else {
+        rank->tracing = false;
+        stage_take(stage);
+    }
     return TESS_OK;
 }
 
-static enum tess_status stage_run(struct predict_stage *stage)
+static enum tess_status stage_mark(struct predict_stage *stage, uint32_t at)
+{
+    const struct virtual_act act = {.what = VIRTUAL_MARK, .of = stage, .at = at};
+    return virtual_later(stage->rank, act) ? TESS_OK : predict_mark(stage->rank, &act, NULL);
+}
+
+static enum tess_status stage_warm(struct predict_stage *stage)
 {
     struct virtual_rank *rank = stage->rank;
+    struct tess_step_result result;
     TESS_TRY(
         virtual_comm_open(rank, tess_engine_plan_of(stage->engine), stage->order, &stage->comm));
     TESS_TRY(tess_engine_open_hollow(stage->engine, stage->comm));
     rank->board = tess_engine_board(stage->engine);
-    return stage_steps(stage);
+    for (int i = 0; i < stage->warm_steps; i++)
+        TESS_TRY(tess_engine_step(stage->engine, false, &result));
+    return TESS_OK;
 }
 
-/* A thread of its own. */
-static void *stage_thread(void *context)
+static enum tess_status stage_step(struct predict_stage *stage)
 {
-    struct predict_stage *stage = context;
-    tess_clock_own(&stage->rank->host_s);
-    stage->status = stage_run(stage);
-    if (stage->status != TESS_OK && stage->comm != NULL)
-        tess_comm_abort(stage->comm, "");
-    return NULL;
+    struct tess_step_result result;
+    uint64_t sent[TESS_PREDICT_GROUPS];
+    stage_sent(stage->engine, sent);
+    TESS_TRY(stage_mark(stage, 0));
+    TESS_TRY(tess_engine_step(stage->engine, false, &result));
+    TESS_TRY(stage_mark(stage, 1));
+    stage_sent(stage->engine, stage->out->sent_bytes);
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+        stage->out->sent_bytes[group] -= sent[group];
+    return TESS_OK;
 }
 
 /* ---- all stages ------------------------------------------------------------------------------ */
@@ -178,6 +185,13 @@ static enum tess_status predict_refuse(const struct tess_config *config)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "predictions do not have --debug: leave it out");
     return TESS_OK;
 }
+
+static virtual_do *const predict_does[VIRTUAL_WHATS] = {
+    [VIRTUAL_WORK] = virtual_do_work,     [VIRTUAL_DRAIN] = virtual_do_drain,
+    [VIRTUAL_RECORD] = virtual_do_record, [VIRTUAL_FOLLOW] = virtual_do_follow,
+    [VIRTUAL_REACH] = virtual_do_reach,   [VIRTUAL_CALL] = virtual_do_call,
+    [VIRTUAL_WAIT] = virtual_do_wait,     [VIRTUAL_MARK] = predict_mark,
+};
 
 static enum tess_status predict_new(const struct tess_config *config,
                                     const struct tess_profile *profile,
@@ -197,20 +211,14 @@ static enum tess_status predict_new(const struct tess_config *config,
                                             .network = network,
                                             .mesh = config->mesh,
                                             .stage_count = stages,
-                                            .lock = PTHREAD_MUTEX_INITIALIZER};
+                                            .does = predict_does};
     predict->world.rank = calloc((size_t)stages, sizeof(*predict->world.rank));
     predict->stage = calloc((size_t)stages, sizeof(*predict->stage));
     if (predict->world.rank == NULL || predict->stage == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d stages", stages);
-    pthread_condattr_t clock;
-    (void)pthread_condattr_init(&clock);
-    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    for (int32_t s = 0; s < stages; s++) {
+    for (int32_t s = 0; s < stages; s++)
         predict->world.rank[s] =
             (struct virtual_rank){.world = &predict->world, .stage = s, .doing = -1};
-        (void)pthread_cond_init(&predict->world.rank[s].moved, &clock);
-    }
-    (void)pthread_condattr_destroy(&clock);
     return TESS_OK;
 }
 
@@ -258,29 +266,23 @@ static enum tess_status predict_map(struct predict *predict)
     return TESS_OK;
 }
 
+/* All stages, one after the other, and then what they do to each other's clocks. */
+static enum tess_status predict_part(struct predict *predict,
+                                     enum tess_status (*part)(struct predict_stage *))
+{
+    enum tess_status status = TESS_OK;
+    for (int32_t s = 0; s < predict->world.stage_count && status == TESS_OK; s++) {
+        tess_clock_own(&predict->world.rank[s].host_s);
+        status = part(&predict->stage[s]);
+        tess_clock_own(NULL);
+    }
+    return status == TESS_OK ? virtual_do_all(&predict->world) : status;
+}
+
 static enum tess_status predict_run(struct predict *predict)
 {
-    const int32_t stages = predict->world.stage_count;
-    enum tess_status status = TESS_OK;
-    for (int32_t s = 0; s < stages && status == TESS_OK; s++) {
-        struct predict_stage *stage = &predict->stage[s];
-        stage->started = pthread_create(&stage->thread, NULL, stage_thread, stage) == 0;
-        if (!stage->started)
-            status = tess_fail(TESS_ERR_MEMORY, "cannot start a thread for stage %d", s);
-    }
-    if (status != TESS_OK) {
-        pthread_mutex_lock(&predict->world.lock);
-        virtual_world_fail(&predict->world);
-        pthread_mutex_unlock(&predict->world.lock);
-    }
-    for (int32_t s = 0; s < stages; s++)
-        if (predict->stage[s].started)
-            (void)pthread_join(predict->stage[s].thread, NULL);
-    /* One stage's error stops the others. */
-    for (int32_t s = 0; s < stages; s++)
-        if (status == TESS_OK || status == TESS_ERR_ABORTED)
-            status = predict->stage[s].status != TESS_OK ? predict->stage[s].status : status;
-    return status;
+    TESS_TRY(predict_part(predict, stage_warm));
+    return predict_part(predict, stage_step);
 }
 
 static void predict_close(struct predict *predict)
@@ -298,7 +300,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].calls.span);
         free(predict->world.rank[s].waits.span);
         virtual_fences_free(predict->world.rank[s].fences);
-        (void)pthread_cond_destroy(&predict->world.rank[s].moved);
+        free(predict->world.rank[s].act);
     }
     free(predict->world.rank);
     free(predict->stage);

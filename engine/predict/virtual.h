@@ -16,10 +16,7 @@
 #include "predict/network.h"
 #include "predict/predict.h"
 
-#include <pthread.h>
-
 struct virtual_rank;
-struct virtual_line;
 struct virtual_fences;
 
 /* A lane of work that is done in order: a queue, of the kernels or of a group. */
@@ -76,11 +73,55 @@ struct virtual_rank {
     int32_t event_count, event_max;
     int32_t doing; /* event that goes on; -1: none */
 
-    int32_t met_count;                  /* groups opened so far that stages meet in */
-    const struct virtual_line *awaited; /* it waits for a call of this line; NULL: it does not */
-    pthread_cond_t moved;               /* ... which is signalled then */
-    struct virtual_fences *fences;      /* whose memory is freed with the rank */
+    int32_t met_count;             /* groups opened so far that stages meet in */
+    struct virtual_fences *fences; /* whose memory is freed with the rank */
+
+    enum tess_doing at_doing; /* of what happens now; STARTING before there is a board */
+    int32_t at_unit;          /* -1: none */
+    struct virtual_act *act;  /* [act_room] what is to be done */
+    size_t act_count, act_done, act_room;
+    bool no_room; /* for one of them */
 };
+
+/* ---- virtual_later.c -------------------------------------------------------------------------
+ * Stages of a pipeline wait for each other's messages. So that this takes no threads, what a stage
+ * does to its clocks is kept in a list, step by step and stage by stage, and the lists are then
+ * done together: each until it waits for another one. A rank alone does all at once.
+ */
+
+enum virtual_what {
+    VIRTUAL_WORK,   /* seconds; at: the sort */
+    VIRTUAL_DRAIN,  /* the host waits for the kernels */
+    VIRTUAL_RECORD, /* of: the fence, in queue */
+    VIRTUAL_FOLLOW, /* likewise */
+    VIRTUAL_REACH,  /* the host waits for fence `of` */
+    VIRTUAL_CALL,   /* of: the communicator; at: the ticket */
+    VIRTUAL_WAIT,   /* likewise */
+    VIRTUAL_MARK,   /* of: the stage; at: 0 before the step that is taken, 1 after it */
+    VIRTUAL_WHATS
+};
+
+struct virtual_act {
+    union {
+        double seconds;
+        struct virtual_queue *queue;
+    };
+    void *of;
+    uint32_t at;
+    uint32_t what : 4, doing : 8;
+    int32_t unit : 20;
+};
+
+/* *waits_out: nothing was done, as another stage comes first. */
+typedef enum tess_status virtual_do(struct virtual_rank *rank, const struct virtual_act *act,
+                                    bool *waits_out);
+
+/* Keep it for later? False: the caller does it now. */
+bool virtual_later(struct virtual_rank *rank, struct virtual_act act);
+
+struct virtual_world;
+/* Do what all stages have kept. */
+enum tess_status virtual_do_all(struct virtual_world *world);
 
 /* ---- virtual_comm.c -------------------------------------------------------------------------- */
 
@@ -88,7 +129,7 @@ struct virtual_meeting;
 
 #define VIRTUAL_MEETINGS_MAX 8
 
-/* What the ranks share. The lock is for all that more than one of them writes. */
+/* What the ranks share. */
 struct virtual_world {
     const struct tess_profile *profile;
     const struct tess_network *network;
@@ -97,8 +138,7 @@ struct virtual_world {
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
     size_t space_bytes;
-    pthread_mutex_t lock;
-    bool failed;
+    virtual_do *const *does; /* [VIRTUAL_WHATS]; NULL where there is one stage */
     struct virtual_meeting *meeting[VIRTUAL_MEETINGS_MAX];
 };
 
@@ -106,8 +146,7 @@ struct virtual_world {
 enum tess_status virtual_comm_open(struct virtual_rank *rank, const struct tess_plan *plan,
                                    enum tess_order order, struct tess_comm **comm_out);
 void virtual_world_fini(struct virtual_world *world);
-/* Stages that wait for others give up. The lock is held. */
-void virtual_world_fail(struct virtual_world *world);
+virtual_do virtual_do_call, virtual_do_wait;
 
 /* ---- virtual_kernel.c ------------------------------------------------------------------------ */
 
@@ -126,6 +165,11 @@ static inline struct virtual_rank *virtual_rank_of(const struct tess_kernel *ker
 
 extern const struct tess_queue_ops virtual_queue_ops;
 
+virtual_do virtual_do_work, virtual_do_drain, virtual_do_record, virtual_do_follow,
+    virtual_do_reach;
+
+/* The host waits until the kernels have done all that they were given. */
+void virtual_drain(struct virtual_rank *rank);
 /* The kernels work for so long, as soon as they can. */
 void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds);
 /* They do what was recorded once more, with one launch. */

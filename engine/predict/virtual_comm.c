@@ -5,7 +5,7 @@
  * Groups along the data and the tensor axis consist of ranks that do the same at the same time, of
  * which one is here: a call begins when it calls. Where stages differ (along the stage axis, or all
  * ranks of a pipeline) their calls meet: a collective begins when the last stage has called, a
- * message when both its ends have. Which thread comes first does not matter, as times go with the
+ * message when both its ends have. Which stage comes first does not matter, as times go with the
  * calls:
  *
  *     stage 0     ....send at 3 ms ............ sent at 5
@@ -18,11 +18,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/* Stages that wait for each other in a circle would wait for ever. Threads of other programs may
- * keep them from running for long. */
-#define MEET_TIMEOUT_S 120
 
 /* One call of a group, or one message between two of its members. */
 struct virtual_call {
@@ -53,7 +48,8 @@ struct virtual_meeting {
 struct virtual_ticket {
     struct virtual_line *line; /* NULL: of ranks that are alike, and end_s is known */
     uint64_t number;
-    double end_s, begin_s; /* begin_s: when links begin to work for it, where that is known */
+    double seconds;        /* that links work for it */
+    double end_s, begin_s; /* begin_s: when they begin to, where that is known */
     bool device, completed;
     enum tess_collective collective;
     enum tess_dtype dtype;
@@ -77,7 +73,7 @@ struct virtual_comm {
     size_t memory_bytes[4];
 };
 
-/* ---- meetings; the world's lock is held ------------------------------------------------------ */
+/* ---- meetings -------------------------------------------------------------------------------- */
 
 static bool line_grow(struct virtual_line *line, uint64_t count)
 {
@@ -93,43 +89,18 @@ static bool line_grow(struct virtual_line *line, uint64_t count)
     return true;
 }
 
-void virtual_world_fail(struct virtual_world *world)
-{
-    world->failed = true;
-    for (int32_t s = 0; s < world->stage_count; s++)
-        pthread_cond_signal(&world->rank[s].moved);
-}
-
-/* Stages that wait for a call of this line go on. */
-static void world_wake(struct virtual_world *world, const struct virtual_line *line)
-{
-    for (int32_t s = 0; s < world->stage_count; s++)
-        if (world->rank[s].awaited == line)
-            pthread_cond_signal(&world->rank[s].moved);
-}
-
-static enum tess_status world_fail(struct virtual_world *world, enum tess_status status)
-{
-    virtual_world_fail(world);
-    return status;
-}
-
 /* One of `members` arrives at call `number` of a line, ready at ready_s; the call takes seconds. */
-static enum tess_status line_arrive(struct virtual_world *world, struct virtual_line *line,
-                                    uint64_t number, int32_t members,
+static enum tess_status line_arrive(struct virtual_line *line, uint64_t number, int32_t members,
                                     const struct virtual_call *mine, double seconds)
 {
     if (!line_grow(line, number))
-        return world_fail(world, tess_fail(TESS_ERR_MEMORY, "no memory for a step's calls"));
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a step's calls");
     struct virtual_call *call = &line->call[number];
     if (call->arrived > 0 && (call->collective != mine->collective || call->bytes != mine->bytes))
-        return world_fail(
-            world,
-            tess_fail(TESS_ERR_COMM,
-                      "predicted stages make different calls: %s of %llu bytes, and %s of "
-                      "%llu",
-                      tess_collective_name(call->collective), (unsigned long long)call->bytes,
-                      tess_collective_name(mine->collective), (unsigned long long)mine->bytes));
+        TESS_FAIL(TESS_ERR_COMM,
+                  "predicted stages make different calls: %s of %llu bytes, and %s of %llu",
+                  tess_collective_name(call->collective), (unsigned long long)call->bytes,
+                  tess_collective_name(mine->collective), (unsigned long long)mine->bytes);
     call->collective = mine->collective;
     call->bytes = mine->bytes;
     call->ready_s =
@@ -140,27 +111,7 @@ static enum tess_status line_arrive(struct virtual_world *world, struct virtual_
     call->end_s = (call->ready_s > line->end_s ? call->ready_s : line->end_s) + seconds;
     line->end_s = call->end_s;
     line->done = number + 1;
-    world_wake(world, line);
     return TESS_OK;
-}
-
-static enum tess_status line_await(struct virtual_rank *rank, const struct virtual_line *line,
-                                   uint64_t number)
-{
-    struct virtual_world *world = rank->world;
-    struct timespec until;
-    if (line->done > number)
-        return TESS_OK;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += MEET_TIMEOUT_S;
-    rank->awaited = line;
-    while (line->done <= number && !world->failed)
-        if (pthread_cond_timedwait(&rank->moved, &world->lock, &until) != 0)
-            return world_fail(world, tess_fail(TESS_ERR_TIMEOUT,
-                                               "a predicted stage waits for another one that does "
-                                               "not come"));
-    rank->awaited = NULL;
-    return line->done > number ? TESS_OK : TESS_ERR_ABORTED;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -194,31 +145,48 @@ static double call_ready_s(struct virtual_rank *rank, bool device)
     return rank->kernels.end_s > rank->host_s ? rank->kernels.end_s : rank->host_s;
 }
 
-static enum tess_status comm_meet(struct virtual_comm *virtual, const struct tess_comm_call *call,
-                                  double ready_s, double seconds, struct virtual_ticket *ticket)
+static bool ticket_is_message(const struct virtual_ticket *ticket)
 {
-    struct virtual_world *world = virtual->rank->world;
+    return ticket->collective == TESS_COLLECTIVE_SEND || ticket->collective == TESS_COLLECTIVE_RECV;
+}
+
+enum tess_status virtual_do_call(struct virtual_rank *rank, const struct virtual_act *act,
+                                 bool *waits_out)
+{
+    struct virtual_comm *virtual = act->of;
+    struct virtual_ticket *ticket = &virtual->ticket[act->at];
+    const bool message = ticket_is_message(ticket);
+    const double ready_s = call_ready_s(rank, ticket->device);
+    (void)waits_out;
+    if (ticket->line != NULL) {
+        const struct virtual_call mine = {.ready_s = ready_s,
+                                          .collective =
+                                              message ? TESS_COLLECTIVE_SEND : ticket->collective,
+                                          .bytes = ticket->bytes};
+        return line_arrive(ticket->line, ticket->number, message ? 2 : rank->world->stage_count,
+                           &mine, ticket->seconds);
+    }
+    ticket->begin_s = ready_s > virtual->lane.end_s ? ready_s : virtual->lane.end_s;
+    ticket->end_s = ticket->begin_s + ticket->seconds;
+    virtual->lane.end_s = ticket->end_s;
+    return TESS_OK;
+}
+
+/* Which of its line's calls the ticket is for. */
+static void ticket_meet(const struct virtual_comm *virtual, const struct tess_comm_call *call,
+                        struct virtual_ticket *ticket)
+{
     struct virtual_meeting *meeting = virtual->meeting;
-    const bool message = tess__call_is_message(call),
-               sends = call->collective == TESS_COLLECTIVE_SEND;
-    const int32_t stages = world->stage_count, me = virtual->rank->stage;
-    const struct virtual_call mine = {.ready_s = ready_s,
-                                      .collective =
-                                          message ? TESS_COLLECTIVE_SEND : call->collective,
-                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
-    pthread_mutex_lock(&world->lock);
-    if (message) {
-        const int32_t pair = sends ? me * stages + call->peer : call->peer * stages + me;
-        ticket->line = &meeting->message[pair];
-        ticket->number = sends ? meeting->sent[pair]++ : meeting->received[pair]++;
-    } else {
+    const int32_t stages = virtual->rank->world->stage_count, me = virtual->rank->stage;
+    const bool sends = call->collective == TESS_COLLECTIVE_SEND;
+    if (!tess__call_is_message(call)) {
         ticket->line = &meeting->all;
         ticket->number = meeting->called[me]++;
+        return;
     }
-    enum tess_status status =
-        line_arrive(world, ticket->line, ticket->number, message ? 2 : stages, &mine, seconds);
-    pthread_mutex_unlock(&world->lock);
-    return status;
+    const int32_t pair = sends ? me * stages + call->peer : call->peer * stages + me;
+    ticket->line = &meeting->message[pair];
+    ticket->number = sends ? meeting->sent[pair]++ : meeting->received[pair]++;
 }
 
 static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm_call *call,
@@ -234,23 +202,22 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
         virtual->ticket_room = room;
     }
     struct virtual_ticket *ticket = &virtual->ticket[virtual->ticket_count];
-    const double seconds = tess_network_s(&virtual->network, virtual->group, call->collective,
-                                          call->order, comm->rank_count, call_bytes(comm, call));
+    *ticket = (struct virtual_ticket){
+        .seconds = tess_network_s(&virtual->network, virtual->group, call->collective, call->order,
+                                  comm->rank_count, call_bytes(comm, call)),
+        .device = call->device,
+        .collective = call->collective,
+        .dtype = call->dtype,
+        .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    if (virtual->meeting != NULL)
+        ticket_meet(virtual, call, ticket);
+    const struct virtual_act act = {
+        .what = VIRTUAL_CALL, .of = virtual, .at = (uint32_t) virtual->ticket_count};
     *ticket_out = virtual->ticket_count++;
     tess_comm_called(comm, call, *ticket_out);
-    const double ready_s = call_ready_s(virtual->rank, call->device);
-    *ticket = (struct virtual_ticket){.device = call->device,
-                                      .collective = call->collective,
-                                      .dtype = call->dtype,
-                                      .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (call->count > 0)
         call_count(comm, call);
-    if (virtual->meeting != NULL)
-        return comm_meet(virtual, call, ready_s, seconds, ticket);
-    ticket->begin_s = ready_s > virtual->lane.end_s ? ready_s : virtual->lane.end_s;
-    ticket->end_s = ticket->begin_s + seconds;
-    virtual->lane.end_s = ticket->end_s;
-    return TESS_OK;
+    return virtual_later(virtual->rank, act) ? TESS_OK : virtual_do_call(virtual->rank, &act, NULL);
 }
 
 static enum tess_status spans_add(struct virtual_spans *spans, double begin_s, double end_s)
@@ -272,8 +239,7 @@ static enum tess_status wait_count(struct virtual_comm *virtual,
                                    const struct virtual_ticket *ticket, double from_s, double to_s)
 {
     struct virtual_rank *rank = virtual->rank;
-    const int32_t unit =
-        rank->board != NULL ? atomic_load_explicit(&rank->board->unit, memory_order_relaxed) : -1;
+    const int32_t unit = rank->at_unit;
     const int32_t units = rank->unit_count + 1;
     const int32_t at = unit >= 0 && unit < rank->unit_count ? unit : rank->unit_count;
     const double begin_s = ticket->begin_s < to_s ? ticket->begin_s : to_s;
@@ -320,37 +286,34 @@ static enum tess_status wait_until(struct virtual_comm *virtual,
     return TESS_OK;
 }
 
+enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual_act *act,
+                                 bool *waits_out)
+{
+    struct virtual_comm *virtual = act->of;
+    struct virtual_ticket *ticket = &virtual->ticket[act->at];
+    if (ticket->line != NULL) {
+        const struct virtual_call *call = &ticket->line->call[ticket->number];
+        *waits_out = ticket->line->done <= ticket->number;
+        if (*waits_out)
+            return TESS_OK;
+        ticket->end_s = call->end_s;
+        ticket->begin_s = call->ready_s;
+    }
+    wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
+    TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
+    return wait_until(virtual, ticket);
+}
+
 static enum tess_status comm_wait(struct tess_comm *comm, uint64_t number)
 {
     struct virtual_comm *virtual = (struct virtual_comm *)comm;
-    struct virtual_rank *rank = virtual->rank;
-    struct virtual_ticket *ticket = &virtual->ticket[number];
-    if (ticket->completed)
+    const struct virtual_act act = {.what = VIRTUAL_WAIT, .of = virtual, .at = (uint32_t)number};
+    if (virtual->ticket[number].completed)
         return TESS_OK;
-    if (ticket->line != NULL) {
-        pthread_mutex_lock(&rank->world->lock);
-        const enum tess_status status = line_await(rank, ticket->line, ticket->number);
-        if (status == TESS_OK) {
-            const struct virtual_call *call = &ticket->line->call[ticket->number];
-            ticket->end_s = call->end_s;
-            ticket->begin_s = call->ready_s;
-        }
-        pthread_mutex_unlock(&rank->world->lock);
-        TESS_TRY(status);
-    }
-    ticket->completed = true;
-    wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
-    if (ticket->device) {
-        struct virtual_queue done = {.queue.ops = &virtual_queue_ops, .end_s = ticket->end_s};
-        tess_comm_given(comm, number, &done.queue);
-    }
-    TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
-    TESS_TRY(wait_until(virtual, ticket));
-    /* It was complete at its end, which may be long ago. */
-    const double now_s = rank->host_s;
-    rank->host_s = ticket->device || ticket->end_s > now_s ? now_s : ticket->end_s;
+    virtual->ticket[number].completed = true;
+    if (!virtual_later(virtual->rank, act))
+        TESS_TRY(virtual_do_wait(virtual->rank, &act, NULL));
     tess_comm_completed(comm, number);
-    rank->host_s = now_s;
     return TESS_OK;
 }
 
@@ -392,7 +355,6 @@ static struct virtual_meeting *meeting_of(struct virtual_rank *rank)
     struct virtual_world *world = rank->world;
     const size_t stages = (size_t)world->stage_count;
     struct virtual_meeting *meeting = NULL;
-    pthread_mutex_lock(&world->lock);
     if (rank->met_count < VIRTUAL_MEETINGS_MAX) {
         struct virtual_meeting **place = &world->meeting[rank->met_count++];
         if (*place == NULL)
@@ -405,7 +367,6 @@ static struct virtual_meeting *meeting_of(struct virtual_rank *rank)
         meeting->sent = meeting->called + stages;
         meeting->received = meeting->sent + stages * stages;
     }
-    pthread_mutex_unlock(&world->lock);
     const bool whole = meeting != NULL && meeting->message != NULL && meeting->called != NULL;
     return whole ? meeting : NULL;
 }
@@ -501,13 +462,10 @@ static enum tess_status comm_split(struct tess_comm *comm, int32_t color, int32_
     return TESS_OK;
 }
 
+/* No stage waits for another one's code. */
 static void comm_abort(struct tess_comm *comm, const char *reason)
 {
-    struct virtual_world *world = ((struct virtual_comm *)comm)->rank->world;
-    (void)reason; /* was logged by the stage that failed */
-    pthread_mutex_lock(&world->lock);
-    virtual_world_fail(world);
-    pthread_mutex_unlock(&world->lock);
+    (void)comm, (void)reason;
 }
 
 static void comm_close(struct tess_comm *comm)

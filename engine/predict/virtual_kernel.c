@@ -456,8 +456,7 @@ static int64_t virtual_find_nonfinite(struct tess_kernel *kernel, enum tess_dtyp
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     kernel_arrays(kernel, dtype, count, 1);
-    if (rank->queued && rank->kernels.end_s > rank->host_s)
-        rank->host_s = rank->kernels.end_s;
+    virtual_drain(rank);
     return -1;
 }
 
@@ -577,8 +576,7 @@ static enum tess_status kernel_read(struct tess_kernel *kernel, size_t bytes, co
     struct virtual_rank *rank = virtual_rank_of(kernel);
     memset(host, 0, bytes);
     kernel_pass(kernel, 2 * (double)bytes);
-    if (rank->queued && rank->kernels.end_s > rank->host_s)
-        rank->host_s = rank->kernels.end_s;
+    virtual_drain(rank);
     return TESS_OK;
 }
 

@@ -39,7 +39,7 @@ int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *
         return -1;
     struct tess_trace_event *kept = &rank->event[rank->event_count];
     *kept = *event;
-    kept->unit = atomic_load_explicit(&rank->board->unit, memory_order_relaxed);
+    kept->unit = rank->at_unit;
     return rank->event_count++;
 }
 
@@ -49,23 +49,16 @@ static void work_trace(struct virtual_rank *rank, double begin_s, double end_s)
     if (!rank->tracing)
         return;
     struct tess_trace_event *last = rank->doing >= 0 ? &rank->event[rank->doing] : NULL;
-    const int32_t doing = atomic_load_explicit(&rank->board->doing, memory_order_relaxed);
-    const int32_t unit = atomic_load_explicit(&rank->board->unit, memory_order_relaxed);
-    if (last != NULL && last->end_s == begin_s && last->what == doing && last->unit == unit)
+    if (last != NULL && last->end_s == begin_s && last->what == rank->at_doing &&
+        last->unit == rank->at_unit)
         last->end_s = end_s;
     else
-        rank->doing = virtual_event(rank, &(struct tess_trace_event){.begin_s = begin_s,
-                                                                     .end_s = end_s,
-                                                                     .kind = TESS_TRACE_DOING,
-                                                                     .what = (uint8_t)doing,
-                                                                     .training = true});
-}
-
-static enum tess_doing work_doing(const struct virtual_rank *rank)
-{
-    if (rank->board == NULL)
-        return TESS_DOING_STARTING;
-    return (enum tess_doing)atomic_load_explicit(&rank->board->doing, memory_order_relaxed);
+        rank->doing =
+            virtual_event(rank, &(struct tess_trace_event){.begin_s = begin_s,
+                                                           .end_s = end_s,
+                                                           .kind = TESS_TRACE_DOING,
+                                                           .what = (uint8_t)rank->at_doing,
+                                                           .training = true});
 }
 
 /* The clock that operations advance, once the host has launched what comes next. */
@@ -78,23 +71,50 @@ static double *work_launch(struct virtual_rank *rank)
     const double late_s = rank->host_s - kernels->end_s;
     if (late_s > 0) {
         rank->late_s += late_s;
-        rank->spent.doing_s[work_doing(rank)] += late_s;
+        rank->spent.doing_s[rank->at_doing] += late_s;
         kernels->end_s = rank->host_s;
     }
     return &kernels->end_s;
 }
 
-void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
+enum tess_status virtual_do_work(struct virtual_rank *rank, const struct virtual_act *act,
+                                 bool *waits_out)
 {
+    (void)waits_out;
     if (!rank->recording) {
         double *clock_s = work_launch(rank);
-        work_trace(rank, *clock_s, *clock_s + seconds);
-        *clock_s += seconds;
+        work_trace(rank, *clock_s, *clock_s + act->seconds);
+        *clock_s += act->seconds;
     }
-    rank->spent.sort_s[sort] += seconds;
-    rank->spent.doing_s[work_doing(rank)] += seconds;
+    rank->spent.sort_s[act->at] += act->seconds;
+    rank->spent.doing_s[rank->at_doing] += act->seconds;
+    return TESS_OK;
 }
 
+void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
+{
+    const struct virtual_act act = {.what = VIRTUAL_WORK, .at = (uint32_t)sort, .seconds = seconds};
+    if (!virtual_later(rank, act))
+        (void)virtual_do_work(rank, &act, NULL);
+}
+
+enum tess_status virtual_do_drain(struct virtual_rank *rank, const struct virtual_act *act,
+                                  bool *waits_out)
+{
+    (void)act, (void)waits_out;
+    if (rank->queued && rank->kernels.end_s > rank->host_s)
+        rank->host_s = rank->kernels.end_s;
+    return TESS_OK;
+}
+
+void virtual_drain(struct virtual_rank *rank)
+{
+    const struct virtual_act act = {.what = VIRTUAL_DRAIN};
+    if (!virtual_later(rank, act))
+        (void)virtual_do_drain(rank, &act, NULL);
+}
+
+/* Of a rank alone, so never later. */
 void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record)
 {
     double *clock_s = work_launch(rank), seconds = 0;
@@ -157,19 +177,41 @@ void virtual_fences_free(struct virtual_fences *fences)
     }
 }
 
+enum tess_status virtual_do_record(struct virtual_rank *rank, const struct virtual_act *act,
+                                   bool *waits_out)
+{
+    const struct virtual_queue *queue = act->queue;
+    const bool late = queue->follows_host && rank->host_s > queue->end_s;
+    (void)waits_out;
+    ((struct virtual_fence *)act->of)->at_s = late ? rank->host_s : queue->end_s;
+    return TESS_OK;
+}
+
 static enum tess_status queue_record(struct tess_queue *at, struct tess_fence *fence)
 {
-    const struct virtual_queue *queue = (const struct virtual_queue *)at;
-    const bool late = queue->follows_host && queue->rank->host_s > queue->end_s;
-    ((struct virtual_fence *)fence)->at_s = late ? queue->rank->host_s : queue->end_s;
+    struct virtual_queue *queue = (struct virtual_queue *)at;
+    const struct virtual_act act = {.what = VIRTUAL_RECORD, .queue = queue, .of = fence};
+    if (!virtual_later(queue->rank, act))
+        (void)virtual_do_record(queue->rank, &act, NULL);
+    return TESS_OK;
+}
+
+enum tess_status virtual_do_follow(struct virtual_rank *rank, const struct virtual_act *act,
+                                   bool *waits_out)
+{
+    const double at_s = ((const struct virtual_fence *)act->of)->at_s;
+    (void)rank, (void)waits_out;
+    act->queue->end_s = at_s > act->queue->end_s ? at_s : act->queue->end_s;
     return TESS_OK;
 }
 
 static enum tess_status queue_follow(struct tess_queue *following, const struct tess_fence *fence)
 {
     struct virtual_queue *queue = (struct virtual_queue *)following;
-    const double at_s = ((const struct virtual_fence *)fence)->at_s;
-    queue->end_s = at_s > queue->end_s ? at_s : queue->end_s;
+    const struct virtual_act act = {
+        .what = VIRTUAL_FOLLOW, .queue = queue, .of = (void *)(uintptr_t)fence};
+    if (!virtual_later(queue->rank, act))
+        (void)virtual_do_follow(queue->rank, &act, NULL);
     return TESS_OK;
 }
 
@@ -181,11 +223,22 @@ static enum tess_status queue_reached(const struct tess_fence *fence, bool *reac
     return TESS_OK;
 }
 
+enum tess_status virtual_do_reach(struct virtual_rank *rank, const struct virtual_act *act,
+                                  bool *waits_out)
+{
+    const double at_s = ((const struct virtual_fence *)act->of)->at_s;
+    (void)waits_out;
+    if (at_s > rank->host_s)
+        rank->host_s = at_s;
+    return TESS_OK;
+}
+
 static enum tess_status queue_wait(const struct tess_fence *waited)
 {
-    const struct virtual_fence *fence = (const struct virtual_fence *)waited;
-    if (fence->at_s > fence->rank->host_s)
-        fence->rank->host_s = fence->at_s;
+    struct virtual_rank *rank = ((const struct virtual_fence *)waited)->rank;
+    const struct virtual_act act = {.what = VIRTUAL_REACH, .of = (void *)(uintptr_t)waited};
+    if (!virtual_later(rank, act))
+        (void)virtual_do_reach(rank, &act, NULL);
     return TESS_OK;
 }
 
