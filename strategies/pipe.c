@@ -344,8 +344,10 @@ static double pipe_cut_fill(struct pipe_cut *cut, enum pipe_goal goal)
     for (int32_t u = 0; u <= units; u++)
         *pipe_least(cut, stages, u) = u == units ? 0 : INFINITY;
     for (int32_t v = stages - 1; v >= 0; v--) {
-        *pipe_least(cut, v, units) = INFINITY;
-        for (int32_t u = 0; u < units; u++) {
+        for (int32_t u = 0; u <= units; u++)
+            *pipe_least(cut, v, u) = INFINITY;
+        /* Virtual stages before v and after it run a unit at least. */
+        for (int32_t u = v; u <= units - (stages - v); u++) {
             struct pipe_sum sum = {0, 0};
             double least = INFINITY;
             for (int32_t next = u + 1; next <= units; next++) {

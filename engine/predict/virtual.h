@@ -43,8 +43,16 @@ struct virtual_spans {
     size_t count, room;
 };
 
+/* A product's time, as layers of one shape come again and again. */
+struct virtual_product {
+    double calls, m, n, k, bytes, seconds;
+    enum tess_peak_type type;
+};
+#define VIRTUAL_PRODUCTS 64
+
 struct virtual_rank {
     struct virtual_world *world;
+    struct virtual_product product[VIRTUAL_PRODUCTS]; /* by a hash of the shape; seconds 0: none */
     int32_t stage;
     double host_s; /* its tess_clock_s */
     bool queued;   /* operations are queued */

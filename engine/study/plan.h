@@ -108,6 +108,8 @@ const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
                                               char why[TESS__PLAN_WHY]);
 enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
+/* Free what models declared so far: what is planned next is unlike it. */
+enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
 /* The layout's configuration, for files. Errors are left to the caller: `why` has the message. */
 enum tess_status tess__plan_config(const struct tess__plan *plan,
                                    const struct tess__plan_layout *layout,

@@ -230,6 +230,13 @@ enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out
     return tess_declared_open(&configs->declared);
 }
 
+enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs)
+{
+    tess_declared_close(configs->declared);
+    configs->declared = NULL;
+    return tess_declared_open(&configs->declared);
+}
+
 void tess__plan_configs_close(struct tess__plan_configs *configs)
 {
     if (configs == NULL)

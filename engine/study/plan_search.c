@@ -375,6 +375,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, predicted = 0;
     search_sort(layouts);
+    TESS_TRY(tess__plan_configs_forget(plan->configs));
     for (int64_t i = 0; i < layouts->count; i++) {
         struct tess__plan_layout layout = layouts->item[i];
         char why[TESS__PLAN_WHY] = "", name[200];
