@@ -1,6 +1,7 @@
 /* Declarations of a model, made or kept; see declared.h. */
 #include "core/declared.h"
 
+#include "base/hash.h"
 #include "config/precision.h"
 #include "tessera/check.h"
 
@@ -25,9 +26,17 @@ struct declared_cut {
     int32_t first[];
 };
 
+struct declared_needs {
+    enum tess_status (*of)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
+    struct tess_op_desc desc;
+    struct tess_op_needs needs;
+};
+
 struct tess_declared {
     struct declared_one *first;
     struct declared_cut *cut;
+    struct declared_needs *needs; /* [needs_room], a power of two, where their hashes say */
+    size_t needs_count, needs_room;
     int64_t count;
 };
 
@@ -59,6 +68,8 @@ void tess_declared_close(struct tess_declared *declared)
         free(cut->options);
         free(cut);
     }
+    if (declared != NULL)
+        free(declared->needs);
     free(declared);
 }
 
@@ -247,4 +258,64 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
     }
     TESS_TRY(cut_make(config, model, virtual_count, first_out));
     return config->declared != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
+}
+
+/* ---- needs ----------------------------------------------------------------------------------- */
+
+/* Where they are, or would be; there is a free place. */
+static struct declared_needs *needs_at(const struct tess_declared *declared,
+                                       const struct declared_needs *like)
+{
+    const size_t mask = declared->needs_room - 1;
+    size_t at = tess_hash_bytes(&like->desc, sizeof(like->desc)) & mask;
+    while (declared->needs[at].of != NULL &&
+           (declared->needs[at].of != like->of ||
+            memcmp(&declared->needs[at].desc, &like->desc, sizeof(like->desc)) != 0))
+        at = (at + 1) & mask;
+    return &declared->needs[at];
+}
+
+static enum tess_status needs_grow(struct tess_declared *declared)
+{
+    const struct tess_declared before = *declared;
+    declared->needs_room = before.needs_room > 0 ? 2 * before.needs_room : 64;
+    declared->needs = calloc(declared->needs_room, sizeof(*declared->needs));
+    if (declared->needs == NULL) {
+        *declared = before;
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what operations need");
+    }
+    for (size_t i = 0; i < before.needs_room; i++)
+        if (before.needs[i].of != NULL)
+            *needs_at(declared, &before.needs[i]) = before.needs[i];
+    free(before.needs);
+    return TESS_OK;
+}
+
+bool tess__declared_find_needs(const struct tess_config *config, const struct tess_kernel_ops *ops,
+                               const struct tess_op_desc *desc, struct tess_op_needs *needs_out)
+{
+    const struct declared_needs like = {.of = ops->op_needs, .desc = *desc};
+    if (config->declared == NULL || config->declared->needs_room == 0)
+        return false;
+    const struct declared_needs *known = needs_at(config->declared, &like);
+    if (known->of == NULL)
+        return false;
+    *needs_out = known->needs;
+    return true;
+}
+
+enum tess_status tess__declared_keep_needs(const struct tess_config *config,
+                                           const struct tess_kernel_ops *ops,
+                                           const struct tess_op_desc *desc,
+                                           const struct tess_op_needs *needs)
+{
+    const struct declared_needs like = {.of = ops->op_needs, .desc = *desc, .needs = *needs};
+    struct tess_declared *declared = config->declared;
+    if (declared == NULL)
+        return TESS_OK;
+    if (2 * declared->needs_count >= declared->needs_room)
+        TESS_TRY(needs_grow(declared));
+    *needs_at(declared, &like) = like;
+    declared->needs_count++;
+    return TESS_OK;
 }

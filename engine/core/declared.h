@@ -8,7 +8,8 @@
 #include "config/config.h"
 #include "state/declare.h"
 
-/* Declarations of one model with one set of options. Not for several threads at once. */
+/* Declarations of one model with one set of options, for kernels of as many threads. Not for
+ * several threads at once. */
 struct tess_declared;
 
 enum tess_status tess_declared_open(struct tess_declared **declared_out);
@@ -32,5 +33,14 @@ void tess__declare_free(struct tess_declare *model, void *state);
 enum tess_status tess__declared_cut(const struct tess_config *config,
                                     const struct tess_declare *model, int32_t virtual_count,
                                     int32_t *first_out);
+
+/* What a kernel's operations need, which takes long to find out for some: kept where
+ * config->declared is not NULL. find: false where it is not known. */
+bool tess__declared_find_needs(const struct tess_config *config, const struct tess_kernel_ops *ops,
+                               const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
+enum tess_status tess__declared_keep_needs(const struct tess_config *config,
+                                           const struct tess_kernel_ops *ops,
+                                           const struct tess_op_desc *desc,
+                                           const struct tess_op_needs *needs);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "config/precision.h"
+#include "core/declared.h"
 #include "core/save.h"
 #include "tessera/check.h"
 
@@ -186,29 +187,16 @@ enum tess_status tess__op_needs(const struct tess_kernel *kernel,
     return kernel->ops->op_needs(desc, needs_out);
 }
 
-/* What the latest different operations need: those of equal layers are the same. */
-#define RESERVE_KNOWN 16
-struct reserve_known {
-    const struct tess_op_desc *desc[RESERVE_KNOWN];
-    struct tess_op_needs needs[RESERVE_KNOWN];
-    int32_t count;
-};
-
 static enum tess_status reserve_op_needs(const struct tess_engine *engine, int32_t op,
-                                         struct reserve_known *known,
                                          struct tess_op_needs *needs_out)
 {
     const struct tess_op_desc *desc = &engine->declare.op[op].desc;
-    for (int32_t i = 0; i < known->count && i < RESERVE_KNOWN; i++)
-        if (memcmp(known->desc[i], desc, sizeof(*desc)) == 0) {
-            *needs_out = known->needs[i];
-            return TESS_OK;
-        }
+    const struct tess_kernel_ops *ops = engine->kernel->ops;
     *needs_out = (struct tess_op_needs){0};
+    if (tess__declared_find_needs(engine->config, ops, desc, needs_out))
+        return TESS_OK;
     TESS_TRY(tess__op_needs(engine->kernel, &engine->declare, op, needs_out));
-    known->desc[known->count % RESERVE_KNOWN] = desc;
-    known->needs[known->count++ % RESERVE_KNOWN] = *needs_out;
-    return TESS_OK;
+    return tess__declared_keep_needs(engine->config, ops, desc, needs_out);
 }
 
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
@@ -217,12 +205,11 @@ static enum tess_status reserve_op_needs(const struct tess_engine *engine, int32
 static enum tess_status reserve_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
-    struct reserve_known known = {.count = 0};
     int64_t scratch = 0, most = 0, here = 0;
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
     for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
         struct tess_op_needs needs;
-        TESS_TRY(reserve_op_needs(engine, o, &known, &needs));
+        TESS_TRY(reserve_op_needs(engine, o, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
         if (engine->tables.packed_kept) {
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
