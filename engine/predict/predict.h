@@ -5,9 +5,9 @@
  * links need (network.h). So what overlaps, what is exposed, and how many bytes are sent is what
  * the strategies do, not a formula about them.
  *
- * One rank of each stage of the pipeline runs, in a thread of its own: the first along the data and
- * the tensor axis, whose other ranks do the same at the same time. Results are the same bits in
- * every call.
+ * One rank of each stage of the pipeline runs: the first along the data and the tensor axis, whose
+ * other ranks do the same at the same time. It takes no threads: stages run one after the other, and
+ * what they do to their clocks then takes turns (virtual.h). Results are the same bits in every call.
  */
 #ifndef TESSERA_PREDICT_PREDICT_H
 #define TESSERA_PREDICT_PREDICT_H

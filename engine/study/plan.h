@@ -61,6 +61,14 @@ struct tess__plan_options {
     double tokens, price;
 };
 
+/* What a search has done, for tests of its speed. */
+struct tess__plan_work {
+    int64_t loaded;    /* configurations that were read from all their sources */
+    int64_t declared;  /* declarations by the model */
+    int64_t planned;   /* ranks */
+    int64_t predicted; /* runs of a layout in virtual time, of a few steps */
+};
+
 struct tess__plan_configs;
 
 struct tess__plan {
@@ -108,6 +116,7 @@ const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
                                               char why[TESS__PLAN_WHY]);
 enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
+struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs);
 /* Free what models declared so far: what is planned next is unlike it. */
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
 /* The layout's configuration, for files. Errors are left to the caller: `why` has the message. */

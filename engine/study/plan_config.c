@@ -36,7 +36,8 @@ struct tess__plan_configs {
     int64_t count;
     const char *stage_name; /* the stage strategy; "": there is none */
     struct tess_declared *declared;
-    struct tess_config config; /* of the layout at hand */
+    struct tess__plan_work work; /* but for what is declared now */
+    struct tess_config config;   /* of the layout at hand */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -183,6 +184,7 @@ static enum tess_status configs_product(const struct tess__plan *plan,
     product->given.count = 0;
     *product_out = product;
     configs->count++;
+    configs->work.loaded++;
     return TESS_OK;
 }
 
@@ -232,9 +234,15 @@ enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out
 
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs)
 {
+    configs->work.declared += tess_declared_count(configs->declared);
     tess_declared_close(configs->declared);
     configs->declared = NULL;
     return tess_declared_open(&configs->declared);
+}
+
+struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs)
+{
+    return &configs->work;
 }
 
 void tess__plan_configs_close(struct tess__plan_configs *configs)

@@ -398,7 +398,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     }
     layouts->count = kept;
     search_sort(layouts);
-    return TESS_OK;
+    return tess__plan_configs_forget(plan->configs);
 }
 
 enum tess_status tess__plan_search(struct tess__plan *plan)

@@ -78,6 +78,7 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
                                  int32_t rank, struct tess__plan_layout *layout)
 {
     struct tess_engine *engine = NULL;
+    tess__plan_work(plan->configs)->planned++;
     TESS_TRY(tess_engine_plan(config, plan->dataset, rank, &engine));
     const struct tess_job_memory memory = tess__run_memory(tess_engine_memory(engine));
     if (try_device_bytes(&memory) > layout->device_bytes) {
@@ -168,6 +169,7 @@ static enum tess_status try_step(const struct tess__plan *plan, int64_t micros,
     layout->accumulate = micros;
     TESS_TRY(tess__plan_configure(&part, layout, &config));
     tess_network_make(&plan->cluster, &config->mesh, &network);
+    tess__plan_work(plan->configs)->predicted++;
     TESS_TRY(tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction));
     try_take(&prediction, layout);
     tess_prediction_fini(&prediction);

@@ -272,12 +272,54 @@ static void case_grid_is_the_tree(void **state)
     assert_true(accepted > 100);
 }
 
+/* Options that change are those of a configuration that is opened with them, errors as well. */
+static void case_with(void **state)
+{
+    static const char *const change[][3] = {
+        {"--accumulate=2", "--batch-size=64", "--mesh=data=2,stage=2"},
+        {"--accumulate=3", "--batch-size=96", "--mesh=data=4"}, /* no stages for pp: one is fine */
+        {"--accumulate=2", "--batch-size=63", "--mesh=data=2,stage=2"}, /* refused */
+        {"--accumulate=4", "--batch-size=32", "--mesh=data=1,stage=4"},
+        {"--accumulate=x", "--batch-size=32", "--mesh=data=1,stage=4"}, /* not read */
+        {"--accumulate=8", "--batch-size=64", "--mesh=data=2,stage=2"},
+    };
+    char *argv[8] = {"--strategy", "ddp+pp", "--ranks=4", "--base-lr", "0.1"};
+    struct tess_config *loaded, *fresh;
+    static struct tess_config config;
+    char why[512];
+    (void)state;
+    assert_int_equal(tess_config_load(5, argv, NULL, 0, &loaded), TESS_OK);
+    for (int i = 0; i < COUNT(change); i++) {
+        for (int w = 0; w < 3; w++)
+            argv[5 + w] = (char *)(uintptr_t)change[i][w];
+        const enum tess_status status = tess_config_open(8, argv, NULL, 0, &fresh);
+        snprintf(why, sizeof(why), "%s", tess_log_last_error());
+        assert_int_equal(tess_config_with(loaded, 3, argv + 5, &config), status);
+        if (status != TESS_OK) {
+            assert_string_equal(tess_log_last_error(), why);
+            continue;
+        }
+        assert_true(tess_options_hash(config.options) == tess_options_hash(fresh->options));
+        assert_memory_equal(&config.mesh, &fresh->mesh, sizeof(config.mesh));
+        assert_int_equal(config.run.accumulate, fresh->run.accumulate);
+        assert_int_equal(config.run.batch_size, fresh->run.batch_size);
+        assert_true(config.optim.learning_rate == fresh->optim.learning_rate);
+        assert_true(config.optim.warmup_start == fresh->optim.warmup_start);
+        tess_config_close(fresh);
+    }
+    tess_config_close(loaded);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_defaults),         cmocka_unit_test(case_sources_in_order_of_force),
-        cmocka_unit_test(case_file_anywhere),    cmocka_unit_test(case_refusals),
-        cmocka_unit_test(case_grid_is_the_tree), cmocka_unit_test(case_two_options_for_one_thing),
+        cmocka_unit_test(case_defaults),
+        cmocka_unit_test(case_sources_in_order_of_force),
+        cmocka_unit_test(case_file_anywhere),
+        cmocka_unit_test(case_refusals),
+        cmocka_unit_test(case_grid_is_the_tree),
+        cmocka_unit_test(case_two_options_for_one_thing),
+        cmocka_unit_test(case_with),
     };
 
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

@@ -1,0 +1,154 @@
+/*
+ * What makes a search fast: how much of it is done once, counted, not timed; and that what layouts
+ * share is what each would have alone: memory and predicted steps of configurations that are opened
+ * for themselves.
+ */
+#include "core/engine.h"
+#include "job/run.h"
+#include "study/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The model of configs/models/llama-8b.yaml. There is no such data, of which sizes are enough. */
+#define LLAMA_8B                                                                                   \
+    "--model gpt --gpt.style llama --gpt.layers 32 --gpt.heads 32 --gpt.kv-heads 8 --gpt.width "   \
+    "4096 --gpt.ffn 14336 --gpt.context 8192 --gpt.vocab 128256 --data.length 8192 --data "        \
+    "/nowhere --precision bf16 --optimizer adamw --batch-size 512"
+#define SMALL                                                                                      \
+    "--model gpt --gpt.layers 6 --gpt.heads 8 --gpt.width 64 --gpt.vocab 256 --data.length 16 "    \
+    "--data /nowhere --optimizer adamw --batch-size 32"
+
+struct search {
+    struct tess__plan plan;
+    struct tess__plan_options given;
+    char words[1024];
+    char *argv[64];
+};
+
+static void search_open(struct search *search, const char *words, int32_t ranks, int64_t top)
+{
+    int argc = 0;
+    memset(search, 0, sizeof(*search));
+    snprintf(search->words, sizeof(search->words), "%s", words);
+    for (char *rest = search->words, *word; (word = strsep(&rest, " ")) != NULL;)
+        search->argv[argc++] = word;
+    struct tess__plan *plan = &search->plan;
+    search->given.top = top;
+    plan->given = &search->given;
+    plan->profile = *tess_profile_find("h100-80");
+    plan->memory_limit = plan->profile.memory_bytes - plan->profile.beside_bytes;
+    plan->precision_count = 1;
+    assert_int_equal(tess__args_init(&plan->args, argc, search->argv), TESS_OK);
+    assert_int_equal(tess_cluster_of_device(plan->profile.name, ranks, &plan->cluster), TESS_OK);
+    assert_int_equal(tess__plan_open(plan), TESS_OK);
+    assert_int_equal(tess__plan_search(plan), TESS_OK);
+}
+
+static void search_close(struct search *search)
+{
+    tess__plan_configs_close(search->plan.configs);
+    free(search->plan.layouts.item);
+    free(search->plan.stages.item);
+    free(search->plan.rejected);
+}
+
+/* Llama of 8 B on 64 ranks. Where nothing is kept, each of the layouts that are tried reads its
+ * configuration, and each rank that is planned declares the model. */
+static void case_work(void **state)
+{
+    struct search search;
+    (void)state;
+    search_open(&search, LLAMA_8B, 64, 10);
+    const struct tess__plan_work *work = tess__plan_work(search.plan.configs);
+    print_message("%lld layouts: %lld read, %lld declared, %lld ranks planned, %lld predicted\n",
+                  (long long)search.plan.searched, (long long)work->loaded,
+                  (long long)work->declared, (long long)work->planned, (long long)work->predicted);
+    assert_int_equal(search.plan.searched, 2139);
+    assert_true(work->loaded <= 30);    /* products of strategies */
+    assert_true(work->declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
+    assert_true(work->planned <= 3000); /* 3921 where halving tries layouts again */
+    assert_true(work->predicted <= 40); /* two for each of 20 layouts */
+    search_close(&search);
+}
+
+/* Of all ranks that a layout's memory is from, the fullest, planned alone. */
+static struct tess_job_memory fullest(const struct tess_config *config,
+                                      const struct tess_dataset *dataset)
+{
+    const int32_t *count = config->mesh.count;
+    struct tess_job_memory most = {.total = 0};
+    uint64_t most_bytes = 0;
+    for (int32_t s = 0; s < count[TESS_AXIS_STAGE]; s++)
+        for (int32_t d = 0; d < (count[TESS_AXIS_DATA] > 1 ? 2 : 1); d++)
+            for (int32_t t = 0; t < (count[TESS_AXIS_TENSOR] > 1 ? 2 : 1); t++) {
+                const int32_t at[TESS_AXIS_COUNT] = {
+                    [TESS_AXIS_DATA] = d, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
+                struct tess_engine *engine = NULL;
+                assert_int_equal(
+                    tess_engine_plan(config, dataset, tess_mesh_rank(&config->mesh, at), &engine),
+                    TESS_OK);
+                const struct tess_job_memory memory = tess__run_memory(tess_engine_memory(engine));
+                const uint64_t bytes = memory.total - memory.bytes[TESS_MEMORY_STAGING] -
+                                       memory.bytes[TESS_MEMORY_REDUNDANCY];
+                if (bytes > most_bytes) {
+                    most = memory;
+                    most_bytes = bytes;
+                }
+                tess_engine_close(engine);
+            }
+    return most;
+}
+
+static void check_alone(const struct tess__plan *plan, const struct tess__plan_layout *layout)
+{
+    struct tess_config *config = NULL;
+    struct tess_network network;
+    struct tess_prediction prediction;
+    char why[TESS__PLAN_WHY], name[200];
+    assert_int_equal(tess__plan_config(plan, layout, &config, why), TESS_OK);
+    const struct tess_job_memory memory = fullest(config, plan->dataset);
+    if (memcmp(&memory, &layout->memory, sizeof(memory)) != 0)
+        fail_msg("%s: alone it keeps other bytes", tess__plan_name(layout, name));
+    tess_network_make(&plan->cluster, &config->mesh, &network);
+    assert_int_equal(
+        tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction), TESS_OK);
+    if (layout->accumulate <= 2 * layout->count[TESS_AXIS_STAGE] &&
+        prediction.step_s != layout->step_s)
+        fail_msg("%s: alone a step takes %.17g s, not %.17g", tess__plan_name(layout, name),
+                 prediction.step_s, layout->step_s);
+    tess_prediction_fini(&prediction);
+    tess_config_close(config);
+}
+
+static void case_alone(void **state)
+{
+    struct search search;
+    int64_t checked = 0, staged = 0;
+    (void)state;
+    search_open(&search, SMALL, 8, 30);
+    for (int64_t i = 0; i < search.plan.layouts.count; i++) {
+        const struct tess__plan_layout *layout = &search.plan.layouts.item[i];
+        if (!layout->predicted)
+            continue;
+        check_alone(&search.plan, layout);
+        checked++;
+        staged += layout->count[TESS_AXIS_STAGE] > 1;
+    }
+    assert_true(checked >= 30);
+    assert_true(staged > 0);
+    search_close(&search);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(case_work), cmocka_unit_test(case_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
