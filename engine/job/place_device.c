@@ -45,19 +45,28 @@ static struct tess_topology *device_look(const struct tess__processes *job)
     return NULL;
 }
 
+/* A number for each process, to be freed; NULL, and logged, without memory. */
+static int32_t *device_list(int32_t count)
+{
+    int32_t *list = calloc((size_t)count, sizeof(*list));
+
+    if (list == NULL)
+        (void)tess_fail(TESS_ERR_MEMORY, "no memory for the devices of %d processes", (int)count);
+    return list;
+}
+
 static int32_t device_most_on_a_host(const struct tess__processes *job)
 {
     int32_t most = 0;
 
     for (int32_t h = 0; h < job->host_count; h++)
-        most = job->host_size[h] > most ? job->host_size[h] : most;
+        most = tess__host_size(job, h) > most ? tess__host_size(job, h) : most;
     return most;
 }
 
 enum tess_status tess__place_machine(const struct tess_placing_options *options,
                                      const struct tess__processes *job, const char **name_out,
-                                     int32_t device_out[TESS_WORLD_RANKS_MAX],
-                                     struct tess_topology **topology_out)
+                                     int32_t *device_out, struct tess_topology **topology_out)
 {
     const struct tess_topology_options how = {.per_host = device_most_on_a_host(job)};
     const bool file = options->file[0] != '\0';
@@ -83,57 +92,90 @@ enum tess_status tess__place_machine(const struct tess_placing_options *options,
 }
 
 enum tess_status tess__place_by_machine(const struct tess__run *run,
-                                        const struct tess__processes *job,
-                                        int32_t process_out[TESS_WORLD_RANKS_MAX])
+                                        const struct tess__processes *job, int32_t *process_out)
 {
-    int32_t device[TESS_WORLD_RANKS_MAX];
-    struct tess_topology *topology;
+    int32_t *device = device_list(job->count);
+    struct tess_topology *topology = NULL;
     const char *name;
 
-    TESS_TRY(tess__place_machine(&run->config->placing, job, &name, device, &topology));
-    if (topology == NULL)
-        return TESS_OK;
-    return tess__place_map(run, job, topology, device, name, process_out);
+    if (device == NULL)
+        return TESS_ERR_MEMORY;
+    enum tess_status status =
+        tess__place_machine(&run->config->placing, job, &name, device, &topology);
+    if (topology != NULL)
+        status = tess__place_map(run, job, topology, device, name, process_out);
+    free(device);
+    return status;
 }
 
 /* ---- ranks that are started from here -------------------------------------------------------- */
 
+static enum tess_status device_too_few(struct tess_topology *topology, const char *name,
+                                       int32_t ranks)
+{
+    const enum tess_status status = tess_fail(TESS_ERR_USAGE,
+                                              "%s has %d devices, and there are %d "
+                                              "ranks",
+                                              name, (int)topology->device_count, (int)ranks);
+
+    tess_topology_free(topology);
+    return status;
+}
+
 /* A file's first devices stand for those that this machine does not have. */
 static enum tess_status device_imagine(const struct tess__run *run,
-                                       const struct tess__processes *job,
-                                       int32_t process_out[TESS_WORLD_RANKS_MAX])
+                                       const struct tess__processes *job, int32_t *process_out)
 {
     const char *path = run->config->placing.file, *name = basename(path);
     const struct tess_topology_options how = {.per_host = job->count};
-    int32_t device[TESS_WORLD_RANKS_MAX];
     struct tess_topology *topology = NULL;
+    int32_t *device = device_list(job->count);
+    enum tess_status status = TESS_ERR_MEMORY;
 
-    TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &how, &topology));
-    for (int32_t p = 0; p < job->count; p++)
+    if (device != NULL)
+        status = tess_topology_read(path, TESS_TOPOLOGY_AUTO, &how, &topology);
+    for (int32_t p = 0; p < job->count && device != NULL; p++)
         device[p] = p;
-    if (topology->device_count >= job->count)
-        return tess__place_map(run, job, topology, device, name, process_out);
-    tess_fail(TESS_ERR_USAGE, "%s has %d devices, and there are %d ranks", name,
-              (int)topology->device_count, (int)job->count);
-    tess_topology_free(topology);
-    return TESS_ERR_USAGE;
+    if (status == TESS_OK && topology->device_count >= job->count)
+        status = tess__place_map(run, job, topology, device, name, process_out);
+    else if (status == TESS_OK)
+        status = device_too_few(topology, name, job->count);
+    free(device);
+    return status;
 }
 
-void tess__place_here(const struct tess_config *config, int32_t ranks, struct tess__processes *job)
+enum tess_status tess__place_here(const struct tess_config *config, int32_t ranks,
+                                  struct tess__processes *job)
 {
     const struct tess_device_plan *plan = &config->device;
 
-    memset(job, 0, sizeof(*job));
-    job->count = ranks;
+    TESS_TRY(tess__processes_open(job, ranks));
+    (void)gethostname(job->hosts[0].name, sizeof(job->hosts[0].name) - 1);
     for (int32_t r = 0; r < ranks; r++) {
-        struct tess__process *process = &job->process[r];
-
-        process->local_rank = r;
-        (void)gethostname(process->host, sizeof(process->host) - 1);
+        job->process[r].local_rank = r;
         if (plan->module != NULL && !plan->missing)
-            tess__place_bus(plan->info[plan->of_rank[r]].bus, process->bus);
+            tess__place_bus(plan->info[plan->of_rank[r]].bus, job->process[r].bus);
     }
     tess__place_find_hosts(job);
+    return TESS_OK;
+}
+
+/* process[r]: the process, and so the device, that rank r is to have; r before. */
+static enum tess_status device_decide(const struct tess__run *run, const struct tess_config *config,
+                                      bool real, int32_t *process)
+{
+    const struct tess_placing_options *options = &config->placing;
+    struct tess__processes job;
+    enum tess_status status = tess__place_here(config, run->rank_count, &job);
+
+    if (status == TESS_OK && tess__place_order_file(options) != NULL)
+        status = tess__place_read_order(&job, tess__place_order_file(options), process);
+    else if (status == TESS_OK && real)
+        status = tess__place_by_machine(run, &job, process);
+    else if (status == TESS_OK && options->file[0] != '\0')
+        status = device_imagine(run, &job, process);
+    tess__processes_close(&job);
+    return status;
 }
 
 enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config)
@@ -142,28 +184,23 @@ enum tess_status tess__place_devices(const struct tess__run *run, struct tess_co
     struct tess_device_plan *plan = &config->device;
     const bool real = plan->module != NULL && !plan->missing && !plan->shared;
     const int32_t ranks = run->rank_count;
-    int32_t process[TESS_WORLD_RANKS_MAX], device[TESS_WORLD_RANKS_MAX];
-    struct tess__processes job;
-    enum tess_status status = TESS_OK;
 
     if (config->started.starter != NULL || ranks < 2 || strcmp(options->order, "natural") == 0)
         return TESS_OK;
-    tess__place_here(config, ranks, &job);
-    for (int32_t r = 0; r < ranks; r++)
-        process[r] = r;
-    if (tess__place_order_file(options) != NULL)
-        status = tess__place_read_order(&job, tess__place_order_file(options), process);
-    else if (real)
-        status = tess__place_by_machine(run, &job, process);
-    else if (options->file[0] != '\0')
-        status = device_imagine(run, &job, process);
-    TESS_TRY(status);
-    memcpy(device, plan->of_rank, sizeof(device));
+    int32_t *process = device_list(2 * ranks), *device = process + ranks;
+    if (process == NULL)
+        return TESS_ERR_MEMORY;
     for (int32_t r = 0; r < ranks; r++) {
+        process[r] = r;
+        device[r] = real ? plan->of_rank[r] : -1;
+    }
+    const enum tess_status status = device_decide(run, config, real, process);
+    for (int32_t r = 0; r < ranks && status == TESS_OK; r++) {
         run->placed->rank[process[r]] = r;
         if (real)
             plan->of_rank[r] = device[process[r]];
     }
     run->placed->imagined = !real;
-    return TESS_OK;
+    free(process);
+    return status;
 }

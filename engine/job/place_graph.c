@@ -104,25 +104,16 @@ static enum tess_status graph_make(struct tess_topology *topology, struct tess__
     return status;
 }
 
-enum tess_status tess__place_graph(const struct tess__run *run)
+/* Of the devices of this job; `device` [ranks]: scratch. */
+static enum tess_status graph_of_job(const struct tess__run *run, struct tess__processes *job,
+                                     int32_t *device)
 {
-    const struct tess_placing_options *options = &run->config->placing;
-    int32_t device[TESS_WORLD_RANKS_MAX];
-    struct tess__processes job;
     struct tess_topology *topology;
-    char why[96];
     const char *name;
 
-    if (!options->nccl_graph || run->rank_count < 2)
-        return TESS_OK;
-    if (!graph_fits(run, why, sizeof(why))) {
-        tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: %s", why);
-        return TESS_OK;
-    }
-    tess__place_here(run->config, run->rank_count, &job);
     for (int32_t r = 0; r < run->rank_count && run->peers != NULL; r++)
-        memcpy(job.process[r].bus, run->placed->bus[r], sizeof(job.process[r].bus));
-    TESS_TRY(tess__place_machine(options, &job, &name, device, &topology));
+        memcpy(job->process[r].bus, run->placed->bus[r], sizeof(job->process[r].bus));
+    TESS_TRY(tess__place_machine(&run->config->placing, job, &name, device, &topology));
     if (topology == NULL) {
         tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: how the devices are joined is "
                                 "not known; --topology.file describes it");
@@ -132,6 +123,27 @@ enum tess_status tess__place_graph(const struct tess__run *run)
     if (status == TESS_OK)
         status = graph_make(topology, run->placed);
     tess_topology_free(topology);
+    return status;
+}
+
+enum tess_status tess__place_graph(const struct tess__run *run)
+{
+    struct tess__processes job;
+    char why[96];
+
+    if (!run->config->placing.nccl_graph || run->rank_count < 2)
+        return TESS_OK;
+    if (!graph_fits(run, why, sizeof(why))) {
+        tess_log(TESS_LOG_WARN, "--topology.nccl-graph does nothing: %s", why);
+        return TESS_OK;
+    }
+    TESS_TRY(tess__place_here(run->config, run->rank_count, &job));
+    int32_t *device = calloc((size_t)run->rank_count, sizeof(*device));
+    const enum tess_status status =
+        device != NULL ? graph_of_job(run, &job, device)
+                       : tess_fail(TESS_ERR_MEMORY, "no memory for NCCL's graph file");
+    free(device);
+    tess__processes_close(&job);
     return status;
 }
 

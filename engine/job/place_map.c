@@ -5,6 +5,7 @@
 #include "job/place.h"
 
 #include "tessera/check.h"
+#include "topology/machine/pool.h"
 #include "topology/map/map.h"
 
 #include <stdio.h>
@@ -41,17 +42,47 @@ static int32_t map_axes(const struct tess__run *run, struct tess_map_axis *axis)
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-/* The first NET node that a node of the host, such as its NIC, has a link to. */
-static int32_t map_leaf(const struct tess_topology *topology, int32_t host)
+/* What the line is made of. */
+struct map_line {
+    struct tess__pool pool;
+    const struct tess__processes *job;
+    const struct tess_topology *topology;
+    int32_t *leaf;    /* [job->count] of a process: the switch nearest to its host, a node; -1 */
+    int32_t *natural; /* [job->count] itself */
+    bool *seen;       /* [max(nodes, hosts) + 1] */
+};
+
+/* The leaf of each process: the first NET node that a node of its host, such as its NIC, has a
+ * link to. */
+static enum tess_status map_open_line(struct map_line *line, const int32_t *device)
 {
+    const struct tess_topology *topology = line->topology;
+    const size_t hosts = (size_t)topology->host_count, count = (size_t)line->job->count;
+    int32_t *of_host = tess__pool_array(&line->pool, hosts, sizeof(*of_host));
+
+    line->leaf = tess__pool_array(&line->pool, count, sizeof(*line->leaf));
+    line->natural = tess__pool_array(&line->pool, count, sizeof(*line->natural));
+    line->seen =
+        tess__pool_array(&line->pool, (size_t)(topology->node_count + line->job->host_count) + 1,
+                         sizeof(*line->seen));
+    if (line->pool.failed)
+        return tess__no_memory("the order of ranks");
+    for (size_t h = 0; h < hosts; h++)
+        of_host[h] = -1;
     for (int32_t l = 0; l < topology->link_count; l++) {
         const struct tess_topo_link *link = &topology->link[l];
+        const int32_t host = topology->node[link->from].host;
 
-        if (topology->node[link->from].host == host &&
-            topology->node[link->to].kind == TESS_NODE_NET)
-            return link->to;
+        if (host >= 0 && of_host[host] < 0 && topology->node[link->to].kind == TESS_NODE_NET)
+            of_host[host] = link->to;
     }
-    return -1;
+    for (int32_t p = 0; p < line->job->count; p++) {
+        const int32_t host = topology->node[topology->device[device[p]]].host;
+
+        line->leaf[p] = host >= 0 ? of_host[host] : -1;
+        line->natural[p] = p;
+    }
+    return TESS_OK;
 }
 
 /* Hops around the rings of an axis between ranks that are not at the same place; rank r is process
@@ -73,26 +104,26 @@ static int32_t map_count_hops(const struct tess_map_ask *ask, int32_t which, con
     return hops;
 }
 
-/* "s0 s1 s2 ..": switches, or with `leaf` NULL hosts, in the order in which ranks come to them. */
-static int32_t map_list(const struct tess__processes *job, const struct tess_topology *topology,
-                        const int32_t *leaf, const int32_t *process, char *text, size_t text_bytes)
+/* "s0 s1 s2 ..": switches, or with `hosts` hosts, in the order in which ranks come to them. */
+static int32_t map_list(const struct map_line *line, bool hosts, const int32_t *process, char *text,
+                        size_t text_bytes)
 {
-    int32_t seen[TESS_WORLD_RANKS_MAX], count = 0;
+    const struct tess__processes *job = line->job;
+    int32_t count = 0;
     size_t used = 0;
 
     text[0] = '\0';
+    memset(line->seen, 0, (size_t)(line->topology->node_count + job->host_count) + 1);
     for (int32_t r = 0; r < job->count; r++) {
-        const int32_t p = process[r], here = leaf != NULL ? leaf[p] : job->host[p];
-        const char *name = leaf == NULL ? job->process[p].host
-                           : here >= 0  ? topology->node[here].name
-                                        : "?";
-        int32_t s = 0;
+        const int32_t p = process[r], here = hosts ? job->host[p] : line->leaf[p];
+        const char *name = hosts       ? tess__host_name(job, p)
+                           : here >= 0 ? line->topology->node[here].name
+                                       : "?";
 
-        while (s < count && seen[s] != here)
-            s++;
-        if (s < count)
+        if (line->seen[here + 1])
             continue;
-        seen[count++] = here;
+        line->seen[here + 1] = true;
+        count++;
         if (count == 9)
             used += (size_t)snprintf(text + used, text_bytes - used, " ..");
         else if (count < 9 && used + strlen(name) + 5 < text_bytes)
@@ -114,27 +145,22 @@ static int32_t map_heaviest(const struct tess_map_axis *axis, int32_t axis_count
 
 /* "topo.conf: ranks follow switches s0 s1; 2 hops between them around the data rings, 8 in the
  * natural order; the most loaded link is done 4.0 times as soon" */
-static void map_write_line(const struct tess__processes *job, const struct tess_topology *topology,
-                           const struct tess_map_ask *ask, const struct tess_map *map,
-                           const char *source, struct tess__placement *placed)
+static void map_write_line(const struct map_line *line, const struct tess_map_ask *ask,
+                           const struct tess_map *map, const char *source,
+                           struct tess__placement *placed)
 {
+    const struct tess__processes *job = line->job;
     const int32_t axis = map_heaviest(ask->axis, ask->axis_count);
-    /* Of a process: the switch nearest to its host, a node, or -1; itself. */
-    int32_t leaf[TESS_WORLD_RANKS_MAX], natural[TESS_WORLD_RANKS_MAX];
     char names[160];
-
-    for (int32_t p = 0; p < job->count; p++) {
-        leaf[p] = map_leaf(topology, topology->node[topology->device[ask->place[p]]].host);
-        natural[p] = p;
-    }
-    int32_t groups = map_list(job, topology, leaf, map->place, names, sizeof(names));
+    int32_t groups = map_list(line, false, map->place, names, sizeof(names));
     const bool hosts = groups < 2;
+
     if (hosts)
-        groups = map_list(job, topology, NULL, map->place, names, sizeof(names));
-    const int32_t *where = hosts ? job->host : leaf;
+        groups = map_list(line, true, map->place, names, sizeof(names));
+    const int32_t *where = hosts ? job->host : line->leaf;
     const int32_t hops = map_count_hops(ask, axis, where, map->place, job->count);
-    const int32_t natural_hops = map_count_hops(ask, axis, where, natural, job->count);
-    if (memcmp(map->place, natural, (size_t)job->count * sizeof(*natural)) == 0) {
+    const int32_t natural_hops = map_count_hops(ask, axis, where, line->natural, job->count);
+    if (memcmp(map->place, line->natural, (size_t)job->count * sizeof(*line->natural)) == 0) {
         snprintf(placed->line, sizeof(placed->line), "%s: the natural order stays, none is better",
                  source);
         return;
@@ -159,35 +185,43 @@ static enum tess_status map_keep(const struct tess__processes *job, struct tess_
                                  const int32_t *device, const int32_t *process,
                                  struct tess__placement *placed)
 {
-    int32_t keep[TESS_WORLD_RANKS_MAX];
+    int32_t *keep = malloc((size_t)job->count * sizeof(*keep));
 
+    if (keep == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the network of %d ranks", (int)job->count);
     for (int32_t r = 0; r < job->count; r++)
         keep[r] = device[process[r]];
-    TESS_TRY(tess_topology_select(topology, keep, job->count));
-    placed->topology = topology;
-    return TESS_OK;
+    const enum tess_status status = tess_topology_select(topology, keep, job->count);
+    if (status == TESS_OK)
+        placed->topology = topology;
+    free(keep);
+    return status;
 }
 
 /* ---- the map --------------------------------------------------------------------------------- */
 
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
                                  struct tess_topology *topology, const int32_t *device,
-                                 const char *source, int32_t process_out[TESS_WORLD_RANKS_MAX])
+                                 const char *source, int32_t *process_out)
 {
     struct tess_map_axis axis[TESS_MAP_AXES];
     const struct tess_map_ask ask = {
         .axis = axis, .axis_count = map_axes(run, axis), .place = device, .keep_first = true};
+    struct map_line line = {.job = job, .topology = topology};
     struct tess_map map = {0};
     enum tess_status status = tess_map_find(topology, &ask, &map);
 
     if (status == TESS_OK)
+        status = map_open_line(&line, device);
+    if (status == TESS_OK)
         status = tess_map_explain(topology, &ask, &map, &run->placed->text);
     if (status == TESS_OK) {
         memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
-        map_write_line(job, topology, &ask, &map, source, run->placed);
+        map_write_line(&line, &ask, &map, source, run->placed);
     }
     if (status == TESS_OK && job->host_count > 1)
         status = map_keep(job, topology, device, process_out, run->placed);
+    tess__pool_release(&line.pool);
     tess_map_free(&map);
     if (run->placed->topology == NULL)
         tess_topology_free(topology);

@@ -6,6 +6,7 @@
 
 #include "tessera/check.h"
 #include "topology/formats/hostlist.h"
+#include "topology/machine/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,9 @@ struct match {
     const struct tess_topology *topology;
     const char *file;
     struct match_host *host; /* [topology->host_count] */
+    int32_t *sorted;         /* [topology->host_count] hosts by match_compare */
+    int32_t *found;          /* [job->host_count] of the topology's */
+    int32_t *owner;          /* [topology->device_count] process that has the device; -1 */
     int32_t named;           /* hosts that --topology.hosts has named so far */
 };
 
@@ -86,29 +90,47 @@ static enum tess_status match_take_names(struct match *match, const char *hosts)
     return TESS_OK;
 }
 
-/* Names of hosts are the same as far as both go: some have their domain behind a dot. */
-static bool match_short(const char *a, const char *b)
+/* Names of hosts are the same as far as both go: some have their domain behind a dot. By the parts
+ * before the dot. */
+static int match_compare_short(const char *a, const char *b)
 {
-    size_t length = strcspn(a, ".");
+    const size_t x = strcspn(a, "."), y = strcspn(b, ".");
+    const int order = strncmp(a, b, x < y ? x : y);
 
-    return length > 0 && strcspn(b, ".") == length && strncmp(a, b, length) == 0;
+    return order != 0 ? order : (x > y) - (x < y);
 }
 
+static int match_compare(const void *a, const void *b, void *context)
+{
+    const struct match_host *host = context;
+
+    return match_compare_short(host[*(const int32_t *)a].name, host[*(const int32_t *)b].name);
+}
+
+/* The host of that name, or the only one of that short name; -1. */
 static int32_t match_find(const struct match *match, const char *name)
 {
-    int32_t found = -1;
+    const int32_t hosts = match->topology->host_count;
+    int32_t low = 0, high = hosts, alike = 0;
 
-    for (int32_t h = 0; h < match->topology->host_count; h++)
+    while (low < high) { /* the first that is not before the name */
+        const int32_t middle = low + (high - low) / 2;
+
+        if (match_compare_short(match->host[match->sorted[middle]].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (int32_t i = low; i < hosts; i++, alike++) {
+        const int32_t h = match->sorted[i];
+
+        if (match_compare_short(match->host[h].name, name) != 0)
+            break;
         if (strcmp(match->host[h].name, name) == 0)
             return h;
-    for (int32_t h = 0; h < match->topology->host_count; h++) {
-        if (!match_short(match->host[h].name, name))
-            continue;
-        if (found >= 0)
-            return -1; /* it could be either */
-        found = h;
     }
-    return found;
+    /* Of several it could be any. */
+    return alike == 1 && strcspn(name, ".") > 0 ? match->sorted[low] : -1;
 }
 
 static enum tess_status match_missing(const struct match *match, int32_t process)
@@ -130,55 +152,84 @@ static enum tess_status match_missing(const struct match *match, int32_t process
     TESS_FAIL(TESS_ERR_USAGE,
               "host %s, of process %d, is not in %s, whose hosts are called %s%s: "
               "--topology.hosts gives them other names, in this order",
-              match->job->process[process].host, (int)process, match->file, names,
+              tess__host_name(match->job, process), (int)process, match->file, names,
               shown < match->topology->host_count ? ", ..." : "");
+}
+
+/* The topology's host of each of the job's hosts. */
+static enum tess_status match_hosts(const struct match *match)
+{
+    const struct tess__processes *job = match->job;
+
+    for (int32_t h = 0; h < match->topology->host_count; h++)
+        match->sorted[h] = h;
+    qsort_r(match->sorted, (size_t)match->topology->host_count, sizeof(*match->sorted),
+            match_compare, match->host);
+    for (int32_t h = 0; h < job->host_count; h++) {
+        /* The file of a machine needs no name where there is no other. */
+        const bool alone = job->host_count == 1 && match->topology->host_count == 1;
+        const int32_t found = alone ? 0 : match_find(match, job->hosts[h].name);
+
+        if (found < 0)
+            return match_missing(match, job->member[job->start[h]]);
+        if (match->host[found].devices < tess__host_size(job, h))
+            TESS_FAIL(
+                TESS_ERR_USAGE, "%d processes were started on host %s, which has %d device%s in %s",
+                (int)tess__host_size(job, h), job->hosts[h].name, (int)match->host[found].devices,
+                match->host[found].devices == 1 ? "" : "s", match->file);
+        match->found[h] = found;
+    }
+    return TESS_OK;
 }
 
 static enum tess_status match_process(const struct match *match, int32_t process,
                                       int32_t *device_out)
 {
-    const struct tess__processes *job = match->job;
-    int32_t h = 0;
-
-    /* The file of a machine needs no name where there is no other. */
-    if (job->host_count > 1 || match->topology->host_count > 1)
-        h = match_find(match, job->process[process].host);
-    if (h < 0)
-        return match_missing(match, process);
+    const struct tess_topology *topology = match->topology;
+    const int32_t h = match->found[match->job->host[process]];
     const struct match_host *host = &match->host[h];
-    if (host->devices < job->host_size[job->host[process]])
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%d processes were started on host %s, which has %d device%s in %s",
-                  (int)job->host_size[job->host[process]], job->process[process].host,
-                  (int)host->devices, host->devices == 1 ? "" : "s", match->file);
-    const char *bus = job->process[process].bus;
-    const int32_t node = bus[0] != '\0' ? tess_topology_find_bus(match->topology, h, bus) : -1;
-    *device_out = host->first + job->slot[process];
+    const char *bus = match->job->process[process].bus;
+    const int32_t node = bus[0] != '\0' ? tess_topology_find_bus(topology, h, bus) : -1;
+    int32_t device = host->first + match->job->slot[process];
+
     for (int32_t d = host->first; d < host->first + host->devices && node >= 0; d++)
-        if (match->topology->device[d] == node)
-            *device_out = d;
+        if (topology->device[d] == node)
+            device = d;
+    if (match->owner[device] >= 0)
+        TESS_FAIL(TESS_ERR_USAGE, "processes %d and %d would both have device %s of %s",
+                  (int)match->owner[device], (int)process,
+                  topology->node[topology->device[device]].name, match->file);
+    match->owner[device] = process;
+    *device_out = device;
+    return TESS_OK;
+}
+
+static enum tess_status match_all(struct match *match, const char *hosts, int32_t *device_out)
+{
+    match_name_hosts(match);
+    TESS_TRY(match_take_names(match, hosts));
+    TESS_TRY(match_hosts(match));
+    for (int32_t d = 0; d < match->topology->device_count; d++)
+        match->owner[d] = -1;
+    for (int32_t p = 0; p < match->job->count; p++)
+        TESS_TRY(match_process(match, p, &device_out[p]));
     return TESS_OK;
 }
 
 enum tess_status tess__place_match(const struct tess__processes *job,
                                    const struct tess_topology *topology, const char *file,
-                                   const char *hosts, int32_t device_out[TESS_WORLD_RANKS_MAX])
+                                   const char *hosts, int32_t *device_out)
 {
     struct match match = {.job = job, .topology = topology, .file = file};
+    struct tess__pool pool = {0};
+    const size_t count = (size_t)topology->host_count + 1;
 
-    match.host = calloc((size_t)topology->host_count + 1, sizeof(*match.host));
-    if (match.host == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hosts of %s", file);
-    match_name_hosts(&match);
-    enum tess_status status = match_take_names(&match, hosts);
-    for (int32_t p = 0; p < job->count && status == TESS_OK; p++)
-        status = match_process(&match, p, &device_out[p]);
-    for (int32_t p = 0; p < job->count && status == TESS_OK; p++)
-        for (int32_t q = 0; q < p && status == TESS_OK; q++)
-            if (device_out[p] == device_out[q])
-                status = tess_fail(
-                    TESS_ERR_USAGE, "processes %d and %d would both have device %s of %s", (int)q,
-                    (int)p, topology->node[topology->device[device_out[p]]].name, file);
-    free(match.host);
+    match.host = tess__pool_array(&pool, count, sizeof(*match.host));
+    match.sorted = tess__pool_array(&pool, count, sizeof(*match.sorted));
+    match.found = tess__pool_array(&pool, (size_t)job->host_count, sizeof(*match.found));
+    match.owner = tess__pool_array(&pool, (size_t)topology->device_count, sizeof(*match.owner));
+    const enum tess_status status = pool.failed ? tess__no_memory("the hosts of the topology")
+                                                : match_all(&match, hosts, device_out);
+    tess__pool_release(&pool);
     return status;
 }

@@ -18,15 +18,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORDER_BYTES_MAX (1 << 16)
+#define ORDER_BYTES_MAX (1 << 22)
 
 struct order {
     const struct tess__processes *job;
     const char *path;
-    int32_t *process;                      /* [job->count] of a rank; -1: none yet */
-    int32_t rank_of[TESS_WORLD_RANKS_MAX]; /* of a process; -1: none yet */
-    int32_t next;                          /* rank that a list's next number is for */
+    int32_t *process;  /* [job->count] of a rank; -1: none yet */
+    int32_t *rank_of;  /* [job->count] of a process; -1: none yet */
+    int32_t *sorted;   /* [host_count] hosts by order_compare */
+    int32_t *unranked; /* [host_count] of a host: where in job->member its next without one is */
+    int32_t next;      /* rank that a list's next number is for */
 };
+
+/* By the part of the name before the first dot. */
+static int order_compare_words(struct tess__word a, struct tess__word b)
+{
+    const int order = memcmp(a.text, b.text, a.length < b.length ? a.length : b.length);
+
+    return order != 0 ? order : (a.length > b.length) - (a.length < b.length);
+}
+
+static struct tess__word order_short(const struct tess__processes *job, int32_t host)
+{
+    const char *name = job->hosts[host].name;
+
+    return (struct tess__word){name, strcspn(name, ".")};
+}
+
+static int order_compare(const void *a, const void *b, void *context)
+{
+    return order_compare_words(order_short(context, *(const int32_t *)a),
+                               order_short(context, *(const int32_t *)b));
+}
 
 static enum tess_status order_set(struct order *order, int32_t line, int32_t rank, int32_t process)
 {
@@ -40,21 +63,47 @@ static enum tess_status order_set(struct order *order, int32_t line, int32_t ran
     return TESS_OK;
 }
 
-/* The process at this slot of the host, -1: the first that has no rank. Found by host and slot,
- * which identify processes, not by their numbers. */
+/* Of one host: the process at this slot, -1: the first that has no rank; -1: none. */
+static int32_t order_find_on(const struct order *order, int32_t host, int32_t slot)
+{
+    const struct tess__processes *job = order->job;
+    const int32_t end = job->start[host + 1];
+
+    if (slot >= 0)
+        return slot < end - job->start[host] ? job->seat[job->start[host] + slot] : -1;
+    while (order->unranked[host] < end && order->rank_of[job->member[order->unranked[host]]] >= 0)
+        order->unranked[host]++;
+    return order->unranked[host] < end ? job->member[order->unranked[host]] : -1;
+}
+
+/* The lowest such process of all hosts of that name. Found by host and slot, which identify
+ * processes, not by their numbers. */
 static int32_t order_find(const struct order *order, struct tess__word host, int32_t slot)
 {
     const struct tess__processes *job = order->job;
+    const char *dot = memchr(host.text, '.', host.length);
+    const struct tess__word name = {host.text, dot ? (size_t)(dot - host.text) : host.length};
+    int32_t low = 0, high = job->host_count, lowest = -1;
 
-    for (int32_t p = 0; p < job->count; p++) {
-        const char *name = job->process[p].host;
-        bool same = tess__word_is(host, name) || (strcspn(name, ".") == host.length &&
-                                                  strncmp(name, host.text, host.length) == 0);
+    while (low < high) { /* the first that is not before the name */
+        const int32_t middle = low + (high - low) / 2;
 
-        if (same && (slot >= 0 ? job->slot[p] == slot : order->rank_of[p] < 0))
-            return p;
+        if (order_compare_words(order_short(job, order->sorted[middle]), name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return -1;
+    for (int32_t i = low; i < job->host_count; i++) {
+        const int32_t h = order->sorted[i];
+
+        if (order_compare_words(order_short(job, h), name) != 0)
+            break;
+        if (dot != NULL && !tess__word_is(host, job->hosts[h].name))
+            continue;
+        const int32_t p = order_find_on(order, h, slot);
+        lowest = p >= 0 && (lowest < 0 || p < lowest) ? p : lowest;
+    }
+    return lowest;
 }
 
 /* The word behind a rank: HOST or HOST:SLOT. */
@@ -68,7 +117,7 @@ static enum tess_status order_place(struct order *order, int32_t line, int32_t r
     if (colon != NULL) {
         host.length = (size_t)(colon - word.text);
         if (!tess__word_number((struct tess__word){colon + 1, word.length - host.length - 1},
-                               TESS_WORLD_RANKS_MAX - 1, &slot))
+                               INT32_MAX, &slot))
             return tess__lines_fail(order->path, line, "'%.*s' is no HOST:SLOT", TESS__SHOWN(word));
     }
     const int32_t process = order_find(order, host, slot);
@@ -151,29 +200,61 @@ static enum tess_status order_lines(struct order *order, char *text, size_t byte
         return tess__lines_fail(order->path, 0,
                                 "process 0, at %s:%d, where all meet, is to be rank 0, not process "
                                 "%d",
-                                job->process[0].host, (int)job->slot[0], (int)order->process[0]);
+                                tess__host_name(job, 0), (int)job->slot[0], (int)order->process[0]);
     return TESS_OK;
 }
 
-enum tess_status tess__place_read_order(const struct tess__processes *job, const char *path,
-                                        int32_t process_out[TESS_WORLD_RANKS_MAX])
+/* The whole file into text [ORDER_BYTES_MAX + 1]. */
+static enum tess_status order_read(const char *path, char *text, size_t *bytes_out)
 {
-    struct order order = {.job = job, .path = path, .process = process_out};
     const char *why;
     FILE *file = tess_file_open_input(path, &why);
-    char text[ORDER_BYTES_MAX + 1];
 
     if (file == NULL)
         TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s: %s", path, why);
-    const size_t bytes = fread(text, 1, sizeof(text), file);
+    *bytes_out = fread(text, 1, ORDER_BYTES_MAX + 1, file);
     const bool failed = ferror(file) != 0;
     fclose(file);
     if (failed)
         TESS_FAIL(TESS_ERR_IO, "cannot read --topology.order file:%s", path);
-    if (bytes > ORDER_BYTES_MAX)
+    if (*bytes_out > ORDER_BYTES_MAX)
         TESS_FAIL(TESS_ERR_DATA, "%s is no order: it has more than %d bytes", path,
                   ORDER_BYTES_MAX);
-    for (int32_t i = 0; i < TESS_WORLD_RANKS_MAX; i++)
-        process_out[i] = order.rank_of[i] = -1;
-    return order_lines(&order, text, bytes);
+    return TESS_OK;
+}
+
+static enum tess_status order_take(struct order *order, char *text)
+{
+    const struct tess__processes *job = order->job;
+    size_t bytes;
+
+    TESS_TRY(order_read(order->path, text, &bytes));
+    for (int32_t i = 0; i < job->count; i++)
+        order->process[i] = order->rank_of[i] = -1;
+    for (int32_t h = 0; h < job->host_count; h++) {
+        order->sorted[h] = h;
+        order->unranked[h] = job->start[h];
+    }
+    qsort_r(order->sorted, (size_t)job->host_count, sizeof(*order->sorted), order_compare,
+            (void *)job);
+    return order_lines(order, text, bytes);
+}
+
+enum tess_status tess__place_read_order(const struct tess__processes *job, const char *path,
+                                        int32_t *process_out)
+{
+    struct order order = {.job = job, .path = path, .process = process_out};
+    const size_t hosts = (size_t)job->host_count;
+    char *text = malloc(ORDER_BYTES_MAX + 1);
+
+    order.rank_of = malloc(((size_t)job->count + 2 * hosts) * sizeof(*order.rank_of));
+    order.sorted = order.rank_of + job->count;
+    order.unranked = order.sorted + hosts;
+    const enum tess_status status =
+        text != NULL && order.rank_of != NULL
+            ? order_take(&order, text)
+            : tess_fail(TESS_ERR_MEMORY, "no memory for --topology.order file:%s", path);
+    free(order.rank_of);
+    free(text);
+    return status;
 }

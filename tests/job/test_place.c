@@ -2,6 +2,7 @@
  * Which process becomes which rank: hosts of processes, hosts of a topology, files of an order, and
  * what the options refuse; then the program, four processes as torchrun would start them.
  */
+#include "base/hash.h"
 #include "harness/spawn.h"
 #include "job/place.h"
 #include "tessera/log.h"
@@ -29,20 +30,33 @@
             fail_msg("'%s' does not contain '%s'", (text), (words));                               \
     } while (0)
 
+/* Hosts are told apart by keys, and called as their first processes say. */
+static void find_hosts(struct tess__processes *job, const char *const *name, const char *const *key)
+{
+    for (int32_t p = 0; p < job->count; p++)
+        job->process[p].host = tess_hash_bytes(key[p], strlen(key[p]));
+    tess__place_find_hosts(job);
+    for (int32_t p = job->count - 1; p >= 0; p--)
+        snprintf(job->hosts[job->host[p]].name, sizeof(job->hosts[0].name), "%s", name[p]);
+}
+
 /* Processes on hosts by name; each host's key is its name, local ranks are unknown. */
 static struct tess__processes *job_of(const char *const *host, int32_t count)
 {
     struct tess__processes *job = calloc(1, sizeof(*job));
 
     assert_non_null(job);
-    job->count = count;
-    for (int32_t p = 0; p < count; p++) {
-        snprintf(job->process[p].host, sizeof(job->process[p].host), "%s", host[p]);
-        snprintf(job->process[p].key, sizeof(job->process[p].key), "%s", host[p]);
+    assert_int_equal(tess__processes_open(job, count), TESS_OK);
+    for (int32_t p = 0; p < count; p++)
         job->process[p].local_rank = -1;
-    }
-    tess__place_find_hosts(job);
+    find_hosts(job, host, host);
     return job;
+}
+
+static void job_free(struct tess__processes *job)
+{
+    tess__processes_close(job);
+    free(job);
 }
 
 static struct tess_topology *slurm(const char *text, int32_t per_host)
@@ -70,8 +84,8 @@ static void case_hosts(void **state)
         assert_int_equal(job->host[p], host[p]);
         assert_int_equal(job->slot[p], slot[p]);
     }
-    assert_int_equal(job->host_size[1], 2);
-    assert_int_equal(job->host_first[1], 1);
+    assert_int_equal(tess__host_size(job, 1), 2);
+    assert_int_equal(job->member[job->start[1]], 1);
 
     /* Local ranks come before numbers. */
     job->process[0].local_rank = 1;
@@ -81,24 +95,24 @@ static void case_hosts(void **state)
     assert_int_equal(job->slot[2], 0);
 
     /* One name, two machines: their keys differ. */
-    snprintf(job->process[3].key, sizeof(job->process[3].key), "a elsewhere");
+    job->process[3].host++;
     tess__place_find_hosts(job);
     assert_int_equal(job->host_count, 4);
-    free(job);
+    job_free(job);
 }
 
 static void case_match(void **state)
 {
-    static const char *const name[] = {"dev1", "dev0", "dev1.cluster.org", "dev0"};
+    static const char *const name[] = {"dev1.cluster.org", "dev0", "dev1", "dev0"};
+    static const char *const key[] = {"dev1", "dev0", "dev1", "dev0"};
     struct tess__processes *job = job_of(name, 4);
     struct tess_topology *topology =
         slurm("SwitchName=s0 Nodes=dev0\nSwitchName=s1 Nodes=dev1\n", 2);
-    int32_t device[TESS_WORLD_RANKS_MAX];
+    int32_t device[RANKS];
 
     (void)state;
-    /* The two names of dev1 are one host's. */
-    snprintf(job->process[2].key, sizeof(job->process[2].key), "dev1");
-    tess__place_find_hosts(job);
+    /* The two names of dev1 are one host's, which is called as its first process says. */
+    find_hosts(job, name, key);
     assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_OK);
     assert_string_equal(topology->node[topology->device[device[0]]].name, "dev1.0");
     assert_string_equal(topology->node[topology->device[device[1]]].name, "dev0.0");
@@ -109,7 +123,7 @@ static void case_match(void **state)
     assert_int_equal(tess__place_match(job, topology, "F", "dev1,dev0", device), TESS_OK);
     assert_string_equal(topology->node[topology->device[device[0]]].name, "dev0.0");
     tess_topology_free(topology);
-    free(job);
+    job_free(job);
 }
 
 static void case_match_bus(void **state)
@@ -123,7 +137,7 @@ static void case_match_bus(void **state)
                                "  - {between: [gpu1, numa0], kind: pci, gbs: 12}\n";
     struct tess__processes *job = job_of(name, 2);
     struct tess_topology *topology = tess_topology_new();
-    int32_t device[TESS_WORLD_RANKS_MAX];
+    int32_t device[RANKS];
 
     (void)state;
     assert_int_equal(tess_topology_read_yaml("F", text, sizeof(text) - 1, NULL, topology), TESS_OK);
@@ -139,7 +153,7 @@ static void case_match_bus(void **state)
     assert_int_equal(tess__place_match(job, topology, "F", "", device), TESS_ERR_USAGE);
     assert_contains(tess_log_last_error(), "processes 0 and 1 would both have device gpu1 of F");
     tess_topology_free(topology);
-    free(job);
+    job_free(job);
 }
 
 static void case_match_refused(void **state)
@@ -170,13 +184,13 @@ static void case_match_refused(void **state)
     for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
         struct tess__processes *job = job_of(wanted[i].name, 2);
         struct tess_topology *topology = slurm(wanted[i].text, 1);
-        int32_t device[TESS_WORLD_RANKS_MAX];
+        int32_t device[RANKS];
 
         assert_int_not_equal(tess__place_match(job, topology, "F", wanted[i].hosts, device),
                              TESS_OK);
         assert_contains(tess_log_last_error(), wanted[i].phrase);
         tess_topology_free(topology);
-        free(job);
+        job_free(job);
     }
 }
 
@@ -223,7 +237,7 @@ static void case_order(void **state)
         {"3 b.net\n2 b   # the next of b\n1 a:1\n0 a\n", {0, 2, 3, 1}},
     };
     struct tess__processes *job = job_of(name, 4);
-    int32_t process[TESS_WORLD_RANKS_MAX];
+    int32_t process[RANKS];
 
     (void)state;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
@@ -231,7 +245,7 @@ static void case_order(void **state)
             fail_msg("order %zu: %s", i, tess_log_last_error());
         assert_memory_equal(process, wanted[i].process, sizeof(wanted[i].process));
     }
-    free(job);
+    job_free(job);
 }
 
 static void case_order_refused(void **state)
@@ -254,9 +268,9 @@ static void case_order_refused(void **state)
         {"0 a:0 1 a:1", "'1' follows RANK HOST:SLOT"},
         {"9 a:0", "'9': the number of a rank, 0 to 3"},
     };
-    static char large[(1 << 16) + 2];
+    static char large[(1 << 22) + 2];
     struct tess__processes *job = job_of(name, 4);
-    int32_t process[TESS_WORLD_RANKS_MAX];
+    int32_t process[RANKS];
 
     (void)state;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
@@ -269,8 +283,8 @@ static void case_order_refused(void **state)
     assert_contains(tess_log_last_error(), "a device or a pipe, not a file");
     memset(large, ' ', sizeof(large) - 1);
     assert_int_equal(tess__place_read_order(job, write_order(large), process), TESS_ERR_DATA);
-    assert_contains(tess_log_last_error(), "more than 65536 bytes");
-    free(job);
+    assert_contains(tess_log_last_error(), "more than 4194304 bytes");
+    job_free(job);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -290,7 +290,8 @@ static void case_topology(void **state)
     char *text = NULL;
 
     (void)state;
-    assert_int_equal(tess_measured_topology(&measured, name, devices, &topology), TESS_OK);
+    assert_int_equal(
+        tess_measured_topology(&measured, measured.host_count, name, devices, &topology), TESS_OK);
     assert_int_equal(topology->device_count, 6);
     assert_int_equal(topology->host_count, 4);
     assert_string_equal(topology->node[topology->device[2]].name, "b.0");
@@ -307,9 +308,33 @@ static void case_topology(void **state)
     free(text);
     tess_topology_free(topology);
 
+    /* Two blocks of two hosts: what a host of a block gets across, twice. */
+    measured = (struct tess_measured){.host_count = 2,
+                                      .block = 2,
+                                      .group_count = 2,
+                                      .group = {0, 1},
+                                      .edge_gbs = 0.1,
+                                      .uplink_gbs = {0.01, 0.02}};
+    assert_int_equal(tess_measured_topology(&measured, 4, name, devices, &topology), TESS_OK);
+    assert_int_equal(topology->host_count, 4);
+    for (int32_t l = 0; l < topology->link_count; l++) {
+        const struct tess_topo_link *link = &topology->link[l];
+        const char *from = topology->node[link->from].name, *to = topology->node[link->to].name;
+        if (strcmp(from, "b") == 0 && strncmp(to, "b.", 2) != 0)
+            assert_string_equal(to, "rack0");
+        if (strcmp(from, "rack1") == 0 && strcmp(to, "network") == 0)
+            assert_true(link->gbs == 0.04);
+    }
+    tess_topology_free(topology);
+    assert_int_equal(tess_measured_block(1), 1);
+    assert_int_equal(tess_measured_block(64), 1);
+    assert_int_equal(tess_measured_block(65), 2);
+    assert_int_equal(tess_measured_block(2048), 32);
+
     /* An even network, of which nothing is known. */
     measured = (struct tess_measured){.host_count = 2, .group_count = 1};
-    assert_int_equal(tess_measured_topology(&measured, name, devices, &topology), TESS_OK);
+    assert_int_equal(
+        tess_measured_topology(&measured, measured.host_count, name, devices, &topology), TESS_OK);
     assert_int_equal(topology->device_count, 3);
     tess_topology_free(topology);
 }

@@ -165,7 +165,8 @@ static void case_refused(void **state)
                  "is below itself");
     look_refused(read, "f", "SwitchName=a Switches=a Nodes=x\n", NULL, "f:1: switch a is below");
     look_refused(read, "f", "SwitchName=a Nodes=a\n", NULL, "'a' is defined twice");
-    look_refused(read, "f", "SwitchName=a Nodes=n[0-65000]\n", NULL, "more than 65536 nodes");
+    look_refused(read, "f", "SwitchName=a Nodes=n[0-65000]\n",
+                 &(struct tess_topology_options){.per_host = 4}, "more than 262144 nodes");
 }
 
 /* All lines together explode where no single one does. */

@@ -149,7 +149,7 @@ static void case_refused(void **state)
         {"node:16384 gpu:1024", "'gpu:1024': that makes more than"},
         {"rack:4096 node:16384 gpu:1", "'node:16384': that makes more than"},
         {"node:16 gpu:1024 nvlink:mesh", "has too many links"},
-        {"socket:64 numa:256 gpu:1", "more than 524288 links"},
+        {"socket:64 numa:256 gpu:1", "more than 2097152 links"},
         {"gpu:1 nic:256 node:2", "'node:2': levels go"},
         {"gpu:2 rail:2", "'rail:2': nic was expected"},
         {"node:2 gpu:1 hosts:a", "'hosts:a': 2 names were expected, not 1"},

@@ -55,6 +55,11 @@ void tess_measured_tournament(int32_t host_count, int32_t round, int32_t *partne
     }
 }
 
+int32_t tess_measured_block(int32_t hosts)
+{
+    return (hosts + TESS_MEASURED_HOSTS_MAX - 1) / TESS_MEASURED_HOSTS_MAX;
+}
+
 static void measured_pair(int32_t a, int32_t b, int32_t *partner_out)
 {
     partner_out[a] = b;
@@ -406,37 +411,37 @@ static enum tess_status measured_link(struct tess_topology *topology, int32_t a,
     return tess_topology_join_link(topology, link);
 }
 
-static enum tess_status measured_build(const struct tess_measured *measured,
+static enum tess_status measured_build(const struct tess_measured *measured, int32_t hosts,
                                        const char *const *name, const int32_t *devices,
                                        struct tess_topology *topology)
 {
+    const int32_t block = measured->block > 0 ? measured->block : 1;
     int32_t network, rack[TESS_MEASURED_HOSTS_MAX];
     TESS_TRY(tess__slurm_add_switch(topology, TESS__SLURM_NETWORK, &network));
     for (int32_t g = 0; g < measured->group_count && measured->group_count > 1; g++) {
         char text[16];
         snprintf(text, sizeof(text), "rack%d", (int)g);
         TESS_TRY(tess__slurm_add_switch(topology, text, &rack[g]));
-        TESS_TRY(measured_link(topology, rack[g], network, measured->uplink_gbs[g],
+        TESS_TRY(measured_link(topology, rack[g], network, block * measured->uplink_gbs[g],
                                measured->uplink_us));
     }
-    for (int32_t h = 0; h < measured->host_count; h++) {
+    for (int32_t h = 0; h < hosts; h++) {
         int32_t cpu;
         TESS_TRY(tess__slurm_add_host(topology, name[h], h, devices[h], &cpu, NULL));
-        TESS_TRY(measured_link(topology, cpu,
-                               measured->group_count > 1 ? rack[measured->group[h]] : network,
-                               measured->edge_gbs, measured->edge_us));
+        TESS_TRY(measured_link(
+            topology, cpu, measured->group_count > 1 ? rack[measured->group[h / block]] : network,
+            measured->edge_gbs, measured->edge_us));
     }
     return tess_topology_finish(topology);
 }
 
-enum tess_status tess_measured_topology(const struct tess_measured *measured,
+enum tess_status tess_measured_topology(const struct tess_measured *measured, int32_t hosts,
                                         const char *const *name, const int32_t *devices,
                                         struct tess_topology **topology_out)
 {
     struct tess_topology *topology = tess_topology_new();
     if (topology == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the network between %d hosts",
-                  (int)measured->host_count);
-    return tess_topology_give(topology, measured_build(measured, name, devices, topology),
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the network between %d hosts", (int)hosts);
+    return tess_topology_give(topology, measured_build(measured, hosts, name, devices, topology),
                               topology_out);
 }

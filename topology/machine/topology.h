@@ -95,8 +95,8 @@ enum tess_remark {
     TESS_REMARK_NO_NVLINK = 256 /* no NVLinks in the source, though such GPUs have some */
 };
 
-#define TESS_TOPO_NODES_MAX 65536
-#define TESS_TOPO_LINKS_MAX 524288
+#define TESS_TOPO_NODES_MAX 262144
+#define TESS_TOPO_LINKS_MAX 2097152
 
 /* ---- building (build.c) ---- */
 

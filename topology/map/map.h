@@ -48,8 +48,9 @@ struct tess_map {
 /*
  * Axis orders are tried exhaustively, each laid along the ring order that ring.h finds, then
  * refined by exchanging ranks. Never costs more than the natural order, which is kept where nothing
- * is better by a thousandth. The same on every rank: no clocks, no random numbers. Up to 2048
- * ranks; TESS_ERR_DATA where ranks that talk would not reach each other in any mapping.
+ * is better by a thousandth. The same on every rank: no clocks, no random numbers. Up to 65536
+ * ranks, above 2048 on hosts that are made and joined in few different ways (TESS_ERR_UNSUPPORTED);
+ * TESS_ERR_DATA where ranks that talk would not reach each other in any mapping.
  */
 enum tess_status tess_map_find(const struct tess_topology *topology, const struct tess_map_ask *ask,
                                struct tess_map *map_out);

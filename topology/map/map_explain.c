@@ -21,6 +21,7 @@ struct explain {
     const struct tess__map_load *load;
     const struct tess_map *map;
     int32_t *numa; /* [count] NUMA nodes of the places; -1 */
+    bool *seen;    /* [hosts + 1] */
     FILE *out;
 };
 
@@ -134,11 +135,11 @@ static void explain_head(const struct explain *explain)
     const struct tess_map *map = explain->map;
     char time[32], other[32];
     int32_t hosts = 0, moved = 0;
+    memset(explain->seen, 0, ((size_t)model->topology->host_count + 1) * sizeof(*explain->seen));
     for (int32_t i = 0; i < model->count; i++) {
-        int32_t before = 0;
-        while (before < i && tess__map_host(model, before) != tess__map_host(model, i))
-            before++;
-        hosts += before == i;
+        bool *seen = &explain->seen[1 + tess__map_host(model, i)];
+        hosts += !*seen;
+        *seen = true;
         moved += map->place[i] != i;
     }
     fprintf(explain->out, "%d ranks on %d host%s:", (int)model->count, (int)hosts,
@@ -403,10 +404,13 @@ enum tess_status tess_map_explain(const struct tess_topology *topology,
     if (status == TESS_OK) {
         struct explain explain = {.model = &model, .load = &load, .map = map};
         explain.numa = malloc((size_t)model.count * sizeof(*explain.numa));
+        explain.seen = malloc(((size_t)topology->host_count + 1) * sizeof(*explain.seen));
         tess__map_load_count(&load);
-        status = explain.numa ? explain_write(&explain, text_out)
-                              : tess_fail(TESS_ERR_MEMORY, "no memory left to explain a mapping");
+        status = explain.numa && explain.seen
+                     ? explain_write(&explain, text_out)
+                     : tess_fail(TESS_ERR_MEMORY, "no memory left to explain a mapping");
         free(explain.numa);
+        free(explain.seen);
     }
     tess__map_load_close(&load);
     tess__map_model_close(&model);

@@ -4,6 +4,7 @@
  * come first are kept inside NVLink domains and hosts where these hold a whole number of them, and
  * else as many as they hold. The exchange (map_exchange.c) refines the result.
  */
+#include "base/hash.h"
 #include "tessera/check.h"
 #include "topology/map/map_room.h"
 
@@ -12,6 +13,8 @@
 #include <string.h>
 
 #define LAYOUT_DIGITS_MAX   (2 * TESS_MAP_AXES)
+#define LAYOUT_SEEN         512 /* mappings that are kept in mind */
+#define LAYOUT_NUMA_MAX     4096
 #define LAYOUT_SPLIT_VISITS 4000000 /* lanes visited by layouts that split axes */
 
 struct layout {
@@ -33,6 +36,8 @@ struct layout {
     int32_t digits;
     int32_t left[TESS_MAP_AXES], parts[TESS_MAP_AXES]; /* of an axis: count and digits so far */
     struct tess__map_starts *starts;
+    uint64_t hash[LAYOUT_SEEN]; /* of mappings */
+    int32_t tried;
 };
 
 /* ---- orders of places ----------------------------------------------------------------------- */
@@ -98,8 +103,25 @@ static void layout_shift(struct layout *layout, const int32_t *from, int32_t *to
     }
 }
 
+/* Of many ranks, where a look costs more than a hash: has the mapping been tried? On regular
+ * clusters most orders of places come to the same. */
+static bool layout_seen(struct layout *layout, const int32_t *at)
+{
+    const struct tess__map_model *model = layout->model;
+    if (model->ways == NULL || layout->tried == LAYOUT_SEEN)
+        return false;
+    const uint64_t hash = tess_hash_run(at, (size_t)model->count * sizeof(*at), 0);
+    for (int32_t i = 0; i < layout->tried; i++)
+        if (layout->hash[i] == hash)
+            return true;
+    layout->hash[layout->tried++] = hash;
+    return false;
+}
+
 static void layout_try(struct layout *layout, const int32_t *at)
 {
+    if (layout_seen(layout, at))
+        return;
     tess__map_load_set(layout->load, at);
     (void)tess__map_load_keep(layout->load, &layout->worth, layout->best);
 }
@@ -201,7 +223,8 @@ static void layout_take(struct layout *layout, bool split)
         return;
     layout->worth = (struct tess__map_worth){INFINITY, INFINITY};
     layout_digits(layout, split ? 1 : 4);
-    layout_keep(layout);
+    if (layout->worth.cost_s < INFINITY) /* else all were tried with other orders */
+        layout_keep(layout);
 }
 
 static bool layout_done(const struct layout *layout, int64_t most)
@@ -245,32 +268,43 @@ static void layout_all(struct layout *layout, bool split, int64_t most)
         layout_take(layout, split);
 }
 
-/* Equal keys become equal numbers below count: the first place of the key. */
-static void layout_number(struct layout *layout, int32_t *key)
+/* Equal keys, from -1 to most - 1, become equal numbers below count: the first place of the key.
+ * `first` [most + 1]: scratch. */
+static void layout_number(const struct layout *layout, int32_t *first, int32_t most, int32_t *key)
 {
-    int32_t count = layout->model->count, *first = layout->seen;
-    for (int32_t i = 0; i < count; i++) {
-        first[i] = 0;
-        while (key[first[i]] != key[i])
-            first[i]++;
+    memset(first, -1, ((size_t)most + 1) * sizeof(*first));
+    for (int32_t i = 0; i < layout->model->count; i++) {
+        int32_t *at = &first[key[i] + 1];
+        if (*at < 0)
+            *at = i;
+        key[i] = *at;
     }
-    memcpy(key, first, (size_t)count * sizeof(*key));
 }
 
 /* Domains, hosts, and NUMA nodes by their numbers on their hosts. */
 static enum tess_status layout_keys(struct layout *layout)
 {
     const struct tess__map_model *model = layout->model;
+    const struct tess_topology *topology = model->topology;
     TESS_TRY(tess__map_domains(model, layout->domain));
     TESS_TRY(tess__map_numa(model, layout->numa));
+    int32_t most =
+        topology->node_count > topology->host_count ? topology->node_count : topology->host_count;
     for (int32_t i = 0; i < model->count; i++) {
         layout->host[i] = tess__map_host(model, i);
-        if (layout->numa[i] >= 0)
-            layout->numa[i] = model->topology->node[layout->numa[i]].index;
+        if (layout->numa[i] >= 0) {
+            /* Any number may be in a file. */
+            const uint32_t index = (uint32_t)topology->node[layout->numa[i]].index;
+            layout->numa[i] = (int32_t)(index % LAYOUT_NUMA_MAX);
+        }
     }
-    layout_number(layout, layout->domain);
-    layout_number(layout, layout->host);
-    layout_number(layout, layout->numa);
+    int32_t *first = calloc((size_t)most + 1, sizeof(*first));
+    if (!first)
+        return tess__no_memory("the mapping of ranks");
+    layout_number(layout, first, most, layout->domain);
+    layout_number(layout, first, most, layout->host);
+    layout_number(layout, first, most, layout->numa);
+    free(first);
     return TESS_OK;
 }
 

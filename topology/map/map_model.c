@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL_RANKS_MAX 2048 /* ways between all pairs are kept */
+#define MODEL_RANKS_MAX 65536
+#define MODEL_TABLE     512  /* up to so many ranks ways between all pairs are kept */
+#define MODEL_TABLE_MAX 2048 /* and so many where hosts are not alike enough for map_ways.c */
 #define MODEL_MISSING   (-1) /* in place of a link, before lanes are numbered */
 #define MODEL_NO_WAY_S  1e30 /* for a byte: outweighs any time, and its square is still a number */
 #define MODEL_BYTES_MAX 1e30
@@ -105,6 +107,16 @@ static enum tess_status model_find_ways(struct tess__map_model *model)
 {
     struct tess_route_search *search;
     struct tess_routes routes;
+    if (model->count > MODEL_TABLE) {
+        TESS_TRY(tess__map_ways_open(model, &model->ways));
+        if (model->ways != NULL)
+            return TESS_OK;
+        if (model->count > MODEL_TABLE_MAX)
+            TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                      "a mesh of %d ranks is to be mapped on hosts that have too little in common "
+                      "in how they are made and joined; above %d ranks keep the natural order",
+                      (int)model->count, MODEL_TABLE_MAX);
+    }
     model->row = tess__pool_array(&model->pool, (size_t)model->count, sizeof(*model->row));
     if (!model->row)
         return tess__no_memory("the mapping of ranks");
@@ -130,7 +142,9 @@ static enum tess_status model_number_lanes(struct tess__map_model *model)
     if (!memory)
         return tess__no_memory("the mapping of ranks");
     int32_t *number = memory + 1; /* [-1] is that of MODEL_MISSING */
-    for (int32_t i = 0; i < model->count; i++) {
+    if (model->ways != NULL)
+        tess__map_ways_mark(model->ways, number);
+    for (int32_t i = 0; i < model->count && model->row != NULL; i++) {
         for (int32_t k = 0; k < model->row[i].lane_count; k++)
             number[model->row[i].lane[k]] = 1;
     }
@@ -150,7 +164,9 @@ static enum tess_status model_number_lanes(struct tess__map_model *model)
     model->link[lanes] = -1;
     model->byte_s[lanes] = MODEL_NO_WAY_S;
     model->lane_count = lanes + 1;
-    for (int32_t i = 0; i < model->count; i++) {
+    if (model->ways != NULL)
+        tess__map_ways_number(model->ways, number);
+    for (int32_t i = 0; i < model->count && model->row != NULL; i++) {
         for (int32_t k = 0; k < model->row[i].lane_count; k++)
             model->row[i].lane[k] = number[model->row[i].lane[k]];
     }
@@ -230,6 +246,7 @@ void tess__map_model_close(struct tess__map_model *model)
         free(model->row[i].way);
         free(model->row[i].lane);
     }
+    tess__map_ways_close(model->ways);
     tess__pool_release(&model->pool);
     *model = (struct tess__map_model){0};
 }
@@ -249,7 +266,8 @@ bool tess__map_has_chain(const struct tess__map_model *model)
 
 enum tess_path_kind tess__map_kind(const struct tess__map_model *model, int32_t from, int32_t to)
 {
-    return (enum tess_path_kind)model->row[from].way[to].kind;
+    return model->ways != NULL ? tess__map_ways_kind(model->ways, from, to)
+                               : (enum tess_path_kind)model->row[from].way[to].kind;
 }
 
 /* ---- loads ---------------------------------------------------------------------------------- */

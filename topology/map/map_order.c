@@ -73,7 +73,7 @@ enum tess_status tess__map_numa(const struct tess__map_model *model, int32_t *nu
 static enum tess_status order_ring_hosts(const struct tess__map_model *model, int32_t *ring)
 {
     struct tess_rings rings = {0};
-    TESS_TRY(tess_rings_find_hosts(&model->part, 0, &rings));
+    TESS_TRY(tess__rings_find_hosts(&model->part, 1, 0, &rings));
     memcpy(ring, rings.best_single.order, (size_t)model->count * sizeof(*ring));
     tess_rings_free(&rings);
     return TESS_OK;

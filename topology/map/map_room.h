@@ -37,10 +37,13 @@ struct tess__map_model {
     struct tess_map_axis axis[TESS_MAP_AXES];
     int32_t stride[TESS_MAP_AXES];
     bool keep_first;
-    struct tess__map_row *row; /* [count] by place it leaves */
-    int32_t lane_count;        /* the last one is that of missing ways */
-    int32_t *link;             /* [lane_count] of the topology; -1: that last one */
-    double *byte_s;            /* [lane_count] seconds for a byte */
+    /* Ways between the places: by place they leave, [count], or of many places by what their hosts
+     * have in common; the other is NULL. */
+    struct tess__map_row *row;
+    struct tess__map_ways *ways;
+    int32_t lane_count; /* the last one is that of missing ways */
+    int32_t *link;      /* [lane_count] of the topology; -1: that last one */
+    double *byte_s;     /* [lane_count] seconds for a byte */
     struct tess__map_hop *hop;
     int32_t hop_count;
     int32_t *first, *list; /* hops that touch rank r: list[first[r] .. first[r + 1]) */
@@ -55,10 +58,31 @@ void tess__map_model_close(struct tess__map_model *model); /* a zeroed one is al
 int32_t tess__map_host(const struct tess__map_model *model, int32_t place);
 bool tess__map_has_chain(const struct tess__map_model *model);
 enum tess_path_kind tess__map_kind(const struct tess__map_model *model, int32_t from, int32_t to);
-/* Lanes of the way from a place to another; *count_out of them. */
+
+#define TESS__MAP_WAY_MAX 192 /* lanes of a way */
+
+/*
+ * map_ways.c: the ways of the model's places, where hosts are alike enough for that; NULL in
+ * *ways_out where they are not. Numbers of lanes come from the model: mark sets used [links] to 1
+ * for those that a way uses, number takes their numbers.
+ */
+enum tess_status tess__map_ways_open(const struct tess__map_model *model,
+                                     struct tess__map_ways **ways_out);
+void tess__map_ways_close(struct tess__map_ways *ways); /* NULL is allowed */
+void tess__map_ways_mark(const struct tess__map_ways *ways, int32_t *used);
+void tess__map_ways_number(struct tess__map_ways *ways, const int32_t *number);
+enum tess_path_kind tess__map_ways_kind(const struct tess__map_ways *ways, int32_t from,
+                                        int32_t to);
+/* Valid until the next call. */
+const int32_t *tess__map_ways_lanes(const struct tess__map_ways *ways, int32_t from, int32_t to,
+                                    int32_t *count_out);
+
+/* Lanes of the way from a place to another, *count_out of them; valid until the next call. */
 static inline const int32_t *tess__map_lanes(const struct tess__map_model *model, int32_t from,
                                              int32_t to, int32_t *count_out)
 {
+    if (model->ways != NULL)
+        return tess__map_ways_lanes(model->ways, from, to, count_out);
     const struct tess__map_row *row = &model->row[from];
     *count_out = row->way[to].lane_count;
     return row->lane + row->way[to].first;
