@@ -37,7 +37,7 @@
 #define BENCH_FIELD(member) offsetof(struct bench_options, member)
 
 static const struct tess_option bench_option_table[] = {
-    TESS_ROW_INT("ranks", BENCH_FIELD(ranks), "2", 1, TESS_WORLD_RANKS_MAX, "number of ranks"),
+    TESS_ROW_INT("ranks", BENCH_FIELD(ranks), "2", 1, TESS_RANKS_MAX, "number of ranks"),
     TESS_ROW_INTS("sizes", BENCH_FIELD(sizes), "4Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi,256Mi", 64, 0x1p36,
                   "bytes of the arrays"),
     TESS_ROW_CHOICE("order", BENCH_FIELD(order), "canonical", "canonical|fast", "order of sums"),

@@ -31,7 +31,7 @@ struct bench_options {
 static const struct tess_option bench_option_table[] = {
     TESS_ROW_STRING("strategies", BENCH_FIELD(strategies), "single,dp,ddp,zero1,zero2,fsdp",
                     "strategies, or products such as fsdp+tp, to measure"),
-    TESS_ROW_INTS("ranks", BENCH_FIELD(ranks), "1,2,4", 1, TESS_WORLD_RANKS_MAX,
+    TESS_ROW_INTS("ranks", BENCH_FIELD(ranks), "1,2,4", 1, TESS_RANKS_MAX,
                   "numbers of ranks to measure; single runs on one rank"),
     TESS_ROW_INTS(
         "grids", BENCH_FIELD(grids), "1", 1, 1 << 20,

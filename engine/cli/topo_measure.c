@@ -236,11 +236,11 @@ static enum tess_status probe_run(struct tess__measure *measure, const struct te
 enum tess_status tess__topo_measure(const struct tess__topo *topo)
 {
     struct tess__measure measure = {.rank_count = topo->topology->device_count};
-    if (measure.rank_count < 2 || measure.rank_count > TESS_WORLD_RANKS_MAX)
+    if (measure.rank_count < 2 || measure.rank_count > TESS_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--measure takes 2 to %d ranks and there are %d devices: choose some with "
                   "--devices, or more with --ranks",
-                  TESS_WORLD_RANKS_MAX, (int)measure.rank_count);
+                  TESS_RANKS_MAX, (int)measure.rank_count);
     enum tess_status status = probe_comm(&measure, NULL, topo->options->comm);
     if (status == TESS_OK)
         status = probe_run(&measure, topo->routed ? topo : NULL, true);

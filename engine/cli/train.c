@@ -18,7 +18,7 @@ static const struct tess_option train_option_table[] = {
     {"explain", TESS_OPTION_BOOL, offsetof(struct tess__train_options, explain), "off", 0, 0, NULL,
      "print every option with its origin, the plan and the memory of every rank; do not train"},
     {"explain-rank", TESS_OPTION_INT, offsetof(struct tess__train_options, explain_rank), "0", 0,
-     TESS_WORLD_RANKS_MAX - 1, NULL,
+     TESS_RANKS_MAX - 1, NULL,
      "rank whose plan --explain prints: its units, its part of the layers, its memory"},
     {"trace", TESS_OPTION_STRING, offsetof(struct tess__train_options, trace), "", 0, 0, NULL,
      "file for a time line of every rank, for ui.perfetto.dev: what it computed, "
@@ -39,11 +39,11 @@ static const struct tess_option train_option_table[] = {
      "start the ranks again, from the newest checkpoint of --run, after a process was lost, a time "
      "limit passed or a device failed: at most so often"},
     {"min-ranks", TESS_OPTION_INT, offsetof(struct tess__train_options, min_ranks), "0", 0,
-     TESS_CONFIG_RANKS_MAX, NULL,
+     TESS_RANKS_MAX, NULL,
      "with --restarts: after a process was lost go on with as many ranks as are left, down to this "
      "number, in the largest layout that has the same bits; 0: start as many as before"},
-    {"hosts", TESS_OPTION_INT, offsetof(struct tess__train_options, hosts), "1", 1,
-     TESS_WORLD_RANKS_MAX, NULL,
+    {"hosts", TESS_OPTION_INT, offsetof(struct tess__train_options, hosts), "1", 1, TESS_RANKS_MAX,
+     NULL,
      "hosts of the run, each with an equal part of --ranks: start the same command on each of "
      "them, "
      "with --meet"},

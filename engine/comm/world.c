@@ -120,9 +120,9 @@ static enum tess_status world_map_shared(size_t bytes, char **memory_out)
 enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
                                  struct tess_world **world_out)
 {
-    if (rank_count < 1 || rank_count > TESS_WORLD_RANKS_MAX)
+    if (rank_count < 1 || rank_count > TESS_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "cannot run %d ranks on one host: use 1 to %d", (int)rank_count,
-                  TESS_WORLD_RANKS_MAX);
+                  TESS_RANKS_MAX);
     struct tess_world layout = {.mode = mode,
                                 .rank_count = rank_count,
                                 .core_count = world_cores(),

@@ -12,11 +12,9 @@
 
 #include <stdatomic.h>
 
-#define TESS_WORLD_RANKS_MAX 64
-
 struct tess_world;
 
-/* mode: TESS_RANKS_PROCESSES or TESS_RANKS_THREADS. 1 <= rank_count <= TESS_WORLD_RANKS_MAX. */
+/* mode: TESS_RANKS_PROCESSES or TESS_RANKS_THREADS. 1 <= rank_count <= TESS_RANKS_MAX. */
 enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
                                  struct tess_world **world_out);
 void tess_world_close(struct tess_world *world); /* by its opener, after all ranks ended */

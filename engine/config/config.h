@@ -12,8 +12,6 @@
 struct tess_options;
 struct tess_declared;
 
-/* Ranks that can be planned. A run that starts has TESS_WORLD_RANKS_MAX at most. */
-#define TESS_CONFIG_RANKS_MAX 65536
 #define TESS_CONFIG_BATCH_MAX (1 << 24)
 
 /* Options of a run, no prefix. */

@@ -28,7 +28,7 @@ bool tess__config_grid_fits(enum tess_leaf_order order, int64_t ranks, int64_t m
 static const char *grid_list(enum tess_leaf_order order, int64_t batch_size, int64_t ranks,
                              int64_t micro, int64_t grid, char text[320])
 {
-    const int64_t last = ranks == 0 ? TESS_CONFIG_RANKS_MAX : batch_size / ranks;
+    const int64_t last = ranks == 0 ? TESS_RANKS_MAX : batch_size / ranks;
     const int most = ranks == 0 ? 64 : 8; /* as many as text has room for */
     size_t used = 0;
     int count = 0;

@@ -34,10 +34,9 @@ static enum tess_status mesh_parse(const char *text, int64_t size[TESS_AXIS_COUN
                       text);
         const char *number = text + length + 1, *end = number + strspn(number, "0123456789");
         const long long value = strtoll(number, NULL, 10);
-        if (end == number || (*end != '\0' && *end != ',') || value < 1 ||
-            value > TESS_CONFIG_RANKS_MAX)
+        if (end == number || (*end != '\0' && *end != ',') || value < 1 || value > TESS_RANKS_MAX)
             TESS_FAIL(TESS_ERR_USAGE, "--mesh: the ranks of axis %s must be 1 to %d, not '%.20s'",
-                      mesh_axis_name[axis], TESS_CONFIG_RANKS_MAX, number);
+                      mesh_axis_name[axis], TESS_RANKS_MAX, number);
         if (named[axis])
             TESS_FAIL(TESS_ERR_USAGE, "--mesh names axis %s twice", mesh_axis_name[axis]);
         named[axis] = true;
@@ -221,9 +220,9 @@ enum tess_status tess__config_mesh(struct tess_config *config)
     TESS_TRY(mesh_check_axes(config, size));
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         product *= size[axis];
-    if (product > TESS_CONFIG_RANKS_MAX)
+    if (product > TESS_RANKS_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "--mesh %s has %lld ranks: there may be up to %d", run->mesh,
-                  (long long)product, TESS_CONFIG_RANKS_MAX);
+                  (long long)product, TESS_RANKS_MAX);
     if (product > 0 && !tess_options_is_set(config->options, "ranks"))
         run->ranks = product;
     TESS_TRY(mesh_fill(run->ranks, size));

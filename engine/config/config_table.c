@@ -19,8 +19,8 @@ const struct tess_option tess_run_option_table[] = {
     {"mesh", TESS_OPTION_STRING, CONFIG_FIELD(mesh), "", 0, 0, NULL,
      "ranks along each axis, as data=2,tensor=2,stage=2; axes that are left out follow from "
      "--ranks"},
-    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_CONFIG_RANKS_MAX, NULL,
-     "ranks to start on this machine; up to 64 can run, more can be planned (--explain)"},
+    {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_RANKS_MAX, NULL,
+     "ranks to start; --explain plans them without starting any"},
     {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
      "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
     {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
@@ -154,7 +154,7 @@ const struct tess_option tess_run_option_table[] = {
 #define TENSOR_FIELD(member) offsetof(struct tess_tensor_options, member)
 
 const struct tess_option tess_tensor_option_table[] = {
-    {"ranks", TESS_OPTION_INT, TENSOR_FIELD(ranks), "0", 0, TESS_CONFIG_RANKS_MAX, NULL,
+    {"ranks", TESS_OPTION_INT, TENSOR_FIELD(ranks), "0", 0, TESS_RANKS_MAX, NULL,
      "ranks along the tensor axis; 0: by --mesh, or what is left over"},
     {"sequence-parallel", TESS_OPTION_BOOL, TENSOR_FIELD(sequence), "off", 0, 0, NULL,
      "norms, dropout and residuals for 1/t of the positions on each tensor rank; all-gather and "

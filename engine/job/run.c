@@ -210,8 +210,6 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
     run->placed = tess__placed_open(run->rank_count);
     if (run->chunk == NULL || run->placed == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
-    if (run->rank_count > TESS_WORLD_RANKS_MAX)
-        return TESS_OK;
     TESS_TRY(tess__place_devices(run, config));
     /* Ranks that others started are yet to be placed. */
     return config->started.starter == NULL ? tess__place_graph(run) : TESS_OK;
@@ -226,13 +224,6 @@ static const char *run_bus(const char *bus)
 enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset)
 {
-    if (config->run.ranks > TESS_WORLD_RANKS_MAX) {
-        *run = (struct tess__run){.config = config};
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld ranks can be planned (--explain, tessera plan), and a run starts %d at "
-                  "most: give --ranks %d or fewer",
-                  (long long)config->run.ranks, TESS_WORLD_RANKS_MAX, TESS_WORLD_RANKS_MAX);
-    }
     TESS_TRY(tess__run_open_planned(run, config, dataset));
     const struct tess_device_plan *plan = &config->device;
     run->rank = calloc((size_t)run->rank_count, sizeof(*run->rank));

@@ -172,7 +172,7 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
  * the order of config->placing. */
 enum tess_status tess__run_open(struct tess__run *run, struct tess_config *config,
                                 const struct tess_dataset *dataset);
-/* The same for a run that will not start, of TESS_CONFIG_RANKS_MAX ranks at most. Only what starts
+/* The same for a run that will not start, of TESS_RANKS_MAX ranks at most. Only what starts
  * has `rank` and `bus`. */
 enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
                                         const struct tess_dataset *dataset);

@@ -134,7 +134,7 @@ static bool leader_greet(void *context, int fd, const unsigned char bytes[BOOT_H
     _Static_assert(sizeof(hello) == BOOT_HELLO_BYTES, "the greeting that is read");
     memcpy(&hello, bytes, sizeof(hello));
     if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0 || hello.slots < 1 ||
-        hello.slots > TESS_WORLD_RANKS_MAX || leader->count == leader->room)
+        hello.slots > TESS_RANKS_MAX || leader->count == leader->room)
         return false;
     struct host *host = &leader->host[leader->count];
     *host = (struct host){.fd = fd, .slots = hello.slots, .is_new = true};

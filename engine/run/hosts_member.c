@@ -70,7 +70,7 @@ static bool member_order_is_sound(const struct hosts_order *order, const struct 
     if (memchr(order->partner, '\0', sizeof(order->partner)) == NULL || order->partner_port < 0 ||
         order->partner_port > 65535)
         return false;
-    return order->ranks >= 1 && order->ranks <= TESS_WORLD_RANKS_MAX && order->count >= 0 &&
+    return order->ranks >= 1 && order->ranks <= TESS_RANKS_MAX && order->count >= 0 &&
            order->count <= hello->slots && order->first >= 0 &&
            order->first <= order->ranks - order->count && order->port > 0 && order->port < 65536;
 }

@@ -53,7 +53,7 @@ static enum tess_status status_check_head(const char *path, int32_t rank,
                   "program that the run was started with",
                   path, head->version, TESS_FLIGHT_VERSION);
     bool good = head->rank == rank && head->rank_count > rank &&
-                head->rank_count <= TESS_WORLD_RANKS_MAX && head->unit_count >= 0 &&
+                head->rank_count <= TESS_RANKS_MAX && head->unit_count >= 0 &&
                 head->unit_count <= TESS_FLIGHT_UNITS &&
                 fabs(head->clock_offset_s) < STATUS_TIME_MAX_S &&
                 status_clean(head->host, sizeof(head->host));
@@ -67,7 +67,7 @@ static enum tess_status status_check_head(const char *path, int32_t rank,
 static bool status_group_is_good(const struct tess_flight_group *group)
 {
     return group->id == 0 || (group->rank >= 0 && group->rank < group->rank_count &&
-                              group->rank_count <= TESS_WORLD_RANKS_MAX && group->axis >= -1 &&
+                              group->rank_count <= TESS_RANKS_MAX && group->axis >= -1 &&
                               group->axis < TESS_AXIS_COUNT);
 }
 
@@ -77,7 +77,7 @@ static enum tess_status status_check_now(const char *path, const struct tess_fli
         if (!status_group_is_good(&now->group[g]))
             TESS_FAIL(TESS_ERR_DATA, "%s is damaged: group %d cannot be", path, (int)g);
     if (now->ended < 0 || !status_time_is_good(now->since_s) ||
-        now->board.waits_for >= TESS_WORLD_RANKS_MAX)
+        now->board.waits_for >= TESS_RANKS_MAX)
         TESS_FAIL(TESS_ERR_DATA, "%s is damaged: what the rank does now cannot be", path);
     return TESS_OK;
 }
@@ -214,7 +214,7 @@ static int32_t status_file_count(const char *run)
     for (const struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
         int rank = -1, end = 0;
         if (sscanf(entry->d_name, "rank-%5d%n", &rank, &end) == 1 && entry->d_name[end] == '\0' &&
-            rank >= count && rank < TESS_CONFIG_RANKS_MAX)
+            rank >= count && rank < TESS_RANKS_MAX)
             count = rank + 1;
     }
     if (entries != NULL)

@@ -15,7 +15,7 @@
 #define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
 
 static const struct tess_option plan_option_table[] = {
-    {"ranks", TESS_OPTION_INT, PLAN_FIELD(ranks), "0", 0, TESS_CONFIG_RANKS_MAX, NULL,
+    {"ranks", TESS_OPTION_INT, PLAN_FIELD(ranks), "0", 0, TESS_RANKS_MAX, NULL,
      "ranks to plan for, one on each device; 0: as many as --cluster has devices, else 8"},
     {"device", TESS_OPTION_STRING, PLAN_FIELD(device), "h100-80", 0, 0, NULL,
      "device of a rank: h100-80, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks on this "

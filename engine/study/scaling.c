@@ -12,12 +12,12 @@
 #define LINKS_DEFAULT   "nvlink,pcie,infiniband,infiniband-hdr,ethernet-100g,ethernet-10g"
 #define LINKS_BYTES_MAX 16384
 
-_Static_assert(TESS_CONFIG_RANKS_MAX <= 1 << (TESS__SCALING_POINTS_MAX - 2),
+_Static_assert(TESS_RANKS_MAX <= 1 << (TESS__SCALING_POINTS_MAX - 2),
                "there is a point for each power of two");
 
 static const struct tess_option scaling_option_table[] = {
     {"max-ranks", TESS_OPTION_INT, offsetof(struct tess__scaling_options, max_ranks), "0", 0,
-     TESS_WORLD_RANKS_MAX, NULL,
+     TESS_RANKS_MAX, NULL,
      "measure 1, 2, 4, ... and this many ranks; 0: the largest power of two within the cores"},
     {"steps", TESS_OPTION_INT, offsetof(struct tess__scaling_options, steps), "30", 1, 1e9, NULL,
      "optimizer steps of every run"},
@@ -28,8 +28,8 @@ static const struct tess_option scaling_option_table[] = {
      "strong scaling, the batch is divided"},
     {"links", TESS_OPTION_STRING, offsetof(struct tess__scaling_options, links), LINKS_DEFAULT, 0,
      0, NULL, "links to predict for: names, NAME:LATENCY:BANDWIDTH, or a file of these"},
-    {"to", TESS_OPTION_INT, offsetof(struct tess__scaling_options, to), "1024", 2,
-     TESS_CONFIG_RANKS_MAX, NULL, "ranks up to which to predict"},
+    {"to", TESS_OPTION_INT, offsetof(struct tess__scaling_options, to), "1024", 2, TESS_RANKS_MAX,
+     NULL, "ranks up to which to predict"},
     {"json", TESS_OPTION_STRING, offsetof(struct tess__scaling_options, json), "", 0, 0, NULL,
      "file for all figures: {\"scaling\": {...}}; empty writes none"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
@@ -137,7 +137,7 @@ static enum tess_status scaling_read_args(struct tess__scaling *scaling,
     TESS_TRY(tess__trial_check(args, asked->json));
     if (asked->max_ranks == 0)
         for (asked->max_ranks = 1;
-             2 * asked->max_ranks <= scaling->cores && asked->max_ranks < TESS_WORLD_RANKS_MAX;)
+             2 * asked->max_ranks <= scaling->cores && asked->max_ranks < TESS_RANKS_MAX;)
             asked->max_ranks *= 2;
     return scaling_read_links(scaling, asked->links);
 }

@@ -97,8 +97,6 @@ static void case_run(void **state)
 {
     char one[17], hash[17], name[32];
     (void)state;
-    if (many > TESS_WORLD_RANKS_MAX)
-        skip();
     assert_int_equal(run(NULL, TRAIN "--strategy single --ranks 1"), 0);
     read_hash(one);
     snprintf(name, sizeof(name), "\n0-%d ", many - 1);

@@ -68,7 +68,7 @@ static void case_numbers(void **state)
         for (int32_t fan = 1; fan <= TESS_BOOT_FAN; fan += fan < 4 ? 1 : 14)
             check_numbers(count, fan);
     check_numbers(20011, TESS_BOOT_FAN);
-    assert_int_equal(tess__tree_size(0, TESS_BOOT_RANKS_MAX, TESS_BOOT_FAN), TESS_BOOT_RANKS_MAX);
+    assert_int_equal(tess__tree_size(0, TESS_RANKS_MAX, TESS_BOOT_FAN), TESS_RANKS_MAX);
     assert_int_equal(tess__tree_height(0, 33, 32), 1);
     assert_int_equal(tess__tree_height(0, 34, 32), 2);
     assert_int_equal(tess__tree_height(0, 16384, 32), 3);

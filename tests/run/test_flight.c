@@ -328,7 +328,7 @@ static void case_bad(void **state)
     bad.head.rank = 1;
     write_bad(sizeof(bad));
     expect_bad("not that of rank 2");
-    bad.head.rank_count = TESS_WORLD_RANKS_MAX + 1;
+    bad.head.rank_count = TESS_RANKS_MAX + 1;
     write_bad(sizeof(bad));
     expect_bad("not that of rank 2");
     memset(bad.head.host, 'x', sizeof(bad.head.host));

@@ -356,7 +356,7 @@ static int64_t choose(const char *const hosts[][2], int32_t count, int64_t whole
 
 static void case_choose(void **state)
 {
-    struct hosts_source source[TESS_WORLD_RANKS_MAX];
+    struct hosts_source source[8];
     int32_t count = 0;
     (void)state;
     /* None is lost: the newest of which all have their own, pushed or not. */

@@ -77,9 +77,6 @@ static void case_many(void **state)
     struct tess_dataset *dataset = NULL;
     struct tess__run run;
     assert_int_equal(tess__run_open_data(config, &dataset), TESS_OK);
-    assert_int_equal(tess__run_open(&run, config, dataset),
-                     TESS_WORLD_RANKS_MAX < 128 ? TESS_ERR_USAGE : TESS_OK);
-    tess__run_close(&run);
     assert_int_equal(tess__run_open_planned(&run, config, dataset), TESS_OK);
     for (int32_t r = 0; r < run.rank_count; r += 7) {
         struct tess_engine *engine = NULL;

@@ -237,10 +237,10 @@ static enum tess_status boot_gather(void *context, const void *mine, size_t byte
 enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_s,
                                 struct tess_boot **boot_out)
 {
-    if (env->rank_count < 1 || env->rank_count > TESS_BOOT_RANKS_MAX || env->rank < 0 ||
+    if (env->rank_count < 1 || env->rank_count > TESS_RANKS_MAX || env->rank < 0 ||
         env->rank >= env->rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "there is no rank %d of %d; at most %d ranks", (int)env->rank,
-                  (int)env->rank_count, TESS_BOOT_RANKS_MAX);
+                  (int)env->rank_count, TESS_RANKS_MAX);
     struct boot_meeting *meeting = calloc(1, sizeof(*meeting));
     if (meeting == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
@@ -308,7 +308,7 @@ void tess_boot_secret(const struct tess_boot *boot, const void *word, size_t byt
     static const struct tess_secret none; /* on one host: the word has not been on the network */
     const struct boot_meeting *meeting = boot->context;
     tess_secret_derive(boot->gather == boot_gather ? &meeting->secret : &none, word, bytes,
-                        secret_out);
+                       secret_out);
 }
 
 void tess_boot_close(struct tess_boot *boot)

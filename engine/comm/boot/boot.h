@@ -9,7 +9,6 @@
 #include "comm/boot/boot_secret.h"
 #include "tessera/device.h"
 
-#define TESS_BOOT_RANKS_MAX     65536
 #define TESS_BOOT_FAN           32                /* ranks that are connected behind one */
 #define TESS_BOOT_BLOB_MAX      ((size_t)1 << 20) /* bytes of one rank in one gather */
 #define TESS_BOOT_ADDRESS_BYTES 256

@@ -90,8 +90,8 @@ static enum tess_status env_read_place(const struct env_names *names, struct tes
             : has_count ? count
                         : names->needs,
             has_rank ? names->count : names->rank, names->starter);
-    TESS_TRY(env_number(count, 1, TESS_BOOT_RANKS_MAX, &env->rank_count));
-    TESS_TRY(env_number(names->rank, 0, TESS_BOOT_RANKS_MAX - 1, &env->rank));
+    TESS_TRY(env_number(count, 1, TESS_RANKS_MAX, &env->rank_count));
+    TESS_TRY(env_number(names->rank, 0, TESS_RANKS_MAX - 1, &env->rank));
     if (env->rank >= env->rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "%s is %d, but %s is %d: ranks are numbered from 0", names->rank,
                   (int)env->rank, count, (int)env->rank_count);

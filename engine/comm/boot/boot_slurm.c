@@ -31,7 +31,7 @@ int32_t tess__boot_slurm_tasks(const char *list, int32_t node)
         char *end;
         const long tasks = strtol(at, &end, 10);
         long nodes = 1;
-        if (end == at || tasks < 1 || tasks > TESS_BOOT_RANKS_MAX)
+        if (end == at || tasks < 1 || tasks > TESS_RANKS_MAX)
             return -1;
         if (strncmp(end, "(x", 2) == 0) {
             nodes = strtol(end + 2, &end, 10);

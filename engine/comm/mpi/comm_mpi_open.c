@@ -109,9 +109,9 @@ static enum tess_status open_ranks(struct mpi_room *room, const struct tess_boot
                   "the job has %d ranks and MPI has %d: this MPI is not that of the mpirun "
                   "(or srun) which started them; --comm.mpi.library names the other one",
                   (int)boot->rank_count, count);
-    if (count > NET_RANKS_MAX)
+    if (count > TESS_RANKS_MAX)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%d ranks over MPI: there may be up to %d", count,
-                  NET_RANKS_MAX);
+                  TESS_RANKS_MAX);
     if (boot != NULL)
         rank = boot->rank;
     int error = MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &room->comm);

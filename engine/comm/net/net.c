@@ -308,15 +308,15 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                                     struct tess_comm **comm_out)
 {
     const int32_t rank_count = transport->rank_count;
-    struct net_rank *rank = rank_count <= NET_RANKS_MAX ? calloc(1, sizeof(*rank)) : NULL;
+    struct net_rank *rank = rank_count <= TESS_RANKS_MAX ? calloc(1, sizeof(*rank)) : NULL;
     struct net_group *group;
 
     if (rank == NULL) {
         const char *name = transport->ops->name;
         transport->ops->close(transport);
-        TESS_FAIL(rank_count > NET_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
+        TESS_FAIL(rank_count > TESS_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
                   "no communicator of %d ranks over %s: there may be up to %d", (int)rank_count,
-                  name, NET_RANKS_MAX);
+                  name, TESS_RANKS_MAX);
     }
     *rank = (struct net_rank){.transport = transport, .world = world, .timeout_s = timeout_s};
     const enum tess_status status = net_open_all(rank, order, &group);

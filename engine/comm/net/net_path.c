@@ -11,7 +11,7 @@
 /* Moves up a lane: one for each level of the tree, the last gives. */
 #define PATH_UP_MAX 17
 
-_Static_assert(NET_RANKS_MAX <= 1 << (PATH_UP_MAX - 1), "a level has a move");
+_Static_assert(TESS_RANKS_MAX <= 1 << (PATH_UP_MAX - 1), "a level has a move");
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 

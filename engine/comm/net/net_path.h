@@ -51,7 +51,6 @@
 
 #include "tessera/comm.h"
 
-#define NET_RANKS_MAX  65536  /* what a plan can count: nothing has this size */
 #define NET_LANES_MAX  128    /* of a sum or a gather */
 #define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
 #define NET_LANE_BYTES 16384u /* shorter lanes are shared */

@@ -292,12 +292,12 @@ static void tcp_raise_limit(int32_t rank_count)
 enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double timeout_s,
                                          struct tess_transport **transport_out)
 {
-    struct tcp *tcp = boot->rank_count <= NET_RANKS_MAX ? calloc(1, sizeof(*tcp)) : NULL;
+    struct tcp *tcp = boot->rank_count <= TESS_RANKS_MAX ? calloc(1, sizeof(*tcp)) : NULL;
 
     if (tcp == NULL)
-        TESS_FAIL(boot->rank_count > NET_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
+        TESS_FAIL(boot->rank_count > TESS_RANKS_MAX ? TESS_ERR_UNSUPPORTED : TESS_ERR_MEMORY,
                   "no connections of %d ranks: there may be up to %d", (int)boot->rank_count,
-                  NET_RANKS_MAX);
+                  TESS_RANKS_MAX);
     tcp->transport = (struct tess_transport){
         .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
     tcp->timeout_s = timeout_s;

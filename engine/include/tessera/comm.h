@@ -31,6 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Ranks of a job: a bound for numbers that come from outside. Nothing has this size. */
+#define TESS_RANKS_MAX 65536
+
 TESS_BEGIN_DECLS
 
 enum tess_order { TESS_ORDER_CANONICAL, TESS_ORDER_FAST };
