@@ -388,8 +388,10 @@ static enum tess_status bench_find_comm(struct bench *bench, const struct tess_s
                   (long long)bench->options.ranks, place->starter, (int)place->rank_count);
     if (place->starter)
         bench->options.ranks = place->rank_count;
-    TESS_TRY(tess_device_plan_host(place, (int32_t)bench->options.ranks, mode, bench->options.comm,
-                                   &plan));
+    const enum tess_status status = tess_device_plan_host(place, (int32_t)bench->options.ranks,
+                                                          mode, bench->options.comm, &plan);
+    tess_device_plan_free(&plan);
+    TESS_TRY(status);
     bench->comm = plan.comm;
     if ((bench->comm->host & TESS_COMM_ALONE) != 0) /* one rank is measured like several */
         TESS_TRY(tess_registry_get_communicator("local", &bench->comm));

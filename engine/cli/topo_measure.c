@@ -203,7 +203,10 @@ static enum tess_status probe_comm(struct tess__measure *measure, const struct t
     struct tess_device_plan plan = {.comm_options = &measure->comm};
     TESS_TRY(tess_options_open(&measure->options));
     TESS_TRY(tess_comm_options_add(measure->options, &measure->comm));
-    TESS_TRY(tess_device_plan_host(place, measure->rank_count, TESS_RANKS_PROCESSES, name, &plan));
+    const enum tess_status status =
+        tess_device_plan_host(place, measure->rank_count, TESS_RANKS_PROCESSES, name, &plan);
+    tess_device_plan_free(&plan);
+    TESS_TRY(status);
     measure->how =
         (struct tess__open_comm){.kind = plan.comm,
                                  .options = tess_comm_options_of(&measure->comm, plan.comm),

@@ -418,6 +418,7 @@ void tess_config_close(struct tess_config *config)
     if (config->options != NULL)
         tess_options_close(config->options);
     tess_comm_options_free(&config->comm);
+    tess_device_plan_free(&config->device);
     free(config->model_options);
     free(config->optimizer_options);
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)

@@ -21,6 +21,25 @@ enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 /* ---- ranks, devices and communicators ------------------------------------------------------- */
 
+void tess_device_plan_free(struct tess_device_plan *plan)
+{
+    free(plan->of_rank);
+    free(plan->info);
+    plan->of_rank = NULL;
+    plan->info = NULL;
+}
+
+/* plan->count is known. */
+static enum tess_status device_reserve(struct tess_device_plan *plan, int32_t ranks)
+{
+    tess_device_plan_free(plan);
+    plan->of_rank = calloc((size_t)ranks, sizeof(*plan->of_rank));
+    plan->info = calloc((size_t)plan->count + 1, sizeof(*plan->info));
+    if (plan->of_rank == NULL || plan->info == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the devices of %d ranks", (int)ranks);
+    return TESS_OK;
+}
+
 static bool device_all_reach(const struct tess_devices *devices, int32_t count)
 {
     count = count < TESS_DEVICE_MAX ? count : TESS_DEVICE_MAX;
@@ -100,8 +119,11 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
     plan->shared = ranks > have;
     plan->rank_mode = mode;
     TESS_TRY(device_comm_named(asked, &kind));
-    for (int32_t r = 0; r < ranks && r < TESS_DEVICE_MAX; r++)
+    TESS_TRY(device_reserve(plan, ranks));
+    for (int32_t r = 0; r < ranks; r++)
         plan->of_rank[r] = (int32_t)((int64_t)r * plan->count / ranks);
+    for (int32_t d = 0; d < plan->count && !plan->missing; d++)
+        plan->info[d] = devices->info[d];
     if (ranks == 1)
         return device_comm_alone(plan, true);
     if (plan->shared && kind != NULL && (kind->device & TESS_COMM_SHARED_DEVICE) == 0)
@@ -157,6 +179,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
     plan->comm = kind != NULL ? kind : tess_comm_first(&ask);
     if (plan->comm == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects devices of several processes");
+    TESS_TRY(device_reserve(plan, place->rank_count));
     const struct tess_device_info own = devices->info[device];
     for (int32_t r = 0; r < place->rank_count; r++) {
         plan->of_rank[r] = r;
@@ -225,6 +248,9 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
     const struct tess_communicator_ops *kind;
 
     plan->rank_mode = mode;
+    TESS_TRY(device_reserve(plan, ranks));
+    for (int32_t r = 0; r < ranks; r++)
+        plan->of_rank[r] = -1;
     TESS_TRY(tess_comm_named(asked, &kind));
     if (kind != NULL && kind->host == 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -281,10 +307,7 @@ static enum tess_status device_use_host(struct tess_config *config)
         config->kernel->far_memory ? TESS_RANKS_THREADS : config->strategy->rank_mode;
     if (config->kernel->far_memory && config->strategy->rank_mode != TESS_RANKS_THREADS)
         config->device.by_threads = "this --kernel";
-    TESS_TRY(tess_device_plan_host(&config->started, (int32_t)run->ranks, mode, run->comm, plan));
-    for (int32_t r = 0; r < TESS_DEVICE_MAX; r++)
-        plan->of_rank[r] = -1;
-    return TESS_OK;
+    return tess_device_plan_host(&config->started, (int32_t)run->ranks, mode, run->comm, plan);
 }
 
 /* Where measured products, and choices of attention, are kept for later runs: the user's cache, by
@@ -316,12 +339,12 @@ static enum tess_status device_use_module(struct tess_config *config,
     static const struct tess_devices none = {.count = TESS_DEVICE_MAX};
     struct tess_device_plan *plan = &config->device;
     plan->module = module;
-    plan->missing = found->count == 0 || config->run.ranks > TESS_DEVICE_MAX;
+    plan->missing = found->count == 0 ||
+                    (config->started.starter == NULL && config->run.ranks > TESS_DEVICE_MAX);
     snprintf(plan->why, sizeof(plan->why), "%s",
              found->count == 0 ? found->why
-             : plan->missing   ? "more ranks than a run can start"
+             : plan->missing   ? "no host has devices for so many ranks"
                                : "");
-    memcpy(plan->info, found->info, sizeof(plan->info));
     config->run.kernel = DEVICE_MODULE;
     device_find_store(config);
     if (module == &tess__cuda_planned)

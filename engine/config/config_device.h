@@ -34,19 +34,21 @@ struct tess_started {
 struct tess_device_plan {
     const struct tess_module *module; /* NULL: on the host */
     int32_t count;                    /* devices in use; 0 on the host */
-    int32_t of_rank[TESS_DEVICE_MAX]; /* [ranks] device; -1 on the host; more ranks: planned only,
-                                         and these are the first */
-    int32_t own;                      /* of a rank in its place: its device, as numbered here; in
-                                         of_rank and info every rank's has its rank's number */
-    bool shared;                      /* some device has several ranks */
-    bool missing;                     /* planned for devices that are not here: nothing can run */
+    int32_t *of_rank;                 /* [ranks] device; -1 on the host */
+    int32_t own;  /* of a rank in its place: its device, as numbered here; in of_rank and info every
+                     rank's has its rank's number */
+    bool shared;  /* some device has several ranks */
+    bool missing; /* planned for devices that are not here: nothing can run */
     enum tess_rank_mode rank_mode;
     const char *by_threads; /* what needs ranks as threads, for messages; NULL: the strategy */
     const struct tess_communicator_ops *comm;     /* how the ranks exchange data */
     const struct tess_comm_options *comm_options; /* set by the caller, borrowed */
-    char why[256]; /* on the host: why not on a device; missing: what is missing */
-    struct tess_device_info info[TESS_DEVICE_MAX]; /* [device] all zero if missing */
+    char why[256];                 /* on the host: why not on a device; missing: what is missing */
+    struct tess_device_info *info; /* [count]; all zero if missing */
 };
+
+/* Free what the functions below have put into a plan; a zeroed one is allowed. */
+void tess_device_plan_free(struct tess_device_plan *plan);
 
 /*
  * Ranks to devices, N ranks and D devices of one machine:
@@ -61,8 +63,8 @@ struct tess_device_plan {
  * processes unless the strategy needs threads. `asked` is --comm: "auto" takes the first
  * communicator of the list that fits.
  *
- * Fills count, of_rank, shared, rank_mode and comm of the plan. TESS_ERR_USAGE with what fits.
- * Pure.
+ * Fills count, of_rank, info, shared, rank_mode and comm of the plan. TESS_ERR_USAGE with what
+ * fits, TESS_ERR_MEMORY. Pure.
  */
 enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32_t ranks,
                                        enum tess_rank_mode mode, const char *asked,
@@ -76,7 +78,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
 
 /*
  * How ranks on the host exchange data; `place` NULL or without a starter: this program starts them.
- * Fills rank_mode and comm of the plan. TESS_ERR_USAGE with what fits.
+ * Fills of_rank, rank_mode and comm of the plan. TESS_ERR_USAGE with what fits, TESS_ERR_MEMORY.
  */
 enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t ranks,
                                        enum tess_rank_mode mode, const char *asked,

@@ -258,9 +258,7 @@ static void explain_device(const struct tess__run *run)
         printf("  device %s, %d of %s, %.0f GiB each; ranks by device:", plan->module->name,
                plan->count, plan->info[0].name,
                (double)plan->info[0].memory_bytes / (1024.0 * 1024 * 1024));
-        explain_runs(run->rank_count < TESS_DEVICE_MAX ? run->rank_count : TESS_DEVICE_MAX,
-                     plan->of_rank, 0);
-        printf("%s", run->rank_count > TESS_DEVICE_MAX ? " ..." : "");
+        explain_runs(run->rank_count, plan->of_rank, 0);
     }
     printf("\n  communicator %s\n", plan->comm->name);
 }

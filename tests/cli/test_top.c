@@ -359,7 +359,7 @@ static void case_memory(void **state)
 
     (void)state;
     config.device.count = 2;
-    config.device.of_rank[2] = 1;
+    config.device.of_rank = (int32_t[]){0, 0, 1};
     run = (struct tess__run){.config = &config, .rank_count = 3, .rank = rank};
     /* Two ranks on device 0: their arenas add up; what the device's libraries keep is reported by
      * both, the first before the second had a communicator. */

@@ -67,6 +67,7 @@ static void case_blocks(void **state)
             }
             assert_in_range(most - least, 0, 1);
             assert_true(least >= 1);
+            tess_device_plan_free(&plan);
         }
 }
 
@@ -81,6 +82,7 @@ static void case_drawing(void **state)
         tess_device_plan_make(devices_of(2, true), 5, TESS_RANKS_PROCESSES, "auto", &plan),
         TESS_OK);
     assert_memory_equal(plan.of_rank, drawn, sizeof(drawn));
+    tess_device_plan_free(&plan);
 }
 
 static void case_choice(void **state)
@@ -128,11 +130,13 @@ static void case_choice(void **state)
             if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
                 fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(),
                          wanted[i].refused);
+            tess_device_plan_free(&plan);
             continue;
         }
         assert_int_equal(status, TESS_OK);
         if (strcmp(plan.comm->name, wanted[i].comm) != 0 || plan.rank_mode != wanted[i].run)
             fail_msg("%d: %s, mode %d", i, plan.comm->name, (int)plan.rank_mode);
+        tess_device_plan_free(&plan);
     }
 }
 
@@ -172,6 +176,7 @@ static void case_placed(void **state)
             if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
                 fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(),
                          wanted[i].refused);
+            tess_device_plan_free(&plan);
             continue;
         }
         assert_int_equal(status, TESS_OK);
@@ -181,6 +186,7 @@ static void case_placed(void **state)
         assert_int_equal(plan.rank_mode, TESS_RANKS_PROCESSES);
         for (int32_t r = 0; r < 16; r++)
             assert_int_equal(plan.of_rank[r], r);
+        tess_device_plan_free(&plan);
     }
 }
 
@@ -208,6 +214,7 @@ static void case_renumbered(void **state)
     assert_string_equal(config->device.info[1].bus, "");
     tess_config_renumber(config, 3);
     assert_string_equal(config->device.info[3].bus, "0000:17:00.0");
+    tess_device_plan_free(&config->device);
     free(config);
 }
 
@@ -246,6 +253,7 @@ static void case_host_plan(void **state)
             assert_string_equal(plan.comm->name, wanted[i].comm);
         else if (strstr(tess_log_last_error(), wanted[i].refused) == NULL)
             fail_msg("%d: '%s' does not contain '%s'", i, tess_log_last_error(), wanted[i].refused);
+        tess_device_plan_free(&plan);
     }
 }
 
