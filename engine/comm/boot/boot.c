@@ -32,6 +32,7 @@ struct boot_meeting {
     struct tess_boot boot;
     uint64_t number; /* gathers so far */
     bool failed;     /* a gather failed: streams may be out of step */
+    bool told;       /* and the ranks behind this one have been sent why */
     struct tess_secret secret;
     char address[TESS_BOOT_ADDRESS_BYTES];
     struct boot_tree tree;
@@ -62,14 +63,16 @@ static bool boot_send(int fd, uint64_t magic, uint64_t number, const void *blob,
 
 /* Send the reason to the ranks behind, and before this one where it does not come from there, so
  * that all report the same. */
-static void boot_tell(const struct boot_meeting *meeting, bool up, enum tess_status status,
+static void boot_tell(struct boot_meeting *meeting, bool up, enum tess_status status,
                       const char *text)
 {
     const double limit_s = tess_clock_s() + 1;
     const struct boot_tree *tree = &meeting->tree;
+    const size_t bytes = strnlen(text, BOOT_TEXT - 1);
     for (int32_t b = up && tree->up.fd >= 0 ? -1 : 0; b < tree->branch_count; b++)
         (void)boot_send(b < 0 ? tree->up.fd : tree->branch[b].fd, BOOT_FAILED, (uint64_t)status,
-                        text, strlen(text), strlen(text), limit_s, NULL);
+                        text, bytes, bytes, limit_s, NULL);
+    meeting->told = true;
 }
 
 static void boot_name_silent(const struct boot_meeting *meeting, int32_t first, char *text,
@@ -157,8 +160,7 @@ static enum tess_status boot_send_whole(const struct boot_meeting *meeting, size
 
 /* ---- to and from the rank before this one ---------------------------------------------------- */
 
-static enum tess_status boot_failed(const struct boot_meeting *meeting, uint64_t bytes,
-                                    double limit_s)
+static enum tess_status boot_failed(struct boot_meeting *meeting, uint64_t bytes, double limit_s)
 {
     char text[BOOT_TEXT];
     boot_take_text(meeting->tree.up.fd, bytes, limit_s, text);
@@ -215,9 +217,14 @@ static enum tess_status boot_exchange(struct boot_meeting *meeting, const void *
         boot_tell(meeting, true, status, text);
         TESS_FAIL(status, "%s", text);
     }
+    enum tess_status answered = TESS_OK;
     if (meeting->boot.rank != 0) /* rank 0 has the list of missing ranks */
-        TESS_TRY(boot_ask(meeting, bytes, all, last_s));
-    return boot_send_whole(meeting, bytes, all, last_s);
+        answered = boot_ask(meeting, bytes, all, last_s);
+    if (answered == TESS_OK)
+        answered = boot_send_whole(meeting, bytes, all, last_s);
+    if (answered != TESS_OK && !meeting->told)
+        boot_tell(meeting, false, answered, tess_log_last_error());
+    return answered;
 }
 
 static enum tess_status boot_gather(void *context, const void *mine, size_t bytes, void *all)
