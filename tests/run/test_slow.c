@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -430,7 +431,7 @@ static void test_refuses_odd_links(void **state)
 /* ---- many ranks ------------------------------------------------------------------------------ */
 
 /* Ranks are compared with each other in a time that does not grow with the square of their number:
- * a window of 512 took a second of processor time when each had a median of its own. */
+ * none has a median of its own. */
 static void test_many_ranks(void **state)
 {
     enum { RANKS = 512, WINDOWS = 6, BETWEEN = RANKS / 2 - 1 };
@@ -458,7 +459,7 @@ static void test_many_ranks(void **state)
         assert_int_equal(link.slow, r == BETWEEN);
     }
     assert_false(tess__slow_link_of(c.slow, RANKS, &link));
-    if (took_s > 0.25 * WINDOWS * TESTS_SLOWER)
+    if (took_s > 0.5 * TESTS_SLOWER)
         fail_msg("%d windows of %d ranks took %.2f s", WINDOWS, RANKS, took_s);
     tess__slow_close(c.slow);
 }
