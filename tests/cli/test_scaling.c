@@ -241,7 +241,7 @@ static void case_bad(void **state)
         {2, "strategy single has one rank", {"scaling", "--strategy", "single"}},
         {2, "unknown link 'nvlnk'", {"scaling", "--links", "nvlnk"}},
         {2, "bandwidth '0GB/s' of link 'a'", {"scaling", "--links", "a:1us:0GB/s"}},
-        {2, "to: '4096' is out of range", {"scaling", "--to", "4096"}},
+        {2, "to: '65537' is out of range", {"scaling", "--to", "65537"}},
         {2, "weak: 'maybe' is neither on nor off", {"scaling", "--weak=maybe"}},
         {2, "--batch-per-rank lets the batch grow", {"scaling", "--batch-per-rank", "8"}},
         {2, "ranks that fit: 1, 2, 4", {"scaling", "--data", "synthetic", "--max-ranks", "3"}},
