@@ -6,8 +6,9 @@
  * the strategies do, not a formula about them.
  *
  * One rank of each stage of the pipeline runs: the first along the data and the tensor axis, whose
- * other ranks do the same at the same time. It takes no threads: stages run one after the other, and
- * what they do to their clocks then takes turns (virtual.h). Results are the same bits in every call.
+ * other ranks do the same at the same time. It takes no threads: stages run one after the other,
+ * and what they do to their clocks then takes turns (virtual.h). Results are the same bits in every
+ * call.
  */
 #ifndef TESSERA_PREDICT_PREDICT_H
 #define TESSERA_PREDICT_PREDICT_H

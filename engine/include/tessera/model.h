@@ -249,7 +249,7 @@ struct tess_model_ops {
     const char *summary;
     const struct tess_option *options; /* OPTIONAL, default: none */
     size_t options_size;
-    size_t state_size; /* private bytes, zeroed, allocated by the core; declare alone writes them, as
+    size_t state_size; /* private bytes, zeroed, allocated by the core; declare alone writes them:
                           several ranks of one process may share them */
     bool tokens;       /* trains on text or token files, not on images */
     bool tensor;       /* implements tess_model_input.axis; others are refused a tensor axis */
