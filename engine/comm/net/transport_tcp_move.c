@@ -230,7 +230,8 @@ static void words_push(struct tcp *tcp, int32_t r)
         done += (size_t)sent;
     }
     peer->out_used -= done;
-    memmove(peer->out, peer->out + done, peer->out_used);
+    if (done > 0 && peer->out_used > 0)
+        memmove(peer->out, peer->out + done, peer->out_used);
     move_watch(tcp, r, TCP_WORDS, peer->out_used > 0);
 }
 
