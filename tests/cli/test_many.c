@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#define RANKS   (TESS_WORLD_RANKS_MAX < 128 ? TESS_WORLD_RANKS_MAX : 128)
+#define RANKS   128
 #define LIMIT_S 240 /* of a machine that others use, too */
 #define TRAIN                                                                                      \
     "train --data synthetic --synthetic-rows 512 --batch-size 512 --grid 512 --steps 2 "           \
