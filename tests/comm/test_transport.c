@@ -606,7 +606,7 @@ static void case_absent(void **state)
     assert_int_equal(transport_run(4, absent_rank, -1), 0);
 }
 
-/* More silent connections than are kept, during the run: they delay nobody. */
+/* More silent connections than are kept, and a forged one, during the run: they delay nobody. */
 static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     struct tess_transport *transport;
@@ -618,11 +618,21 @@ static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     WORLD_CHECK(getsockname(tcp->listener.fd[0], (struct sockaddr *)&name, &length) == 0);
     for (int k = 0; k < 3 * TCP_CALLERS && comm->rank == 0; k++) /* more than there are places */
         WORLD_CHECK(strange_connect(name.sin_port, NULL, 0) >= 0);
+    /* And one that says it is another rank, without a proof. */
+    const struct {
+        uint64_t magic;
+        uint32_t which;
+        int32_t from, to;
+    } greeting = {UINT64_C(0x70637470746d6574), TCP_WORDS, 5, 0};
+    struct tess_secret_answer forged = {.greeting = {0}};
+    memcpy(forged.greeting, &greeting, sizeof(greeting));
+    if (comm->rank == 0)
+        WORLD_CHECK(strange_connect(name.sin_port, &forged, sizeof(forged)) >= 0);
     WORLD_OK(tess_comm_barrier(comm));
     const double start_s = tess_clock_s();
     if (need_exchange(transport) != 0)
         return 1;
-    WORLD_CHECK(tess_clock_s() - start_s < 4); /* a connection without a hello is kept for 5 s */
+    WORLD_CHECK(tess_clock_s() - start_s < 4); /* a connection without a hello is kept for 1 s */
     if (comm->rank == 0)
         WORLD_CHECK(tcp->strangers >= 2 * TCP_CALLERS - 2 * 6);
     WORLD_OK(tess_comm_barrier(comm));

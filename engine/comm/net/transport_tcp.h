@@ -16,6 +16,7 @@
 #ifndef TESSERA_COMM_NET_TRANSPORT_TCP_H
 #define TESSERA_COMM_NET_TRANSPORT_TCP_H
 
+#include "comm/boot/boot_secret.h"
 #include "comm/boot/boot_socket.h"
 #include "comm/net/net_path.h"
 #include "tessera/device.h"
@@ -81,8 +82,7 @@ struct tcp_ready {
 #define TCP_OUT_BYTES                                                                              \
     ((TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
-#define TCP_HELLO_BYTES 32
-#define TCP_CALLERS     64 /* strangers' connections at a time, beside those of all ranks */
+#define TCP_CALLERS 64 /* strangers' connections at a time, beside those of all ranks */
 
 /* What epoll reports of: a connection by its peer and number, or one of these. */
 #define TCP_TAG_CALL   (UINT64_C(1) << 32) /* with the same number */
@@ -90,22 +90,40 @@ struct tcp_ready {
 #define TCP_TAG_DOOR   (UINT64_C(1) << 34) /* with the listener's */
 #define TCP_TAG_BELL   (UINT64_C(1) << 35)
 
-/* Connections that this rank has begun and the peer has not answered. */
-struct tcp_call {
-    struct addrinfo *found, *at[TCP_CONNECTIONS];
-    int fd[TCP_CONNECTIONS];       /* -1: answered, or given up */
-    bool greeted[TCP_CONNECTIONS]; /* it is connected, and the hello is sent */
-    size_t got[TCP_CONNECTIONS];
-    unsigned char welcome[TCP_CONNECTIONS][TCP_HELLO_BYTES];
-    int tries;
+/* The last words of a listener to a caller. */
+struct tcp_welcome {
+    uint32_t which; /* with TCP_BUSY: this call is dropped */
+    int32_t rank;
+    unsigned char proof[TESS_SECRET_PROOF_BYTES];
 };
 
-/* A connection of which not all of the hello has come; fd -1: none. */
+_Static_assert(sizeof(struct tcp_welcome) == 40, "what goes over the wire has no holes");
+
+/* How far a call is: it connects, it waits for the challenge, for the welcome. */
+enum tcp_step { TCP_CONNECTS, TCP_CHALLENGED, TCP_WELCOMED };
+
+/* Connections that this rank has begun and the peer has not answered. */
+struct tcp_call {
+    struct addrinfo *found;
+    int tries;
+    struct tcp_calling {
+        struct addrinfo *at;
+        int fd; /* -1: answered, or given up */
+        enum tcp_step step;
+        size_t got; /* of what is waited for */
+        struct tess_secret_challenge challenge;
+        struct tess_secret_answer answer;
+        struct tcp_welcome welcome;
+    } of[TCP_CONNECTIONS];
+};
+
+/* A connection of which not all of the answer has come; fd -1: none. */
 struct tcp_caller {
     int fd;
     double since_s;
     size_t got;
-    unsigned char hello[TCP_HELLO_BYTES];
+    struct tess_secret_challenge challenge;
+    struct tess_secret_answer answer;
 };
 
 /* A rank that this one exchanges messages with. Few receives are announced at a time: `ready` and
@@ -145,7 +163,7 @@ struct tcp {
     struct boot_listener listener;
     struct tcp_caller *caller;                /* [caller_room] */
     int caller_room, caller_count, strangers; /* strangers: connections that were turned away */
-    uint64_t word[2];                         /* of the job */
+    struct tess_secret secret;                /* of the job and this meeting */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */

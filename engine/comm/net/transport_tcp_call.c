@@ -2,12 +2,13 @@
  * How two ranks come to be connected: one of them calls the other, which listens, when it first has
  * a message for it. Nothing here waits: a call goes on when epoll reports something.
  *
- *     caller      connects twice; each time   hello: magic, which, rank, word   -->
- *     listener                            <-- welcome: magic, which, rank, word
+ *     caller      connects twice; each time           <--   listener   challenge
+ *                 answer: magic, which, both ranks, proof    -->
+ *                                                     <--              welcome: which, rank, proof
  *
- * Both show the word of this job, which rank 0 has drawn: a connection that does not, or shows
- * nothing for a while, is closed and does no harm. Where both call at once the call of the higher
- * rank counts: it answers the other one's with TCP_BUSY.
+ * Both prove that they have the secret of the job and of this meeting (boot_secret.h): a connection
+ * that does not, or is silent for a while, is closed and does no harm. Where both ranks call at
+ * once the call of the higher one counts: it answers the other one's with TCP_BUSY.
  */
 #include "comm/net/transport_tcp.h"
 
@@ -32,16 +33,16 @@
  * enough that a fast one does not run dry. */
 #define CALL_UNSENT_BYTES (256 << 10)
 #define CALL_TRIES        100 /* of a rank that hangs up without an answer */
-#define CALL_HELLO_S      5.0 /* after which a connection without a hello is closed */
+#define CALL_HELLO_S      1.0 /* after which a connection without an answer is closed */
 
-struct call_hello {
+struct call_greeting {
     uint64_t magic;
     uint32_t which; /* TCP_WORDS or TCP_DATA */
-    int32_t rank;
-    uint64_t word[2];
+    int32_t from, to;
+    uint32_t zero[3];
 };
 
-_Static_assert(sizeof(struct call_hello) == TCP_HELLO_BYTES,
+_Static_assert(sizeof(struct call_greeting) == TESS_GREETING_BYTES,
                "what goes over the wire has no holes");
 
 /* ---- helpers --------------------------------------------------------------------------------- */
@@ -119,31 +120,20 @@ static void call_tune(const struct tcp *tcp, int fd, int which, bool open)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 
-/* Before anything else is sent: the system's buffer is empty, so that it takes this. A secret of
- * the job is to be proved here and in call_is_ours, and nowhere else. */
-static bool call_say(const struct tcp *tcp, int fd, uint32_t which)
+/* Little, and before anything else: the system's buffer is empty, so that it takes all of it. */
+static bool call_send(int fd, const void *bytes, size_t count)
 {
-    const struct call_hello hello = {.magic = CALL_MAGIC,
-                                     .which = which,
-                                     .rank = tcp->transport.rank,
-                                     .word = {tcp->word[0], tcp->word[1]}};
-
-    return send(fd, &hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(hello);
+    return send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)count;
 }
 
-static bool call_is_ours(const struct tcp *tcp, const struct call_hello *hello)
+/* Read what is waited for. False: not all of it is there; *over_out: nor will it be. */
+static bool call_read(int fd, void *bytes, size_t whole, size_t *got, bool *over_out)
 {
-    return hello->magic == CALL_MAGIC && memcmp(hello->word, tcp->word, sizeof(hello->word)) == 0;
-}
-
-/* Read a hello or a welcome. False: not all of it is there; *over_out: nor will it be. */
-static bool call_read(int fd, unsigned char bytes[TCP_HELLO_BYTES], size_t *got, bool *over_out)
-{
-    const ssize_t count = recv(fd, bytes + *got, TCP_HELLO_BYTES - *got, MSG_DONTWAIT);
+    const ssize_t count = recv(fd, (char *)bytes + *got, whole - *got, MSG_DONTWAIT);
 
     *over_out = count == 0 || (count < 0 && !call_again(errno));
     *got += count > 0 ? (size_t)count : 0;
-    return *got == TCP_HELLO_BYTES;
+    return *got == whole;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -173,16 +163,17 @@ static void call_free(struct tcp_peer *peer)
     if (call == NULL)
         return;
     for (int which = 0; which < TCP_CONNECTIONS; which++)
-        call_hang_up(&call->fd[which]);
-    freeaddrinfo(call->found);
+        call_hang_up(&call->of[which].fd);
+    if (call->found != NULL)
+        freeaddrinfo(call->found);
     free(call);
 }
 
 /* This side's call for one of the connections has come to an end. */
 static void call_end(struct tcp_peer *peer, int which)
 {
-    call_hang_up(&peer->call->fd[which]);
-    if (peer->call->fd[TCP_WORDS] < 0 && peer->call->fd[TCP_DATA] < 0)
+    call_hang_up(&peer->call->of[which].fd);
+    if (peer->call->of[TCP_WORDS].fd < 0 && peer->call->of[TCP_DATA].fd < 0)
         call_free(peer);
 }
 
@@ -223,7 +214,7 @@ static void call_failed(struct tcp *tcp, int32_t r, int error, const char *why,
 static void call_connect(struct tcp *tcp, int32_t r, int which, struct addrinfo *at, int error,
                          struct tcp_news *news)
 {
-    struct tcp_call *call = tcp->peer[r]->call;
+    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
     const uint64_t tag = TCP_TAG_CALL | ((uint64_t)r * TCP_CONNECTIONS + (uint64_t)which);
     char text[200];
 
@@ -237,12 +228,11 @@ static void call_connect(struct tcp *tcp, int32_t r, int which, struct addrinfo 
         const bool done = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
         error = done ? 0 : errno;
         if (done || error == EINPROGRESS) {
-            call->at[which] = at;
-            call->fd[which] = fd;
-            call->got[which] = 0;
-            call->greeted[which] = done && call_say(tcp, fd, (uint32_t)which);
-            call_watch(tcp, EPOLL_CTL_ADD, fd,
-                       EPOLLIN | (call->greeted[which] ? 0u : (uint32_t)EPOLLOUT), tag);
+            calling->at = at;
+            calling->fd = fd;
+            calling->got = 0;
+            calling->step = done ? TCP_CHALLENGED : TCP_CONNECTS;
+            call_watch(tcp, EPOLL_CTL_ADD, fd, EPOLLIN | (done ? 0u : (uint32_t)EPOLLOUT), tag);
             return;
         }
         close(fd);
@@ -261,7 +251,7 @@ void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news)
         call_fail(news, r, false, "it has no memory to connect to rank %d", (int)r);
         return;
     }
-    peer->call->fd[TCP_WORDS] = peer->call->fd[TCP_DATA] = -1;
+    peer->call->of[TCP_WORDS].fd = peer->call->of[TCP_DATA].fd = -1;
     snprintf(service, sizeof(service), "%d", (int)tcp->port[r]);
     const int error =
         getaddrinfo(tcp->place[tcp->place_of[r]].address, service, &hints, &peer->call->found);
@@ -273,30 +263,48 @@ void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news)
         call_connect(tcp, r, which, peer->call->found, 0, news);
 }
 
-/* Its answer is there, or it has hung up. */
-static void call_answered(struct tcp *tcp, int32_t r, int which, bool over, struct tcp_news *news)
+/* It has hung up: that of a rank that has no place for callers is no refusal. */
+static void call_again_later(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
+{
+    struct tcp_call *call = tcp->peer[r]->call;
+
+    call_hang_up(&call->of[which].fd);
+    if (++call->tries > CALL_TRIES)
+        call_failed(tcp, r, ECONNRESET, "it does not answer", news);
+    else
+        call_connect(tcp, r, which, call->found, 0, news);
+}
+
+static void call_answer(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
+{
+    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
+    const struct call_greeting greeting = {
+        .magic = CALL_MAGIC, .which = (uint32_t)which, .from = tcp->transport.rank, .to = r};
+    unsigned char bytes[TESS_GREETING_BYTES];
+
+    memcpy(bytes, &greeting, sizeof(bytes));
+    calling->step = TCP_WELCOMED;
+    calling->got = 0;
+    if (!tess_secret_prove(&tcp->secret, &calling->challenge, bytes, &calling->answer))
+        call_failed(tcp, r, 0, "what listens there is no rank of this job", news);
+    else if (!call_send(calling->fd, &calling->answer, sizeof(calling->answer)))
+        call_again_later(tcp, r, which, news);
+}
+
+static void call_welcomed(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_call *call = peer->call;
-    struct call_hello welcome;
-    int fd = call->fd[which];
+    struct tcp_calling *calling = &peer->call->of[which];
+    const struct tcp_welcome *welcome = &calling->welcome;
+    const int fd = calling->fd;
 
-    if (over) {
-        call_hang_up(&call->fd[which]);
-        if (++call->tries > CALL_TRIES)
-            call_failed(tcp, r, ECONNRESET, "it does not answer", news);
-        else
-            call_connect(tcp, r, which, call->found, 0, news);
-        return;
-    }
-    memcpy(&welcome, call->welcome[which], sizeof(welcome));
-    if (!call_is_ours(tcp, &welcome) || welcome.rank != r ||
-        (welcome.which & ~TCP_BUSY) != (uint32_t)which) {
+    if (!tess_secret_confirm(&tcp->secret, &calling->challenge, &calling->answer, welcome->proof) ||
+        welcome->rank != r || (welcome->which & ~TCP_BUSY) != (uint32_t)which) {
         call_failed(tcp, r, 0, "what listens there is no rank of this job", news);
         return;
     }
-    if ((welcome.which & TCP_BUSY) == 0) {
-        call->fd[which] = -1;
+    if ((welcome->which & TCP_BUSY) == 0) {
+        calling->fd = -1;
         call_open(tcp, r, which, fd, news);
     } else {
         peer->calls = true;
@@ -304,32 +312,44 @@ static void call_answered(struct tcp *tcp, int32_t r, int which, bool over, stru
     call_end(peer, which);
 }
 
+/* Is it connected? */
+static void call_connected(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
+{
+    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
+    int error = 0;
+    socklen_t size = sizeof(error);
+
+    if (getsockopt(calling->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        error = errno;
+    if (error != 0) {
+        call_hang_up(&calling->fd);
+        call_connect(tcp, r, which, calling->at->ai_next, error, news);
+        return;
+    }
+    calling->step = TCP_CHALLENGED;
+    call_watch(tcp, EPOLL_CTL_MOD, calling->fd, EPOLLIN,
+               TCP_TAG_CALL | ((uint64_t)r * TCP_CONNECTIONS + (uint64_t)which));
+}
+
 void tess__tcp_call_event(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
     struct tcp_call *call = tcp->peer[r] != NULL ? tcp->peer[r]->call : NULL;
+    struct tcp_calling *calling = call != NULL ? &call->of[which] : NULL;
     bool over = false;
 
-    if (call == NULL || call->fd[which] < 0)
+    if (calling == NULL || calling->fd < 0)
         return;
-    if (call->greeted[which]) {
-        if (call_read(call->fd[which], call->welcome[which], &call->got[which], &over) || over)
-            call_answered(tcp, r, which, over, news);
+    if (calling->step == TCP_CONNECTS) {
+        call_connected(tcp, r, which, news);
         return;
     }
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (getsockopt(call->fd[which], SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-        error = errno;
-    if (error == 0 && !call_say(tcp, call->fd[which], (uint32_t)which))
-        error = errno;
-    if (error == 0) {
-        call->greeted[which] = true;
-        call_watch(tcp, EPOLL_CTL_MOD, call->fd[which], EPOLLIN,
-                   TCP_TAG_CALL | ((uint64_t)r * TCP_CONNECTIONS + (uint64_t)which));
-    } else if (error != ENOTCONN && !call_again(error)) {
-        call_hang_up(&call->fd[which]);
-        call_connect(tcp, r, which, call->at[which]->ai_next, error, news);
-    }
+    const bool first = calling->step == TCP_CHALLENGED;
+    void *const bytes = first ? (void *)&calling->challenge : &calling->welcome;
+    const size_t whole = first ? sizeof(calling->challenge) : sizeof(calling->welcome);
+    if (call_read(calling->fd, bytes, whole, &calling->got, &over))
+        (first ? call_answer : call_welcomed)(tcp, r, which, news);
+    else if (over)
+        call_again_later(tcp, r, which, news);
 }
 
 /* ---- from others ----------------------------------------------------------------------------- */
@@ -357,36 +377,40 @@ static struct tcp_caller *caller_place(struct tcp *tcp)
 }
 
 /* Of both sides' calls the higher rank's counts. */
-static bool caller_is_welcome(struct tcp *tcp, const struct call_hello *hello)
+static bool caller_is_welcome(struct tcp *tcp, const struct call_greeting *greeting)
 {
-    struct tcp_peer *peer = tess__tcp_peer(tcp, hello->rank);
+    struct tcp_peer *peer = tess__tcp_peer(tcp, greeting->from);
 
-    if (peer == NULL || peer->met[hello->which])
+    if (peer == NULL || peer->met[greeting->which])
         return false;
     if (peer->call == NULL)
         return true;
-    if (tcp->transport.rank > hello->rank)
+    if (tcp->transport.rank > greeting->from)
         return false;
-    call_end(peer, (int)hello->which);
+    call_end(peer, (int)greeting->which);
     return true;
 }
 
 static void caller_greet(struct tcp *tcp, struct tcp_caller *caller, struct tcp_news *news)
 {
-    struct call_hello hello;
+    struct call_greeting greeting;
+    struct tcp_welcome welcome = {.rank = tcp->transport.rank};
 
-    memcpy(&hello, caller->hello, sizeof(hello));
-    if (!call_is_ours(tcp, &hello) || hello.which >= TCP_CONNECTIONS || hello.rank < 0 ||
-        hello.rank >= tcp->transport.rank_count || hello.rank == tcp->transport.rank) {
+    memcpy(&greeting, caller->answer.greeting, sizeof(greeting));
+    if (!tess_secret_check(&tcp->secret, &caller->challenge, &caller->answer, welcome.proof) ||
+        greeting.magic != CALL_MAGIC || greeting.which >= TCP_CONNECTIONS || greeting.from < 0 ||
+        greeting.from >= tcp->transport.rank_count || greeting.from == tcp->transport.rank ||
+        greeting.to != tcp->transport.rank) {
         caller_drop(tcp, caller);
         return;
     }
-    const bool welcome = caller_is_welcome(tcp, &hello);
+    const bool taken = caller_is_welcome(tcp, &greeting);
     const int fd = caller->fd;
     caller->fd = -1;
     tcp->caller_count--;
-    if (call_say(tcp, fd, hello.which | (welcome ? 0 : TCP_BUSY)) && welcome)
-        call_open(tcp, hello.rank, (int)hello.which, fd, news);
+    welcome.which = greeting.which | (taken ? 0 : TCP_BUSY);
+    if (call_send(fd, &welcome, sizeof(welcome)) && taken)
+        call_open(tcp, greeting.from, (int)greeting.which, fd, news);
     else
         close(fd);
 }
@@ -398,7 +422,7 @@ void tess__tcp_caller_event(struct tcp *tcp, int number, struct tcp_news *news)
 
     if (caller->fd < 0)
         return;
-    if (call_read(caller->fd, caller->hello, &caller->got, &over))
+    if (call_read(caller->fd, &caller->answer, sizeof(caller->answer), &caller->got, &over))
         caller_greet(tcp, caller, news);
     else if (over)
         caller_drop(tcp, caller);
@@ -421,7 +445,9 @@ void tess__tcp_door_event(struct tcp *tcp, int door, struct tcp_news *news)
     *caller = (struct tcp_caller){.fd = fd, .since_s = tess_clock_s()};
     tcp->caller_count++;
     call_watch(tcp, EPOLL_CTL_ADD, fd, EPOLLIN, TCP_TAG_CALLER | (uint64_t)number);
-    tess__tcp_caller_event(tcp, number, news); /* its hello is there, mostly */
+    if (!tess_secret_challenge(&caller->challenge) ||
+        !call_send(fd, &caller->challenge, sizeof(caller->challenge)))
+        caller_drop(tcp, caller);
 }
 
 void tess__tcp_callers_late(struct tcp *tcp)

@@ -29,7 +29,7 @@ struct meet_card {
     char address[TCP_ADDRESS_BYTES];
     char name[MEET_NAME_BYTES];
     uint64_t host;    /* the same for ranks of one host and one network namespace */
-    uint64_t word[2]; /* rank 0's is the job's */
+    uint64_t word[2]; /* random; rank 0's is part of the secret */
     uint16_t port;
     uint8_t failed, zero[5];
 };
@@ -258,7 +258,7 @@ static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot
     struct tcp *tcp = meet->tcp;
 
     TESS_TRY(meet_gather(meet, boot));
-    memcpy(tcp->word, meet->card[0].word, sizeof(tcp->word));
+    tess_boot_secret(boot, meet->card[0].word, sizeof(meet->card[0].word), &tcp->secret);
     TESS_TRY(meet_number_hosts(meet));
     TESS_TRY(meet_watch(tcp));
     return meet_neighbours(tcp, meet->limit_s);
