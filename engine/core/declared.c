@@ -249,8 +249,9 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
     const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
     const void *options = config->axis_options[TESS_AXIS_STAGE];
     struct declared_cut *cut = config->declared != NULL ? config->declared->cut : NULL;
-    while (cut != NULL && (cut->of != model->unit || cut->virtual_count != virtual_count ||
-                           cut->ops != ops || memcmp(cut->options, options, ops->options_size)))
+    while (cut != NULL &&
+           (cut->of != model->unit || cut->virtual_count != virtual_count || cut->ops != ops ||
+            memcmp(cut->options, options, ops->options_size) != 0))
         cut = cut->next;
     if (cut != NULL) {
         memcpy(first_out, cut->first, ((size_t)virtual_count + 1) * sizeof(*first_out));
