@@ -20,9 +20,6 @@ enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_sta
     /* One alone is as if it had been started by hand. */
     if (!found || env_out->rank_count == 1)
         return TESS_OK;
-    if (env_out->rank_count > TESS_RANKS_MAX)
-        TESS_FAIL(TESS_ERR_USAGE, "%s has started %d ranks: there may be up to %d",
-                  env_out->starter, (int)env_out->rank_count, TESS_RANKS_MAX);
     *place_out = (struct tess_started){.starter = env_out->starter,
                                        .rank = env_out->rank,
                                        .rank_count = env_out->rank_count,

@@ -342,7 +342,7 @@ static void case_refused(void **state)
          "use --ranks 3 or a multiple of it, or --mesh data=2,tensor=2,stage=2"},
         {"--strategy fsdp+tp+pp --ranks 8 --mesh data=2,tensor=2,stage=3",
          "use --ranks 12, or --mesh data=2,tensor=2,stage=2"},
-        {"--strategy fsdp+tp+pp --mesh data=8,tensor=8,stage=2", "a run starts 64 at most"},
+        {"--strategy fsdp+tp+pp --mesh data=1024,tensor=64,stage=2", "there may be up to 65536"},
         {"--strategy pp --ranks 4 --pp.stages 2",
          "use --ranks 2, or --mesh data=1,tensor=1,stage=4"},
         {"--strategy tp --mesh tensor=4 --tensor.ranks 2", "give one of them"},
