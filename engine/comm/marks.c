@@ -327,10 +327,17 @@ void tess__marks_leave(struct comm_marks *marks, const struct tess_comm *comm)
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static int mark_compare(const void *a, const void *b)
+/* By their beginnings, in place: qsort may allocate. They are in the order of the waits, so that
+ * each moves past those of the calls that were under way with it. */
+static void marks_sort(struct comm_marks *marks)
 {
-    const struct mark_interval *left = a, *right = b;
-    return (left->begin_s > right->begin_s) - (left->begin_s < right->begin_s);
+    for (size_t i = 1; i < marks->interval_count; i++) {
+        const struct mark_interval interval = marks->interval[i];
+        size_t at = i;
+        for (; at > 0 && marks->interval[at - 1].begin_s > interval.begin_s; at--)
+            marks->interval[at] = marks->interval[at - 1];
+        marks->interval[at] = interval;
+    }
 }
 
 static double mark_grow(double *until_s, double begin_s, double end_s)
@@ -347,8 +354,7 @@ static void marks_add_up(struct comm_marks *marks)
 {
     struct tess_comm *root = tess__comm_root(marks->owner);
     double family_until_s = 0;
-    if (marks->interval_count > 0)
-        qsort(marks->interval, marks->interval_count, sizeof(marks->interval[0]), mark_compare);
+    marks_sort(marks);
     for (size_t i = 0; i < marks->interval_count; i++)
         if (marks->interval[i].comm != NULL)
             marks->interval[i].comm->settled_s = 0;
