@@ -38,12 +38,14 @@ static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer,
 {
     struct tcp_request *request = TAILQ_FIRST(&tcp->free);
     TESS_TRY(tcp->status);
-    if (request != NULL)
+    if (request != NULL) {
         TAILQ_REMOVE(&tcp->free, request, link);
-    else if (tcp->request_count < TESS_TRANSPORT_REQUESTS)
+    } else if (tcp->request_count < TESS_TRANSPORT_REQUESTS) {
         request = &tcp->request[tcp->request_count++];
-    else
+    } else {
+        tess__tcp_near_end(tcp); /* the caller ends; it need not abort first */
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d messages under way", TESS_TRANSPORT_REQUESTS);
+    }
     *request = (struct tcp_request){
         .state = TCP_WAITS, .send = send, .peer = peer, .data = (char *)data, .head = *head};
     *request_out = request;
@@ -59,8 +61,8 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
     struct tcp_peer *to = tcp->peer[peer];
-    TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
-                       request_out));
+    TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
+                       &request, request_out));
     for (int32_t k = 0; k < to->ready_count; k++) {
         if (to->ready[k].tag != tag)
             continue;
@@ -68,10 +70,11 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
             tess__tcp_differ(tcp, peer, to->ready[k].bytes, bytes);
             return tcp->status;
         }
+        const struct tcp_ready ready = to->ready[k];
         to->ready_count--;
         memmove(&to->ready[k], &to->ready[k + 1],
                 (size_t)(to->ready_count - k) * sizeof(*to->ready));
-        tess__tcp_send(tcp, request);
+        tess__tcp_send(tcp, request, &ready);
         return tcp->status;
     }
     TAILQ_INSERT_TAIL(&to->sends, request, link);
@@ -85,12 +88,18 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
     struct tcp_peer *from = tess__tcp_peer(tcp, peer); /* its sender connects */
     struct tcp_request *request;
 
-    if (from == NULL)
+    if (from == NULL) {
+        tess__tcp_near_end(tcp);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)peer);
-    TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, bytes}, data, &request,
-                       request_out));
-    TAILQ_INSERT_TAIL(&from->receives, request, link);
-    tess__tcp_say(tcp, peer, TCP_READY, tag, bytes, NULL);
+    }
+    TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
+                       &request, request_out));
+    const struct tcp_frame ready = {.word = from->near && bytes >= TCP_NEAR_LEAST ? TCP_NEAR
+                                                                                  : TCP_READY,
+                                    .tag = tag,
+                                    .number = *request_out,
+                                    .bytes = bytes};
+    tess__tcp_say(tcp, peer, &ready, NULL);
     return tcp->status;
 }
 
@@ -144,6 +153,7 @@ static void tcp_abort(struct tess_transport *transport, const char *reason)
     struct tcp *tcp = tcp_of(transport);
     int none = 0;
 
+    tess__tcp_near_end(tcp);
     if (pthread_equal(pthread_self(), tcp->owner)) {
         tess__tcp_end(tcp, TCP_ABORT, transport->rank, reason);
         return;
@@ -181,7 +191,7 @@ static void tcp_say_bye(struct tcp *tcp)
 
     for (int32_t r = 0; r < ranks; r++)
         if (tcp->peer[r] != NULL)
-            tess__tcp_say(tcp, r, TCP_BYE, 0, 0, NULL);
+            tess__tcp_say(tcp, r, &(struct tcp_frame){.word = TCP_BYE}, NULL);
     while (left && tess_clock_s() < limit_s) {
         left = false;
         for (int32_t r = 0; r < ranks; r++) {
@@ -210,6 +220,7 @@ static void tcp_free(struct tcp *tcp)
     free(tcp->place_of);
     free(tcp->port);
     free(tcp->caller);
+    free(tcp->near);
     free(tcp);
 }
 
@@ -218,6 +229,7 @@ void tess__tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
+    tess__tcp_near_end(tcp);
     for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
         if (tcp->peer[r] != NULL)
             tcp_hang_up(&tcp->peer[r]->fd[TCP_DATA]);
@@ -250,8 +262,9 @@ static enum tess_status tcp_reserve(struct tcp *tcp)
     tcp->place_of = calloc(n, sizeof(*tcp->place_of));
     tcp->port = calloc(n, sizeof(*tcp->port));
     tcp->caller = calloc(n * TCP_CONNECTIONS + TCP_CALLERS, sizeof(*tcp->caller));
+    tcp->near = calloc(n, sizeof(*tcp->near));
     if (tcp->caller == NULL || tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL ||
-        tcp->place_of == NULL || tcp->port == NULL)
+        tcp->place_of == NULL || tcp->port == NULL || tcp->near == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %zu ranks", n);
     tcp->caller_room = (int)n * TCP_CONNECTIONS + TCP_CALLERS;
     for (int i = 0; i < tcp->caller_room; i++)
@@ -304,6 +317,7 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->epoll = tcp->bell = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
+    TAILQ_INIT(&tcp->taking);
     tcp_raise_limit(boot->rank_count);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)

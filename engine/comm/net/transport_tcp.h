@@ -7,8 +7,21 @@
  * A receive announces itself to its sender, and only then the message goes, so that nothing
  * comes that has no place yet, no message waits behind another one, and memory is bounded:
  *
- *     receiver   READY tag, bytes   -- words -->   sender
- *     receiver   <-- data --   tag, bytes | payload
+ *     receiver   READY tag, number, bytes   -- words -->   sender
+ *     receiver   <-- data --   tag, number, bytes | payload
+ *
+ * Of a rank on the same host a receiver copies large messages itself, out of the sender's memory
+ * (transport_tcp_near.c), where the system lets it:
+ *
+ *     receiver   NEAR tag, number, bytes   -- words -->   sender
+ *     receiver   <-- words --   OFFER tag, number, address
+ *     receiver   TAKEN tag, number   -- words -->   sender
+ *
+ * Nobody writes into the memory of another rank, so what a receiver gives up when all ends is its
+ * own again at once. A sender holds what it has offered until TAKEN comes, or until it ends: then
+ * it first clears a mark, and a receiver that does not find the mark after its copy has received
+ * nothing. So no message is complete that was read from memory in other use, whatever the moment
+ * in which a rank fails, aborts, closes or dies. Words then bring the reason.
  *
  * Words are read whatever happens, so that an abort overtakes data; that they are silent for long
  * means that the host has gone.
@@ -30,33 +43,41 @@
 #define TCP_MAGIC         0x70637474u /* "ttcp" */
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
+/* Messages from this size on are copied from memory to memory, measured: smaller ones arrive
+ * earlier in one piece with their head. */
+#define TCP_NEAR_LEAST ((size_t)8 << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 
 /* What goes over `words`: a frame, for ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
-    TCP_READY = 1, /* a receive: tag, bytes */
+    TCP_READY = 1, /* a receive: tag, number, bytes */
+    TCP_NEAR,      /* the same, and the receiver can read the sender's memory */
+    TCP_OFFER,     /* a send, for such a receive; in `bytes` its address */
+    TCP_TAKEN,     /* what was offered for this number has been copied */
+    TCP_REFUSED,   /* it could not be: it is to come over `data` */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
 };
 
+/* `number`: of the receive, at its rank. */
 struct tcp_frame {
-    uint32_t magic, word, tag, zero;
+    uint32_t magic, word, tag, number;
     uint64_t bytes;
 };
 
 /* Before each message on `data`. */
 struct tcp_head {
-    uint32_t magic, tag;
+    uint32_t magic, tag, number, zero;
     uint64_t bytes;
 };
 
-_Static_assert(sizeof(struct tcp_frame) == 24 && sizeof(struct tcp_head) == 16,
+_Static_assert(sizeof(struct tcp_frame) == 24 && sizeof(struct tcp_head) == 24,
                "what goes over the wire has no holes");
 
-/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes. */
+/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes or is offered. */
 enum tcp_state { TCP_FREE, TCP_WAITS, TCP_MOVES, TCP_DONE };
 
 /* A send or a receive; in one list of its peer at a time, or in that of free ones. */
@@ -66,7 +87,8 @@ struct tcp_request {
     bool send;
     int32_t peer;
     char *data;
-    size_t moved; /* of the payload; of a send, with the head */
+    size_t moved;     /* of the payload; of a send, with the head */
+    uint64_t offered; /* to a receive: where the sender has it */
     struct tcp_head head;
 };
 
@@ -74,13 +96,15 @@ TAILQ_HEAD(tcp_list, tcp_request);
 
 /* A receive of the peer's whose send has not begun here. */
 struct tcp_ready {
-    uint32_t tag;
+    uint32_t tag, number;
+    bool near;
     uint64_t bytes;
 };
 
-/* Words of as many receives as there may be, and of the end. */
+/* Words of as many requests as there may be, each with the one that its number had before, and of
+ * the end. */
 #define TCP_OUT_BYTES                                                                              \
-    ((TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
+    ((2 * TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
 #define TCP_CALLERS 64 /* strangers' connections at a time, beside those of all ranks */
 
@@ -135,9 +159,10 @@ struct tcp_peer {
     struct tcp_call *call;         /* NULL: none under way */
     bool blocked[TCP_CONNECTIONS]; /* the socket takes nothing: watched for that */
     bool bye;                      /* it has ended in order */
+    bool near;                     /* its memory can be read here */
     struct tcp_list sends;         /* whose receive has not been announced */
     struct tcp_list sending;       /* the first in part */
-    struct tcp_list receives;      /* of which nothing has come */
+    struct tcp_list offers;        /* that the peer has not taken yet */
     struct tcp_ready *ready;       /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
     int32_t ready_count, ready_room;
     char *out; /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
@@ -155,9 +180,16 @@ struct tcp_place {
     char text[TCP_HOST_BYTES]; /* for messages */
 };
 
+/* A rank of this host and PID namespace, by what it says; pid 0: another one. */
+struct tcp_near {
+    uint64_t address, mark; /* where it has its mark, and what that is */
+    int32_t pid, zero;
+};
+
 struct tcp {
     struct tess_transport transport;
-    int epoll, bell; /* bell: rung by abort of other threads */
+    _Atomic uint64_t mark; /* what was offered is still there; 0: no longer */
+    int epoll, bell;       /* bell: rung by abort of other threads */
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -167,6 +199,7 @@ struct tcp {
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */
+    struct tcp_list taking;  /* receives from memory of others */
     bool moved;              /* a request was done since the last wait began */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
@@ -181,17 +214,17 @@ struct tcp {
     struct tcp_place *place; /* where ranks are, each place once */
     int32_t *place_of;       /* [rank_count] */
     uint16_t *port;          /* [rank_count] */
+    struct tcp_near *near;   /* [rank_count] */
     double timeout_s;
 };
 
 /* transport_tcp_move.c: read and write what sockets take and give, after waiting for it up to
  * timeout_ms (0: not at all). What fails is noted in tcp->status. */
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
-/* A frame on the words to a peer. */
-void tess__tcp_say(struct tcp *tcp, int32_t peer, enum tcp_word word, uint32_t tag, uint64_t bytes,
-                   const char *text);
+/* A frame on the words to a peer, with `bytes` of text where that is not NULL. */
+void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
 /* The receiver of this send is ready. */
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request);
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready);
 /* A receive of the peer's and its send here are of different sizes. */
 void tess__tcp_differ(struct tcp *tcp, int32_t peer, uint64_t expected, uint64_t bytes);
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
@@ -226,6 +259,22 @@ void tess__tcp_calls_close(struct tcp *tcp);
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
+
+/* transport_tcp_near.c: draw the mark, and let other ranks read this one's memory. */
+bool tess__tcp_near_open(struct tcp *tcp);
+/* The same for all ranks that may see each other's memory. */
+uint64_t tess__tcp_near_space(const char *kernel);
+/* Can this rank read the other one's memory? */
+bool tess__tcp_near_reads(struct tcp *tcp, int32_t r);
+/* From here on nothing counts that others read here. Any thread. */
+void tess__tcp_near_end(struct tcp *tcp);
+
+/* What became of an offer. LOST: the sender holds it no more, words bring the reason. */
+enum tcp_near_copy { TCP_COPY_PART, TCP_COPY_DONE, TCP_COPY_REFUSED, TCP_COPY_LOST };
+
+/* Copy up to *room bytes more of it, and take them off *room. */
+enum tcp_near_copy tess__tcp_near_copy(const struct tcp *tcp, struct tcp_request *request,
+                                       size_t *room);
 
 /* transport_tcp_link.c: tess_transport_ops.link. */
 bool tess__tcp_link(struct tess_transport *transport, int32_t peer,

@@ -30,11 +30,13 @@ struct meet_card {
     char name[MEET_NAME_BYTES];
     uint64_t host;    /* the same for ranks of one host and one network namespace */
     uint64_t word[2]; /* random; rank 0's is part of the secret */
+    uint64_t space;   /* the same for ranks of one kernel and one PID namespace */
+    struct tcp_near near;
     uint16_t port;
     uint8_t failed, zero[5];
 };
 
-_Static_assert(sizeof(struct meet_card) == 168, "what goes over the wire has no holes");
+_Static_assert(sizeof(struct meet_card) == 200, "what goes over the wire has no holes");
 
 struct meet {
     struct tcp *tcp;
@@ -44,8 +46,9 @@ struct meet {
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
-/* Ranks reach each other without a network where kernel and network namespace are the same. */
-static uint64_t meet_own_host(const char *name)
+/* Ranks reach each other without a network where kernel and network namespace are the same, and
+ * may read each other's memory where the PID namespace is, too. */
+static void meet_own_host(const char *name, struct meet_card *card)
 {
     char boot[64] = "";
     struct stat space = {.st_ino = 0};
@@ -58,7 +61,8 @@ static uint64_t meet_own_host(const char *name)
     }
     (void)stat("/proc/self/ns/net", &space);
     const char *kernel = boot[0] != '\0' ? boot : name;
-    return tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
+    card->host = tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
+    card->space = tess__tcp_near_space(kernel);
 }
 
 /* Tables of [rank_count]. */
@@ -214,6 +218,7 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
 {
     struct meet_card own = {.port = 0};
     char name[256] = "";
+    const bool drawn = tess__tcp_near_open(meet->tcp);
     const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->tcp->listener);
 
     if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
@@ -223,10 +228,13 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
     if (length >= (int)sizeof(own.address))
         tess_log(TESS_LOG_ERROR, "the address '%s' is too long: up to %zu characters",
                  boot->address, sizeof(own.address) - 1);
-    own.host = meet_own_host(name);
+    meet_own_host(name, &own);
+    own.near = (struct tcp_near){.address = (uintptr_t)&meet->tcp->mark,
+                                 .mark = atomic_load(&meet->tcp->mark),
+                                 .pid = (int32_t)getpid()};
     own.port = (uint16_t)tess__boot_port(&meet->tcp->listener);
     own.failed = listens != TESS_OK || length >= (int)sizeof(own.address);
-    if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
+    if (!drawn || getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
         own.failed = 1;
     /* A rank that cannot take part announces it: the others would wait for it. */
     TESS_TRY(boot->gather(boot->context, &own, sizeof(own), meet->card));
@@ -240,6 +248,19 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
         TESS_FAIL(TESS_ERR_COMM, "rank %d cannot listen for others at %s", (int)boot->rank,
                   boot->address);
     return TESS_OK;
+}
+
+/* Which ranks are those whose memory may be in reach? */
+static void meet_near(struct meet *meet)
+{
+    struct tcp *tcp = meet->tcp;
+    const struct meet_card *own = &meet->card[tcp->transport.rank];
+
+    for (int32_t r = 0; r < tcp->transport.rank_count; r++) {
+        const struct meet_card *card = &meet->card[r];
+        if (card != own && card->host == own->host && card->space == own->space)
+            tcp->near[r] = card->near;
+    }
 }
 
 /* Calls of others are answered from here on. */
@@ -260,6 +281,7 @@ static enum tess_status meet_all(struct meet *meet, const struct tess_boot *boot
     TESS_TRY(meet_gather(meet, boot));
     tess_boot_secret(boot, meet->card[0].word, sizeof(meet->card[0].word), &tcp->secret);
     TESS_TRY(meet_number_hosts(meet));
+    meet_near(meet);
     TESS_TRY(meet_watch(tcp));
     return meet_neighbours(tcp, meet->limit_s);
 }

@@ -17,28 +17,43 @@
 #include <unistd.h>
 
 #define MOVE_EVENTS    64
-#define MOVE_BATCH     8                 /* messages in one write */
-#define MOVE_OUT_LEAST 512               /* bytes for words, at first */
-#define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
+#define MOVE_BATCH     8                   /* messages in one write */
+#define MOVE_OUT_LEAST 512                 /* bytes for words, at first */
+#define MOVE_FAIR      ((size_t)1 << 20)   /* bytes of one peer before others have their turn */
+#define MOVE_COPY      ((size_t)256 << 10) /* bytes that are copied from memory in one turn */
 
-/* Take the first with the tag; NULL: there is none. */
-static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
+/* Take the first with the tag, and the number where that is not NULL; NULL: there is none. */
+static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag, const uint32_t *number)
 {
     struct tcp_request *request = TAILQ_FIRST(list);
 
-    while (request != NULL && request->head.tag != tag)
+    while (request != NULL &&
+           (request->head.tag != tag || (number != NULL && request->head.number != *number)))
         request = TAILQ_NEXT(request, link);
     if (request != NULL)
         TAILQ_REMOVE(list, request, link);
     return request;
 }
 
+/* The receive of which nothing has come; NULL: there is none. */
+static struct tcp_request *move_receive(struct tcp *tcp, int32_t r, uint32_t tag, uint32_t number)
+{
+    struct tcp_request *request = number < tcp->request_count ? &tcp->request[number] : NULL;
+
+    return request != NULL && request->state == TCP_WAITS && !request->send && request->peer == r &&
+                   request->head.tag == tag
+               ? request
+               : NULL;
+}
+
 /* ---- endings --------------------------------------------------------------------------------- */
 
 static void move_say_end(struct tcp *tcp, int32_t r)
 {
-    tess__tcp_say(tcp, r, tcp->end_word, (uint32_t)tcp->end_who, strlen(tcp->end_text),
-                  tcp->end_text);
+    const struct tcp_frame frame = {
+        .word = tcp->end_word, .tag = (uint32_t)tcp->end_who, .bytes = strlen(tcp->end_text)};
+
+    tess__tcp_say(tcp, r, &frame, tcp->end_text);
 }
 
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text)
@@ -47,6 +62,7 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
 
     if (tcp->status != TESS_OK)
         return;
+    tess__tcp_near_end(tcp);
     snprintf(tcp->end_text, sizeof(tcp->end_text), "%s", text);
     tcp->end_word = word;
     tcp->end_who = who;
@@ -191,11 +207,21 @@ static void data_push(struct tcp *tcp, int32_t r)
     }
 }
 
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request)
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready)
 {
+    struct tcp_peer *peer = tcp->peer[request->peer];
+    const struct tcp_frame offer = {.word = TCP_OFFER,
+                                    .tag = ready->tag,
+                                    .number = ready->number,
+                                    .bytes = (uintptr_t)request->data};
+
     request->state = TCP_MOVES;
-    TAILQ_INSERT_TAIL(&tcp->peer[request->peer]->sending, request, link);
-    data_push(tcp, request->peer);
+    request->head.number = ready->number;
+    TAILQ_INSERT_TAIL(ready->near ? &peer->offers : &peer->sending, request, link);
+    if (ready->near)
+        tess__tcp_say(tcp, request->peer, &offer, NULL);
+    else
+        data_push(tcp, request->peer);
 }
 
 /* The socket takes something again. It stays watched while it does not take all. */
@@ -247,13 +273,12 @@ static bool words_room(struct tcp_peer *peer, size_t bytes)
     return out != NULL;
 }
 
-void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag, uint64_t bytes,
-                   const char *text)
+void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    const struct tcp_frame frame = {TCP_MAGIC, word, tag, 0, bytes};
-    const size_t text_bytes = text != NULL ? (size_t)bytes : 0;
-    const size_t needed = peer->out_used + sizeof(frame) + text_bytes;
+    struct tcp_frame out = *frame;
+    const size_t text_bytes = text != NULL ? (size_t)frame->bytes : 0;
+    const size_t needed = peer->out_used + sizeof(out) + text_bytes;
 
     if (peer->fd[TCP_WORDS] < 0 && peer->met[TCP_WORDS])
         return;
@@ -263,9 +288,10 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, enum tcp_word word, uint32_t tag,
         tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
         return;
     }
-    memcpy(peer->out + peer->out_used, &frame, sizeof(frame));
+    out.magic = TCP_MAGIC;
+    memcpy(peer->out + peer->out_used, &out, sizeof(out));
     if (text_bytes > 0)
-        memcpy(peer->out + peer->out_used + sizeof(frame), text, text_bytes);
+        memcpy(peer->out + peer->out_used + sizeof(out), text, text_bytes);
     peer->out_used = needed;
     if (!peer->blocked[TCP_WORDS])
         words_push(tcp, r);
@@ -287,27 +313,80 @@ static bool ready_room(struct tcp_peer *peer)
 }
 
 /* A receive of the peer's: its send goes, or is remembered to go when it begins. */
-static void words_ready(struct tcp *tcp, int32_t r, uint32_t tag, uint64_t bytes)
+static void words_ready(struct tcp *tcp, int32_t r, const struct tcp_ready *ready)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->sends, tag);
+    struct tcp_request *request = move_take(&peer->sends, ready->tag, NULL);
 
-    if (request != NULL && request->head.bytes != bytes)
-        tess__tcp_differ(tcp, r, bytes, request->head.bytes);
+    if (request != NULL && request->head.bytes != ready->bytes)
+        tess__tcp_differ(tcp, r, ready->bytes, request->head.bytes);
     else if (request != NULL)
-        tess__tcp_send(tcp, request);
+        tess__tcp_send(tcp, request, ready);
     else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
         move_stranger(tcp, r, "it begins more receives than there may be");
     else if (!ready_room(peer))
         move_stranger(tcp, r, "there is no memory for the receives that it begins");
     else
-        peer->ready[peer->ready_count++] = (struct tcp_ready){tag, bytes};
+        peer->ready[peer->ready_count++] = *ready;
+}
+
+/* A send of the peer's that is to be copied from its memory. */
+static void words_offer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
+{
+    struct tcp_request *request = move_receive(tcp, r, frame->tag, frame->number);
+
+    if (request == NULL || tcp->near[r].pid == 0 || request->head.bytes < TCP_NEAR_LEAST) {
+        move_stranger(tcp, r, "it offers a message that was not requested");
+        return;
+    }
+    request->state = TCP_MOVES;
+    request->offered = frame->bytes;
+    TAILQ_INSERT_TAIL(&tcp->taking, request, link);
+}
+
+/* What became of an offer of this rank's. */
+static void words_answer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
+{
+    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_request *request = move_take(&peer->offers, frame->tag, &frame->number);
+
+    if (request == NULL) {
+        move_stranger(tcp, r, "it takes a message that was not offered");
+    } else if (frame->word == TCP_TAKEN) {
+        request->state = TCP_DONE;
+        tcp->moved = true;
+    } else {
+        TAILQ_INSERT_TAIL(&peer->sending, request, link);
+        data_push(tcp, r);
+    }
+}
+
+static void words_message(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
+{
+    const struct tcp_ready ready = {.tag = frame->tag,
+                                    .number = frame->number,
+                                    .near = frame->word == TCP_NEAR,
+                                    .bytes = frame->bytes};
+
+    switch (frame->word) {
+    case TCP_BYE:
+        tcp->peer[r]->bye = true;
+        break;
+    case TCP_OFFER:
+        words_offer(tcp, r, frame);
+        break;
+    case TCP_TAKEN:
+    case TCP_REFUSED:
+        words_answer(tcp, r, frame);
+        break;
+    default:
+        words_ready(tcp, r, &ready);
+    }
 }
 
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
 static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, size_t count)
 {
-    struct tcp_peer *peer = tcp->peer[r];
     struct tcp_frame frame;
     char text[TESS_TRANSPORT_REASON_BYTES];
 
@@ -329,10 +408,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
         return sizeof(frame) + (size_t)frame.bytes;
     }
-    if (frame.word == TCP_BYE)
-        peer->bye = true;
-    else
-        words_ready(tcp, r, frame.tag, frame.bytes);
+    words_message(tcp, r, &frame);
     return sizeof(frame);
 }
 
@@ -373,7 +449,7 @@ static bool data_begin(struct tcp *tcp, int32_t r)
     struct tcp_request *request = NULL;
 
     if (peer->head.magic == TCP_MAGIC)
-        request = move_take(&peer->receives, peer->head.tag);
+        request = move_receive(tcp, r, peer->head.tag, peer->head.number);
     if (request == NULL || request->head.bytes != peer->head.bytes) {
         move_stranger(tcp, r, "what comes from it is no message that was requested");
         return false;
@@ -444,6 +520,46 @@ static void data_pull(struct tcp *tcp, int32_t r)
     }
 }
 
+/* ---- memory of others ------------------------------------------------------------------------ */
+
+/* A copy has come to an end. */
+static void near_end(struct tcp *tcp, struct tcp_request *request, enum tcp_near_copy copy)
+{
+    const int32_t r = request->peer;
+    const struct tcp_frame answer = {.word = copy == TCP_COPY_DONE ? TCP_TAKEN : TCP_REFUSED,
+                                     .tag = request->head.tag,
+                                     .number = (uint32_t)(request - tcp->request)};
+
+    if (copy == TCP_COPY_LOST)
+        return;
+    if (copy == TCP_COPY_DONE) {
+        request->state = TCP_DONE;
+        tcp->moved = true;
+    } else {
+        request->state = TCP_WAITS;
+        request->moved = 0;
+        tcp->peer[r]->near = false;
+    }
+    tess__tcp_say(tcp, r, &answer, NULL);
+}
+
+/* Copy some of what was offered: all peers have their turn, and sockets theirs. */
+static void near_move(struct tcp *tcp)
+{
+    size_t room = MOVE_COPY;
+
+    while (room > 0 && tcp->status == TESS_OK && !TAILQ_EMPTY(&tcp->taking)) {
+        struct tcp_request *request = TAILQ_FIRST(&tcp->taking);
+        const enum tcp_near_copy copy = tess__tcp_near_copy(tcp, request, &room);
+
+        TAILQ_REMOVE(&tcp->taking, request, link);
+        if (copy == TCP_COPY_PART)
+            TAILQ_INSERT_TAIL(&tcp->taking, request, link);
+        else
+            near_end(tcp, request, copy);
+    }
+}
+
 /* ---- both ------------------------------------------------------------------------------------ */
 
 /* A connection is there: what waits for it goes. Or there is none. */
@@ -465,8 +581,10 @@ enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tess__tcp_peer(tcp, r);
     struct tcp_news news = {.peer = r};
 
-    if (peer == NULL)
+    if (peer == NULL) {
+        tess__tcp_near_end(tcp);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)r);
+    }
     if (tcp->status != TESS_OK || peer->call != NULL || peer->calls || peer->met[TCP_WORDS] ||
         peer->met[TCP_DATA])
         return tcp->status;
@@ -505,10 +623,12 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
 void tess__tcp_move(struct tcp *tcp, int timeout_ms)
 {
     struct epoll_event event[MOVE_EVENTS];
-    const int count = epoll_wait(tcp->epoll, event, MOVE_EVENTS, timeout_ms);
+    const int count =
+        epoll_wait(tcp->epoll, event, MOVE_EVENTS, TAILQ_EMPTY(&tcp->taking) ? timeout_ms : 0);
 
     for (int i = 0; i < count; i++)
         move_event(tcp, &event[i]);
+    near_move(tcp);
     if (tcp->caller_count > 0)
         tess__tcp_callers_late(tcp);
     if (atomic_load_explicit(&tcp->abort_state, memory_order_acquire) == 2)
