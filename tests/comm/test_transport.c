@@ -7,6 +7,7 @@
 #include "comm/cases.h"
 #include "comm/net/net.h"
 #include "comm/net/transport_tcp.h"
+#include "comm/transport_case.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,137 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT_S 20.0
-
-/* ---- helpers --------------------------------------------------------------------------------- */
-
-static enum tess_status transport_open(struct tess_comm *comm, double timeout_s,
-                                       struct tess_transport **transport_out)
-{
-    struct tess_boot *boot;
-    enum tess_status status = tess_boot_over(comm, LIMIT_S, &boot);
-    if (status != TESS_OK)
-        return status;
-    status = tess_transport_tcp_open(boot, timeout_s, transport_out);
-    tess_boot_close(boot);
-    /* What a rank does next must not meet others that still wait for their neighbours. */
-    return status == TESS_OK ? tess_comm_barrier(comm) : status;
-}
-
-/* Wait until all requests are done. */
-static enum tess_status transport_all(struct tess_transport *transport, const uint32_t *request,
-                                      int count)
-{
-    const double limit_s = tess_clock_s() + LIMIT_S;
-    for (int k = 0; k < count;) {
-        bool done;
-        enum tess_status status = transport->ops->test(transport, request[k], &done);
-        if (status == TESS_OK && !done)
-            status = transport->ops->wait(transport, 0.1);
-        if (status != TESS_OK)
-            return status;
-        if (tess_clock_s() > limit_s)
-            return TESS_ERR_TIMEOUT;
-        k += done ? 1 : 0;
-    }
-    return TESS_OK;
-}
-
-/* Wait until something is wrong. */
-static enum tess_status transport_fails(struct tess_transport *transport)
-{
-    const double limit_s = tess_clock_s() + LIMIT_S;
-    while (tess_clock_s() < limit_s) {
-        const enum tess_status status = transport->ops->wait(transport, 0.1);
-        if (status != TESS_OK)
-            return status;
-    }
-    return TESS_OK;
-}
-
-#define CONTAINS(text, words)                                                                      \
-    do {                                                                                           \
-        if (strstr((text), (words)) == NULL)                                                       \
-            return world_fail("line %d: '%s' does not contain '%s'", __LINE__, (text), (words));   \
-    } while (0)
-
-static int transport_run(int32_t ranks, world_function fn, int32_t killed)
-{
-    struct world_setup setup = {.ranks = ranks, .mode = TESS_RANKS_PROCESSES};
-    struct world_report *report = calloc(1, sizeof(*report));
-    assert_non_null(report);
-    world_run_setup(&setup, fn, NULL, report);
-    int failed = report->failed;
-    for (int i = 0; i < report->kept; i++)
-        failed -= report->failure[i].rank == killed ? 1 : 0;
-    if (failed > 0)
-        world_print(report);
-    free(report);
-    return failed;
-}
-
 /* ---- messages -------------------------------------------------------------------------------- */
-
-enum { SIZES = 6, TAGS = 3, MOST = 3 << 20 };
-
-static const size_t sizes[SIZES] = {0, 1, 17, 4096, 100003, MOST};
-
-static unsigned char value_of(int32_t from, int32_t to, int32_t tag, size_t size, size_t i)
-{
-    return (unsigned char)value_hash((uint64_t)(from * 64 + to), (uint64_t)tag + size, i);
-}
-
-/* All sizes on several tags to and from every rank at once; receives in another order of
- * tags than sends; twice as many small ones as one write takes. */
-static int messages_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
-{
-    (void)world, (void)arg;
-    enum { PEERS = 4, ALL = PEERS * TAGS * SIZES };
-    static unsigned char *sent[ALL], *come[ALL];
-    uint32_t request[2 * ALL];
-    struct tess_transport *transport;
-    int count = 0, begun = 0;
-    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
-    WORLD_CHECK(transport->rank == comm->rank && transport->rank_count == comm->rank_count);
-    for (int32_t peer = 0; peer < comm->rank_count; peer++) {
-        WORLD_CHECK(transport->host[peer] == 0 && transport->host_name[peer][0] != '\0');
-        if (peer == comm->rank)
-            continue;
-        for (int32_t tag = 0; tag < TAGS; tag++)
-            for (int s = 0; s < SIZES; s++, count++) {
-                sent[count] = malloc(sizes[s] + 1);
-                come[count] = calloc(sizes[s] + 1, 1);
-                WORLD_CHECK(sent[count] != NULL && come[count] != NULL);
-                for (size_t i = 0; i < sizes[s]; i++)
-                    sent[count][i] = value_of(comm->rank, peer, tag, sizes[s], i);
-                WORLD_OK(transport->ops->send(transport, peer, 0xfffff0u + (uint32_t)tag,
-                                              sent[count], sizes[s], &request[begun++]));
-            }
-        for (int32_t tag = TAGS - 1; tag >= 0; tag--)
-            for (int s = 0; s < SIZES; s++)
-                WORLD_OK(transport->ops->recv(transport, peer, 0xfffff0u + (uint32_t)tag,
-                                              come[count - (TAGS - tag) * SIZES + s], sizes[s],
-                                              &request[begun++]));
-    }
-    WORLD_OK(transport_all(transport, request, begun));
-    count = 0;
-    for (int32_t peer = 0; peer < comm->rank_count; peer++)
-        for (int32_t tag = 0; tag < TAGS && peer != comm->rank; tag++)
-            for (int s = 0; s < SIZES; s++, count++) {
-                for (size_t i = 0; i < sizes[s]; i++)
-                    WORLD_CHECK(come[count][i] == value_of(peer, comm->rank, tag, sizes[s], i));
-                WORLD_CHECK(come[count][sizes[s]] == 0);
-            }
-    transport->ops->close(transport);
-    return 0;
-}
-
-static void case_tcp_messages(void **state)
-{
-    (void)state;
-    assert_int_equal(transport_run(2, messages_rank, -1), 0);
-    assert_int_equal(transport_run(4, messages_rank, -1), 0);
-}
 
 /* A message that no rank waits for delays none behind it, however large it is; and a rank
  * may have as many requests as there may be. */
@@ -348,7 +219,15 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
     (void)world, (void)arg;
     static const struct tcp_frame forged[] = {{TCP_MAGIC, TCP_ABORT, 77, 0, 4},
                                               {TCP_MAGIC, TCP_LOST, 0, 0, UINT64_MAX},
-                                              {TCP_MAGIC, 9, 0, 0, 0}};
+                                              {TCP_MAGIC, TCP_BYE + 1, 0, 0, 0},
+                                              {TCP_MAGIC, TCP_OFFER, 0, 0, 4096},
+                                              {TCP_MAGIC, TCP_OFFER, 0, UINT32_MAX, 4096},
+                                              {TCP_MAGIC, TCP_TAKEN, 0, 0, 0},
+                                              {TCP_MAGIC, TCP_REFUSED, 0, 0, 0}};
+    static const char *const reason[] = {[TCP_OFFER] = "it offers a message that was not requested",
+                                         [TCP_TAKEN] = "it takes a message that was not offered",
+                                         [TCP_REFUSED] = "it takes a message that was not offered",
+                                         [TCP_BYE + 1] = NULL};
     for (size_t k = 0; k < sizeof(forged) / sizeof(*forged); k++) {
         struct tess_transport *transport;
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
@@ -358,7 +237,8 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
                              MSG_NOSIGNAL) == sizeof(*forged));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
         if (comm->rank == 0)
-            CONTAINS(transport->reason, "not of this program");
+            CONTAINS(transport->reason,
+                     reason[forged[k].word] ? reason[forged[k].word] : "not of this program");
         transport->ops->close(transport);
         WORLD_OK(tess_comm_barrier(comm));
     }
@@ -681,13 +561,12 @@ static void case_files(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_tcp_messages), cmocka_unit_test(case_overtaken),
-        cmocka_unit_test(case_ended),        cmocka_unit_test(case_strangers),
-        cmocka_unit_test(case_garbage),      cmocka_unit_test(case_tcp_killed),
-        cmocka_unit_test(case_tcp_abort),    cmocka_unit_test(case_silence),
-        cmocka_unit_test(case_needed),       cmocka_unit_test(case_far),
-        cmocka_unit_test(case_absent),       cmocka_unit_test(case_crowd),
-        cmocka_unit_test(case_files),
+        cmocka_unit_test(case_overtaken),  cmocka_unit_test(case_ended),
+        cmocka_unit_test(case_strangers),  cmocka_unit_test(case_garbage),
+        cmocka_unit_test(case_tcp_killed), cmocka_unit_test(case_tcp_abort),
+        cmocka_unit_test(case_silence),    cmocka_unit_test(case_needed),
+        cmocka_unit_test(case_far),        cmocka_unit_test(case_absent),
+        cmocka_unit_test(case_crowd),      cmocka_unit_test(case_files),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

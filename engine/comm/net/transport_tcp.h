@@ -45,7 +45,7 @@
 #define TCP_ADDRESS_BYTES 96
 /* Messages from this size on are copied from memory to memory, measured: smaller ones arrive
  * earlier in one piece with their head. */
-#define TCP_NEAR_LEAST ((size_t)8 << 10)
+#define TCP_NEAR_LEAST ((size_t)128 << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
