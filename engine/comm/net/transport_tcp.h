@@ -43,8 +43,8 @@
 #define TCP_MAGIC         0x70637474u /* "ttcp" */
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
-/* Messages from this size on are copied from memory to memory, measured: smaller ones arrive
- * earlier in one piece with their head. */
+/* Messages from this size on are copied from memory to memory, measured: that TAKEN wakes the
+ * sender costs what the second copy of 64 KiB does. */
 #define TCP_NEAR_LEAST ((size_t)128 << 10)
 
 /* The two connections with a peer. */
