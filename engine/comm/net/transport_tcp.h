@@ -44,8 +44,9 @@
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
 /* Messages from this size on are copied from memory to memory, measured: that TAKEN wakes the
- * sender costs what the second copy of 64 KiB does. */
-#define TCP_NEAR_LEAST ((size_t)128 << 10)
+ * sender costs what the second copy of some 128 KiB does. Chunks of sums and gathers
+ * (NET_CHUNK_MOST) are smaller, and stay on the socket. */
+#define TCP_NEAR_LEAST ((size_t)256 << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
