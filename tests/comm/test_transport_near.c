@@ -196,6 +196,7 @@ static int ending_sender(struct tess_comm *comm, struct tess_transport *transpor
     if (ending != IS_REFUSED)
         memset(data, 9, LARGE);
     WORLD_OK(tess_comm_barrier(comm));
+    WORLD_OK(tess_comm_barrier(comm)); /* the receiver has looked: what it read was still mapped */
     if (ending == IS_REFUSED)
         WORLD_OK(transport_all(transport, &request, 1));
     else if (ending != CLOSES)
@@ -226,6 +227,8 @@ static int ending_receiver(struct tess_comm *comm, struct tess_transport *transp
     /* Before words can say so. */
     WORLD_CHECK(tess__tcp_near_copy(tcp, receive, &room) ==
                 (ending == IS_REFUSED ? TCP_COPY_REFUSED : TCP_COPY_LOST));
+    if (ending != DIES)
+        WORLD_OK(tess_comm_barrier(comm));
     if (ending == IS_REFUSED) {
         WORLD_OK(transport_all(transport, &request, 1));
         for (size_t i = 0; i < LARGE; i++)
