@@ -244,7 +244,8 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
         for (int32_t k = 0; k < lane->move_count; k++)
             job->request[k] = NET_NO_REQUEST;
         job->value = job_at(call->source, lane->source_at, job, size);
-        scratch += job_chunks(lane) * group->chunk * job_size(call, job_is_half(call));
+        if (scratch != NULL)
+            scratch += job_chunks(lane) * group->chunk * job_size(call, job_is_half(call));
         if (lane->own_count > 0 && lane->target_at != SIZE_MAX && !job->over) {
             job->value = job_target(call, job);
             job_own(call, job, true);
