@@ -121,7 +121,7 @@ else()
     set(other tensorboard)
 endif()
 tess_room(run PROGRAM FOLDERS engine/run EXCEPT ${other}
-    SEES ${engine} engine/job engine/text engine/run ${machines}
+    SEES ${engine} engine/job engine/text engine/predict engine/run ${machines}
     LINKS PkgConfig::JANSSON Threads::Threads)
 if(PROTOBUF_C_FOUND AND PROTOC_C)
     set(proto ${PROJECT_BINARY_DIR}/proto)

@@ -124,6 +124,29 @@ int tess_file_resize(int fd, size_t bytes)
     return error;
 }
 
+bool tess_file_cache(const char *name, bool make, char *path, size_t bytes)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool own = cache != NULL && cache[0] == '/';
+    if (!own && (home == NULL || home[0] != '/'))
+        return false;
+    const int length =
+        snprintf(path, bytes, "%s%s/tessera/%s", own ? cache : home, own ? "" : "/.cache", name);
+    if (length < 0 || (size_t)length >= bytes)
+        return false;
+    char *const folder_end = path + length - strlen(name) - 1;
+    char *const cache_end = folder_end - strlen("/tessera");
+    if (make) {
+        *cache_end = '\0';
+        (void)mkdir(path, 0700);
+        *cache_end = '/';
+        *folder_end = '\0';
+        (void)mkdir(path, 0700);
+        *folder_end = '/';
+    }
+    return true;
+}
+
 int tess_file_close(int fd, int error)
 {
     if (error == 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)

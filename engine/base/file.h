@@ -4,6 +4,7 @@
 
 #include "tessera/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -53,6 +54,12 @@ enum tess_status tess_file_log_close(struct tess_file_log *log);
 
 /* mkdir -p. TESS_ERR_IO with a message: `what` ("the run folder") and the path. */
 enum tess_status tess_file_make_folders(const char *path, const char *what);
+
+/*
+ * The path of file `name` in the user's cache, by the XDG base directory specification, whose
+ * folders are made where `make`. False: the user has none, or the path does not fit.
+ */
+bool tess_file_cache(const char *name, bool make, char *path, size_t bytes);
 
 /* Flush to the disk, where the descriptor is of a kind that has one and `error` is 0, and close.
  * Returns `error`, else errno or 0. */

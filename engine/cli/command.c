@@ -22,7 +22,7 @@ static const struct tess__command *const command_list[] = {
     &tess__command_checkpoint, &tess__command_diff,      &tess__command_report,
     &tess__command_status,     &tess__command_top,       &tess__command_topo,
     &tess__command_bench_comm, &tess__command_bench_gpu, &tess__command_bench_kernels,
-    &tess__command_bench_step, &tess__command_plan,
+    &tess__command_bench_step, &tess__command_accuracy,  &tess__command_plan,
 };
 
 #define COMMAND_COUNT ((int)(sizeof(command_list) / sizeof(command_list[0])))

@@ -1,6 +1,7 @@
 /* The choice of devices, communicator and kernels of a run. */
 #include "config/config_device.h"
 
+#include "base/file.h"
 #include "base/options.h"
 #include "config/config.h"
 #include "config/registry.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* The module that --device cuda means. */
 #define DEVICE_MODULE "cuda"
@@ -310,25 +310,14 @@ static enum tess_status device_use_host(struct tess_config *config)
     return tess_device_plan_host(&config->started, (int32_t)run->ranks, mode, run->comm, plan);
 }
 
-/* Where measured products, and choices of attention, are kept for later runs: the user's cache, by
- * the XDG base directory specification. What cannot be written there costs a warning and is
- * measured again. */
+/* Where measured products, and choices of attention, are kept for later runs. What cannot be
+ * written there costs a warning and is measured again. */
 static void device_find_store(struct tess_config *config)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char folder[sizeof(config->cuda_store) - 32];
-    const bool own = cache != NULL && cache[0] == '/';
     const bool measures = config->cuda.autotune || config->cuda.attention == TESS_ATTENTION_AUTO;
-    if (!measures || (!own && (home == NULL || home[0] != '/')))
-        return;
-    const int length =
-        snprintf(folder, sizeof(folder), "%s%s", own ? cache : home, own ? "" : "/.cache");
-    if (length < 0 || (size_t)length + sizeof("/tessera") > sizeof(folder))
-        return;
-    (void)mkdir(folder, 0700);
-    memcpy(folder + length, "/tessera", sizeof("/tessera"));
-    (void)mkdir(folder, 0700);
-    snprintf(config->cuda_store, sizeof(config->cuda_store), "%s/cuda-products.txt", folder);
+    if (!measures ||
+        !tess_file_cache("cuda-products.txt", true, config->cuda_store, sizeof(config->cuda_store)))
+        config->cuda_store[0] = '\0';
 }
 
 /* A plan for devices that are not here is made as if there were one for each rank. */

@@ -8,7 +8,7 @@
 /* One measurement, of one rank alone on its core. */
 enum tess_sample_kind {
     TESS_SAMPLE_PASS,
-    TESS_SAMPLE_MATH,
+    TESS_SAMPLE_WORK,
     TESS_SAMPLE_PRODUCT,
     TESS_SAMPLE_FORWARD, /* attention */
     TESS_SAMPLE_BACKWARD,
@@ -17,8 +17,9 @@ enum tess_sample_kind {
 
 struct tess_sample {
     enum tess_sample_kind kind;
-    enum tess_peak_type type; /* PRODUCT; f32 or 16 bits */
-    double size[3]; /* PRODUCT: m, n, k; MATH: elements; attention: FLOPs of the lower half,
+    enum tess_peak_type type; /* f32 or 16 bits */
+    int which;                /* WORK: enum tess_work; PRODUCT: enum tess_product */
+    double size[3]; /* PRODUCT: m, n, k; WORK: elements; attention: FLOPs of the lower half,
                        positions */
     double bytes;
     double seconds;
@@ -30,16 +31,16 @@ double tess_sample_predict(const struct tess_profile *profile, const struct tess
 /*
  * The profile, one core of it, that comes nearest to the samples: the least mean square of the
  * logarithms of (predicted / measured), of each kind alone, by trying numbers up and down. Starts
- * with what *profile has, and changes its rates, efficiencies, start_s, element_s, halves and
- * shares of attention. Pure.
+ * with what *profile has, and changes its rates, start_s, times of an element, halves and shares of
+ * attention. Pure.
  */
 void tess_profile_fit(struct tess_profile *profile, const struct tess_sample *sample,
                       int32_t count);
 
 /*
  * Measure this processor with a backend whose operations are done on return: products and attention
- * over their sizes, passes over memory, and calls between two ranks where there are two cores.
- * Takes limit_s seconds or a little more. The machine should do nothing else. name: of the profile.
+ * over their sizes, passes over memory, every other operation, and calls between ranks. Takes
+ * limit_s seconds or a little more. The machine should do nothing else. name: of the profile.
  */
 enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, const char *name,
                                         double limit_s, struct tess_profile *profile_out);

@@ -4,19 +4,25 @@
 #include <math.h>
 #include <stddef.h>
 
+static int sample_width(const struct tess_sample *sample)
+{
+    return sample->type == TESS_PEAK_16 ? TESS_WIDTH_16 : TESS_WIDTH_32;
+}
+
 double tess_sample_predict(const struct tess_profile *profile, const struct tess_sample *sample)
 {
     const double *size = sample->size;
     switch (sample->kind) {
     case TESS_SAMPLE_PASS:
         return tess_profile_pass_s(profile, sample->bytes);
-    case TESS_SAMPLE_MATH:
-        return tess_profile_math_s(profile, size[0], sample->bytes);
+    case TESS_SAMPLE_WORK:
+        return tess_profile_work_s(profile, (enum tess_work)sample->which, sample_width(sample),
+                                   false, size[0], sample->bytes, 0);
     case TESS_SAMPLE_PRODUCT:
-        return tess_profile_product_s(profile, sample->type, size[0], size[1], size[2],
-                                      sample->bytes);
+        return tess_profile_layer_s(profile, (enum tess_product)sample->which, sample->type,
+                                    size[0], size[1], size[2], sample->bytes);
     default:
-        return tess_profile_attention_s(profile, TESS_PEAK_F32, sample->kind == TESS_SAMPLE_FORWARD,
+        return tess_profile_attention_s(profile, sample->type, sample->kind == TESS_SAMPLE_FORWARD,
                                         size[0], size[1], sample->bytes);
     }
 }
@@ -25,14 +31,16 @@ struct fit {
     struct tess_profile *profile;
     const struct tess_sample *sample;
     int32_t count;
-    uint32_t kinds; /* those that count, a bit each */
-    int type;       /* of products; -1: all */
+    /* Those that count. */
+    enum tess_sample_kind kind;
+    enum tess_peak_type type;
+    int which; /* of products */
 };
 
 static bool fit_takes(const struct fit *fit, const struct tess_sample *sample)
 {
-    return (fit->kinds >> sample->kind & 1) != 0 &&
-           (sample->kind != TESS_SAMPLE_PRODUCT || fit->type < 0 || (int)sample->type == fit->type);
+    return sample->kind == fit->kind && sample->type == fit->type &&
+           (sample->kind != TESS_SAMPLE_PRODUCT || sample->which == fit->which);
 }
 
 static double fit_error(const struct fit *fit)
@@ -119,35 +127,94 @@ static void fit_numbers(const struct fit *fit, int32_t count, double *const *num
     }
 }
 
+/* The time of an element is what is left of it: one measurement each. */
+static void fit_works(struct tess_profile *profile, const struct tess_sample *sample, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (sample[i].kind == TESS_SAMPLE_WORK)
+            profile->work_s[sample[i].which][sample_width(&sample[i])] =
+                fmax(sample[i].seconds - profile->start_s, sample[i].seconds / 2) /
+                sample[i].size[0];
+    profile->element_s = fmax(profile->work_s[TESS_WORK_GELU][TESS_WIDTH_32], profile->element_s);
+}
+
+/* One kind of product, from several places, as the search may end in a hollow. What was not
+ * measured stays as any product. */
+static void fit_product(struct fit *fit, struct tess_product_rate *rate)
+{
+    static const double most[FIT_NUMBERS_MAX] = {1e18, 1e5, 1e5, 1e5, 1e18};
+    static const double start[][3] = {{1, 1, 4},   {32, 1, 4},   {1, 32, 4},   {32, 32, 4},
+                                      {1, 1, 256}, {32, 1, 256}, {1, 32, 256}, {32, 32, 256}};
+    double *const number[] = {&rate->flops_per_s, &rate->half_m, &rate->half_n, &rate->half_k};
+    struct tess_product_rate best = {0};
+    double least = INFINITY;
+    for (size_t i = 0; i < sizeof(start) / sizeof(*start) && fit_any(fit); i++) {
+        *rate = (struct tess_product_rate){fit->profile->flops_per_s[TESS_PEAK_F32], start[i][0],
+                                           start[i][1], start[i][2]};
+        fit_numbers(fit, 1, number, most); /* else the halves make up for a rate that is far off */
+        fit_numbers(fit, 4, number, most);
+        const double error = fit_error(fit);
+        best = error < least ? *rate : best;
+        least = error < least ? error : least;
+    }
+    *rate = best;
+}
+
+/* Every kind of product, and from the forward ones those of any product. */
+static void fit_products(struct fit *fit)
+{
+    static const enum tess_peak_type type[] = {TESS_PEAK_F32, TESS_PEAK_16};
+    struct tess_profile *profile = fit->profile;
+    fit->kind = TESS_SAMPLE_PRODUCT;
+    for (size_t t = 0; t < sizeof(type) / sizeof(*type); t++) {
+        fit->type = type[t];
+        for (fit->which = 0; fit->which < TESS_PRODUCT_COUNT; fit->which++)
+            fit_product(fit, &profile->product[fit->which][t]);
+        const struct tess_product_rate *any = &profile->product[TESS_PRODUCT_FORWARD][t];
+        if (any->flops_per_s <= 0)
+            continue;
+        profile->flops_per_s[type[t]] = any->flops_per_s;
+        if (t == TESS_WIDTH_32) {
+            profile->half_m = any->half_m;
+            profile->half_n = any->half_n;
+            profile->half_k = any->half_k;
+        }
+    }
+}
+
+static void fit_attention(struct fit *fit)
+{
+    static const double share[FIT_NUMBERS_MAX] = {1, 1e6, 1, 1, 1}, any[FIT_NUMBERS_MAX] = {1e3};
+    struct tess_profile *profile = fit->profile;
+    double *const forward[] = {&profile->attention_forward, &profile->attention_half};
+    double *const backward[] = {&profile->attention_backward};
+    double *const narrow[] = {&profile->attention_forward_16};
+    double *const narrow_back[] = {&profile->attention_backward_16};
+    fit->type = TESS_PEAK_F32;
+    fit->kind = TESS_SAMPLE_FORWARD;
+    fit_numbers(fit, 2, forward, share);
+    fit->kind = TESS_SAMPLE_BACKWARD;
+    fit_numbers(fit, 1, backward, share);
+    profile->attention_forward_16 = profile->attention_forward;
+    profile->attention_backward_16 = profile->attention_backward;
+    fit->type = TESS_PEAK_16;
+    fit_numbers(fit, 1, narrow_back, any);
+    fit->kind = TESS_SAMPLE_FORWARD;
+    fit_numbers(fit, 1, narrow, any);
+}
+
 void tess_profile_fit(struct tess_profile *profile, const struct tess_sample *sample, int32_t count)
 {
-    struct fit fit = {.profile = profile, .sample = sample, .count = count, .type = -1};
-    const double most[FIT_NUMBERS_MAX] = {1e18, 1e18, 1e18, 1e18, 1e18};
-    const double share[] = {1, 1e6};
-
-    fit.kinds = 1U << TESS_SAMPLE_PASS;
+    static const double most[FIT_NUMBERS_MAX] = {1e18, 1e18, 1e18, 1e18, 1e18};
+    struct fit fit = {.profile = profile,
+                      .sample = sample,
+                      .count = count,
+                      .kind = TESS_SAMPLE_PASS,
+                      .type = TESS_PEAK_F32};
     double *const pass[] = {&profile->bytes_per_s, &profile->cache_bytes_per_s, &profile->start_s,
                             &profile->cache_bytes};
     fit_numbers(&fit, 4, pass, most);
-    fit.kinds = 1U << TESS_SAMPLE_MATH;
-    double *const math[] = {&profile->element_s};
-    fit_numbers(&fit, 1, math, most);
-
-    /* The halves are those of f32, as most operations are. */
-    fit.kinds = 1U << TESS_SAMPLE_PRODUCT;
-    fit.type = (int)TESS_PEAK_F32;
-    double *const product[] = {&profile->flops_per_s[TESS_PEAK_F32], &profile->half_m,
-                               &profile->half_n, &profile->half_k};
-    fit_numbers(&fit, 1, product, most); /* else the halves make up for a rate that is far off */
-    fit_numbers(&fit, 4, product, most);
-    fit.type = (int)TESS_PEAK_16;
-    double *const narrow[] = {&profile->flops_per_s[TESS_PEAK_16]};
-    fit_numbers(&fit, 1, narrow, most);
-
-    fit.kinds = 1U << TESS_SAMPLE_FORWARD;
-    double *const forward[] = {&profile->attention_forward, &profile->attention_half};
-    fit_numbers(&fit, 2, forward, share);
-    fit.kinds = 1U << TESS_SAMPLE_BACKWARD;
-    double *const backward[] = {&profile->attention_backward};
-    fit_numbers(&fit, 1, backward, share);
+    fit_works(profile, sample, count);
+    fit_products(&fit);
+    fit_attention(&fit);
 }

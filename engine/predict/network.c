@@ -1,6 +1,7 @@
 /* Seconds of calls, from links; see network.h. */
 #include "predict/network.h"
 
+#include "predict/profile.h"
 #include "tessera/check.h"
 
 #include <math.h>
@@ -55,6 +56,23 @@ void tess_network_make(const struct tess_cluster *cluster, const struct tess_mes
     group[TESS_AXIS_STAGE] = network_group(cluster, count[TESS_AXIS_STAGE],
                                            count[TESS_AXIS_TENSOR] * count[TESS_AXIS_DATA]);
     group[TESS_AXIS_COUNT] = network_group(cluster, mesh->rank_count, 1);
+}
+
+void tess_network_crowd(struct tess_network *network, const struct tess_profile *profile,
+                        double turns, double all)
+{
+    struct tess_cluster *cluster = &network->cluster;
+    if (!cluster->busy)
+        return;
+    cluster->sum_bytes_per_s /= turns;
+    cluster->host_bytes_per_s /= turns;
+    for (int group = 0; group <= TESS_AXIS_COUNT; group++)
+        network->group[group].host_bytes_per_s /= turns;
+    if (all <= 1)
+        return;
+    const double call_s = cluster->call_s + cluster->host_hop_s;
+    cluster->call_s = all * fmax(profile->turn_s, call_s);
+    cluster->host_hop_s = 0;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -116,6 +134,25 @@ static double network_message(const struct network_call *call)
            (far ? call->cluster->net_hop_s : call->cluster->host_hop_s);
 }
 
+/* Of ranks that read each other's memory. A small call is latency alone. */
+static double network_shared_s(const struct network_call *call, enum tess_collective collective)
+{
+    const double k = call->group.ranks, n = call->bytes;
+    const double sum = call->cluster->sum_bytes_per_s;
+    switch (collective) {
+    case TESS_COLLECTIVE_ALL_REDUCE:
+        return n / sum;
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+    case TESS_COLLECTIVE_REDUCE:
+        return (1 + 1 / k) / 2 * n / sum;
+    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        return network_divide((k - 1) / k * n, call->group.host_bytes_per_s);
+    default: /* what is sent is read once by each that gets it */
+        return network_divide(n, call->group.host_bytes_per_s);
+    }
+}
+
 static double network_moved_s(const struct network_call *call, enum tess_collective collective)
 {
     switch (collective) {
@@ -151,5 +188,8 @@ double tess_network_s(const struct tess_network *network, int32_t group,
     call.group.hosts = (ranks + call.group.host_ranks - 1) / call.group.host_ranks;
     call.levels = collective != TESS_COLLECTIVE_ALL_TO_ALL &&
                   (call.ring || network_is_power(call.group.host_ranks));
+    if (network->cluster.busy && network->cluster.sum_bytes_per_s > 0)
+        return network->cluster.call_s + network->cluster.host_hop_s +
+               network_shared_s(&call, collective);
     return network->cluster.call_s + network_moved_s(&call, collective);
 }

@@ -12,6 +12,10 @@
  *     one rank to all or all to one  n / b, or n / B on one host
  *     message                        n / B, or n / b where the two are on different hosts
  *
+ * Ranks of one host that share memory read each other's arrays. Of a sum each adds up and writes
+ * its share of all of them, n / S in all, and half of it and its share where one rank gets the
+ * result.
+ *
  * Both levels work at once in a ring (--reduce fast), one after the other in canonical order;
  * there, where h is no power of two, every rank sends to every other one as in an all-to-all. Each
  * step of a ring, or level of a tree where that is fewer, costs the latency of its link.
@@ -22,6 +26,7 @@
 #include "tessera/comm.h"
 #include "tessera/strategy.h"
 
+struct tess_profile;
 struct tess_topology;
 
 /* What matters of the machines, whatever the mesh. All bandwidths are bytes/s of one direction. */
@@ -35,6 +40,10 @@ struct tess_cluster {
     double rank_net_bytes_per_s;          /* of one of them at most */
     double rack_share;                    /* of that, what is left beyond the switch: 0 .. 1 */
     double call_s, host_hop_s, net_hop_s; /* of a call; of each step within and between hosts */
+    /* Ranks are processors that copy and add up themselves: no call is under way while they
+     * compute. */
+    bool busy;
+    double sum_bytes_per_s; /* of busy ranks that reach each other's memory; 0: they do not */
 };
 
 /* Hosts as they are sold with this device, "h100-80": eight of them with their links and cards.
@@ -47,8 +56,10 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
                                           struct tess_cluster *cluster_out);
 /* The same from a file, in any format of topology/machine/topology.h. */
 enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out);
-/* Ranks on the processor of one host, of which one copies so many bytes in a second. */
-void tess_cluster_of_host(int32_t ranks, double copy_bytes_per_s, struct tess_cluster *cluster_out);
+/* Ranks on the processor of one host, which has this profile: in memory that they share, or over
+ * sockets. */
+void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks, bool sockets,
+                               struct tess_cluster *cluster_out);
 
 /* A group of ranks: along an axis of the mesh, or all of them. */
 struct tess_network_group {
@@ -66,6 +77,11 @@ struct tess_network {
 /* Ranks in the mesh's order on the cluster's places. Pure; mesh->count and rank_count are read. */
 void tess_network_make(const struct tess_cluster *cluster, const struct tess_mesh *mesh,
                        struct tess_network *network_out);
+
+/* Of busy ranks: each has a core for one of `turns`, and calls wait for `all` to have had theirs.
+ */
+void tess_network_crowd(struct tess_network *network, const struct tess_profile *profile,
+                        double turns, double all);
 
 /* Seconds of a call over `ranks` neighbours of a group, bytes as above. Pure; 0 for one rank. */
 double tess_network_s(const struct tess_network *network, int32_t group,

@@ -1,6 +1,8 @@
 /* Clusters: as they are sold, as they are described in a file, and the ranks of one host. */
 #include "predict/network.h"
 
+#include "predict/profile.h"
+
 #include "tessera/check.h"
 #include "topology/machine/rates.h"
 #include "topology/machine/route.h"
@@ -78,18 +80,37 @@ enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
     return TESS_OK;
 }
 
-void tess_cluster_of_host(int32_t ranks, double copy_bytes_per_s, struct tess_cluster *cluster_out)
+/* Where nothing was measured: a byte that is sent on a host is read, written and read again, and a
+ * call takes about as long as waking a thread. */
+#define CLUSTER_COPY_PASSES 3
+#define CLUSTER_WAKE_S      1e-6
+#define CLUSTER_SOCKET_S    3e-5
+
+static double cluster_measured(double measured, double otherwise)
 {
-    *cluster_out = (struct tess_cluster){
+    return measured > 0 ? measured : otherwise;
+}
+
+void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks, bool sockets,
+                               struct tess_cluster *cluster_out)
+{
+    const double copy =
+        cluster_measured(profile->copy_bytes_per_s, profile->bytes_per_s / CLUSTER_COPY_PASSES);
+    const double call_s = sockets ? cluster_measured(profile->net_call_s, 2 * CLUSTER_SOCKET_S)
+                                  : cluster_measured(profile->call_s, 2 * CLUSTER_WAKE_S);
+    struct tess_cluster cluster = {
         .ranks = ranks,
         .host_ranks = ranks,
-        .host_bytes_per_s = copy_bytes_per_s,
+        .host_bytes_per_s =
+            sockets ? cluster_measured(profile->net_bytes_per_s, copy / CLUSTER_COPY_PASSES) : copy,
         .rack_share = 1,
-        .call_s = 1e-6, /* of the order of a wake-up; ranks on one host meet in shared memory */
-        .host_hop_s = 1e-6,
-    };
-    snprintf(cluster_out->source, sizeof(cluster_out->source), "%d rank%s on this host", (int)ranks,
-             ranks > 1 ? "s" : "");
+        .call_s = call_s / 2, /* measured between two: the call and one hop */
+        .host_hop_s = call_s / 2,
+        .busy = true,
+        .sum_bytes_per_s = sockets ? 0 : cluster_measured(profile->sum_bytes_per_s, copy)};
+    snprintf(cluster.source, sizeof(cluster.source), "%d rank%s on this host%s", (int)ranks,
+             ranks > 1 ? "s" : "", sockets ? ", over sockets" : "");
+    *cluster_out = cluster;
 }
 
 /* ---- as they are described ------------------------------------------------------------------- */

@@ -32,6 +32,8 @@ struct predict {
     struct tess_config config; /* shallow, with the virtual kernel */
     struct tess_kernel_ops kernel;
     struct tess_profile profile; /* of one of the ranks that share cores */
+    struct tess_network network; /* of the same */
+    double turns, crowd;         /* of a stage's ranks, and of all: for each core, at least 1 */
     struct virtual_world world;
     int32_t event_max;           /* of a stage's time line; 0: none */
     struct predict_stage *stage; /* [world.stage_count] */
@@ -63,7 +65,7 @@ static void stage_forget(struct virtual_rank *rank)
     rank->late_s = rank->bubble_s = 0;
     memset(rank->exposed_s, 0, sizeof(rank->exposed_s));
     memset(rank->lost_s, 0, stage_lost_count(rank) * sizeof(*rank->lost_s));
-    rank->calls.count = rank->waits.count = 0;
+    rank->calls.count = rank->waits.count = rank->idle.count = 0;
 }
 
 static int span_order(const void *a, const void *b)
@@ -123,6 +125,7 @@ static void stage_take(struct predict_stage *stage)
     out->pass_s = rank->spent.sort_s[VIRTUAL_PASS];
     out->launch_s = rank->late_s;
     out->bubble_s = rank->bubble_s;
+    out->processor_s = out->product_s + out->pass_s;
 }
 
 /* The step that is taken begins, or has ended. */
@@ -193,6 +196,26 @@ static virtual_do *const predict_does[VIRTUAL_WHATS] = {
     [VIRTUAL_WAIT] = virtual_do_wait,     [VIRTUAL_MARK] = predict_mark,
 };
 
+/* What ranks that share a host's cores leave for each: those of one stage, which compute at the
+ * same time. Stages take turns by virtual_crowd. */
+static void predict_share(struct predict *predict, const struct tess_profile *profile,
+                          const struct tess_network *network)
+{
+    const struct tess_config *config = &predict->config;
+    const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
+    const int32_t here = ranks < host_ranks ? ranks : host_ranks;
+    const int32_t alike = here / config->mesh.count[TESS_AXIS_STAGE] > 1
+                              ? here / config->mesh.count[TESS_AXIS_STAGE]
+                              : 1;
+    const double threads = (double)config->run.threads;
+    predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
+    predict->network = *network;
+    predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
+    predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
+    predict->world.alike = alike * threads;
+    tess_network_crowd(&predict->network, profile, predict->turns, predict->crowd);
+}
+
 static enum tess_status predict_new(const struct tess_config *config,
                                     const struct tess_profile *profile,
                                     const struct tess_network *network, struct predict *predict)
@@ -204,14 +227,12 @@ static enum tess_status predict_new(const struct tess_config *config,
     predict->config.device.module = NULL;
     predict->config.checkpoint[0] = '\0';
     predict->config.run.init = "";
-    const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
-    predict->profile = tess_profile_share(profile, ranks < host_ranks ? ranks : host_ranks,
-                                          (int32_t)config->run.threads);
-    predict->world = (struct virtual_world){.profile = &predict->profile,
-                                            .network = network,
-                                            .mesh = config->mesh,
-                                            .stage_count = stages,
-                                            .does = predict_does};
+    predict_share(predict, profile, network);
+    predict->world.profile = &predict->profile;
+    predict->world.network = &predict->network;
+    predict->world.mesh = config->mesh;
+    predict->world.stage_count = stages;
+    predict->world.does = predict_does;
     predict->world.rank = calloc((size_t)stages, sizeof(*predict->world.rank));
     predict->stage = calloc((size_t)stages, sizeof(*predict->stage));
     if (predict->world.rank == NULL || predict->stage == NULL)
@@ -250,6 +271,7 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
     stage->out->memory_beside = tess_memory_beside(memory);
+    rank->far_bytes = (double)stage->out->memory_total * predict->crowd;
     return TESS_OK;
 }
 
@@ -299,6 +321,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].event);
         free(predict->world.rank[s].calls.span);
         free(predict->world.rank[s].waits.span);
+        free(predict->world.rank[s].idle.span);
         virtual_fences_free(predict->world.rank[s].fences);
         free(predict->world.rank[s].act);
     }
@@ -363,9 +386,48 @@ static void limited_by(const struct predict_stage *stage, char *text, size_t tex
         snprintf(text, text_bytes, "memory passes (%.0f %%)", out->pass_s * share);
 }
 
+static void stage_stretch(struct tess_prediction_stage *stage, double stretch, double step_s)
+{
+    double exposed_s = 0, work_s = 0;
+    double *const work[] = {&stage->data_s,  &stage->forward_s, &stage->backward_s,
+                            &stage->optim_s, &stage->product_s, &stage->pass_s};
+    if (stretch <= 1)
+        return;
+    for (size_t i = 0; i < sizeof(work) / sizeof(*work); i++)
+        *work[i] *= stretch;
+    work_s = stage->product_s + stage->pass_s;
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+        exposed_s += stage->exposed_s[group];
+    const double left = exposed_s > 0 ? fmax(0, step_s - work_s) / exposed_s : 0;
+    for (int group = 0; group < TESS_PREDICT_GROUPS; group++)
+        stage->exposed_s[group] *= left;
+    stage->bubble_s *= left;
+    stage->step_s = step_s;
+}
+
 static double stage_busy_s(const struct tess_prediction_stage *stage)
 {
     return stage->product_s + stage->pass_s;
+}
+
+/* Stages that take turns on cores: their work takes longer, and the rest of the step is waiting. */
+static enum tess_status predict_turns(struct predict *predict, struct tess_prediction *out)
+{
+    const int32_t stages = out->stage_count;
+    double *times = calloc(3 * (size_t)stages, sizeof(*times));
+    if (times == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d stages", stages);
+    for (int32_t s = 0; s < stages; s++) {
+        times[s] = predict->stage[s].begin_s;
+        times[stages + s] = out->stage[s].step_s;
+        out->stage[s].processor_s /= predict->turns;
+    }
+    const double step_s =
+        virtual_crowd(&predict->world, times, times + stages, times + 2 * (size_t)stages);
+    for (int32_t s = 0; s < stages; s++)
+        stage_stretch(&out->stage[s], times[2 * (size_t)stages + (size_t)s], step_s);
+    free(times);
+    return TESS_OK;
 }
 
 static void predict_sum_up(const struct predict *predict, struct tess_prediction *out)
@@ -435,6 +497,7 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
     if (predict->kernel.far_memory)
         TESS_TRY(predict_map(predict));
     TESS_TRY(predict_run(predict));
+    TESS_TRY(predict_turns(predict, out));
     predict_sum_up(predict, out);
     predict_timelines(predict, out);
     return predict_flops(&predict->config, dataset, profile, out);

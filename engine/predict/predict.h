@@ -41,7 +41,9 @@ struct tess_prediction_stage {
     double hidden_s; /* calls under way behind work, each moment once */
     double
         bubble_s; /* of exposed_s along the stages: waiting for a message that was not sent yet */
-    double launch_s;                          /* the device waits for the host */
+    double launch_s;    /* the device waits for the host */
+    double processor_s; /* of product_s and pass_s what is the rank's own, where ranks take turns
+                           on cores */
     uint64_t sent_bytes[TESS_PREDICT_GROUPS]; /* by this rank in a step */
     uint64_t memory[TESS_MEMORY_KIND_COUNT];  /* bytes by kind, as tess_engine_memory has them */
     uint64_t memory_total;                    /* of the arena: all kinds on the device */

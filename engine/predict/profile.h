@@ -19,9 +19,79 @@
 #include "core/flops.h"
 #include "tessera/status.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define TESS_PROFILE_TEXT 256
+
+/*
+ * Operations but products that a processor computes by loops of their own, whose time for an
+ * element is measured: X(name, key in files). Of those with rows an element is one of the input,
+ * of pools one of the result's windows.
+ */
+#define TESS_WORK_LIST(X)                                                                          \
+    X(ADD, "add")                                                                                  \
+    X(ACCUMULATE, "accumulate")                                                                    \
+    X(RELU, "relu")                                                                                \
+    X(RELU_BACKWARD, "relu-backward")                                                              \
+    X(GELU, "gelu")                                                                                \
+    X(GELU_BACKWARD, "gelu-backward")                                                              \
+    X(SWIGLU, "swiglu")                                                                            \
+    X(SWIGLU_BACKWARD, "swiglu-backward")                                                          \
+    X(DROPOUT, "dropout")                                                                          \
+    X(CAST, "cast")                                                                                \
+    X(XENT, "xent")                                                                                \
+    X(XENT_MAX, "xent-max")                                                                        \
+    X(XENT_SUM, "xent-sum")                                                                        \
+    X(XENT_GRAD, "xent-grad")                                                                      \
+    X(NORM, "norm")                                                                                \
+    X(NORM_BACKWARD, "norm-backward")                                                              \
+    X(BATCH_NORM, "batch-norm")                                                                    \
+    X(BATCH_NORM_BACKWARD, "batch-norm-backward")                                                  \
+    X(MAX_POOL, "max-pool")                                                                        \
+    X(MAX_POOL_BACKWARD, "max-pool-backward")                                                      \
+    X(AVG_POOL, "avg-pool")                                                                        \
+    X(AVG_POOL_BACKWARD, "avg-pool-backward")                                                      \
+    X(EMBEDDING, "embedding")                                                                      \
+    X(EMBEDDING_BACKWARD, "embedding-backward")                                                    \
+    X(ROPE, "rope")                                                                                \
+    X(SQUARES, "squares")                                                                          \
+    X(UPDATE_SGD, "update-sgd")                                                                    \
+    X(UPDATE_MOMENTUM, "update-momentum")                                                          \
+    X(UPDATE_ADAMW, "update-adamw")
+
+enum tess_work {
+#define TESS_WORK(name, key) TESS_WORK_##name,
+    TESS_WORK_LIST(TESS_WORK)
+#undef TESS_WORK
+        TESS_WORK_COUNT
+};
+
+/* The products of a layer. Weight gradients include those of a bias. */
+#define TESS_PRODUCT_LIST(X)                                                                       \
+    X(FORWARD, "forward")                                                                          \
+    X(DATA, "data")                                                                                \
+    X(WEIGHT, "weight")                                                                            \
+    X(CONV_FORWARD, "conv-forward")                                                                \
+    X(CONV_DATA, "conv-data")                                                                      \
+    X(CONV_WEIGHT, "conv-weight")
+
+enum tess_product {
+#define TESS_PRODUCT(name, key) TESS_PRODUCT_##name,
+    TESS_PRODUCT_LIST(TESS_PRODUCT)
+#undef TESS_PRODUCT
+        TESS_PRODUCT_COUNT
+};
+
+/* Of one kind of product, on one core: as the formula above with one unit and a tile of one
+ * element. A rate of 0: it was not measured, and is as any product. */
+struct tess_product_rate {
+    double flops_per_s, half_m, half_n, half_k;
+};
+
+/* Types whose times are measured apart: f32, and those of 16 bits. */
+enum { TESS_WIDTH_32, TESS_WIDTH_16, TESS_WIDTHS };
 
 struct tess_profile {
     char name[64];                  /* "h100-80" */
@@ -43,21 +113,28 @@ struct tess_profile {
     double cache_bytes_per_s; /* ... run at this rate; 0: at bytes_per_s */
     double link_bytes_per_s;  /* between host and device; 0: the same memory */
     double element_s; /* least time for an element of what needs exp, tanh or random numbers */
+    double work_s[TESS_WORK_COUNT][TESS_WIDTHS]; /* the same of each operation; 0: not measured */
 
     /* Calls between ranks that share this processor; 0: not measured. */
     double copy_bytes_per_s; /* what a rank takes from others, as in network.h */
-    double call_s;           /* of the smallest call */
-    double cores;            /* that ranks of a host share; 0: every rank has a device */
+    double sum_bytes_per_s;  /* of the array that ranks add up together */
+    double call_s;           /* of the smallest call, of two ranks on a core each */
+    double turn_s;           /* the same of ranks that take turns on cores, for each of a core */
+    double net_call_s;       /* the smallest call over sockets, and what a rank sends there */
+    double net_bytes_per_s;
+    double cores; /* that ranks of a host share; 0: every rank has a device */
 
     /* Products, by type. A peak of 0: the device has no such units. */
     double flops_per_s[TESS_PEAK_TYPES];
     double efficiency[TESS_PEAK_TYPES]; /* of large products, 0 < e <= 1 */
     double units, tile_m, tile_n;       /* whole numbers >= 1 */
     double half_m, half_n, half_k;      /* >= 0 */
+    struct tess_product_rate product[TESS_PRODUCT_COUNT][TESS_WIDTHS];
 
     /* Causal attention, by what is computed: the lower half of the square. */
-    double attention_forward, attention_backward; /* share of the peak, T large */
-    double attention_half;                        /* positions at which it is half of that */
+    double attention_forward, attention_backward;       /* share of the peak, T large */
+    double attention_forward_16, attention_backward_16; /* in 16 bits; 0: the same share */
+    double attention_half;                              /* positions at which it is half of that */
 };
 
 /* A built-in profile by its name; NULL where there is none. Borrowed, never freed. */
@@ -72,6 +149,10 @@ const char *tess_profile_name(int32_t index);
  */
 enum tess_status tess_profile_read(const char *path, struct tess_profile *profile_out);
 enum tess_status tess_profile_write(const struct tess_profile *profile, const char *path);
+
+/* The measured profile of this host, which --calibrate leaves in the user's cache for later runs:
+ * its path. False: the user has no cache. */
+bool tess_profile_kept(bool make, char *path, size_t bytes);
 
 /*
  * What is left for each of `ranks` ranks of a host with `threads` threads each, where the profile
@@ -88,15 +169,24 @@ enum tess_status tess_profile_check(const struct tess_profile *profile);
  * Pure, > 0.
  *
  *   pass       over `bytes` of memory, read and written together
+ *   far        the same, of memory that was touched a step ago, of which a rank has `all` bytes
  *   math       the same, with a function such as exp for each of so many elements
+ *   work       the same, with the operation's own time for an element
  *   product    [m, n] = [m, k] [k, n], operands and result of `bytes` in all
  *   attention  causal: `flops` are those of the lower half, `length` the positions, `bytes` the
  *              operands and results
  */
 double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
+double tess_profile_far_s(const struct tess_profile *profile, double bytes, double all);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
+/* `math`: it is one where its time was not measured. `all` > 0: of far memory. */
+double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,
+                           bool math, double elements, double bytes, double all);
 double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak_type type,
                               double m, double n, double k, double bytes);
+/* Of a kind of product that may have been measured. */
+double tess_profile_layer_s(const struct tess_profile *profile, enum tess_product product,
+                            enum tess_peak_type type, double m, double n, double k, double bytes);
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,
                                 bool forward, double flops, double length, double bytes);
 

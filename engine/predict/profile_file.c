@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Texts of an option set live as long as the set. */
 struct profile_file {
@@ -31,6 +32,25 @@ struct profile_file {
     NUMBER("flops-per-s-" key, flops_per_s[type], 0, RATE_MAX, "Peak of products in " text "."),   \
         NUMBER("efficiency-" key, efficiency[type], 0, 1, "Share of it that products reach.")
 
+/* Of each operation, and of each kind of product, in both widths. */
+#define WORK(name, key)                                                                            \
+    NUMBER("work-" key "-32-s", work_s[TESS_WORK_##name][TESS_WIDTH_32], 0, TIME_MAX,              \
+           "Seconds of an element, f32."),                                                         \
+        NUMBER("work-" key "-16-s", work_s[TESS_WORK_##name][TESS_WIDTH_16], 0, TIME_MAX,          \
+               "In 16 bits."),
+#define RATE(name, key, width, bits)                                                               \
+    NUMBER("product-" key "-" bits "-flops-per-s",                                                 \
+           product[TESS_PRODUCT_##name][width].flops_per_s, 0, RATE_MAX,                           \
+           "Rate of such products; "                                                               \
+           "0: as any."),                                                                          \
+        NUMBER("product-" key "-" bits "-half-m", product[TESS_PRODUCT_##name][width].half_m, 0,   \
+               1e9, "Rows."),                                                                      \
+        NUMBER("product-" key "-" bits "-half-n", product[TESS_PRODUCT_##name][width].half_n, 0,   \
+               1e9, "Columns."),                                                                   \
+        NUMBER("product-" key "-" bits "-half-k", product[TESS_PRODUCT_##name][width].half_k, 0,   \
+               1e9, "Length of sums."),
+#define PRODUCT(name, key) RATE(name, key, TESS_WIDTH_32, "32") RATE(name, key, TESS_WIDTH_16, "16")
+
 static const struct tess_option profile_table[] = {
     TESS_ROW_STRING("name", FIELD(name), "", "Name of the profile."),
     TESS_ROW_STRING("kernel", FIELD(kernel), "", "Backend whose memory is planned."),
@@ -47,7 +67,11 @@ static const struct tess_option profile_table[] = {
     NUMBER("link-bytes-per-s", link_bytes_per_s, 0, RATE_MAX, "Between host and device."),
     NUMBER("element-s", element_s, 0, TIME_MAX, "For an element of exp, tanh or random numbers."),
     NUMBER("copy-bytes-per-s", copy_bytes_per_s, 0, RATE_MAX, "Between ranks of the processor."),
+    NUMBER("sum-bytes-per-s", sum_bytes_per_s, 0, RATE_MAX, "Arrays that they add up."),
     NUMBER("call-s", call_s, 0, TIME_MAX, "Smallest call between them."),
+    NUMBER("turn-s", turn_s, 0, TIME_MAX, "Of ranks that take turns, for each of a core."),
+    NUMBER("net-call-s", net_call_s, 0, TIME_MAX, "Smallest call over sockets."),
+    NUMBER("net-bytes-per-s", net_bytes_per_s, 0, RATE_MAX, "Between ranks over sockets."),
     NUMBER("cores", cores, 0, 1e6, "Cores that ranks share; 0: a device each."),
     PEAK("f32", TESS_PEAK_F32, "f32"),
     PEAK("tf32", TESS_PEAK_TF32, "tf32"),
@@ -62,7 +86,9 @@ static const struct tess_option profile_table[] = {
     NUMBER("attention-forward", attention_forward, 0, 1, "Share of the peak, forward."),
     NUMBER("attention-backward", attention_backward, 0, 1, "Share of the peak, backward."),
     NUMBER("attention-half", attention_half, 0, 1e9, "Positions at which it is half of that."),
-    TESS_ROW_END,
+    NUMBER("attention-forward-16", attention_forward_16, 0, 1e3, "In 16 bits; 0: the same."),
+    NUMBER("attention-backward-16", attention_backward_16, 0, 1e3, "In 16 bits; 0: the same."),
+    TESS_WORK_LIST(WORK) TESS_PRODUCT_LIST(PRODUCT) TESS_ROW_END,
 };
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -195,4 +221,14 @@ enum tess_status tess_profile_write(const struct tess_profile *profile, const ch
     enum tess_status status = tess_file_write(path, text, bytes);
     free(text);
     return status;
+}
+
+/* Homes may be shared by hosts. */
+bool tess_profile_kept(bool make, char *path, size_t bytes)
+{
+    char host[64] = "", name[96];
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        return false;
+    snprintf(name, sizeof(name), "processor-%s.yaml", host);
+    return strchr(host, '/') == NULL && tess_file_cache(name, make, path, bytes);
 }

@@ -47,6 +47,7 @@ struct virtual_spans {
 struct virtual_product {
     double calls, m, n, k, bytes, seconds;
     enum tess_peak_type type;
+    enum tess_product product;
 };
 #define VIRTUAL_PRODUCTS 64
 
@@ -59,6 +60,7 @@ struct virtual_rank {
     bool tf32;
     struct virtual_queue kernels; /* where they are */
     char *memory_end;             /* of the device: from world->space to here */
+    double far_bytes;             /* that are touched in a step by those who share its caches */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, what was spent before; and the records. */
@@ -72,7 +74,8 @@ struct virtual_rank {
     double bubble_s;                       /* the rank waits for other stages */
     double exposed_s[TESS_PREDICT_GROUPS]; /* it waits for calls */
     struct virtual_spans calls, waits;
-    double *lost_s; /* exposed [groups, collectives, units + 1]; unit -1 is the last */
+    struct virtual_spans idle; /* of waits, what others may have the processor for */
+    double *lost_s;            /* exposed [groups, collectives, units + 1]; unit -1 is the last */
     int32_t unit_count;
 
     /* The time line, while `tracing`. */
@@ -143,6 +146,7 @@ struct virtual_world {
     const struct tess_network *network;
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
+    double alike;              /* threads of the ranks of one stage that share a host's cores */
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
     size_t space_bytes;
@@ -188,6 +192,18 @@ void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record)
 int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *event);
 
 void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
+
+/* ---- crowd.c --------------------------------------------------------------------------------- */
+
+/*
+ * Stages whose ranks share the cores of one host take turns. Each was predicted as if it had them
+ * alone with the ranks that are like it: where more stages compute at once than there are cores
+ * for, that time becomes longer. begin_s, step_s [stages]: when each began its step, and how long
+ * that took. stretch_out [stages]: by how much a stage's work becomes longer. Returns the seconds
+ * of a step.
+ */
+double virtual_crowd(const struct virtual_world *world, const double *begin_s, const double *step_s,
+                     double *stretch_out);
 
 /* Address space that must never be touched: who does dies. NULL: there is none. */
 void *virtual_map(size_t bytes);

@@ -48,7 +48,8 @@ struct virtual_meeting {
 struct virtual_ticket {
     struct virtual_line *line; /* NULL: of ranks that are alike, and end_s is known */
     uint64_t number;
-    double seconds;        /* that links work for it */
+    double seconds;        /* that links work for it, or ... */
+    double own_s;          /* ... > 0: the rank's own processor, when it is waited for */
     double end_s, begin_s; /* begin_s: when they begin to, where that is known */
     bool device, completed;
     enum tess_collective collective;
@@ -172,6 +173,10 @@ enum tess_status virtual_do_call(struct virtual_rank *rank, const struct virtual
         return line_arrive(ticket->line, ticket->number, message ? 2 : rank->world->stage_count,
                            &mine, ticket->seconds);
     }
+    if (ticket->own_s > 0) {
+        ticket->begin_s = ready_s;
+        return TESS_OK;
+    }
     ticket->begin_s = ready_s > virtual->lane.end_s ? ready_s : virtual->lane.end_s;
     ticket->end_s = ticket->begin_s + ticket->seconds;
     virtual->lane.end_s = ticket->end_s;
@@ -228,6 +233,8 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .collective = call->collective,
                                       .dtype = call->dtype,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
+        ticket->own_s = ticket->seconds;
     if (virtual->meeting != NULL)
         ticket_meet(virtual, call, ticket);
     const struct virtual_act act = {
@@ -305,6 +312,20 @@ static enum tess_status wait_until(struct virtual_comm *virtual,
     return TESS_OK;
 }
 
+/* A processor's own share of the call begins when all are there, and it has nothing else to do. */
+static enum tess_status wait_own(struct virtual_rank *rank, struct virtual_ticket *ticket)
+{
+    const double now_s = rank->host_s;
+    if (!rank->world->network->cluster.busy)
+        return TESS_OK;
+    if (ticket->own_s > 0) {
+        ticket->begin_s = ticket->begin_s > now_s ? ticket->begin_s : now_s;
+        ticket->end_s = ticket->begin_s + ticket->own_s;
+    }
+    const double idle_s = ticket->own_s > 0 ? ticket->begin_s : ticket->end_s;
+    return idle_s > now_s ? spans_add(&rank->idle, now_s, idle_s) : TESS_OK;
+}
+
 enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual_act *act,
                                  bool *waits_out)
 {
@@ -318,6 +339,7 @@ enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual
         ticket->end_s = call->end_s;
         ticket->begin_s = call->ready_s;
     }
+    TESS_TRY(wait_own(rank, ticket));
     wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
     TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
     return wait_until(virtual, ticket);

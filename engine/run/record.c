@@ -294,7 +294,8 @@ static void record_restarts(json_t *object, const struct tess__run *run,
     json_object_set_new(object, "resumed_from", from < 0 ? json_null() : json_integer(from));
 }
 
-json_t *tess__record_final(const struct tess__run *run, const struct tess__history *history)
+json_t *tess__record_final(const struct tess__run *run, const struct tess__predicted *predicted,
+                           const struct tess__history *history)
 {
     const struct tess__run_final *final = &run->final;
     json_t *object = json_pack(
@@ -314,11 +315,12 @@ json_t *tess__record_final(const struct tess__run *run, const struct tess__histo
     json_object_set_new(object, "device", record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     json_object_set_new(object, "audited_steps", json_integer((json_int_t) final->audited));
+    json_object_set_new(object, "prediction", tess__predicted_record(run, predicted));
     record_restarts(object, run, history);
     return json_pack("{s:o}", "final", object);
 }
 
-json_t *tess__record_compared(const struct tess__run *run)
+json_t *tess__record_compared(const struct tess__run *run, const struct tess__predicted *predicted)
 {
     const struct tess__run_final *final = &run->final;
     json_t *formula = json_array(), *object;
@@ -341,6 +343,7 @@ json_t *tess__record_compared(const struct tess__run *run)
     tess__mfu_record(object, run, final->samples_per_s);
     json_object_set_new(object, "device", record_devices(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
+    json_object_set_new(object, "prediction", tess__predicted_record(run, predicted));
     return object;
 }
 

@@ -5,6 +5,7 @@
 #include "device/nvml.h"
 #include "job/run.h"
 #include "job/saving.h"
+#include "run/predicted.h"
 #include "run/restart.h"
 
 #include <jansson.h>
@@ -34,10 +35,11 @@ json_int_t tess__record_sample_tokens(const struct tess_dataset *dataset);
 /* Add "tokens_per_s" beside "samples_per_s" where samples are sequences of tokens. */
 void tess__record_rate(json_t *object, const struct tess_dataset *dataset, double samples_per_s);
 /* {"final": {...}}; history may be NULL. */
-json_t *tess__record_final(const struct tess__run *run, const struct tess__history *history);
+json_t *tess__record_final(const struct tess__run *run, const struct tess__predicted *predicted,
+                           const struct tess__history *history);
 /* Write the results of --json; takes over `root`, whose NULL is an error: there was no memory. */
 enum tess_status tess__record_write(const char *path, json_t *root);
 /* One entry of compare's "runs". */
-json_t *tess__record_compared(const struct tess__run *run);
+json_t *tess__record_compared(const struct tess__run *run, const struct tess__predicted *predicted);
 
 #endif

@@ -16,6 +16,7 @@
 #include "run/memory_table.h"
 #include "run/metrics.h"
 #include "run/mfu.h"
+#include "run/predicted.h"
 #include "run/progress.h"
 #include "run/prometheus.h"
 #include "run/record.h"
@@ -71,6 +72,7 @@ struct train {
     struct tess__history *history; /* NULL: the training is not started again */
     int first_pid;                 /* of many ranks, as they are started */
     char cores[TESS__CORES_BYTES];
+    struct tess__predicting *predicting; /* NULL before the ranks are started */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -312,6 +314,8 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
         tess__progress_watch(&train->progress, board);
     if (rank == train->run.rank_count - 1 || train->run.peers)
         fflush(stdout);
+    if (train->predicting == NULL && (rank == train->run.rank_count - 1 || train->run.peers))
+        train->predicting = tess__predicted_start(&train->run);
 }
 
 static void train_before_line(void *context)
@@ -423,7 +427,8 @@ static void train_print_notes(const struct tess__run *trained)
     train_print_short(trained);
 }
 
-static void train_print_end(const struct tess__run *run, bool saved)
+static void train_print_end(const struct tess__run *run, const struct tess__predicted *predicted,
+                            bool saved)
 {
     const struct tess__run_final *final = &run->final;
     const struct tess__words words = tess__words_of(run->dataset);
@@ -444,6 +449,7 @@ static void train_print_end(const struct tess__run *run, bool saved)
     }
     putchar('\n');
     tess__mfu_print_end(run);
+    tess__predicted_print(run, predicted);
     printf("hash of all parameters %016" PRIx64 "\n", final->hash);
     if (saved && run->config->run.run[0] && run->config->run.save_weights)
         printf("weights in %s/weights.safetensors\n", run->config->run.run);
@@ -507,13 +513,16 @@ static enum tess_status train_launch(struct train *train)
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
+    struct tess__predicted predicted;
+    tess__predicted_end(train->predicting, &predicted);
     TESS_KEEP(status, train_write_pace(train, false));
     if (train->failed[0] && train->flight)
         tess__status_report_failure(train->run.config->run.run, train->failed);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
-        train_print_end(&train->run, status == TESS_OK);
-        TESS_KEEP(status, tess_metrics_write(train->metrics,
-                                             tess__record_final(&train->run, train->history)));
+        train_print_end(&train->run, &predicted, status == TESS_OK);
+        TESS_KEEP(status,
+                  tess_metrics_write(train->metrics,
+                                     tess__record_final(&train->run, &predicted, train->history)));
     }
     return status;
 }

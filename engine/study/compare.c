@@ -222,7 +222,7 @@ static enum tess_status compare_write_json(const struct compare *compare)
     json_t *runs = json_array();
     for (int i = 0; i < compare->comparison.count; i++) {
         const struct tess__compared *run = &compare->comparison.run[i];
-        json_t *entry = tess__record_compared(&run->trial.run);
+        json_t *entry = tess__record_compared(&run->trial.run, &run->predicted);
         json_object_set_new(entry, "name", json_string(run->variant->name));
         if (run->variant->goal[0])
             json_object_set_new(entry, "goal", json_string(run->variant->goal));
@@ -237,6 +237,8 @@ static enum tess_status compare_run(struct compare *compare)
 {
     struct tess__comparison *comparison = &compare->comparison;
     TESS_TRY(compare_open(compare));
+    for (int i = 0; i < comparison->count; i++) /* while nothing else runs */
+        tess__predicted_make(&comparison->run[i].trial.run, &comparison->run[i].predicted);
     for (int i = 0; i < comparison->count; i++) {
         struct tess__trial *trial = &comparison->run[i].trial;
         char sign[96];

@@ -2,6 +2,7 @@
 #ifndef TESSERA_STUDY_COMPARE_H
 #define TESSERA_STUDY_COMPARE_H
 
+#include "run/predicted.h"
 #include "study/trial.h"
 #include "study/variant.h"
 #include "text/words.h"
@@ -9,6 +10,7 @@
 struct tess__compared {
     const struct tess__variant *variant;
     struct tess__trial trial;
+    struct tess__predicted predicted; /* after the runs */
 };
 
 struct tess__comparison {
@@ -25,6 +27,9 @@ struct tess__comparison {
  * mesh, and the comparison of the hashes.
  */
 void tess__comparison_print(const struct tess__comparison *comparison);
+
+/* compare_steps.c: steps as predicted, beside those that were measured. */
+void tess__comparison_print_steps(const struct tess__comparison *comparison);
 
 /* compare_axes.c and compare_bits.c: parts of it, nothing where they do not apply. */
 void tess__comparison_print_axes(const struct tess__comparison *comparison);

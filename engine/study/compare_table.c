@@ -262,6 +262,7 @@ void tess__comparison_print(const struct tess__comparison *comparison)
     const char *unit = tess__text_unit(most, &divisor);
     compare_print_summary(comparison, unit, divisor);
     compare_print_kinds(comparison, unit, divisor);
+    tess__comparison_print_steps(comparison);
     tess__comparison_print_axes(comparison);
     tess__comparison_print_bits(comparison);
 }

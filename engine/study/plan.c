@@ -21,9 +21,11 @@ static const struct tess_option plan_option_table[] = {
      "device of a rank: h100-80, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks on this "
      "host; or a file of figures"},
     {"calibrate", TESS_OPTION_STRING, PLAN_FIELD(calibrate), "", 0, 0, NULL,
-     "measure the processor of this host, in less than a minute in which it should do nothing "
-     "else, "
-     "write its figures to this file, and plan for it; later --device FILE takes them"},
+     "measure the processor of this host, which should do nothing else meanwhile, write its "
+     "figures to this file, and plan for it; later --device FILE takes them, and train and compare "
+     "predict with them"},
+    {"calibrate-s", TESS_OPTION_REAL, PLAN_FIELD(seconds), "20", 0.01, 600, NULL,
+     "seconds that --calibrate measures"},
     {"cluster", TESS_OPTION_STRING, PLAN_FIELD(cluster), "", 0, 0, NULL,
      "file that describes hosts and network, in any format that tessera topo reads; empty: hosts "
      "of eight devices as they are sold"},
@@ -53,7 +55,8 @@ static const struct tess_option plan_option_table[] = {
 static const char plan_usage[] =
     "usage: tessera plan CONFIG (--ranks N --device NAME | --cluster FILE) [--memory SIZE]\n"
     "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n"
-    "                    [--trace FILE.json] [--calibrate FILE.yaml]\n\n"
+    "                    [--trace FILE.json] [--calibrate FILE.yaml]\n"
+    "       tessera plan --accuracy RUN... [--json FILE]\n\n"
     "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
     "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
     "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
@@ -70,12 +73,10 @@ static const char plan_usage[] =
     "  tessera plan configs/models/gpt2-124m.yaml --ranks 8 --device a100-80 --tokens 1e10 \\\n"
     "               --price 1.8 --out best.yaml\n"
     "  tessera plan configs/models/tiny-gpt.yaml --ranks 4 --device cpu\n"
-    "  tessera plan configs/models/tiny-gpt.yaml --ranks 2 --calibrate host.yaml\n";
+    "  tessera plan configs/models/tiny-gpt.yaml --ranks 2 --calibrate host.yaml\n"
+    "  tessera plan --accuracy runs/*\n";
 
 /* ---- what it is for -------------------------------------------------------------------------- */
-
-/* Seconds of measuring, so that with what comes before and after it is less than a minute. */
-#define PLAN_CALIBRATE_S 40
 
 /* What this build lacks on the host is computed by the reference. */
 static const char *plan_host_kernel(void)
@@ -86,10 +87,15 @@ static const char *plan_host_kernel(void)
 static enum tess_status plan_calibrate(struct tess__plan *plan)
 {
     const struct tess_kernel_ops *ops;
+    char path[512];
     TESS_TRY(tess_file_check(plan->given->calibrate, TESS_FILE_TEXT, "--calibrate"));
     TESS_TRY(tess_registry_get_kernel(plan_host_kernel(), &ops));
-    TESS_TRY(tess_profile_calibrate(ops, "measured", PLAN_CALIBRATE_S, &plan->profile));
-    return tess_profile_write(&plan->profile, plan->given->calibrate);
+    TESS_TRY(tess_profile_calibrate(ops, "measured", plan->given->seconds, &plan->profile));
+    TESS_TRY(tess_profile_write(&plan->profile, plan->given->calibrate));
+    if (!tess_profile_kept(true, path, sizeof(path)))
+        return TESS_OK;
+    tess_log(TESS_LOG_INFO, "train and compare predict with these figures from now on: %s", path);
+    return tess_profile_write(&plan->profile, path);
 }
 
 static enum tess_status plan_profile(struct tess__plan *plan)
@@ -127,9 +133,6 @@ static enum tess_status plan_read_cluster(struct tess__plan *plan)
     return TESS_OK;
 }
 
-/* A byte that is sent on a host is read, written and read again. */
-#define PLAN_COPY_PASSES 3
-
 static enum tess_status plan_cluster(struct tess__plan *plan)
 {
     const int32_t ranks = plan->given->ranks > 0 ? (int32_t)plan->given->ranks : 8;
@@ -137,13 +140,7 @@ static enum tess_status plan_cluster(struct tess__plan *plan)
         return plan_read_cluster(plan);
     if (strcmp(plan->profile.kernel, "cuda") == 0)
         return tess_cluster_of_device(plan->profile.name, ranks, &plan->cluster);
-    const struct tess_profile *profile = &plan->profile;
-    const bool measured = profile->copy_bytes_per_s > 0;
-    tess_cluster_of_host(
-        ranks, measured ? profile->copy_bytes_per_s : profile->bytes_per_s / PLAN_COPY_PASSES,
-        &plan->cluster);
-    if (measured) /* between two ranks: the call and one hop */
-        plan->cluster.call_s = plan->cluster.host_hop_s = profile->call_s / 2;
+    tess_cluster_of_processor(&plan->profile, ranks, false, &plan->cluster);
     return TESS_OK;
 }
 

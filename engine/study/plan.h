@@ -7,6 +7,7 @@
  *     plan_try.c     is it legal, or why not; memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
  *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
+ *     plan_accuracy.c  how far predictions of runs were off
  */
 #ifndef TESSERA_STUDY_PLAN_H
 #define TESSERA_STUDY_PLAN_H
@@ -58,7 +59,7 @@ struct tess__plan_rejected {
 struct tess__plan_options {
     const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out, *trace;
     int64_t ranks, top, choose;
-    double tokens, price;
+    double tokens, price, seconds;
 };
 
 /* What a search has done, for tests of its speed. */

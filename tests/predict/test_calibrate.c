@@ -14,27 +14,30 @@
 
 #include <cmocka.h>
 
-static const struct tess_profile known = {.name = "known",
-                                          .kernel = "ref",
-                                          .start_s = 3e-7,
-                                          .bytes_per_s = 9e9,
-                                          .cache_bytes = 3e6,
-                                          .cache_bytes_per_s = 4e10,
-                                          .element_s = 7e-10,
-                                          .cores = 4,
-                                          .flops_per_s = {6e10, 0, 3e10, 0},
-                                          .efficiency = {1, 1, 1, 1},
-                                          .units = 1,
-                                          .tile_m = 1,
-                                          .tile_n = 1,
-                                          .half_m = 7,
-                                          .half_n = 11,
-                                          .half_k = 40,
-                                          .attention_forward = 0.4,
-                                          .attention_backward = 0.3,
-                                          .attention_half = 90};
+static const struct tess_profile known = {
+    .name = "known",
+    .kernel = "ref",
+    .start_s = 3e-7,
+    .bytes_per_s = 9e9,
+    .cache_bytes = 3e6,
+    .cache_bytes_per_s = 4e10,
+    .element_s = 7e-10,
+    .work_s[0] = {4e-10, 9e-10},
+    .cores = 4,
+    .flops_per_s = {6e10, 0, 3e10, 0},
+    .efficiency = {1, 1, 1, 1},
+    .units = 1,
+    .tile_m = 1,
+    .tile_n = 1,
+    .half_m = 7,
+    .half_n = 11,
+    .half_k = 40,
+    .attention_forward = 0.4,
+    .attention_backward = 0.3,
+    .product = {{{6e10, 7, 11, 40}, {3e10, 7, 11, 40}}, {{0}, {0}}, {{2e10, 3, 30, 400}, {0}}},
+    .attention_half = 90};
 
-static struct tess_sample sample[64];
+static struct tess_sample sample[96];
 static int32_t samples;
 
 static void add(enum tess_sample_kind kind, enum tess_peak_type type, double a, double b, double c,
@@ -45,19 +48,32 @@ static void add(enum tess_sample_kind kind, enum tess_peak_type type, double a, 
     here->seconds = tess_sample_predict(&known, here);
 }
 
+/* Weight gradients, which are slower and need longer sums. */
+static void add_weight(double m, double n, double k)
+{
+    add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, m, n, k, 0);
+    struct tess_sample *here = &sample[samples - 1];
+    here->which = TESS_PRODUCT_WEIGHT;
+    here->seconds = tess_sample_predict(&known, here);
+}
+
 static void add_all(void)
 {
     samples = 0;
     for (double bytes = 192; bytes < 1e8; bytes *= 4)
         add(TESS_SAMPLE_PASS, TESS_PEAK_F32, 0, 0, 0, bytes);
-    for (double n = 4096; n <= 65536; n *= 4)
-        add(TESS_SAMPLE_MATH, TESS_PEAK_F32, n, 0, 0, 8 * n);
+    add(TESS_SAMPLE_WORK, TESS_PEAK_F32, 16384, 0, 0, 0);
+    add(TESS_SAMPLE_WORK, TESS_PEAK_16, 16384, 0, 0, 0);
     for (double small = 16; small <= 256; small *= 4) {
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, small, 512, 512, 0);
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 512, small, 512, 0);
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 512, 512, small, 0);
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 4 * small, 4 * small, 4 * small, 0);
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_16, 4 * small, 4 * small, 4 * small, 0);
+        add_weight(small, 512, 512);
+        add_weight(512, small, 512);
+        add_weight(512, 512, small);
+        add_weight(4 * small, 4 * small, 4 * small);
         add(TESS_SAMPLE_FORWARD, TESS_PEAK_F32, 1e4 * small * small, 2 * small, 0, 0);
         add(TESS_SAMPLE_BACKWARD, TESS_PEAK_F32, 3e4 * small * small, 2 * small, 0, 0);
     }
@@ -73,7 +89,8 @@ static void test_fit(void **state)
     profile.bytes_per_s = 5e9;
     profile.cache_bytes = 1e6;
     profile.cache_bytes_per_s = 1e10;
-    profile.element_s = 1e-9;
+    memset(profile.work_s, 0, sizeof(profile.work_s));
+    memset(profile.product, 0, sizeof(profile.product));
     profile.flops_per_s[TESS_PEAK_F32] = profile.flops_per_s[TESS_PEAK_16] = 1e10;
     profile.half_m = profile.half_n = 4;
     profile.half_k = 16;
@@ -87,9 +104,13 @@ static void test_fit(void **state)
         assert_true(fabs(ratio - 1) < 0.02);
     }
     /* A product of a size that was not measured. */
-    const double other = tess_profile_product_s(&known, TESS_PEAK_F32, 100, 300, 200, 0);
-    assert_true(
-        fabs(tess_profile_product_s(&profile, TESS_PEAK_F32, 100, 300, 200, 0) / other - 1) < 0.03);
+    for (int which = TESS_PRODUCT_FORWARD; which <= TESS_PRODUCT_WEIGHT; which += 2) {
+        const double other =
+            tess_profile_layer_s(&known, (enum tess_product)which, TESS_PEAK_F32, 100, 300, 200, 0);
+        const double fitted = tess_profile_layer_s(&profile, (enum tess_product)which,
+                                                   TESS_PEAK_F32, 100, 300, 200, 0);
+        assert_true(fabs(fitted / other - 1) < 0.03);
+    }
 }
 
 /* This machine: the file that is written is a profile, of a processor that computes something. */

@@ -1,0 +1,95 @@
+/* Measuring one operation; see calibrate_op.h. */
+#include "predict/calibrate_op.h"
+
+#include "base/clock.h"
+#include "tessera/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define REPEATS_MAX 400
+
+/* Each is measured so often, however long it takes, and until the processor has worked for the
+ * sample's time; where other programs take it, up to so many times as long. */
+#define REPEATS_LEAST 3
+#define PATIENCE      4
+
+/* Longer ones are interrupted now and then: of those the processor's time counts, whose clock is
+ * too slow for shorter ones. */
+#define LONG_S 50e-6
+
+float *calibrate_part(const struct calibrate *calibrate, int number)
+{
+    const size_t bytes = BYTES_MAX / CALIBRATE_PARTS / 64 * 64;
+    return (float *)(void *)(calibrate->memory + (size_t)number * bytes);
+}
+
+static enum tess_status measure_once(struct calibrate *calibrate, const struct tess_sample *sample,
+                                     calibrate_run *run, double *seconds_out)
+{
+    const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
+    TESS_TRY(run(calibrate, sample));
+    *seconds_out = tess_clock_s() - begin_s;
+    if (*seconds_out > LONG_S)
+        *seconds_out = fmin(*seconds_out, tess_clock_thread_s() - processor_s);
+    return TESS_OK;
+}
+
+enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_sample sample,
+                                   calibrate_run *run)
+{
+    const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
+    double seconds;
+    if (calibrate->count == SAMPLES_MAX)
+        TESS_FAIL(TESS_ERR_INTERNAL, "more than %d measurements", SAMPLES_MAX);
+    sample.seconds = INFINITY;
+    for (int i = 0; i < REPEATS_MAX; i++) {
+        if (i >= REPEATS_LEAST && (tess_clock_thread_s() - processor_s > calibrate->each_s ||
+                                   tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
+            break;
+        TESS_TRY(measure_once(calibrate, &sample, run, &seconds));
+        sample.seconds = fmin(sample.seconds, seconds);
+    }
+    sample.seconds = fmax(sample.seconds, 1e-9);
+    calibrate->sample[calibrate->count++] = sample;
+    return calibrate->kernel->ops->failed(calibrate->kernel);
+}
+
+static enum tess_status op_open(struct calibrate *calibrate, const struct tess_op_desc *desc)
+{
+    struct tess_op_needs needs = {0};
+    TESS_TRY(calibrate->kernel->ops->op_needs(desc, &needs));
+    calibrate->scratch = aligned_alloc(64, tess_round_up(needs.scratch_bytes + 64, 64));
+    calibrate->packed = aligned_alloc(64, tess_round_up(needs.packed_bytes + 64, 64));
+    if (calibrate->scratch == NULL || calibrate->packed == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure an operation");
+    calibrate->op = (struct tess_op){.desc = *desc,
+                                     .kernel = calibrate->kernel,
+                                     .scratch = calibrate->scratch,
+                                     .packed = calibrate->packed,
+                                     .weight_token = 1};
+    return calibrate->kernel->ops->op_open(&calibrate->op);
+}
+
+static void op_free(struct calibrate *calibrate)
+{
+    if (calibrate->op.kernel != NULL)
+        calibrate->kernel->ops->op_close(&calibrate->op);
+    calibrate->op.kernel = NULL;
+    free(calibrate->scratch);
+    free(calibrate->packed);
+    calibrate->scratch = calibrate->packed = NULL;
+}
+
+enum tess_status calibrate_op(struct calibrate *calibrate, const struct tess_op_desc *desc,
+                              struct tess_sample sample, calibrate_run *run)
+{
+    char why[160];
+    if (!calibrate->kernel->ops->supports(desc, why, sizeof(why)))
+        return TESS_OK;
+    enum tess_status status = op_open(calibrate, desc);
+    if (status == TESS_OK)
+        status = calibrate_measure(calibrate, sample, run);
+    op_free(calibrate);
+    return status;
+}

@@ -1,0 +1,52 @@
+/* How long the operations of a virtual kernel take; see virtual_slots.h. */
+#include "predict/virtual_slots.h"
+
+void kernel_pass(struct tess_kernel *kernel, double bytes)
+{
+    struct virtual_rank *rank = virtual_rank_of(kernel);
+    const double seconds = tess_profile_pass_s(rank->world->profile, bytes);
+    virtual_work(rank, VIRTUAL_PASS, seconds);
+}
+
+/* `arrays` of so many elements. */
+void kernel_arrays(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, double arrays)
+{
+    kernel_pass(kernel, arrays * kernel_bytes(dtype, count));
+}
+
+/* An operation that may have a time of its own for an element. `math`: of a function of each. */
+void kernel_work(struct tess_kernel *kernel, enum tess_work work, enum tess_dtype dtype, bool math,
+                 double elements, double bytes)
+{
+    struct virtual_rank *rank = virtual_rank_of(kernel);
+    const int width = dtype == TESS_F32 ? TESS_WIDTH_32 : TESS_WIDTH_16;
+    const double seconds =
+        tess_profile_work_s(rank->world->profile, work, width, math, elements, bytes, 0);
+    virtual_work(rank, VIRTUAL_PASS, seconds);
+}
+
+/* `arrays` of `count` elements each. */
+void kernel_plain(struct tess_kernel *kernel, enum tess_work work, enum tess_dtype dtype,
+                  int64_t count, double arrays)
+{
+    kernel_work(kernel, work, dtype, false, (double)count, arrays * kernel_bytes(dtype, count));
+}
+
+/* The same with a function of each element. */
+void kernel_math(struct tess_kernel *kernel, enum tess_work work, enum tess_dtype dtype,
+                 int64_t count, double arrays)
+{
+    kernel_work(kernel, work, dtype, true, (double)count, arrays * kernel_bytes(dtype, count));
+}
+
+/* Over parameters and what belongs to them, in `calls` loops. */
+void kernel_far(struct tess_kernel *kernel, enum tess_work work, double calls, double elements,
+                double bytes)
+{
+    struct virtual_rank *rank = virtual_rank_of(kernel);
+    const struct tess_profile *profile = rank->world->profile;
+    const bool host = profile->work_s[work][TESS_WIDTH_32] > 0;
+    const double seconds = tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes,
+                                               host ? rank->far_bytes : 0);
+    virtual_work(rank, VIRTUAL_PASS, seconds + (host ? (calls - 1) * profile->start_s : 0));
+}
