@@ -451,3 +451,8 @@ REGISTRY_FUNCTIONS(model, TESS_REGISTRY_MODEL)
 REGISTRY_FUNCTIONS(kernel, TESS_REGISTRY_KERNEL)
 REGISTRY_FUNCTIONS(optimizer, TESS_REGISTRY_OPTIMIZER)
 REGISTRY_FUNCTIONS(communicator, TESS_REGISTRY_COMMUNICATOR)
+
+bool tess_registry_is_own(enum tess_registry_kind kind, const char *name)
+{
+    return registry_listed(kind, name) != NULL;
+}

@@ -24,4 +24,7 @@ const struct tess_strategy_ops *tess_registry_strategy_of_word(const char *word)
 /* Summary line of a built part, "" if there is none of that name. Loads no module. */
 const char *tess_registry_summary(enum tess_registry_kind kind, const char *name);
 
+/* Is the part of that name one of the library's own? */
+bool tess_registry_is_own(enum tess_registry_kind kind, const char *name);
+
 #endif

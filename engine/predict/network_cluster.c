@@ -73,10 +73,13 @@ enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
         .host_hop_s = cluster_known[i].hop_s,
         .net_hop_s = CLUSTER_NET_S,
     };
-    snprintf(cluster_out->source, sizeof(cluster_out->source),
-             "%d host%s of %d %s, %.0f GB/s between GPUs, %.0f GB/s of network a host", (int)hosts,
-             hosts > 1 ? "s" : "", (int)host_ranks, cluster_known[i].text,
-             cluster_known[i].host_gbs, hosts > 1 ? cluster_known[i].cards_gbs : 0);
+    const int used =
+        snprintf(cluster_out->source, sizeof(cluster_out->source),
+                 "%d host%s of %d %s, %.0f GB/s between GPUs", (int)hosts, hosts > 1 ? "s" : "",
+                 (int)host_ranks, cluster_known[i].text, cluster_known[i].host_gbs);
+    if (hosts > 1)
+        snprintf(cluster_out->source + used, sizeof(cluster_out->source) - (size_t)used,
+                 ", %.0f GB/s of network a host", cluster_known[i].cards_gbs);
     return TESS_OK;
 }
 

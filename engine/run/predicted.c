@@ -2,6 +2,7 @@
 #include "run/predicted.h"
 
 #include "base/log_sink.h"
+#include "config/registry.h"
 #include "job/place.h"
 #include "predict/network.h"
 #include "predict/predict.h"
@@ -9,8 +10,6 @@
 #include "text/json.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +80,21 @@ static enum tess_status predicted_places(const struct tess__run *run, struct tes
 
 /* ---- the prediction -------------------------------------------------------------------------- */
 
-/* A longer step would take a second and more to predict, beside the run. */
-#define PREDICTED_PASSES_MAX 20000
+/* A longer step would take more than about a quarter of a second to predict. */
+#define PREDICTED_PASSES_MAX 5000
+
+/* A prediction runs the code of the parts, which outsiders may have made for ranks alone. */
+static enum tess_status predicted_parts(const struct tess_config *config)
+{
+    bool own = tess_registry_is_own(TESS_REGISTRY_MODEL, config->model->name) &&
+               tess_registry_is_own(TESS_REGISTRY_OPTIMIZER, config->optimizer->name);
+    for (int axis = 0; axis < TESS_AXIS_COUNT && own; axis++)
+        own = config->axis[axis] == NULL ||
+              tess_registry_is_own(TESS_REGISTRY_STRATEGY, config->axis[axis]->name);
+    if (!own)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "parts of a plugin have no figures");
+    return TESS_OK;
+}
 
 static enum tess_status predicted_length(const struct tess__run *run)
 {
@@ -127,6 +139,7 @@ static enum tess_status predicted_step(const struct tess__run *run,
     struct tess_cluster cluster;
     struct tess_network network;
     struct tess_prediction prediction = {0};
+    TESS_TRY(predicted_parts(run->config));
     TESS_TRY(predicted_length(run));
     TESS_TRY(predicted_places(run, &profile, &cluster));
     tess_network_make(&cluster, &run->config->mesh, &network);
@@ -163,46 +176,6 @@ void tess__predicted_make(const struct tess__run *run, struct tess__predicted *p
     predicted_out->known = predicted_step(run, predicted_out) == TESS_OK;
     (void)tess__log_redirect(before);
     predicted_out->cost_s = predicted_processor_s() - begin_s;
-}
-
-/* ---- beside the run -------------------------------------------------------------------------- */
-
-struct tess__predicting {
-    const struct tess__run *run;
-    struct tess__predicted predicted;
-    pthread_t thread;
-};
-
-static void *predicting_thread(void *context)
-{
-    struct tess__predicting *predicting = context;
-    /* Threads that it starts are idle ones as well. Where that is refused it runs as others do. */
-    (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
-    tess__predicted_make(predicting->run, &predicting->predicted);
-    return NULL;
-}
-
-struct tess__predicting *tess__predicted_start(const struct tess__run *run)
-{
-    struct tess__predicting *predicting = calloc(1, sizeof(*predicting));
-    if (predicting == NULL)
-        return NULL;
-    predicting->run = run;
-    if (pthread_create(&predicting->thread, NULL, predicting_thread, predicting) == 0)
-        return predicting;
-    free(predicting);
-    return NULL;
-}
-
-void tess__predicted_end(struct tess__predicting *predicting, struct tess__predicted *predicted_out)
-{
-    if (predicting == NULL) {
-        *predicted_out = (struct tess__predicted){.why = "no thread could be started for it"};
-        return;
-    }
-    (void)pthread_join(predicting->thread, NULL);
-    *predicted_out = predicting->predicted;
-    free(predicting);
 }
 
 /* ---- what was measured ----------------------------------------------------------------------- */

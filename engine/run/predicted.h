@@ -29,18 +29,8 @@ struct tess__predicted {
     double cost_s; /* of a processor, for predicting */
 };
 
-/* Predict, by the calling thread. Nothing fails: `why` says what is not modelled. */
+/* Predict. Nothing fails: `why` says what is not modelled. */
 void tess__predicted_make(const struct tess__run *run, struct tess__predicted *predicted_out);
-
-/*
- * The same in a thread of its own, which takes time that ranks leave: start it when all ranks are
- * started. What it has found is there after tess__predicted_end, which waits for it. NULL where it
- * cannot be started; end accepts that.
- */
-struct tess__predicting;
-struct tess__predicting *tess__predicted_start(const struct tess__run *run);
-void tess__predicted_end(struct tess__predicting *predicting,
-                         struct tess__predicted *predicted_out);
 
 /* Of a run that has ended: the means over its ranks. */
 struct tess__phases tess__predicted_measured(const struct tess__run *run);

@@ -72,7 +72,6 @@ struct train {
     struct tess__history *history; /* NULL: the training is not started again */
     int first_pid;                 /* of many ranks, as they are started */
     char cores[TESS__CORES_BYTES];
-    struct tess__predicting *predicting; /* NULL before the ranks are started */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -314,8 +313,6 @@ static void train_started(void *context, int32_t rank, int pid, const char *core
         tess__progress_watch(&train->progress, board);
     if (rank == train->run.rank_count - 1 || train->run.peers)
         fflush(stdout);
-    if (train->predicting == NULL && (rank == train->run.rank_count - 1 || train->run.peers))
-        train->predicting = tess__predicted_start(&train->run);
 }
 
 static void train_before_line(void *context)
@@ -513,12 +510,12 @@ static enum tess_status train_launch(struct train *train)
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
-    struct tess__predicted predicted;
-    tess__predicted_end(train->predicting, &predicted);
     TESS_KEEP(status, train_write_pace(train, false));
     if (train->failed[0] && train->flight)
         tess__status_report_failure(train->run.config->run.run, train->failed);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
+        struct tess__predicted predicted;
+        tess__predicted_make(&train->run, &predicted);
         train_print_end(&train->run, &predicted, status == TESS_OK);
         TESS_KEEP(status,
                   tess_metrics_write(train->metrics,
