@@ -20,6 +20,14 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+/* gcc's thread sanitizer refuses fences. */
+static void near_fence(void)
+{
+#ifndef __SANITIZE_THREAD__
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
 static ssize_t near_read(int32_t pid, void *to, uint64_t from, size_t bytes)
 {
     const struct iovec here = {to, bytes};
@@ -71,14 +79,14 @@ bool tess__tcp_near_reads(struct tcp *tcp, int32_t r)
 void tess__tcp_near_end(struct tcp *tcp)
 {
     atomic_store(&tcp->mark, 0);
-    atomic_thread_fence(memory_order_seq_cst); /* before what its memory has next */
+    near_fence(); /* before what its memory has next */
 }
 
 /* After a copy, or one that failed. EFAULT: the process has another program, or is about to end;
  * ESRCH: it has ended. Other errors are of what this process may. */
 static enum tcp_near_copy near_check(const struct tcp_near *near, enum tcp_near_copy found)
 {
-    atomic_thread_fence(memory_order_seq_cst); /* first the payload, then the mark */
+    near_fence(); /* first the payload, then the mark */
     if (near_finds(near))
         return found;
     return errno == 0 || errno == EFAULT || errno == ESRCH ? TCP_COPY_LOST : TCP_COPY_REFUSED;
