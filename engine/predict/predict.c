@@ -331,61 +331,6 @@ static void predict_close(struct predict *predict)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* What takes a step's time, or loses it. */
-struct predict_loss {
-    double seconds;
-    int32_t group, collective;
-    int32_t unit; /* that loses the most of it; -1: none */
-};
-
-/* The calls of one group and kind that are exposed the most, and in which unit. */
-static struct predict_loss loss_of_calls(const struct virtual_rank *rank)
-{
-    const int32_t units = rank->unit_count + 1;
-    struct predict_loss most = {.seconds = 0, .unit = -1};
-    for (int32_t kind = 0; kind < TESS_PREDICT_GROUPS * TESS_COLLECTIVE_COUNT; kind++) {
-        const double *lost_s = rank->lost_s + (ptrdiff_t)kind * units;
-        struct predict_loss loss = {.group = kind / TESS_COLLECTIVE_COUNT,
-                                    .collective = kind % TESS_COLLECTIVE_COUNT};
-        for (int32_t u = 0; u < units; u++) {
-            loss.seconds += lost_s[u];
-            loss.unit = lost_s[u] > lost_s[loss.unit] ? u : loss.unit;
-        }
-        most = loss.seconds > most.seconds ? loss : most;
-    }
-    most.unit = most.unit < rank->unit_count ? most.unit : -1;
-    return most;
-}
-
-/* Less than this share of the step is no limit. */
-#define LOSS_LEAST 0.05
-
-static void limited_by(const struct predict_stage *stage, char *text, size_t text_bytes)
-{
-    static const char *const group_name[TESS_PREDICT_GROUPS] = {
-        "along the data axis", "along the tensor axis", "along the stages", "over all ranks"};
-    const struct tess_prediction_stage *out = stage->out;
-    const struct predict_loss calls = loss_of_calls(stage->rank);
-    const double share = 100 / out->step_s, least = LOSS_LEAST * out->step_s;
-    int32_t units;
-    const char *const *name = tess_engine_unit_names(stage->engine, &units);
-    if (calls.seconds >= least && calls.seconds >= out->bubble_s && calls.seconds >= out->launch_s)
-        snprintf(text, text_bytes, "%.3g ms of %s %s exposed%s%.40s (%.0f %%)", calls.seconds * 1e3,
-                 tess_collective_name((enum tess_collective)calls.collective),
-                 group_name[calls.group], calls.unit >= 0 ? ", most at unit " : "",
-                 calls.unit >= 0 ? name[calls.unit] : "", calls.seconds * share);
-    else if (out->bubble_s >= least && out->bubble_s >= out->launch_s)
-        snprintf(text, text_bytes, "%.3g ms of waiting for other stages (%.0f %%)",
-                 out->bubble_s * 1e3, out->bubble_s * share);
-    else if (out->launch_s >= least)
-        snprintf(text, text_bytes, "%.3g ms of launches by the host (%.0f %%)", out->launch_s * 1e3,
-                 out->launch_s * share);
-    else if (out->product_s >= out->pass_s)
-        snprintf(text, text_bytes, "products (%.0f %%)", out->product_s * share);
-    else
-        snprintf(text, text_bytes, "memory passes (%.0f %%)", out->pass_s * share);
-}
-
 static void stage_stretch(struct tess_prediction_stage *stage, double stretch, double step_s)
 {
     double exposed_s = 0, work_s = 0;
@@ -443,7 +388,10 @@ static void predict_sum_up(const struct predict *predict, struct tess_prediction
             if (stage->sent_bytes[group] > out->sent_bytes[group])
                 out->sent_bytes[group] = stage->sent_bytes[group];
     }
-    limited_by(&predict->stage[out->slowest], out->limited_by, sizeof(out->limited_by));
+    const struct predict_stage *slowest = &predict->stage[out->slowest];
+    int32_t units;
+    out->loss =
+        virtual_loss(slowest->rank, slowest->out, tess_engine_unit_names(slowest->engine, &units));
 }
 
 static int timeline_order(const void *a, const void *b)

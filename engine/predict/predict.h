@@ -55,6 +55,13 @@ struct tess_prediction_stage {
     int32_t event_count;
 };
 
+/* What the time of a stage's step goes to, in seconds of a step. */
+struct tess_prediction_loss {
+    double product_s, pass_s, launch_s, bubble_s; /* as of a stage */
+    double call_s;  /* exposed calls of the one group and kind that are exposed the most */
+    char call[120]; /* "all_gather along the data axis over the network exposed, most at unit h5" */
+};
+
 struct tess_prediction {
     double step_s;   /* of the slowest stage, and so of all in the long run */
     int32_t slowest; /* stage that takes it and has the least idle time */
@@ -64,9 +71,7 @@ struct tess_prediction {
     uint64_t sent_bytes[TESS_PREDICT_GROUPS]; /* of the rank that sends the most along each */
     double flops; /* of a step, all ranks, as tess_flops_causal counts */
     double mfu;   /* of the profile's peak in the run's type; NaN where that is not known */
-    /* What the slowest stage loses the most time to: "4.1 ms of all_gather over data exposed before
-     * unit block5", "products", "memory passes", "launches", "bubble". */
-    char limited_by[160];
+    struct tess_prediction_loss loss; /* of the slowest stage */
 };
 
 /*
@@ -90,6 +95,14 @@ enum tess_status tess_predict_timeline(const struct tess_config *config,
                                        const struct tess_profile *profile,
                                        const struct tess_network *network, int32_t event_max,
                                        struct tess_prediction *prediction_out);
+/*
+ * What limits a step of step_s seconds, in words: "products (93 %); 67 ms of all_gather along the
+ * data axis over the network exposed, most at unit h5 (1.1 %)", or "memory passes", "launches",
+ * "waiting for other stages", or exposed calls alone. Returns text.
+ */
+#define TESS_PREDICT_LIMIT 240
+const char *tess_prediction_limit(const struct tess_prediction_loss *loss, double step_s,
+                                  char text[TESS_PREDICT_LIMIT]);
 void tess_prediction_fini(struct tess_prediction *prediction); /* accepts a zeroed one */
 
 #endif

@@ -193,6 +193,13 @@ int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *
 
 void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
 
+/* ---- loss.c ---------------------------------------------------------------------------------- */
+
+/* unit_name: of the rank's units. */
+struct tess_prediction_loss virtual_loss(const struct virtual_rank *rank,
+                                         const struct tess_prediction_stage *stage,
+                                         const char *const *unit_name);
+
 /* ---- crowd.c --------------------------------------------------------------------------------- */
 
 /*

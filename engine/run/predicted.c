@@ -146,7 +146,8 @@ static enum tess_status predicted_step(const struct tess__run *run,
     TESS_TRY(tess_predict_step(run->config, run->dataset, &profile, &network, &prediction));
     predicted->calibrated = profile.measured;
     snprintf(predicted->profile, sizeof(predicted->profile), "%s", profile.name);
-    snprintf(predicted->limited_by, sizeof(predicted->limited_by), "%s", prediction.limited_by);
+    _Static_assert(sizeof(predicted->limited_by) == TESS_PREDICT_LIMIT, "room for the words");
+    (void)tess_prediction_limit(&prediction.loss, prediction.step_s, predicted->limited_by);
     predicted->phases = predicted_phases(&prediction);
     tess_prediction_fini(&prediction);
     return TESS_OK;

@@ -25,8 +25,8 @@ struct tess__predicted {
     char why[320];   /* it is not known */
     char profile[64];
     struct tess__phases phases;
-    char limited_by[160];
-    double cost_s; /* of a processor, for predicting */
+    char limited_by[240]; /* TESS_PREDICT_LIMIT */
+    double cost_s;        /* of a processor, for predicting */
 };
 
 /* Predict. Nothing fails: `why` says what is not modelled. */

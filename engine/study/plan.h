@@ -44,7 +44,7 @@ struct tess__plan_layout {
     double step_s, exposed_s, mfu, flops;
     double exposed_axis_s[TESS_PREDICT_GROUPS];
     uint64_t sent_bytes[TESS_AXIS_COUNT];
-    char limited_by[160];
+    struct tess_prediction_loss loss;
 };
 
 struct tess__plan_list {

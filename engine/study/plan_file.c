@@ -40,7 +40,7 @@ static json_t *file_options(const struct tess__plan_layout *layout)
 
 static json_t *file_layout(const struct tess__plan *plan, const struct tess__plan_layout *layout)
 {
-    char text[TESS__PLAN_TEXT];
+    char text[TESS__PLAN_TEXT], limit[TESS_PREDICT_LIMIT];
     return json_pack("{s:s, s:s, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:I, s:o, s:s}", "name",
                      tess__plan_text(layout, text), "strategy", layout->strategy, "mesh", "data",
                      layout->count[TESS_AXIS_DATA], "tensor", layout->count[TESS_AXIS_TENSOR],
@@ -49,7 +49,7 @@ static json_t *file_layout(const struct tess__plan *plan, const struct tess__pla
                      tess__json_number((double)plan->batch_size / layout->step_s), "memory",
                      file_memory(layout), "memory_total", (json_int_t)layout->memory.total,
                      "exposed_s", tess__json_number(layout->exposed_s), "limited_by",
-                     layout->limited_by);
+                     tess_prediction_limit(&layout->loss, layout->step_s, limit));
 }
 
 enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char *path)

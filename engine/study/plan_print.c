@@ -29,7 +29,7 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
 {
     const struct tess__plan_layout *layout = &plan->layouts.item[number];
     char text[TESS__PLAN_TEXT], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES],
-        sent[TESS__TEXT_BYTES];
+        sent[TESS__TEXT_BYTES], limit[TESS_PREDICT_LIMIT];
     const double samples_per_s = (double)plan->batch_size / layout->step_s;
     printf("%3" PRId64 "  %9.3f ms %10s", number + 1, 1e3 * layout->step_s,
            tess__words_rate(words, samples_per_s, rate));
@@ -46,8 +46,7 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
            tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_DATA], sent));
     printf(", tensor %s", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_TENSOR], sent));
     printf(", stage %s\n", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_STAGE], sent));
-    if (layout->limited_by[0] != '\0')
-        printf("     limited by %s\n", layout->limited_by);
+    printf("     limited by %s\n", tess_prediction_limit(&layout->loss, layout->step_s, limit));
 }
 
 /* Four digits at least, and all of those before the point. */

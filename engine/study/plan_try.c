@@ -154,7 +154,7 @@ static void try_take(const struct tess_prediction *prediction, struct tess__plan
     }
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         layout->sent_bytes[axis] = prediction->sent_bytes[axis];
-    snprintf(layout->limited_by, sizeof(layout->limited_by), "%s", prediction->limited_by);
+    layout->loss = prediction->loss;
 }
 
 /* A step of so many micro-batches of the layout's size. */
@@ -200,6 +200,12 @@ static void try_extend(const struct tess__plan_layout *brief, int64_t micros,
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         layout->sent_bytes[axis] = (uint64_t)try_line_at((double)brief->sent_bytes[axis],
                                                          (double)layout->sent_bytes[axis], at);
+    double *const loss_s[] = {&layout->loss.product_s, &layout->loss.pass_s, &layout->loss.launch_s,
+                              &layout->loss.bubble_s, &layout->loss.call_s};
+    const double brief_s[] = {brief->loss.product_s, brief->loss.pass_s, brief->loss.launch_s,
+                              brief->loss.bubble_s, brief->loss.call_s};
+    for (size_t i = 0; i < sizeof(brief_s) / sizeof(*brief_s); i++)
+        *loss_s[i] = try_line_at(brief_s[i], *loss_s[i], at);
     layout->mfu = work * (double)micros / layout->step_s;
     layout->flops *= (double)micros / (double)layout->accumulate;
     layout->accumulate = micros;

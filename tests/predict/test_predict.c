@@ -33,6 +33,12 @@ static double stage_exposed(const struct tess_prediction_stage *stage)
     return sum;
 }
 
+static const char *limit_of(const struct tess_prediction *prediction)
+{
+    static char text[TESS_PREDICT_LIMIT];
+    return tess_prediction_limit(&prediction->loss, prediction->step_s, text);
+}
+
 /* ---- one rank -------------------------------------------------------------------------------- */
 
 #define MLP "--model mlp --mlp.hidden 64 --batch-size 32 --grid 1 --strategy single --ranks 1 "
@@ -55,7 +61,7 @@ static void test_products(void **state)
         fixture_same(prediction.mfu, 1);
         assert_int_equal(prediction.stage_count, 1);
         assert_true(stage_exposed(&prediction.stage[0]) == 0);
-        assert_string_equal(prediction.limited_by, "products (100 %)");
+        assert_string_equal(limit_of(&prediction), "products (100 %)");
         tess_prediction_fini(&prediction);
     }
 }
@@ -109,7 +115,7 @@ static void test_launches(void **state)
     fixture_same(stage->step_s, stage->launch_s + stage->product_s + stage->pass_s);
     assert_true(stage->launch_s > 15e-3); /* operations of two layers and an update */
     fixture_same(stage->launch_s, round(stage->launch_s * 1e3) * 1e-3);
-    assert_non_null(strstr(prediction.limited_by, "launches"));
+    assert_non_null(strstr(limit_of(&prediction), "launches"));
     const double product_s = stage->product_s;
     tess_prediction_fini(&prediction);
     fixture_predict(MLP "--kernel guard_queue --cuda.graph on", &profile, ENDLESS, &prediction);
@@ -183,7 +189,7 @@ static void test_fsdp(void **state)
         fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], by_hand - busy_s);
         fixture_same(prediction.stage[0].hidden_s, calls_s - (by_hand - busy_s));
         if (i == 4)
-            assert_non_null(strstr(prediction.limited_by, "along the data axis exposed"));
+            assert_non_null(strstr(limit_of(&prediction), "along the data axis exposed"));
         tess_prediction_fini(&prediction);
     }
 }
@@ -347,7 +353,7 @@ static void test_pipeline(void **state)
                  (STAGES - 1.0) / (MICROS + STAGES - 1));
             near(prediction.stage[s].bubble_s, stage_exposed(&prediction.stage[s]));
         }
-        assert_non_null(strstr(prediction.limited_by, "other stages"));
+        assert_non_null(strstr(limit_of(&prediction), "other stages"));
         tess_prediction_fini(&prediction);
 
         /* Two chunks on each stage have half of the idle time. */
@@ -376,7 +382,7 @@ static void test_same(void **state)
         assert_memory_equal(again.stage, first.stage,
                             (size_t)first.stage_count * sizeof(*first.stage));
         assert_true(again.step_s == first.step_s);
-        assert_string_equal(again.limited_by, first.limited_by);
+        assert_memory_equal(&again.loss, &first.loss, sizeof(first.loss));
         tess_prediction_fini(&again);
     }
     tess_prediction_fini(&first);
@@ -443,7 +449,7 @@ static void test_large(void **state)
     const double seconds = seconds_now() - begin_s;
     const long kib = memory_kib() - before_kib;
     print_message("405B: step %.3g s, MFU %.3g, %s; predicted in %.2f s with %ld MiB\n",
-                  prediction.step_s, prediction.mfu, prediction.limited_by, seconds, kib >> 10);
+                  prediction.step_s, prediction.mfu, limit_of(&prediction), seconds, kib >> 10);
     assert_int_equal(prediction.stage_count, 16);
     assert_true(prediction.mfu > 0.2 && prediction.mfu < 0.8);
     for (int32_t s = 0; s < prediction.stage_count; s++) { /* thousands of calls, none forgotten */

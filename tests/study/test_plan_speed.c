@@ -60,6 +60,20 @@ static void search_close(struct search *search)
     free(search->plan.rejected);
 }
 
+/* What limits a layout is said of its whole step, not of the shorter ones that were run for it. */
+static void losses_fill_steps(const struct tess__plan *plan)
+{
+    for (int64_t i = 0; i < plan->layouts.count; i++) {
+        const struct tess__plan_layout *layout = &plan->layouts.item[i];
+        const struct tess_prediction_loss *loss = &layout->loss;
+        const double sum_s = loss->product_s + loss->pass_s + loss->launch_s + layout->exposed_s;
+        if (!layout->predicted)
+            continue;
+        assert_true(loss->call_s + loss->bubble_s <= layout->exposed_s * 1.001);
+        assert_true(sum_s <= layout->step_s * 1.001 && sum_s >= layout->step_s * 0.9);
+    }
+}
+
 /* Llama of 8 B on 64 ranks. Where nothing is kept, each of the layouts that are tried reads its
  * configuration, and each rank that is planned declares the model. */
 static void case_work(void **state)
@@ -76,6 +90,7 @@ static void case_work(void **state)
     assert_true(work->declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
     assert_true(work->planned <= 3000); /* 3921 where halving tries layouts again */
     assert_true(work->predicted <= 40); /* two for each of 20 layouts */
+    losses_fill_steps(&search.plan);
     search_close(&search);
 }
 
