@@ -146,7 +146,7 @@ static const struct tess__member json_plan_members[] = {
     {NULL, TESS__MEMBER_TEXT, 0},
 };
 
-/* "3. fsdp+tp 4x2x1, 8 mb, full" */
+/* "3. fsdp+tp 4x2x1 8mb sel.": short, as a picture cuts long ones in the middle */
 static const char *json_layout_label(const struct tess__place *place, const json_t *object,
                                      size_t number)
 {
@@ -154,13 +154,15 @@ static const char *json_layout_label(const struct tess__place *place, const json
     const json_t *options = json_object_get(object, "options");
     const char *strategy = tess__report_string(place, object, "strategy");
     const char *again = tess__report_string(place, options, "recompute");
-    const bool recomputes = again != NULL && strcmp(again, "none") != 0;
+    const char *recomputes = again == NULL || strcmp(again, "none") == 0 ? ""
+                             : strcmp(again, "selective") == 0           ? "sel."
+                                                                         : again;
     return tess__report_text(
-        place->report, "%zu. %.40s %.0fx%.0fx%.0f, %.0f mb%s%.20s", number,
+        place->report, "%zu. %.40s %.0fx%.0fx%.0f %.0fmb%s%.20s", number,
         strategy != NULL ? strategy : "?", tess__report_number(place, mesh, "data"),
         tess__report_number(place, mesh, "tensor"), tess__report_number(place, mesh, "stage"),
-        tess__report_number(place, options, "accumulate"), recomputes ? ", " : "",
-        recomputes ? again : "");
+        tess__report_number(place, options, "accumulate"), *recomputes != '\0' ? " " : "",
+        recomputes);
 }
 
 static void json_layout(const struct tess__place *place, const json_t *object,

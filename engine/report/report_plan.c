@@ -34,9 +34,10 @@ static void plan_steps(struct tess__report *report, const struct tess__report_pl
             "The fastest layouts",
             tess__report_text(report,
                               "Predicted steps of the slowest stage, the shortest first. 2x1x4: "
-                              "ranks along the data, tensor and stage axis; mb: micro-batches. "
+                              "ranks along the data, tensor and stage axis; 4mb: 4 micro-batches; "
+                              "sel.: recompute selective. "
                               "Exposed communication is waiting that no computation "
-                              "hides.%s%.160s%s",
+                              "hides.%s%.240s%s",
                               limit != NULL ? " The first is limited by " : "",
                               limit != NULL ? limit : "", limit != NULL ? "." : "")},
         &bars, html);
