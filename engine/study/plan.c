@@ -18,8 +18,8 @@ static const struct tess_option plan_option_table[] = {
     {"ranks", TESS_OPTION_INT, PLAN_FIELD(ranks), "0", 0, TESS_RANKS_MAX, NULL,
      "ranks to plan for, one on each device; 0: as many as --cluster has devices, else 8"},
     {"device", TESS_OPTION_STRING, PLAN_FIELD(device), "h100-80", 0, 0, NULL,
-     "device of a rank: h100-80, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks on this "
-     "host; or a file of figures"},
+     "device of a rank: h100-80, h100-96, h200-141, a100-80, a100-40, b200-180, l40s; cpu, ranks "
+     "on this host; or a file of figures"},
     {"calibrate", TESS_OPTION_STRING, PLAN_FIELD(calibrate), "", 0, 0, NULL,
      "measure the processor of this host, which should do nothing else meanwhile, write its "
      "figures to this file, and plan for it; later --device FILE takes them, and train and compare "
@@ -63,7 +63,7 @@ static const char plan_usage[] =
     "Memory is exact: the bytes by kind are what the engine would allocate. Times are predicted "
     "by\n"
     "running the engine's own step in virtual time, with a device's published figures and the\n"
-    "links of the cluster; see docs/plan.md for how far to trust them.\n\n"
+    "links of the cluster; see docs/published.md for how far to trust them.\n\n"
     "The batch is the configuration's (--batch-size), shared by all ranks, so that layouts "
     "compare.\n"
     "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n"

@@ -24,7 +24,7 @@ static void test_built_in(void **state)
         assert_int_equal(tess_profile_check(profile), TESS_OK);
         assert_true(profile->source[0] != '\0' && !profile->measured);
     }
-    assert_int_equal(count, 7);
+    assert_int_equal(count, 8);
     assert_null(tess_profile_find("h100"));
     assert_null(tess_profile_name(-1));
 }
@@ -50,6 +50,30 @@ static void test_product(void **state)
     const struct tess_profile *a100 = tess_profile_find("a100-80");
     assert_true(tess_profile_product_s(a100, TESS_PEAK_FP8, 4096, 4096, 4096, 0) ==
                 tess_profile_product_s(a100, TESS_PEAK_16, 4096, 4096, 4096, 0));
+}
+
+/* The line through the logarithms of three measurements of one chip, as profile_table.c has it. */
+static void test_power_limit(void **state)
+{
+    static const double watt[] = {700, 400, 350}, tflops[] = {821.2, 488.5, 499.5};
+    const struct tess_profile *full = tess_profile_find("h100-80");
+    const struct tess_profile *limited = tess_profile_find("h100-96");
+    double x = 0, y = 0, xx = 0, xy = 0;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        x += log(watt[i]) / 3;
+        y += log(tflops[i]) / 3;
+    }
+    for (int i = 0; i < 3; i++) {
+        xx += (log(watt[i]) - x) * (log(watt[i]) - x);
+        xy += (log(watt[i]) - x) * (log(tflops[i]) - y);
+    }
+    const double share = pow(500.0 / 700, xy / xx);
+    const double of_16 = limited->efficiency[TESS_PEAK_16] / full->efficiency[TESS_PEAK_16];
+    const double of_attention = limited->attention_forward / full->attention_forward;
+    assert_true(fabs(xy / xx - 0.78) < 0.005);
+    assert_true(fabs(of_16 - share) < 0.005 && fabs(of_attention - share) < 0.005);
+    assert_true(fabs(limited->bytes_per_s / full->bytes_per_s - 2.4 / 3.35) < 1e-9);
 }
 
 /* Two ranks of two threads on one core have a quarter of it for each thread; and no more than half
@@ -147,9 +171,9 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_built_in), cmocka_unit_test(test_product),
-        cmocka_unit_test(test_share),    cmocka_unit_test(test_file),
-        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_built_in),    cmocka_unit_test(test_product),
+        cmocka_unit_test(test_power_limit), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_file),        cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }
