@@ -212,11 +212,10 @@ static int train_attempt(void *context, enum tess__attempt begin, struct tess__h
     return tess_status_exit_code(status);
 }
 
-/* What --restarts needs. `run`: the run's folder. */
+/* What --restarts needs. */
 static enum tess_status train_check_restarts(const struct tess_config *config,
                                              const struct tess__train_options *options,
-                                             const struct tess_started *place,
-                                             char run[TESS_CHECKPOINT_PATH])
+                                             const struct tess_started *place)
 {
     if (place->starter != NULL && !place->supervises)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -229,7 +228,31 @@ static enum tess_status train_check_restarts(const struct tess_config *config,
     if (options->min_ranks > config->mesh.rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "--min-ranks %lld is more than the %d ranks of the run",
                   (long long)options->min_ranks, config->mesh.rank_count);
-    snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
+    return TESS_OK;
+}
+
+/* What --topology.adapt needs. */
+static enum tess_status train_check_adapt(const struct tess_config *config,
+                                          const struct tess__train_options *options,
+                                          const struct tess_boot_env *env)
+{
+    const struct tess_started *place = &config->started;
+    if (place->starter == NULL && options->meet[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "--topology.adapt is for ranks on several hosts, and these are "
+                                  "all started here: leave it out");
+    if (!tess_config_saves(config))
+        TESS_FAIL(TESS_ERR_USAGE, "--topology.adapt goes on from a checkpoint: give --run DIR and "
+                                  "leave --save-every on");
+    if (place->starter == NULL || place->supervises)
+        return TESS_OK;
+    if (strcmp(config->device.comm->name, "mpi") == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--topology.adapt starts the ranks again, which MPI does not do "
+                                  "within one mpirun: give --comm tcp");
+    if (env->address[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--topology.adapt starts the ranks again, and this %s tells them only once where "
+                  "rank 0 is: set MASTER_ADDR to its host and MASTER_PORT to a free port there",
+                  place->starter);
     return TESS_OK;
 }
 
@@ -297,13 +320,20 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
         train_warn_of_idle(&options);
     hosts->secret = env.secret;
     restart->restarts = options.explain ? 0 : options.restarts;
+    restart->adapts = config->placing.adapt && !options.explain;
     restart->ranks = config->mesh.rank_count;
     restart->least = (int32_t)options.min_ranks;
     status = tess_config_check_unsaved(config);
     if (status == TESS_OK && !options.explain)
         status = train_check_hosts(config, &options, &place, hosts);
+    if (restart->restarts > 0 || restart->adapts)
+        snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
+    restart->quiet = place.starter != NULL && place.rank > 0;
+    restart->signalled = place.starter != NULL && strcmp(place.starter, "Slurm") == 0;
+    if (status == TESS_OK && restart->adapts)
+        status = train_check_adapt(config, &options, &env);
     if (status == TESS_OK && restart->restarts > 0)
-        status = train_check_restarts(config, &options, &config->started, run);
+        status = train_check_restarts(config, &options, &config->started);
     else if (status == TESS_OK && options.min_ranks > 0 && !options.explain)
         status = tess_fail(TESS_ERR_USAGE, "--min-ranks is for runs that are started again: give "
                                            "--restarts N");
@@ -335,7 +365,7 @@ static int train_command(struct tess__call *call)
         return tess_status_exit_code(status);
     if (hosts.count > 0)
         return tess__hosts_run(&hosts);
-    if (hosts.restart.restarts > 0)
+    if (hosts.restart.restarts > 0 || hosts.restart.adapts)
         return tess__restart_run(&hosts.restart);
     return tess_status_exit_code(train_once(&call->args, NULL));
 }

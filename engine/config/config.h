@@ -99,6 +99,7 @@ struct tess_placing_options {
     const char *hosts; /* names of the file's hosts, in its order, as a Slurm host list; "" */
     const char *save;  /* where what was measured is written; "": nowhere */
     bool nccl_graph;   /* give NCCL the rings of this machine */
+    bool adapt;        /* number ranks anew where a part of the network stays slow */
 };
 extern const struct tess_option tess_placing_option_table[];
 

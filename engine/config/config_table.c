@@ -216,5 +216,10 @@ const struct tess_option tess_placing_option_table[] = {
     {"nccl-graph", TESS_OPTION_BOOL, PLACE_FIELD(nccl_graph), "off", 0, 0, NULL,
      "give NCCL the rings found for the devices of one host, in a graph file read at its start; "
      "experimental in NCCL"},
+    {"adapt", TESS_OPTION_BOOL, PLACE_FIELD(adapt), "off", 0, 0, NULL,
+     "of ranks on several hosts with --run: where a part of the network became slow, and another "
+     "order of ranks gains 10 % or more, save, number the ranks anew and go on, once for each "
+     "part; "
+     "results do not change"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };

@@ -23,6 +23,11 @@ enum tess_status tess__place_check(const struct tess_config *config)
     if (options->hosts[0] != '\0' && options->file[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE,
                   "--topology.hosts names the hosts of --topology.file, which is not given");
+    if (options->adapt && (file != NULL || strcmp(options->order, "natural") == 0))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--topology.adapt numbers ranks by the network, and --topology.order %s keeps an "
+                  "order: leave one of them out",
+                  options->order);
     if (file != NULL && file[0] != '\0')
         return TESS_OK;
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)

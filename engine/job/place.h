@@ -79,6 +79,7 @@ struct tess__placement {
     char (*bus)[TESS__PLACE_BUS_BYTES]; /* [host_size] of their GPUs, "" without; malloc'd */
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
     bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
+    bool measured;                      /* process 0: by what the network between hosts carries */
     char line[400];                     /* process 0: what was found and decided; "": nothing */
     /* Process 0, of a job on several hosts: the network by which ranks were placed, device r is
      * that of rank r; NULL: not known. */

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "job/place_slow.h"
 #include "tessera/check.h"
 #include "topology/formats/slurm.h"
 
@@ -61,9 +62,11 @@ static enum tess_status decide_by_slurm(const struct decide *decide)
     }
     if (status == TESS_OK)
         status = tess_topology_slurm_ranks(address, job->count, NULL, &topology, device);
-    if (status == TESS_OK)
+    if (status == TESS_OK) {
+        tess__place_slow(topology, decide->run->slowed);
         status = tess__place_map(decide->run, job, topology, device, "Slurm's switches",
                                  decide->process);
+    }
     free(address);
     free(device);
     return status;
@@ -172,6 +175,7 @@ static enum tess_status decide_by_probe(const struct decide *decide,
     const struct tess_measured *measured = &found->measured;
     char hosts[96], source[256];
 
+    decide->run->placed->measured = found->why[0] == '\0';
     snprintf(hosts, sizeof(hosts), "measured %d hosts", (int)decide->job->host_count);
     if (measured->block > 1)
         snprintf(hosts, sizeof(hosts), "measured %d hosts, every %d that follow each other as one,",

@@ -6,6 +6,7 @@
 #include "job/place.h"
 
 #include "device/nvml.h"
+#include "job/place_slow.h"
 #include "tessera/check.h"
 #include "topology/hwloc/live.h"
 
@@ -102,8 +103,10 @@ enum tess_status tess__place_by_machine(const struct tess__run *run,
         return TESS_ERR_MEMORY;
     enum tess_status status =
         tess__place_machine(&run->config->placing, job, &name, device, &topology);
-    if (topology != NULL)
+    if (topology != NULL) {
+        tess__place_slow(topology, run->slowed);
         status = tess__place_map(run, job, topology, device, name, process_out);
+    }
     free(device);
     return status;
 }

@@ -4,6 +4,7 @@
  */
 #include "job/place.h"
 
+#include "job/place_slow.h"
 #include "tessera/check.h"
 #include "topology/machine/pool.h"
 #include "topology/map/map.h"
@@ -195,6 +196,42 @@ static enum tess_status map_keep(const struct tess__processes *job, struct tess_
     if (status == TESS_OK)
         placed->topology = topology;
     free(keep);
+    return status;
+}
+
+/* ---- another order ----------------------------------------------------------------------------
+ */
+
+enum tess_status tess__place_gain(const struct tess__run *run, const struct tess__slowed *part,
+                                  double *gain_out)
+{
+    struct tess_topology *topology = run->placed->topology;
+    const struct tess__slowed_parts parts = {.count = 1, .part[0] = *part};
+    struct tess__pool pool = {0};
+    int32_t *present = tess__pool_array(&pool, (size_t)run->rank_count, sizeof(*present));
+    double *gbs = tess__pool_array(&pool, (size_t)topology->link_count, sizeof(*gbs));
+    struct tess_map_axis axis[TESS_MAP_AXES];
+    const struct tess_map_ask ask = {
+        .axis = axis, .axis_count = map_axes(run, axis), .place = present, .keep_first = true};
+    struct tess_map map = {0};
+
+    *gain_out = 1;
+    if (pool.failed) {
+        tess__pool_release(&pool);
+        return tess__no_memory("another order of ranks");
+    }
+    for (int32_t r = 0; r < run->rank_count; r++)
+        present[r] = r; /* as tess__place_map has left the topology */
+    for (int32_t l = 0; l < topology->link_count; l++)
+        gbs[l] = topology->link[l].gbs;
+    tess__place_slow(topology, &parts);
+    const enum tess_status status = tess_map_find(topology, &ask, &map);
+    for (int32_t l = 0; l < topology->link_count; l++)
+        topology->link[l].gbs = gbs[l];
+    if (status == TESS_OK && map.cost_s > 0)
+        *gain_out = map.natural_s / map.cost_s;
+    tess_map_free(&map);
+    tess__pool_release(&pool);
     return status;
 }
 

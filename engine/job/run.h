@@ -123,20 +123,27 @@ enum tess__run_kind {
     TESS__RUN_LINKS, /* struct tess__run_links, pace.h */
 };
 
-struct tess__placement; /* place.h */
+struct tess__placement;    /* place.h */
+struct tess__slowed_parts; /* place_slow.h */
+
+/* --topology.adapt: rank 0's launcher asks for other numbers; after a step that is the same on all
+ * ranks they have agreed, save and end. */
+enum tess__renumber { TESS__RENUMBER_NO, TESS__RENUMBER_ASKED, TESS__RENUMBER_AGREED };
 
 /* A run, seen from the launcher. Set up by tess__run_open. */
 struct tess__run {
     const struct tess_config *config;
     const struct tess_dataset *dataset;
     int32_t rank_count;
-    bool evaluate;              /* default: as configured */
-    bool live;                  /* send steps often enough for a bar */
-    int64_t log_every;          /* 0: ten times an epoch; records are chosen apart */
-    bool records;               /* steps are kept: more of them than lines of the log */
-    int64_t *step_done;         /* in memory that is shared with the ranks: rank 0 notes there which
-                                   step it has done; NULL: nowhere */
-    bool keep_pace;             /* send how long steps took (pace.h) */
+    bool evaluate;             /* default: as configured */
+    bool live;                 /* send steps often enough for a bar */
+    int64_t log_every;         /* 0: ten times an epoch; records are chosen apart */
+    bool records;              /* steps are kept: more of them than lines of the log */
+    int64_t *step_done;        /* in memory that is shared with the ranks: rank 0 notes there which
+                                  step it has done; NULL: nowhere */
+    _Atomic int32_t *renumber; /* enum tess__renumber, shared likewise; NULL: ranks stay */
+    const struct tess__slowed_parts *slowed; /* borrowed; NULL: none */
+    bool keep_pace;                          /* send how long steps took (pace.h) */
     bool keep_digests;          /* send the digests of --hash-every; else replicas are compared */
     struct tess_trace *trace;   /* borrowed; NULL: no time lines */
     struct tess_flight *flight; /* borrowed; NULL: calls are not recorded */

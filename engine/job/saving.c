@@ -18,6 +18,8 @@
 
 /* What a rank brings to an exchange; the greatest of all ranks counts. */
 enum { SAVING_SAVE, SAVING_STOP, SAVING_WRITING, SAVING_STEPS, SAVING_WORDS };
+/* Of SAVING_STOP: the run goes on under other numbers; it ends. */
+enum { SAVING_RENUMBERS = 1, SAVING_ENDS };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -152,6 +154,13 @@ static enum tess_status saving_begin(struct tess__saving *saving, int64_t number
     return saving->plan->memory_bytes > 0 ? TESS_OK : saving_finish(saving);
 }
 
+/* Is the launcher of rank 0 for other numbers of ranks? */
+static bool saving_is_asked(const struct tess__saving *saving)
+{
+    return saving->rank->rank == 0 && saving->run->renumber != NULL &&
+           *saving->run->renumber == TESS__RENUMBER_ASKED;
+}
+
 /* What the ranks want; the same on all of them afterwards. */
 static enum tess_status saving_exchange(struct tess__saving *saving, int64_t number,
                                         int32_t word[SAVING_WORDS])
@@ -164,7 +173,9 @@ static enum tess_status saving_exchange(struct tess__saving *saving, int64_t num
     word[SAVING_SAVE] =
         request != TESS_WORLD_GO_ON ||
         (saving->rank->rank == 0 && saving->plan->every_s > 0 && now_s >= saving->due_s);
-    word[SAVING_STOP] = request == TESS_WORLD_SAVE_AND_END;
+    word[SAVING_STOP] = request == TESS_WORLD_SAVE_AND_END ? SAVING_ENDS
+                        : saving_is_asked(saving)          ? SAVING_RENUMBERS
+                                                           : 0;
     word[SAVING_WRITING] = tess_saver_busy(saving->saver) && !tess_saver_written(saving->saver);
     word[SAVING_STEPS] = saving->rank->rank != 0 || fits < 1 ? 1
                          : fits > SAVING_STEPS_MOST          ? SAVING_STEPS_MOST
@@ -209,6 +220,8 @@ enum tess_status tess__saving_after_step(struct tess__saving *saving, int64_t nu
         if (tess_saver_busy(saving->saver) && !word[SAVING_WRITING])
             TESS_TRY(saving_finish(saving));
         saving->stop = word[SAVING_STOP] != 0;
+        if (word[SAVING_STOP] == SAVING_RENUMBERS && saving->run->renumber != NULL)
+            *saving->run->renumber = TESS__RENUMBER_AGREED;
     }
     if ((due || word[SAVING_SAVE]) && !saving->stop)
         return saving_begin(saving, number);

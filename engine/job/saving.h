@@ -29,7 +29,7 @@ struct tess__saving {
     int64_t next_exchange; /* step after which ranks compare what they want next */
     double step_s; /* when the latest exchange was, for how many steps there are to the next */
     int64_t exchange_step;
-    bool stop; /* the launcher asked the run to end after a checkpoint */
+    bool stop; /* a launcher asked the ranks to end after a checkpoint */
 };
 
 /* Zero it. Nothing is saved without a run's folder. close: writing that is under way ends. */

@@ -353,6 +353,8 @@ static void leader_watch(struct leader *leader)
         (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
         leader_may_stop(leader);
     }
+    /* Process 0, whose launcher has asked for other numbers, is the first of this host. */
+    leader->stops = leader->stops || tess__restart_renumbers(&leader->crew->history[0]);
 }
 
 /* ---- the state from copies (--redundancy) ---------------------------------------------------- */

@@ -291,7 +291,15 @@ static void record_restarts(json_t *object, const struct tess__run *run,
     const int64_t from = run->config->checkpoint[0] ? tess_engine_step_done(run->planned) : -1;
     json_object_set_new(object, "restarts", json_integer(history ? history->restarts : 0));
     json_object_set_new(object, "lost_steps", json_integer(history ? history->lost_steps : 0));
+    json_object_set_new(object, "renumbered", json_integer(history ? history->renumbered : 0));
     json_object_set_new(object, "resumed_from", from < 0 ? json_null() : json_integer(from));
+}
+
+json_t *tess__record_adapt(const struct tess__adapt *adapt)
+{
+    return json_pack("{s:{s:I, s:s, s:o, s:b, s:s}}", "adapt", "step", (json_int_t)adapt->step,
+                     "part", adapt->part, "gain", tess__json_number(adapt->gain), "renumbers",
+                     adapt->renumbers, "why", adapt->text);
 }
 
 json_t *tess__record_final(const struct tess__run *run, const struct tess__predicted *predicted,

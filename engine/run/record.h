@@ -5,6 +5,7 @@
 #include "device/nvml.h"
 #include "job/run.h"
 #include "job/saving.h"
+#include "run/adapt.h"
 #include "run/predicted.h"
 #include "run/restart.h"
 
@@ -24,6 +25,8 @@ json_t *tess__record_validation(const struct tess__run *run,
 json_t *tess__record_epoch(const struct tess__run *run, const struct tess__run_epoch *epoch);
 /* {"saved": {"step", "blocked_s", "write_s", "bytes"}}: a checkpoint; of rank 0. */
 json_t *tess__record_saved(const struct tess__run_saved *saved);
+/* {"adapt": {"step", "part", "gain", "renumbers", "why"}} */
+json_t *tess__record_adapt(const struct tess__adapt *adapt);
 /* Add the digest of a parameter to `tensors`, under its name: {"hash", "norm", "sketch"}.
  * TESS_ERR_MEMORY. */
 enum tess_status tess__record_digest(const struct tess__run *run,

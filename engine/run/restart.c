@@ -62,9 +62,10 @@ static int restart_child(const struct tess__restart *restart, enum tess__attempt
 
 /*
  * Wait for the attempt and forward signals. A terminal sends Ctrl-C to the whole process group, the
- * attempt included, so what comes from the kernel is not forwarded. Returns the wait status.
+ * attempt included, so what comes from the kernel is not forwarded, nor what Slurm sends. Returns
+ * the wait status.
  */
-static int restart_wait(pid_t pid, bool *ends)
+static int restart_wait(const struct tess__restart *restart, pid_t pid, bool *ends)
 {
     sigset_t wanted;
     int wait_status = 0;
@@ -76,7 +77,7 @@ static int restart_wait(pid_t pid, bool *ends)
         const int number = sigwaitinfo(&wanted, &info);
         if (number > 0 && number != SIGCHLD) {
             *ends = *ends || (number != SIGUSR1 && number != SIGUSR2);
-            if (info.si_code != SI_KERNEL)
+            if (info.si_code != SI_KERNEL && !restart->signalled)
                 kill(pid, number);
         }
         if (waitpid(pid, &wait_status, WNOHANG) == pid)
@@ -128,6 +129,11 @@ static bool restart_has_ranks(const struct tess__restart *restart,
     return false;
 }
 
+bool tess__restart_renumbers(const struct tess__history *history)
+{
+    return history->renumber == TESS__RENUMBER_AGREED && history->status == TESS_OK;
+}
+
 enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
                                       struct tess__history *history)
 {
@@ -135,13 +141,18 @@ enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool 
     const int64_t lost = history->step > from ? history->step - from : 0;
     char what[64] = "continues";
     history->restarts += counts;
+    history->renumbered += tess__restart_renumbers(history);
+    history->renumber = TESS__RENUMBER_NO;
     history->lost_steps += lost;
     history->status = TESS_OK;
     history->step = from;
     if (counts)
         snprintf(what, sizeof(what), "restart %" PRId64 " of %" PRId64 ": continues",
                  history->restarts, restart->restarts);
-    tess_log(TESS_LOG_WARN, "%s after step %" PRId64 "%s%" PRId64 " step%s to do again", what, from,
+    tess_log(restart->quiet ? TESS_LOG_DEBUG
+             : counts       ? TESS_LOG_WARN
+                            : TESS_LOG_INFO,
+             "%s after step %" PRId64 "%s%" PRId64 " step%s to do again", what, from,
              newest < 0 ? ", as there is no checkpoint; " : "; ", lost, lost == 1 ? "" : "s");
     return newest < 0 ? TESS__ATTEMPT_OVERWRITE : TESS__ATTEMPT_RESUME;
 }
@@ -160,8 +171,14 @@ static int restart_loop(const struct tess__restart *restart, struct tess__histor
                 tess_fail(TESS_ERR_MEMORY, "cannot start the training: %s", strerror(errno)));
         if (pid == 0)
             exit(restart_child(restart, begin, history, mask, own));
-        const int wait_status = restart_wait(pid, &ends);
+        const int wait_status = restart_wait(restart, pid, &ends);
         tess__restart_drain();
+        if (WIFEXITED(wait_status) && tess__restart_renumbers(history)) {
+            if (ends)
+                return tess_status_exit_code(TESS_ERR_INTERRUPTED);
+            begin = tess__restart_next(restart, false, history);
+            continue;
+        }
         const bool may = !ends && history->restarts < restart->restarts &&
                          (WIFSIGNALED(wait_status) /* the launcher itself */ ||
                           tess__restart_may_help(history->status));

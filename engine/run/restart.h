@@ -5,11 +5,14 @@
  *     supervisor   waits .................................... waits ........ ends as the last one
  *       attempt 0  steps 0 to 731, then a rank is killed
  *       attempt 1             continues from the newest checkpoint, step 700, ...
+ *
+ * With --topology.adapt also one whose ranks have agreed to be numbered anew (adapt.h); then ranks
+ * that others started have a supervisor each.
  */
 #ifndef TESSERA_RUN_RESTART_H
 #define TESSERA_RUN_RESTART_H
 
-#include "tessera/status.h"
+#include "job/place_slow.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +30,9 @@ struct tess__history {
     int32_t ranks;      /* of the first attempt */
     int32_t lost_ranks; /* processes that were killed or stopped, in all attempts */
     char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES]; /* options that the next one has; "" */
+    int64_t renumbered;               /* how often attempts have ended for other numbers of ranks */
+    _Atomic int32_t renumber;         /* enum tess__renumber, of this attempt */
+    struct tess__slowed_parts slowed; /* for which that was; of process 0 */
 };
 
 /* How an attempt begins. */
@@ -37,6 +43,9 @@ struct tess__restart {
     const char *copies; /* folder of --redundancy: removed at the end; "": none */
     int64_t restarts;   /* at most */
     int32_t ranks;      /* of the first attempt */
+    bool adapts;        /* go on after an attempt whose ranks are to be numbered anew */
+    bool quiet;         /* another supervisor reports */
+    bool signalled;     /* a signal comes to the attempt as well */
     int32_t least; /* go on with the ranks that are left, while there are so many; 0: with all */
     /* Trains in a process of its own; returns the exit status and sets history->status. */
     int (*attempt)(void *context, enum tess__attempt begin, struct tess__history *history);
@@ -48,9 +57,9 @@ struct tess__restart {
 
 /*
  * Attempts until one ends otherwise than by a lost process, a communicator, a time limit or a
- * device, or until there were too many. Signals to end or to save go on to the attempt, after
- * which there is no other. Returns the exit status of the last one, 128 + signal where it was
- * killed. The caller has no other threads.
+ * device, or, with `adapts`, for other numbers of ranks, or until there were too many. Signals to
+ * end or to save go on to the attempt, after which there is no other. Returns the exit status of
+ * the last one, 128 + signal where it was killed. The caller has no other threads.
  */
 int tess__restart_run(const struct tess__restart *restart);
 
@@ -58,7 +67,9 @@ int tess__restart_run(const struct tess__restart *restart);
 
 /* Is it the status of an attempt after which another one may succeed? */
 bool tess__restart_may_help(int32_t status);
-/* Account for an attempt that failed, as a restart where `counts`, and choose how the next one
+/* Have the ranks of an attempt that ended well agreed to be numbered anew? */
+bool tess__restart_renumbers(const struct tess__history *history);
+/* Account for an attempt that ended, as a restart where `counts`, and choose how the next one
  * begins. */
 enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
                                       struct tess__history *history);

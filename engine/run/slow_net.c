@@ -19,7 +19,7 @@
 #define NET_ROW     2    /* short windows */
 #define NET_LEAST_S 0.5
 #define NET_FIRST   5  /* windows of 20 steps that show what is usual, at most */
-#define NET_NAMED   3  /* pairs of hosts, or links, that are named one by one */
+#define NET_NAMED   3  /* pairs of hosts that are named one by one */
 #define NET_WAY     64 /* links of a way that may be the cause */
 
 struct net_pair {
@@ -250,8 +250,10 @@ static bool net_name_links(struct tess__slow_net *net)
     if (status == TESS_OK)
         status = net_search(net, search, false, &causes);
     tess_route_search_close(search);
-    if (status != TESS_OK || causes.count == 0 || causes.count > NET_NAMED)
+    if (status != TESS_OK || causes.count == 0 || causes.count > TESS__SLOW_NET_LINKS)
         return false;
+    net->found.link_count = causes.count;
+    memcpy(net->found.link, causes.link, (size_t)causes.count * sizeof(*causes.link));
     const struct tess_node *node = net->topology->node;
     int used = snprintf(net->name, sizeof(net->name), "%s",
                         causes.count == 1 ? "the link" : "one of the links");
@@ -335,6 +337,7 @@ static void net_name_hosts(struct tess__slow_net *net)
         for (int32_t r = 0; r < net->rank_count && hosts.slow_count > 1 && only < 0; r++)
             if (hosts.host[r].slow == hosts.slow_count && hosts.host[r].fast == 0)
                 only = r;
+        net->found.host = only;
         if (only >= 0)
             snprintf(net->name, sizeof(net->name), "the network of host %s", net->host[only]);
         else if (hosts.slow_count > 1 && hosts.other_count == 0)
@@ -369,7 +372,6 @@ static void net_find(struct tess__slow_net *net)
     float *rate = net->pairs.scratch, *usual = rate + net->pairs.room;
     struct tess__slow_net_found *found = &net->found;
     struct net_pair *pair;
-    *found = (struct tess__slow_net_found){.name = net->name, .since = INT64_MAX};
     for (int32_t at = -1; (pair = net_next(net, &at));) {
         if (!pair->slow)
             continue;
@@ -398,6 +400,7 @@ static bool net_judge(struct tess__slow_net *net)
     }
     if (!any)
         return false;
+    net->found = (struct tess__slow_net_found){.name = net->name, .since = INT64_MAX, .host = -1};
     if (!net_name_links(net))
         net_name_hosts(net);
     net_find(net);

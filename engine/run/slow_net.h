@@ -29,8 +29,11 @@
 
 #include "job/pace.h"
 
+struct tess_topo_link;
 struct tess_topology;
 struct tess__slow_net;
+
+#define TESS__SLOW_NET_LINKS 3 /* that are named one by one */
 
 struct tess__slow_net_found {
     const char *name;   /* "the link rack0 - core"; NULL: nothing is slow */
@@ -40,6 +43,11 @@ struct tess__slow_net_found {
     double usual_per_s; /* the same, before */
     double late_s;      /* of a step: the pair that became longest */
     int64_t over;       /* first step of the window in which it was over; 0: it is not */
+    /* What is named: links of the topology, of which one is slow; else a host, by the lowest of its
+     * ranks, -1: none. */
+    int32_t link_count;
+    const struct tess_topo_link *link[TESS__SLOW_NET_LINKS];
+    int32_t host;
 };
 
 /* host [rank_count] names, borrowed. NULL without memory. */

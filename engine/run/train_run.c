@@ -9,6 +9,7 @@
 #include "job/place.h"
 #include "job/run.h"
 #include "job/saving.h"
+#include "run/adapt.h"
 #include "run/bubble.h"
 #include "run/copies.h"
 #include "run/explain.h"
@@ -61,6 +62,7 @@ struct train {
     struct tess__slow *slow;             /* NULL: a single rank */
     const char **host;                   /* [ranks] of them; NULL without slow */
     char own_host[TESS__PEER_HOST_BYTES];
+    struct tess__adapt adapt;
     int64_t pace_step; /* of its latest line, which was written then */
     double pace_s;
     enum tess__watch_choice watch;
@@ -176,6 +178,18 @@ static enum tess_status train_write_pace(struct train *train, bool changed)
         train->metrics, tess__slow_record(train->slow, &train->run.config->mesh, train->host));
 }
 
+/* Other numbers of ranks, where a part of the network stays slow. */
+static enum tess_status train_adapt(struct train *train)
+{
+    const struct tess__adapt *adapt = &train->adapt;
+    if (!tess__adapt_decide(&train->adapt, &train->run, train->history,
+                            tess__slow_network(train->slow), tess__slow_step(train->slow)))
+        return TESS_OK;
+    tess__progress_clear(&train->progress);
+    tess_log(TESS_LOG_WARN, "%s", adapt->text);
+    return tess_metrics_write(train->metrics, tess__record_adapt(adapt));
+}
+
 /* Who holds the others up is said once, when it begins and when it ends. */
 static enum tess_status train_take_pace(struct train *train, const struct tess__message *message)
 {
@@ -188,6 +202,7 @@ static enum tess_status train_take_pace(struct train *train, const struct tess__
         tess_log(TESS_LOG_WARN, "%s", text);
         changed = true;
     }
+    TESS_TRY(train_adapt(train));
     tess__prometheus_pace(train->prometheus, train->slow, train->host);
     const double period_s =
         TRAIN_PACE_S * fmax(1, (double)train->run.rank_count / TRAIN_PACE_RANKS);
@@ -632,6 +647,15 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
     return tess__prometheus_open(options->prometheus, &train->run, &train->prometheus);
 }
 
+/* What attempts have in common with those that follow. */
+static void train_share(struct tess__run *run, struct tess__history *history)
+{
+    run->step_done = &history->step;
+    run->slowed = &history->slowed;
+    if (run->config->placing.adapt)
+        run->renumber = &history->renumber;
+}
+
 enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
@@ -651,7 +675,8 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
                         options->prometheus[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
-    train.run.step_done = options->history != NULL ? &options->history->step : NULL;
+    if (options->history != NULL)
+        train_share(&train.run, options->history);
     if (options->explain) {
         status = train_explain(&train, config, options);
         goto close_run;
