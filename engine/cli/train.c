@@ -2,6 +2,7 @@
 #include "run/train.h"
 #include "config/config_save.h"
 #include "job/launch_env.h"
+#include "job/place.h"
 #include "run/copies.h"
 #include "run/hosts.h"
 #include "run/restart.h"
@@ -237,6 +238,7 @@ static enum tess_status train_check_adapt(const struct tess_config *config,
                                           const struct tess_boot_env *env)
 {
     const struct tess_started *place = &config->started;
+    TESS_TRY(tess__place_check(config)); /* before supervisors meet */
     if (place->starter == NULL && options->meet[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE, "--topology.adapt is for ranks on several hosts, and these are "
                                   "all started here: leave it out");

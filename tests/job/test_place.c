@@ -425,6 +425,9 @@ static void case_options(void **state)
          "expected"},
         {"--topology.order file:", "--topology.order file:: auto, natural"},
         {"--topology.hosts a,b", "--topology.hosts names the hosts of --topology.file"},
+        {"--topology.adapt --topology.order natural", "--topology.order natural keeps an order"},
+        {"--topology.adapt", "these are all started here"},
+        {"--topology.adapt --hosts 2 --meet 127.0.0.1:29401", "give --run DIR"},
         {"--topology.file /nowhere/topo.yaml", "/nowhere/topo.yaml"},
     };
 
