@@ -2,7 +2,6 @@
 #include "run/adapt.h"
 
 #include "job/place.h"
-#include "run/slow_net.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -54,9 +53,9 @@ static const char *adapt_why_not(struct tess__adapt *adapt, const struct tess__r
     return adapt->gain < ADAPT_GAIN ? "no other order is 10 % better" : NULL;
 }
 
-bool tess__adapt_decide(struct tess__adapt *adapt, const struct tess__run *run,
-                        struct tess__history *history, const struct tess__slow_net_found *found,
-                        int64_t seen)
+bool tess__adapt_judge(struct tess__adapt *adapt, const struct tess__run *run,
+                       struct tess__history *history, const struct tess__slow_net_found *found,
+                       int64_t seen)
 {
     struct tess__slowed part;
     if (run->renumber == NULL || *run->renumber != TESS__RENUMBER_NO || found->name == NULL ||
@@ -82,4 +81,17 @@ bool tess__adapt_decide(struct tess__adapt *adapt, const struct tess__run *run,
     history->slowed.part[history->slowed.count++] = part;
     *run->renumber = TESS__RENUMBER_ASKED;
     return true;
+}
+
+bool tess__adapt_decide(struct tess__adapt *adapt, const struct tess__run *run,
+                        struct tess__history *history, const struct tess__slow *slow)
+{
+    return tess__adapt_judge(adapt, run, history, tess__slow_network(slow), tess__slow_step(slow));
+}
+
+void tess__adapt_open(struct tess__run *run, struct tess__history *history)
+{
+    run->step_done = history != NULL ? &history->step : NULL;
+    run->slowed = history != NULL ? &history->slowed : NULL;
+    run->renumber = history != NULL && run->config->placing.adapt ? &history->renumber : NULL;
 }

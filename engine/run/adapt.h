@@ -17,7 +17,7 @@
 #define TESSERA_RUN_ADAPT_H
 
 #include "run/restart.h"
-#include "run/slow_net.h"
+#include "run/slow.h"
 
 struct tess__adapt {
     int64_t since; /* of the part that was decided about last */
@@ -29,10 +29,16 @@ struct tess__adapt {
     char text[640]; /* a sentence */
 };
 
-/* After a window: is there a decision about what is slow? Then adapt has it, and the ranks have
- * been asked. `seen`: the last step of the last whole window. run->renumber NULL: never. */
+/* What attempts have in common with those that follow: history, which may be NULL. */
+void tess__adapt_open(struct tess__run *run, struct tess__history *history);
+
+/* After a window: is there a decision about the part of the network that is slow? Then adapt has
+ * it, and the ranks have been asked. run->renumber NULL: never. */
 bool tess__adapt_decide(struct tess__adapt *adapt, const struct tess__run *run,
-                        struct tess__history *history, const struct tess__slow_net_found *found,
-                        int64_t seen);
+                        struct tess__history *history, const struct tess__slow *slow);
+/* The same, of what the judge has found by the step `seen`, the last of a whole window. */
+bool tess__adapt_judge(struct tess__adapt *adapt, const struct tess__run *run,
+                       struct tess__history *history, const struct tess__slow_net_found *found,
+                       int64_t seen);
 
 #endif

@@ -178,18 +178,6 @@ static enum tess_status train_write_pace(struct train *train, bool changed)
         train->metrics, tess__slow_record(train->slow, &train->run.config->mesh, train->host));
 }
 
-/* Other numbers of ranks, where a part of the network stays slow. */
-static enum tess_status train_adapt(struct train *train)
-{
-    const struct tess__adapt *adapt = &train->adapt;
-    if (!tess__adapt_decide(&train->adapt, &train->run, train->history,
-                            tess__slow_network(train->slow), tess__slow_step(train->slow)))
-        return TESS_OK;
-    tess__progress_clear(&train->progress);
-    tess_log(TESS_LOG_WARN, "%s", adapt->text);
-    return tess_metrics_write(train->metrics, tess__record_adapt(adapt));
-}
-
 /* Who holds the others up is said once, when it begins and when it ends. */
 static enum tess_status train_take_pace(struct train *train, const struct tess__message *message)
 {
@@ -202,7 +190,11 @@ static enum tess_status train_take_pace(struct train *train, const struct tess__
         tess_log(TESS_LOG_WARN, "%s", text);
         changed = true;
     }
-    TESS_TRY(train_adapt(train));
+    if (tess__adapt_decide(&train->adapt, &train->run, train->history, train->slow)) {
+        tess__progress_clear(&train->progress);
+        tess_log(TESS_LOG_WARN, "%s", train->adapt.text);
+        TESS_TRY(tess_metrics_write(train->metrics, tess__record_adapt(&train->adapt)));
+    }
     tess__prometheus_pace(train->prometheus, train->slow, train->host);
     const double period_s =
         TRAIN_PACE_S * fmax(1, (double)train->run.rank_count / TRAIN_PACE_RANKS);
@@ -647,15 +639,6 @@ static enum tess_status train_open_files(struct train *train, const struct tess_
     return tess__prometheus_open(options->prometheus, &train->run, &train->prometheus);
 }
 
-/* What attempts have in common with those that follow. */
-static void train_share(struct tess__run *run, struct tess__history *history)
-{
-    run->step_done = &history->step;
-    run->slowed = &history->slowed;
-    if (run->config->placing.adapt)
-        run->renumber = &history->renumber;
-}
-
 enum tess_status tess__train_run(struct tess_config *config, const struct tess_dataset *dataset,
                                  const struct tess__train_options *options, double start_s,
                                  struct tess__trained *trained_out)
@@ -675,8 +658,7 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
                         options->prometheus[0] != '\0';
     train.watch = (enum tess__watch_choice)options->watch;
     train.history = options->history;
-    if (options->history != NULL)
-        train_share(&train.run, options->history);
+    tess__adapt_open(&train.run, options->history);
     if (options->explain) {
         status = train_explain(&train, config, options);
         goto close_run;

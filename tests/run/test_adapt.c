@@ -115,7 +115,7 @@ static void close_case(struct case_ *c)
 
 static bool decide(struct case_ *c, int64_t seen)
 {
-    return tess__adapt_decide(&c->adapt, &c->run, &c->history, &c->found, seen);
+    return tess__adapt_judge(&c->adapt, &c->run, &c->history, &c->found, seen);
 }
 
 static void expect_stay(struct case_ *c, int64_t seen, const char *why)

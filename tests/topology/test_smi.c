@@ -388,16 +388,93 @@ static void case_p2p_hostile(void **state)
     look_hostile(tess_topology_read_smi, text, piece, sizeof(piece) / sizeof(piece[0]), 1000);
 }
 
+/* nvidia-smi -q beside the matrix: bus ids, and the link that each GPU has in its slot. */
+#define QUERY_HEAD "==============NVSMI LOG==============\n\nAttached GPUs    : 2\n"
+#define QUERY_GPU(bus, generation, width)                                                          \
+    "GPU 00000000:" bus "\n"                                                                       \
+    "    Product Name                          : NVIDIA A100-PCIE-40GB\n"                          \
+    "    GPU UUID                              : GPU-0\n"                                          \
+    "    PCI\n"                                                                                    \
+    "        Bus Id                            : 00000000:" bus "\n"                               \
+    "        GPU Link Info\n"                                                                      \
+    "            PCIe Generation\n"                                                                \
+    "                Max                       : " generation "\n"                                 \
+    "                Current                   : 1\n"                                              \
+    "            Link Width\n"                                                                     \
+    "                Max                       : " width "\n"                                      \
+    "                Current                   : 4x\n"                                             \
+    "        Bridge Chip\n"                                                                        \
+    "            Type                          : N/A\n"                                            \
+    "    Max Clocks\n"                                                                             \
+    "        Graphics                          : 1410 MHz\n"
+#define QUERY_MATRIX                                                                               \
+    "     GPU0 GPU1 NIC0\nGPU0  X   PHB  PHB\nGPU1 PHB   X   PHB\nNIC0 PHB  PHB   X\n"
+
+static void case_query(void **state)
+{
+    (void)state;
+    static const char gpus[] =
+        QUERY_HEAD QUERY_GPU("17:00.0", "3", "8x") QUERY_GPU("CA:00.0", "N/A", "16x");
+    static const char *const texts[] = {
+        QUERY_MATRIX QUERY_HEAD QUERY_GPU("17:00.0", "3", "8x") QUERY_GPU("CA:00.0", "4", "16x"),
+        QUERY_HEAD QUERY_GPU("17:00.0", "3", "8x") QUERY_GPU("CA:00.0", "4", "16x") QUERY_MATRIX,
+    };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tess_topology_guess(texts[i], strlen(texts[i])), TESS_TOPOLOGY_SMI);
+        struct tess_topology *topology = read_text("box.txt", texts[i]);
+        CLOSE(look_gbs(topology, "gpu0", "numa0"), 60 * 8 / 80.0);
+        CLOSE(look_gbs(topology, "gpu1", "numa0"), 24);
+        CLOSE(look_gbs(topology, "NIC0", "numa0"), 24);
+        assert_string_equal(topology->node[look_node(topology, "gpu0")].bus, "0000:17:00.0");
+        assert_int_equal(tess_topology_find_bus(topology, 0, "0000:ca:00.0"),
+                         look_node(topology, "gpu1"));
+        assert_int_equal(topology->node[look_node(topology, "gpu0")].sm, 80);
+        assert_int_equal(topology->remarks & (TESS_REMARK_PCI | TESS_REMARK_SM), 0);
+        tess_topology_free(topology);
+    }
+    look_refused(tess_topology_read_smi, "box.txt", gpus, NULL,
+                 "which alone says how GPUs are joined");
+    look_refused(tess_topology_read_smi, "box.txt",
+                 QUERY_MATRIX QUERY_HEAD QUERY_GPU("17:00.0", "3", "8x"), NULL,
+                 "box.txt: 1 GPUs in the text of nvidia-smi -q, and 2 in the matrix");
+    look_refused(tess_topology_read_smi, "box.txt", QUERY_MATRIX QUERY_GPU("17:00.0", "3", "0x"),
+                 NULL, "box.txt:15: '0': a number of lanes, as in 16x was expected");
+    look_refused(tess_topology_read_smi, "box.txt",
+                 QUERY_MATRIX QUERY_GPU("17:00.0", "fast", "16x"), NULL,
+                 "'fast': a generation of PCIe, as in 4 was expected");
+    /* What is not known stays as it is assumed. */
+    struct tess_topology *topology =
+        read_text("box.txt", QUERY_MATRIX QUERY_GPU("17:00.0", "N/A", "N/A")
+                                 QUERY_GPU("CA:00.0", "N/A", "N/A"));
+    CLOSE(look_gbs(topology, "gpu0", "numa0"), 24);
+    assert_true((topology->remarks & TESS_REMARK_PCI) != 0);
+    tess_topology_free(topology);
+}
+
+static void case_query_hostile(void **state)
+{
+    (void)state;
+    static const char *const piece[] = {
+        "GPU 00000000:17:00.0\n", "GPU0",   "Max : ", "16x\n", "\n",
+        "PCIe Generation\n",      "N/A",    " : ",    "5",     "GPU ",
+        "Link Width\n",           "Bus Id", "PHB "};
+    look_hostile(tess_topology_read_smi,
+                 QUERY_MATRIX QUERY_HEAD QUERY_GPU("17:00.0", "3", "8x")
+                     QUERY_GPU("CA:00.0", "4", "16x"),
+                 piece, sizeof(piece) / sizeof(piece[0]), 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_bridged),     cmocka_unit_test(case_options),
-        cmocka_unit_test(case_model),       cmocka_unit_test(case_all_to_all),
-        cmocka_unit_test(case_words_alone), cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_zero),        cmocka_unit_test(case_many_columns),
-        cmocka_unit_test(case_hostile),     cmocka_unit_test(case_cube_mesh),
-        cmocka_unit_test(case_dead_links),  cmocka_unit_test(case_p2p),
-        cmocka_unit_test(case_p2p_hostile),
+        cmocka_unit_test(case_bridged),       cmocka_unit_test(case_options),
+        cmocka_unit_test(case_model),         cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_words_alone),   cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_zero),          cmocka_unit_test(case_many_columns),
+        cmocka_unit_test(case_hostile),       cmocka_unit_test(case_cube_mesh),
+        cmocka_unit_test(case_dead_links),    cmocka_unit_test(case_p2p),
+        cmocka_unit_test(case_p2p_hostile),   cmocka_unit_test(case_query),
+        cmocka_unit_test(case_query_hostile),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -13,6 +13,8 @@
  * NVLinks to sends by way of memory. Without it GeForces, if the text or the file's name has one,
  * are taken for such.
  *
+ * That of `nvidia-smi -q` may, too: smi_query.c.
+ *
  * Of the affinities older and newer drivers print one, two or three, and rows may end early. Rows
  * of NICs may be missing, those of GPUs may not. The matrix must be the same both ways, but that
  * the rows of GPUs behind NVSwitches may show each GPU's own number of links.
@@ -452,13 +454,14 @@ static enum tess_status smi_matrix(struct smi_reader *reader)
     struct tess__smi *smi = reader->smi;
     for (;;) {
         if (!tess__lines_next(&reader->lines))
-            return tess__lines_fail(smi->name, reader->lines.line,
-                                    reader->p2p_seen
-                                        ? "only the matrix of nvidia-smi topo -p2p, which names no "
-                                          "links: the text of nvidia-smi topo -m before it was "
-                                          "expected"
-                                        : "no matrix of nvidia-smi topo -m in it: a line of column "
-                                          "names was expected, GPU0 first");
+            return tess__lines_fail(
+                smi->name, reader->lines.line,
+                reader->p2p_seen ? "only the matrix of nvidia-smi topo -p2p, which names no "
+                                   "links: the text of nvidia-smi topo -m before it was "
+                                   "expected"
+                                 : "no matrix of nvidia-smi topo -m in it, which alone says how "
+                                   "GPUs are joined: a line of column names was expected, "
+                                   "GPU0 first");
         if (!smi_is_header(reader->lines))
             continue;
         if (!smi_is_p2p_header(reader->lines))
@@ -504,9 +507,14 @@ static void smi_guess(struct tess__smi *smi, const struct tess_topology_options 
             smi->sm = 90;
     if (smi->sm <= 0)
         smi->sm = 80;
-    smi->pci_gen = options->pci_gen > 0 ? options->pci_gen : tess__pci_gen(smi->sm);
     *remarks |= smi->sm_known ? 0 : TESS_REMARK_SM;
-    *remarks |= options->pci_gen > 0 ? 0 : TESS_REMARK_PCI;
+    smi->pci_gen = options->pci_gen;
+    for (int32_t i = 0; i < smi->count && options->pci_gen <= 0; i++) /* switches': as the best */
+        if (smi->entry[i].pci_gen > smi->pci_gen)
+            smi->pci_gen = smi->entry[i].pci_gen;
+    *remarks |= smi->pci_gen > 0 ? 0 : TESS_REMARK_PCI;
+    if (smi->pci_gen <= 0)
+        smi->pci_gen = tess__pci_gen(smi->sm);
 }
 
 enum tess_status tess_topology_read_smi(const char *name, const char *text, size_t bytes,
@@ -525,6 +533,8 @@ enum tess_status tess_topology_read_smi(const char *name, const char *text, size
         struct tess__word whole = {clean, smi_clean(text, bytes, clean)};
         tess__lines_open(&reader.lines, name, clean, whole.length);
         status = smi_matrix(&reader);
+        if (status == TESS_OK)
+            status = tess__smi_query(&smi, whole);
         if (status == TESS_OK)
             smi_guess_p2p(&reader, whole, &topology->remarks);
         if (status == TESS_OK)

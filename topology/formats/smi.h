@@ -27,11 +27,13 @@ struct tess__smi_cell {
 struct tess__smi_entry {
     char name[TESS_TOPO_NAME_MAX]; /* as in the header: "GPU0", "NIC0", "mlx5_0" */
     bool gpu;
-    int32_t number;         /* of a GPU: its index; of a NIC: which one, from 0 */
-    int32_t line;           /* of its row; 0: none */
-    int32_t numa;           /* -1: unknown */
-    bool staged;            /* a GPU without peer-to-peer over PCIe */
-    struct tess__word cpus; /* the column "CPU Affinity"; length 0: unknown */
+    int32_t number;             /* of a GPU: its index; of a NIC: which one, from 0 */
+    int32_t line;               /* of its row; 0: none */
+    int32_t numa;               /* -1: unknown */
+    char bus[20];               /* of a GPU; "": unknown */
+    int32_t pci_gen, pci_lanes; /* of its link; 0: unknown */
+    bool staged;                /* a GPU without peer-to-peer over PCIe */
+    struct tess__word cpus;     /* the column "CPU Affinity"; length 0: unknown */
 };
 
 struct tess__smi {
@@ -45,6 +47,8 @@ struct tess__smi {
     int32_t pci_gen;
 };
 
+/* smi_query.c: what the text of nvidia-smi -q, if there is one in `text`, has of the GPUs. */
+enum tess_status tess__smi_query(struct tess__smi *smi, struct tess__word text);
 /* All nodes and links; finished. */
 enum tess_status tess__smi_build(const struct tess__smi *smi, struct tess_topology *topology);
 

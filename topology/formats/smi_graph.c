@@ -17,7 +17,8 @@
  * The NUMA node of a GPU is the column's, else equal CPU affinities are equal nodes. What that does
  * not place goes, with all that is not further than NODE, to the first node from which no SYS
  * separates it, or to one of its own. Every capacity of PCIe, and the processor (Intel of the GPUs'
- * time, AMD beside AMD's GPUs), are assumed: the text has none of it.
+ * time, AMD beside AMD's GPUs), are assumed: the text has none of it. That of nvidia-smi -q has the
+ * links of the GPUs (smi_query.c).
  */
 #include "tessera/check.h"
 #include "topology/formats/smi.h"
@@ -159,11 +160,12 @@ static enum tess_status smi_add_devices(struct smi_graph *graph)
 {
     for (int32_t i = 0; i < graph->smi->count; i++) {
         const struct tess__smi_entry *entry = &graph->smi->entry[i];
-        const struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
-                                       .index = entry->number,
-                                       .socket = -1,
-                                       .sm = entry->gpu ? graph->smi->sm : 0,
-                                       .staged = entry->staged};
+        struct tess_node node = {.kind = entry->gpu ? TESS_NODE_DEVICE : TESS_NODE_NIC,
+                                 .index = entry->number,
+                                 .socket = -1,
+                                 .sm = entry->gpu ? graph->smi->sm : 0,
+                                 .staged = entry->staged};
+        memcpy(node.bus, entry->bus, sizeof(node.bus));
         if (entry->gpu)
             TESS_TRY(tess_topology_add(graph->topology, node, &graph->node[i], "gpu%d",
                                        (int)entry->number));
@@ -190,6 +192,15 @@ static int32_t smi_class_size(const struct smi_graph *graph, const int32_t *clas
     return size;
 }
 
+/* The link of a device, as far as it is known. */
+static double smi_pci_gbs(const struct smi_graph *graph, const struct tess__smi_entry *entry)
+{
+    if (entry->pci_gen == 0 && entry->pci_lanes == 0)
+        return graph->pci_gbs;
+    return TESS_GBS_PCI(tess__rate_pci(entry->pci_gen > 0 ? entry->pci_gen : graph->smi->pci_gen),
+                        entry->pci_lanes > 0 ? entry->pci_lanes : 16);
+}
+
 /* Switches by class from the top down, then each device on its own; a switch is numbered by order
  * of its lowest column. */
 static enum tess_status smi_add_pci(struct smi_graph *graph)
@@ -207,7 +218,8 @@ static enum tess_status smi_add_pci(struct smi_graph *graph)
                                     several ? upper[circle] : graph->cpu[i], &lower[group]));
         bool alone = !several && smi_class_size(graph, graph->pix, group) == 1;
         TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_PCI, graph->node[i],
-                                    alone ? graph->cpu[i] : lower[group], graph->pci_gbs, 1));
+                                    alone ? graph->cpu[i] : lower[group],
+                                    smi_pci_gbs(graph, &graph->smi->entry[i]), 1));
     }
     return TESS_OK;
 }
