@@ -161,6 +161,7 @@ bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
             *history = (struct tess__history){.restarts = 0};
         history->status = TESS_OK;
         history->renumber = TESS__RENUMBER_NO;
+        history->again = true;
         history->lost_ranks = 0;
         history->ranks = order->ranks;
         memcpy(history->layout, order->layout, sizeof(history->layout));

@@ -200,6 +200,7 @@ int tess__restart_run(const struct tess__restart *restart)
         return tess_status_exit_code(
             tess_fail(TESS_ERR_MEMORY, "no memory to supervise the training"));
     history->ranks = restart->ranks;
+    history->again = restart->restarts > 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof(restart_signals) / sizeof(restart_signals[0]); i++)

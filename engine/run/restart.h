@@ -28,6 +28,7 @@ struct tess__history {
     int64_t step;       /* that the attempt has done, counted from the beginning of the run */
     int32_t status;     /* enum tess_status of an attempt that has ended by itself */
     int32_t ranks;      /* of the first attempt */
+    bool again;         /* an attempt follows one that lost a process */
     int32_t lost_ranks; /* processes that were killed or stopped, in all attempts */
     char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES]; /* options that the next one has; "" */
     int64_t renumbered;               /* how often attempts have ended for other numbers of ranks */

@@ -483,7 +483,7 @@ static enum tess_status train_open_slow(struct train *train)
 /* Where a process that is lost is not the end of the training. */
 static void train_supervise(const struct train *train, struct tess__launch *launch)
 {
-    if (train->history == NULL)
+    if (train->history == NULL || !train->history->again)
         return;
     launch->stopped_s = fmin(TRAIN_STOPPED_S, launch->stopped_s);
     launch->lost = &train->history->lost_ranks;
