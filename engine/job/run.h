@@ -126,7 +126,7 @@ enum tess__run_kind {
 struct tess__placement;    /* place.h */
 struct tess__slowed_parts; /* place_slow.h */
 
-/* --topology.adapt: rank 0's launcher asks for other numbers; after a step that is the same on all
+/* --topology.adapt: rank 0's launcher requests other numbers; after a step that is the same on all
  * ranks they have agreed, save and end. */
 enum tess__renumber { TESS__RENUMBER_NO, TESS__RENUMBER_ASKED, TESS__RENUMBER_AGREED };
 

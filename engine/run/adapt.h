@@ -9,7 +9,7 @@
  *               measured, only another measurement can tell
  *     pays      what the part costs in the steps that are left is more than a start does
  *
- * It asks the ranks to save and to end; the supervisor starts them again (restart.h), and as at any
+ * It requests that ranks save and end; the supervisor starts them again (restart.h), and as at any
  * start process 0 decides who is which rank: by what it measures then, or by the file or the
  * switches, from which the slow parts are taken.
  */
@@ -33,7 +33,7 @@ struct tess__adapt {
 void tess__adapt_open(struct tess__run *run, struct tess__history *history);
 
 /* After a window: is there a decision about the part of the network that is slow? Then adapt has
- * it, and the ranks have been asked. run->renumber NULL: never. */
+ * it, and the request is made. run->renumber NULL: never. */
 bool tess__adapt_decide(struct tess__adapt *adapt, const struct tess__run *run,
                         struct tess__history *history, const struct tess__slow *slow);
 /* The same, of what the judge has found by the step `seen`, the last of a whole window. */
