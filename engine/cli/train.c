@@ -253,8 +253,8 @@ static enum tess_status train_check_adapt(const struct tess_config *config,
                                   "within one mpirun: give --comm tcp");
     if (env->address[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--topology.adapt starts the ranks again, and this %s tells them only once where "
-                  "rank 0 is: set MASTER_ADDR to its host and MASTER_PORT to a free port there",
+                  "--topology.adapt starts the ranks again, and this %s gives them the address of "
+                  "rank 0 only once: set MASTER_ADDR to its host and MASTER_PORT to a free port there",
                   place->starter);
     return TESS_OK;
 }
