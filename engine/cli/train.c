@@ -252,10 +252,11 @@ static enum tess_status train_check_adapt(const struct tess_config *config,
         TESS_FAIL(TESS_ERR_USAGE, "--topology.adapt starts the ranks again, which MPI does not do "
                                   "within one mpirun: give --comm tcp");
     if (env->address[0] == '\0')
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--topology.adapt starts the ranks again, and this %s gives them the address of "
-                  "rank 0 only once: set MASTER_ADDR to its host and MASTER_PORT to a free port there",
-                  place->starter);
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--topology.adapt starts the ranks again, and this %s gives them the address of "
+            "rank 0 only once: set MASTER_ADDR to its host and MASTER_PORT to a free port there",
+            place->starter);
     return TESS_OK;
 }
 
