@@ -9,7 +9,6 @@
 #include "tessera/registry.h"
 #include "text/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
@@ -222,10 +221,7 @@ static int plan_command(struct tess__call *call)
         status = plan_finish(&plan);
     if (plan.dataset != &plan.declared)
         tess_dataset_close(plan.dataset);
-    tess__plan_configs_close(plan.configs);
-    free(plan.layouts.item);
-    free(plan.stages.item);
-    free(plan.rejected);
+    tess__plan_close(&plan);
     return tess_status_exit_code(status);
 }
 

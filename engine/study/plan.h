@@ -6,6 +6,7 @@
  *     plan_config.c  the configuration of one of them
  *     plan_try.c     is it legal, or why not; memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
+ *     plan_each.c    the parts of a search, by several threads
  *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
  *     plan_accuracy.c  how far predictions of runs were off
  */
@@ -22,6 +23,7 @@
 
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
+#define TESS__PLAN_THREADS    4
 
 /* One layout: what is chosen, then what was found. */
 struct tess__plan_layout {
@@ -73,8 +75,9 @@ struct tess__plan_work {
 struct tess__plan_configs;
 
 struct tess__plan {
-    struct tess__args args; /* of the configuration */
-    struct tess__plan_configs *configs;
+    struct tess__args args;                                    /* of the configuration */
+    struct tess__plan_configs *configs;                        /* of the thread at hand */
+    struct tess__plan_configs *beside[TESS__PLAN_THREADS - 1]; /* of the others; NULL: none yet */
     const struct tess__plan_options *given;
     struct tess_profile profile;
     struct tess_cluster cluster;
@@ -128,6 +131,20 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
 enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out);
+
+/* ---- plan_each.c ---- */
+
+/* Part `number` of a search: what it finds goes to its place in the context. `plan` has
+ * configurations of the thread's own. */
+typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t number);
+/* Do parts 0 .. count - 1, in any order and several at once. */
+enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
+                                 void *context);
+/* tess__plan_configs_forget and tess__plan_work of all threads. */
+enum tess_status tess__plan_forget(struct tess__plan *plan);
+struct tess__plan_work tess__plan_worked(const struct tess__plan *plan);
+/* All that a search has filled in; not the data set. */
+void tess__plan_close(struct tess__plan *plan);
 
 /* ---- plan_try.c ---- */
 

@@ -54,10 +54,7 @@ static void search_open(struct search *search, const char *words, int32_t ranks,
 
 static void search_close(struct search *search)
 {
-    tess__plan_configs_close(search->plan.configs);
-    free(search->plan.layouts.item);
-    free(search->plan.stages.item);
-    free(search->plan.rejected);
+    tess__plan_close(&search->plan);
 }
 
 /* What limits a layout is said of its whole step, not of the shorter ones that were run for it. */
@@ -81,15 +78,15 @@ static void case_work(void **state)
     struct search search;
     (void)state;
     search_open(&search, LLAMA_8B, 64, 10);
-    const struct tess__plan_work *work = tess__plan_work(search.plan.configs);
+    const struct tess__plan_work work = tess__plan_worked(&search.plan);
     print_message("%lld layouts: %lld read, %lld declared, %lld ranks planned, %lld predicted\n",
-                  (long long)search.plan.searched, (long long)work->loaded,
-                  (long long)work->declared, (long long)work->planned, (long long)work->predicted);
+                  (long long)search.plan.searched, (long long)work.loaded,
+                  (long long)work.declared, (long long)work.planned, (long long)work.predicted);
     assert_int_equal(search.plan.searched, 2139);
-    assert_true(work->loaded <= 30);    /* products of strategies */
-    assert_true(work->declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
-    assert_true(work->planned <= 3000); /* 3921 where halving tries layouts again */
-    assert_true(work->predicted <= 40); /* two for each of 20 layouts */
+    assert_true(work.loaded <= 30);    /* products of strategies */
+    assert_true(work.declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
+    assert_true(work.planned <= 3000); /* 3921 where halving tries layouts again */
+    assert_true(work.predicted <= 40); /* two for each of 20 layouts */
     losses_fill_steps(&search.plan);
     search_close(&search);
 }

@@ -1,0 +1,110 @@
+/* The parts of a search, by as many threads as there are cores; see plan.h. */
+#include "study/plan.h"
+
+#include "tessera/check.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct each {
+    tess__plan_do *does;
+    void *context;
+    int64_t count;
+    _Atomic int64_t next;
+};
+
+struct each_thread {
+    pthread_t thread;
+    struct each *each;
+    struct tess__plan plan; /* with configurations of its own */
+};
+
+static void each_work(struct each *each, const struct tess__plan *plan)
+{
+    for (int64_t item; (item = atomic_fetch_add(&each->next, 1)) < each->count;)
+        each->does(plan, each->context, item);
+}
+
+static void *each_thread(void *context)
+{
+    struct each_thread *thread = context;
+    each_work(thread->each, &thread->plan);
+    return NULL;
+}
+
+/* Threads beside the one that calls. More than a few take memory, and find little to do. */
+static int each_others(int64_t count)
+{
+    cpu_set_t cores;
+    const int here =
+        sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : TESS__PLAN_THREADS;
+    const int64_t most = here < TESS__PLAN_THREADS ? here : TESS__PLAN_THREADS;
+    return (int)((count < most ? count : most) - 1);
+}
+
+static enum tess_status each_open(struct tess__plan *plan, struct each *each, int number,
+                                  struct each_thread *thread)
+{
+    if (plan->beside[number] == NULL)
+        TESS_TRY(tess__plan_configs_open(&plan->beside[number]));
+    thread->each = each;
+    thread->plan = *plan;
+    thread->plan.configs = plan->beside[number];
+    return TESS_OK;
+}
+
+enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
+                                 void *context)
+{
+    struct each each = {.does = does, .context = context, .count = count};
+    const int others = each_others(count);
+    struct each_thread *thread = others > 0 ? calloc((size_t)others, sizeof(*thread)) : NULL;
+    enum tess_status status = TESS_OK;
+    int started = 0;
+    for (int i = 0; thread != NULL && i < others && status == TESS_OK; i++)
+        status = each_open(plan, &each, i, &thread[i]);
+    /* With fewer threads it takes longer. */
+    while (thread != NULL && status == TESS_OK && started < others &&
+           pthread_create(&thread[started].thread, NULL, each_thread, &thread[started]) == 0)
+        started++;
+    if (status == TESS_OK)
+        each_work(&each, plan);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i].thread, NULL);
+    free(thread);
+    return status;
+}
+
+enum tess_status tess__plan_forget(struct tess__plan *plan)
+{
+    TESS_TRY(tess__plan_configs_forget(plan->configs));
+    for (int i = 0; i < TESS__PLAN_THREADS - 1; i++)
+        if (plan->beside[i] != NULL)
+            TESS_TRY(tess__plan_configs_forget(plan->beside[i]));
+    return TESS_OK;
+}
+
+struct tess__plan_work tess__plan_worked(const struct tess__plan *plan)
+{
+    struct tess__plan_work sum = *tess__plan_work(plan->configs);
+    for (int i = 0; i < TESS__PLAN_THREADS - 1 && plan->beside[i] != NULL; i++) {
+        const struct tess__plan_work *work = tess__plan_work(plan->beside[i]);
+        sum.loaded += work->loaded;
+        sum.declared += work->declared;
+        sum.planned += work->planned;
+        sum.predicted += work->predicted;
+    }
+    return sum;
+}
+
+void tess__plan_close(struct tess__plan *plan)
+{
+    tess__plan_configs_close(plan->configs);
+    for (int i = 0; i < TESS__PLAN_THREADS - 1; i++)
+        tess__plan_configs_close(plan->beside[i]);
+    free(plan->layouts.item);
+    free(plan->stages.item);
+    free(plan->rejected);
+}
