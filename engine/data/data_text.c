@@ -8,10 +8,8 @@
 #include "base/file.h"
 #include "tessera/check.h"
 
-#include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
-#include <fnmatch.h>
-#include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +27,12 @@
 
 static bool text_is_text(const char *name)
 {
-    static const char *const pattern[] = {"copyright", "*.pod", "*.pm", "*.txt"};
-    for (size_t i = 0; i < sizeof(pattern) / sizeof(*pattern); i++)
-        if (fnmatch(pattern[i], name, 0) == 0)
+    static const char *const end[] = {".pod", ".pm", ".txt"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; i < sizeof(end) / sizeof(*end) && dot != NULL; i++)
+        if (strcmp(dot, end[i]) == 0)
             return true;
-    return false;
+    return strcmp(name, "copyright") == 0;
 }
 
 /* What a walk finds: the names of the files; or, with bytes_max > 0, that many of their bytes at
@@ -41,17 +40,78 @@ static bool text_is_text(const char *name)
 struct text_found {
     struct tess__names names;
     size_t bytes, bytes_max;
+    bool tree;       /* folders in folders too */
+    char path[4096]; /* of the folder at hand, and of its entry */
 };
 
-static enum tess_status text_take(const FTSENT *entry, struct text_found *found)
+static bool text_is_enough(const struct text_found *found)
+{
+    return found->bytes_max > 0 && found->bytes >= found->bytes_max;
+}
+
+/* The file `name` in the open folder. */
+static enum tess_status text_take(int folder, const char *name, struct text_found *found)
 {
     struct stat about;
     if (found->bytes_max == 0)
-        return tess__names_add(&found->names, entry->fts_path);
-    if (stat(entry->fts_accpath, &about) == 0 && S_ISREG(about.st_mode) &&
-        access(entry->fts_accpath, R_OK) == 0)
+        return tess__names_add(&found->names, found->path);
+    if (fstatat(folder, name, &about, found->tree ? AT_SYMLINK_NOFOLLOW : 0) == 0 &&
+        S_ISREG(about.st_mode) &&
+        ((about.st_mode & S_IROTH) != 0 || faccessat(folder, name, R_OK, 0) == 0))
         found->bytes += (size_t)about.st_size;
     return TESS_OK;
+}
+
+/* Some file systems do not tell the kind of an entry. */
+static unsigned char text_kind(int folder, const struct dirent *entry)
+{
+    struct stat about;
+    if (entry->d_type != DT_UNKNOWN ||
+        fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
+        return entry->d_type;
+    return S_ISDIR(about.st_mode)   ? DT_DIR
+           : S_ISLNK(about.st_mode) ? DT_LNK
+           : S_ISREG(about.st_mode) ? DT_REG
+                                    : DT_UNKNOWN;
+}
+
+static enum tess_status text_folder(int parent, const char *name, struct text_found *found);
+
+static enum tess_status text_entry(int folder, const struct dirent *entry, struct text_found *found)
+{
+    const char *name = entry->d_name;
+    const unsigned char kind = text_kind(folder, entry);
+    const size_t used = strlen(found->path);
+    enum tess_status status = TESS_OK;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+        used + strlen(name) + 2 > sizeof(found->path))
+        return TESS_OK;
+    found->path[used] = '/';
+    strcpy(found->path + used + 1, name);
+    if (kind == DT_DIR && found->tree)
+        status = text_folder(folder, name, found);
+    else if (found->tree ? kind == DT_REG && text_is_text(name) : kind == DT_REG || kind == DT_LNK)
+        status = text_take(folder, name, found);
+    found->path[used] = '\0';
+    return status;
+}
+
+/* What cannot be opened is left out. */
+static enum tess_status text_folder(int parent, const char *name, struct text_found *found)
+{
+    const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    enum tess_status status = TESS_OK;
+    if (folder == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return TESS_OK;
+    }
+    for (const struct dirent *entry = readdir(folder);
+         entry != NULL && status == TESS_OK && !text_is_enough(found); entry = readdir(folder))
+        status = text_entry(fd, entry, found);
+    closedir(folder);
+    return status;
 }
 
 /* All files of a tree whose names promise text, or all that lie in the folder itself. Links are
@@ -59,25 +119,9 @@ static enum tess_status text_take(const FTSENT *entry, struct text_found *found)
 static enum tess_status text_walk(const char *root, const char *folder, bool tree,
                                   struct text_found *found)
 {
-    char path[4096];
-    char *const argument[] = {path, NULL};
-    enum tess_status status = TESS_OK;
-    snprintf(path, sizeof(path), "%s%s", root, folder);
-    FTS *walk = fts_open(argument, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    if (walk == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot walk through %s: %s", path, strerror(errno));
-    for (FTSENT *entry = fts_read(walk); entry != NULL && status == TESS_OK;
-         entry = fts_read(walk)) {
-        if (found->bytes_max > 0 && found->bytes >= found->bytes_max)
-            break;
-        if (!tree && entry->fts_info == FTS_D && entry->fts_level > 0)
-            fts_set(walk, entry, FTS_SKIP);
-        else if (tree ? entry->fts_info == FTS_F && text_is_text(entry->fts_name)
-                      : entry->fts_info == FTS_F || entry->fts_info == FTS_SL)
-            status = text_take(entry, found);
-    }
-    fts_close(walk);
-    return status;
+    found->tree = tree;
+    snprintf(found->path, sizeof(found->path), "%s%s", root, folder);
+    return text_folder(AT_FDCWD, found->path, found);
 }
 
 /* The beginning of a file, up to `bytes`: what can be read of it. Returns the bytes read. */

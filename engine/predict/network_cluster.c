@@ -7,6 +7,7 @@
 #include "topology/machine/rates.h"
 #include "topology/machine/route.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,5 +319,6 @@ enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluste
     const enum tess_status status =
         tess_cluster_of_topology(topology, base != NULL ? base + 1 : path, cluster_out);
     tess_topology_free(topology);
+    (void)malloc_trim(0); /* a large machine takes more than a plan for it */
     return status;
 }
