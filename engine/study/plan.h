@@ -118,10 +118,13 @@ int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__p
  * is returned. */
 const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
                                               char why[TESS__PLAN_WHY]);
-enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out);
+/* `like`, which must stay: for another thread, with the declarations of that one; NULL: own ones.
+ */
+enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,
+                                         struct tess__plan_configs **configs_out);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
 struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs);
-/* Free what models declared so far: what is planned next is unlike it. */
+/* Free what models declared so far, for all threads: what is planned next is unlike it. */
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
 /* The layout's configuration, for files. Errors are left to the caller: `why` has the message. */
 enum tess_status tess__plan_config(const struct tess__plan *plan,
@@ -140,8 +143,7 @@ typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t
 /* Do parts 0 .. count - 1, in any order and several at once. */
 enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
                                  void *context);
-/* tess__plan_configs_forget and tess__plan_work of all threads. */
-enum tess_status tess__plan_forget(struct tess__plan *plan);
+/* tess__plan_work of all threads. */
 struct tess__plan_work tess__plan_worked(const struct tess__plan *plan);
 /* All that a search has filled in; not the data set. */
 void tess__plan_close(struct tess__plan *plan);

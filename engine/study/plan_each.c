@@ -8,29 +8,42 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+/* Parts that follow each other are alike: each thread has a range of them, whose configurations it
+ * reads alone, and helps with the others' when it is done with its own. */
 struct each {
     tess__plan_do *does;
     void *context;
     int64_t count;
-    _Atomic int64_t next;
+    int ranges;
+    _Atomic int64_t next[TESS__PLAN_THREADS]; /* of each range */
 };
 
 struct each_thread {
     pthread_t thread;
     struct each *each;
+    int number;
     struct tess__plan plan; /* with configurations of its own */
 };
 
-static void each_work(struct each *each, const struct tess__plan *plan)
+static int64_t each_begin(const struct each *each, int range)
 {
-    for (int64_t item; (item = atomic_fetch_add(&each->next, 1)) < each->count;)
-        each->does(plan, each->context, item);
+    return each->count * range / each->ranges;
+}
+
+static void each_work(struct each *each, const struct tess__plan *plan, int number)
+{
+    for (int i = 0; i < each->ranges; i++) {
+        const int range = (number + i) % each->ranges;
+        const int64_t end = each_begin(each, range + 1);
+        for (int64_t part; (part = atomic_fetch_add(&each->next[range], 1)) < end;)
+            each->does(plan, each->context, part);
+    }
 }
 
 static void *each_thread(void *context)
 {
     struct each_thread *thread = context;
-    each_work(thread->each, &thread->plan);
+    each_work(thread->each, &thread->plan, thread->number);
     return NULL;
 }
 
@@ -48,8 +61,9 @@ static enum tess_status each_open(struct tess__plan *plan, struct each *each, in
                                   struct each_thread *thread)
 {
     if (plan->beside[number] == NULL)
-        TESS_TRY(tess__plan_configs_open(&plan->beside[number]));
+        TESS_TRY(tess__plan_configs_open(plan->configs, &plan->beside[number]));
     thread->each = each;
+    thread->number = number + 1;
     thread->plan = *plan;
     thread->plan.configs = plan->beside[number];
     return TESS_OK;
@@ -58,11 +72,14 @@ static enum tess_status each_open(struct tess__plan *plan, struct each *each, in
 enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
                                  void *context)
 {
-    struct each each = {.does = does, .context = context, .count = count};
     const int others = each_others(count);
+    struct each each = {
+        .does = does, .context = context, .count = count, .ranges = others > 0 ? others + 1 : 1};
     struct each_thread *thread = others > 0 ? calloc((size_t)others, sizeof(*thread)) : NULL;
     enum tess_status status = TESS_OK;
     int started = 0;
+    for (int range = 0; range < each.ranges; range++)
+        atomic_init(&each.next[range], each_begin(&each, range));
     for (int i = 0; thread != NULL && i < others && status == TESS_OK; i++)
         status = each_open(plan, &each, i, &thread[i]);
     /* With fewer threads it takes longer. */
@@ -70,20 +87,11 @@ enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__p
            pthread_create(&thread[started].thread, NULL, each_thread, &thread[started]) == 0)
         started++;
     if (status == TESS_OK)
-        each_work(&each, plan);
+        each_work(&each, plan, 0);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i].thread, NULL);
     free(thread);
     return status;
-}
-
-enum tess_status tess__plan_forget(struct tess__plan *plan)
-{
-    TESS_TRY(tess__plan_configs_forget(plan->configs));
-    for (int i = 0; i < TESS__PLAN_THREADS - 1; i++)
-        if (plan->beside[i] != NULL)
-            TESS_TRY(tess__plan_configs_forget(plan->beside[i]));
-    return TESS_OK;
 }
 
 struct tess__plan_work tess__plan_worked(const struct tess__plan *plan)
@@ -92,7 +100,6 @@ struct tess__plan_work tess__plan_worked(const struct tess__plan *plan)
     for (int i = 0; i < TESS__PLAN_THREADS - 1 && plan->beside[i] != NULL; i++) {
         const struct tess__plan_work *work = tess__plan_work(plan->beside[i]);
         sum.loaded += work->loaded;
-        sum.declared += work->declared;
         sum.planned += work->planned;
         sum.predicted += work->predicted;
     }

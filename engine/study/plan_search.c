@@ -81,49 +81,79 @@ static bool search_fill(const struct tess__plan *plan, struct tess__plan_layout 
     return micros > 0;
 }
 
-/* A shape of one axis alone. A schedule is refused once, with the first reason. */
-static enum tess_status search_alone(struct tess__plan *plan, struct tess__plan_layout *shape,
-                                     char why[TESS__PLAN_WHY], bool *takes)
+/* A shape of one axis alone. */
+struct search_one_axis {
+    struct tess__plan_layout shape;
+    enum tess_status status;
+    char why[TESS__PLAN_WHY];
+};
+
+static void search_alone(const struct tess__plan *plan, void *context, int64_t number)
 {
-    char this_why[TESS__PLAN_WHY] = "the batch cannot be cut for it", family[64];
-    const enum tess_status status =
-        search_fill(plan, shape) ? tess__plan_try(plan, shape, false, this_why) : TESS_ERR_USAGE;
-    if (search_ends(status))
-        TESS_FAIL(status, "%s", this_why);
-    *takes = *takes || status == TESS_OK;
-    if (status == TESS_OK)
-        return shape->schedule != NULL ? tess__plan_add(&plan->stages, shape) : TESS_OK;
-    if (why[0] == '\0')
-        memcpy(why, this_why, TESS__PLAN_WHY);
-    if (shape->schedule == NULL)
-        return TESS_OK;
-    snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule, (long long)shape->chunks,
-             shape->chunks > 1 ? "s" : "");
-    return search_reject(plan, family, this_why);
+    struct search_one_axis *one = (struct search_one_axis *)context + number;
+    snprintf(one->why, sizeof(one->why), "the batch cannot be cut for it");
+    one->status = search_fill(plan, &one->shape)
+                      ? tess__plan_try(plan, &one->shape, false, one->why)
+                      : TESS_ERR_USAGE;
 }
 
-/* Which sizes of an axis the model takes, with the other axes at one rank: takes [ranks + 1]. */
+/* What was found of a size of the axis: may it be taken, and if not, why the first shape was
+ * refused. A schedule is refused once, with the first reason. */
+static enum tess_status search_size(struct tess__plan *plan, const char *axis, int64_t size,
+                                    const struct search_one_axis *one, int64_t count, bool *takes)
+{
+    char family[64];
+    for (int64_t i = 0; i < count; i++) {
+        const struct tess__plan_layout *shape = &one[i].shape;
+        if (search_ends(one[i].status))
+            TESS_FAIL(one[i].status, "%s", one[i].why);
+        *takes = *takes || one[i].status == TESS_OK;
+        if (shape->schedule == NULL)
+            continue;
+        snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule,
+                 (long long)shape->chunks, shape->chunks > 1 ? "s" : "");
+        TESS_TRY(one[i].status == TESS_OK ? tess__plan_add(&plan->stages, shape)
+                                          : search_reject(plan, family, one[i].why));
+    }
+    snprintf(family, sizeof(family), "%s %lld", axis, (long long)size);
+    return *takes || count == 0 ? TESS_OK : search_reject(plan, family, one[0].why);
+}
+
+/* The shapes of all sizes of an axis that divide the ranks, with the other axes at one rank. */
+static enum tess_status search_axis_shapes(const struct tess__plan *plan, enum tess_axis axis,
+                                           struct tess__plan_list *shapes)
+{
+    for (int64_t n = 2; n <= plan->cluster.ranks; n++) {
+        int32_t count[TESS_AXIS_COUNT] = {1, 1, 1};
+        count[axis] = (int32_t)n;
+        if (plan->cluster.ranks % n == 0)
+            TESS_TRY(tess__plan_shapes(count, shapes));
+    }
+    return TESS_OK;
+}
+
+/* Which sizes of an axis the model takes: takes [ranks + 1]. */
 static enum tess_status search_axis(struct tess__plan *plan, enum tess_axis axis, bool *takes)
 {
     static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
-    const int64_t ranks = plan->cluster.ranks;
-    enum tess_status status = TESS_OK;
+    struct tess__plan_list shapes = {0};
+    enum tess_status status = search_axis_shapes(plan, axis, &shapes);
+    struct search_one_axis *one = calloc((size_t)shapes.count + 1, sizeof(*one));
+    if (status == TESS_OK && one == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the sizes of a mesh");
+    for (int64_t i = 0; one != NULL && i < shapes.count; i++)
+        one[i].shape = shapes.item[i];
+    if (status == TESS_OK)
+        status = tess__plan_each(plan, shapes.count, search_alone, one);
     takes[1] = true;
-    for (int64_t n = 2; n <= ranks && status == TESS_OK; n++) {
-        int32_t count[TESS_AXIS_COUNT] = {1, 1, 1};
-        struct tess__plan_list shapes = {0};
-        char why[TESS__PLAN_WHY] = "", family[48];
-        if (ranks % n != 0)
-            continue;
-        count[axis] = (int32_t)n;
-        status = tess__plan_shapes(count, &shapes);
-        for (int64_t i = 0; i < shapes.count && status == TESS_OK; i++)
-            status = search_alone(plan, &shapes.item[i], why, &takes[n]);
-        free(shapes.item);
-        snprintf(family, sizeof(family), "%s %lld", axis_name[axis], (long long)n);
-        if (status == TESS_OK && !takes[n])
-            status = search_reject(plan, family, why);
+    for (int64_t i = 0, end; i < shapes.count && status == TESS_OK; i = end) {
+        const int32_t size = one[i].shape.count[axis];
+        for (end = i; end < shapes.count && one[end].shape.count[axis] == size;)
+            end++;
+        status = search_size(plan, axis_name[axis], size, one + i, end - i, &takes[size]);
     }
+    free(one);
+    free(shapes.item);
     return status;
 }
 
@@ -270,10 +300,10 @@ static enum tess_status search_fewest(const struct tess__plan *plan, struct sear
 /* Meshes of more ranks have so many layouts that a part of them is left out. */
 #define SEARCH_ALL_RANKS 16
 
-/* Item `number` of a list of items. */
+/* Item `number` of a list of pointers to items. */
 static void search_shape(const struct tess__plan *plan, void *context, int64_t number)
 {
-    struct search_item *item = (struct search_item *)context + number;
+    struct search_item *item = ((struct search_item **)context)[number];
     struct search_shape shape = {.item = item, .least = {.device_bytes = UINT64_MAX}};
     shape.micros =
         tess__plan_accumulations(plan, &item->shape, shape.accumulate, SEARCH_MICROS_MAX);
@@ -309,10 +339,34 @@ static enum tess_status search_add_item(struct search_items *items,
     return TESS_OK;
 }
 
+/* By product, and else as they are. */
+static int search_beside(const void *a, const void *b)
+{
+    const struct search_item *one = *(struct search_item *const *)a;
+    const struct search_item *other = *(struct search_item *const *)b;
+    const int order = strcmp(one->shape.strategy, other->shape.strategy);
+    return order != 0 ? order : one < other ? -1 : 1;
+}
+
+/* Try all, in the order in which threads have the least to read. */
+static enum tess_status search_each(struct tess__plan *plan, const struct search_items *items)
+{
+    struct search_item **beside = calloc((size_t)items->count + 1, sizeof(struct search_item *));
+    if (beside == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)items->count);
+    for (int64_t i = 0; i < items->count; i++)
+        beside[i] = &items->item[i];
+    if (items->count > 0)
+        qsort(beside, (size_t)items->count, sizeof(struct search_item *), search_beside);
+    const enum tess_status status = tess__plan_each(plan, items->count, search_shape, beside);
+    free(beside);
+    return status;
+}
+
 /* Try all, and put together what was found. */
 static enum tess_status search_items(struct tess__plan *plan, struct search_items *items)
 {
-    enum tess_status status = tess__plan_each(plan, items->count, search_shape, items->item);
+    enum tess_status status = search_each(plan, items);
     for (int64_t i = 0; i < items->count; i++) {
         struct search_item *item = &items->item[i];
         if (status == TESS_OK && item->status != TESS_OK)
@@ -480,7 +534,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;
     search_sort(layouts);
-    TESS_TRY(tess__plan_forget(plan));
+    TESS_TRY(tess__plan_configs_forget(plan->configs));
     /* In the place of one that is refused comes the next. */
     while (kept < wanted && done < layouts->count) {
         const int64_t left = layouts->count - done, more = wanted - kept;
@@ -492,7 +546,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
         layouts->item[kept++] = layouts->item[done];
     layouts->count = kept;
     search_sort(layouts);
-    return tess__plan_forget(plan);
+    return tess__plan_configs_forget(plan->configs);
 }
 
 enum tess_status tess__plan_search(struct tess__plan *plan)

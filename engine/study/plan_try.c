@@ -296,7 +296,7 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
                   "compares them with one batch: give --batch-size",
                   (long long)per_rank);
-    TESS_TRY(tess__plan_configs_open(&plan->configs));
+    TESS_TRY(tess__plan_configs_open(NULL, &plan->configs));
     enum tess_status status = tess__plan_config(plan, &one, &config, why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);
