@@ -1,13 +1,14 @@
 /* Clusters: as they are sold, as they are described in a file, and the ranks of one host. */
 #include "predict/network.h"
 
+#include "predict/network_part.h"
+
 #include "predict/profile.h"
 
 #include "tessera/check.h"
 #include "topology/machine/rates.h"
 #include "topology/machine/route.h"
 
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,18 +191,16 @@ static void cluster_rack(const struct tess_topology *topology, int32_t hosts,
     cluster->rack_share = up < down ? up / down : 1;
 }
 
-static void cluster_part_free(struct tess_topology *part)
+void tess__cluster_part_free(struct tess_topology *part)
 {
     free(part->node);
     free(part->link);
     free(part->device);
 }
 
-/* The first `devices` devices with their hosts and the network: ways between them use nothing else.
- * Numbers keep their order, by which one of equal ways is chosen. cluster_part_free frees it, also
- * after a failure. */
-static enum tess_status cluster_part(const struct tess_topology *topology, int32_t devices,
-                                     struct tess_topology *part_out)
+/* Numbers keep their order, by which one of equal ways is chosen. */
+enum tess_status tess__cluster_part(const struct tess_topology *topology, int32_t devices,
+                                    struct tess_topology *part_out)
 {
     const int32_t first = cluster_host(topology, 0), last = cluster_host(topology, devices - 1);
     const size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
@@ -262,7 +261,8 @@ static enum tess_status cluster_ways(const struct tess_topology *topology, int32
     struct tess_route_search *search = NULL;
     struct tess_topology part;
     const bool alone = topology->device_count == host_ranks;
-    enum tess_status status = cluster_part(topology, alone ? host_ranks : 2 * host_ranks, &part);
+    enum tess_status status =
+        tess__cluster_part(topology, alone ? host_ranks : 2 * host_ranks, &part);
     cluster->host_bytes_per_s = 0;
     *nvlink_out = true;
     if (status == TESS_OK)
@@ -276,7 +276,7 @@ static enum tess_status cluster_ways(const struct tess_topology *topology, int32
         tess_routes_free(&row);
     }
     tess_route_search_close(search);
-    cluster_part_free(&part);
+    tess__cluster_part_free(&part);
     return status;
 }
 
@@ -310,7 +310,8 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
     return TESS_OK;
 }
 
-enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out)
+enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out,
+                                   struct tess_topology **topology_out)
 {
     const struct tess_topology_options options = {0};
     const char *base = strrchr(path, '/');
@@ -318,7 +319,10 @@ enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluste
     TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &options, &topology));
     const enum tess_status status =
         tess_cluster_of_topology(topology, base != NULL ? base + 1 : path, cluster_out);
+    return tess_topology_give(topology, status, topology_out);
+}
+
+void tess_cluster_close(struct tess_topology *topology)
+{
     tess_topology_free(topology);
-    (void)malloc_trim(0); /* a large machine takes more than a plan for it */
-    return status;
 }

@@ -123,12 +123,16 @@ static enum tess_status plan_profile(struct tess__plan *plan)
 
 static enum tess_status plan_read_cluster(struct tess__plan *plan)
 {
-    TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster));
+    TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster, &plan->topology));
     if (plan->given->ranks > plan->cluster.ranks)
         TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
                   plan->given->cluster, plan->cluster.ranks);
     if (plan->given->ranks > 0)
         plan->cluster.ranks = (int32_t)plan->given->ranks;
+    if (plan->cluster.ranks > TESS__PLAN_ORDERED) {
+        tess_cluster_close(plan->topology);
+        plan->topology = NULL;
+    }
     return TESS_OK;
 }
 

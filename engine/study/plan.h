@@ -24,6 +24,14 @@
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
+#define TESS__PLAN_ORDERED    256 /* ranks: of more, finding an order takes longer than the search */
+
+/* Ranks in another order than the devices of --cluster. */
+struct tess__plan_order {
+    struct tess_network network;
+    double natural_s; /* a step in the natural order */
+    int32_t *device;  /* [ranks] of each */
+};
 
 /* One layout: what is chosen, then what was found. */
 struct tess__plan_layout {
@@ -47,6 +55,7 @@ struct tess__plan_layout {
     double exposed_axis_s[TESS_PREDICT_GROUPS];
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess_prediction_loss loss;
+    struct tess__plan_order *order; /* of the layout that is in the list; NULL: the natural one */
 };
 
 struct tess__plan_list {
@@ -81,6 +90,8 @@ struct tess__plan {
     const struct tess__plan_options *given;
     struct tess_profile profile;
     struct tess_cluster cluster;
+    struct tess_topology
+        *topology;                /* of --cluster, for orders of ranks; NULL: natural ones alone */
     double memory_limit;          /* bytes of a device that a rank may plan; 0: no limit */
     struct tess_dataset *dataset; /* opened, or `declared` */
     struct tess_dataset declared;
@@ -153,9 +164,10 @@ void tess__plan_close(struct tess__plan *plan);
 /* Is it legal? Fills memory and coarse_s where it is; with `all` from every stage's ranks. */
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 bool all, char why[TESS__PLAN_WHY]);
-/* Fills the predicted step. */
+/* Fills the predicted step, and the order of ranks where another one than the natural is faster. */
 enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                     char why[TESS__PLAN_WHY]);
+void tess__plan_order_free(struct tess__plan_order *order); /* NULL is allowed */
 /* The data set's sizes, without its files where they are not here; batch, grid, operations. */
 enum tess_status tess__plan_open(struct tess__plan *plan);
 
@@ -165,6 +177,9 @@ enum tess_status tess__plan_search(struct tess__plan *plan);
 #define TESS__PLAN_TEXT 360
 /* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b, 4 micro-batches, recompute full" */
 const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT]);
+/* "0, 3, 2, 1, ..": up to 16 devices of the order. */
+const char *tess__plan_order_text(const struct tess__plan *plan,
+                                  const struct tess__plan_layout *layout, char text[120]);
 /* Of these the products, mesh and schedule. */
 const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 

@@ -111,6 +111,9 @@ void tess__plan_close(struct tess__plan *plan)
     tess__plan_configs_close(plan->configs);
     for (int i = 0; i < TESS__PLAN_THREADS - 1; i++)
         tess__plan_configs_close(plan->beside[i]);
+    for (int64_t i = 0; i < plan->layouts.count; i++)
+        tess__plan_order_free(plan->layouts.item[i].order);
+    tess_cluster_close(plan->topology);
     free(plan->layouts.item);
     free(plan->stages.item);
     free(plan->rejected);

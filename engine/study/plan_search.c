@@ -519,8 +519,11 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
             status = search_reject(plan, family, step[i].why);
         } else {
             layout[(*kept)++] = step[i].layout;
+            step[i].layout.order = NULL; /* it is the list's */
         }
     }
+    for (int64_t i = 0; i < count; i++)
+        tess__plan_order_free(step[i].layout.order);
     free(step);
     return status;
 }
