@@ -44,7 +44,7 @@ struct tess__plan_layout {
     bool sequence;
     bool plain;            /* the schedule is the strategy's default, and sequence is off */
     const char *precision; /* NULL: as configured */
-    char extra[64];        /* one further option, "buckets=2"; "" */
+    char extra[64];        /* one further option and its value, tess__plan_variant's; "" */
 
     struct tess_job_memory memory; /* of the fullest rank */
     uint64_t device_bytes;         /* of that, what lies on the device */
@@ -122,6 +122,10 @@ enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
  * many. */
 int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__plan_layout *shape,
                              int64_t *accumulate, int room);
+
+/* The option beside all these that may make a layout of this product faster, with another value
+ * than by default: "NAME.OPTION=VALUE", of the strategy of its data axis. False: that has none. */
+bool tess__plan_variant(const struct tess__plan_layout *layout, char extra[64]);
 
 /* ---- plan_config.c ---- */
 

@@ -42,9 +42,10 @@ struct configs_words {
     char text[CONFIGS_WORDS][128];
 };
 
-/* One product's, loaded, with the layout and the batch that its words were given of last. */
+/* One product's and one further option's, loaded, with the layout and the batch that its words were
+ * given of last. */
 struct configs_product {
-    char strategy[96];
+    char strategy[96], extra[64];
     struct tess_config *loaded;
     bool given; /* false after an error */
     struct tess__plan_layout layout;
@@ -145,6 +146,8 @@ static void configs_list_fixed(const struct tess__plan *plan,
     configs_word(words, CONFIGS_DEVICE, "--device=%s", cuda ? "cuda" : "cpu");
     if (!cuda)
         configs_word(words, CONFIGS_KERNEL, "--kernel=%s", plan->profile.kernel);
+    if (layout->extra[0] != '\0')
+        configs_word(words, CONFIGS_EXTRA, "--%s", layout->extra);
 }
 
 /* The words that differ from those of `before`, which had the same product; NULL: all. Most stay,
@@ -173,8 +176,6 @@ static void configs_list(const struct tess__plan *plan, const struct tess__plan_
                      layout->sequence ? "on" : "off");
     if (layout->precision != NULL && (old == NULL || old->precision != layout->precision))
         configs_word(words, CONFIGS_PRECISION, "--precision=%s", layout->precision);
-    if (layout->extra[0] != '\0' && (old == NULL || strcmp(old->extra, layout->extra) != 0))
-        configs_word(words, CONFIGS_EXTRA, "--%s", layout->extra);
 }
 
 /* As arguments; returns how many. */
@@ -232,7 +233,8 @@ static enum tess_status configs_product(const struct tess__plan *plan,
 {
     struct tess__plan_configs *configs = plan->configs;
     for (int64_t i = 0; i < configs->count; i++)
-        if (strcmp(configs->product[i].strategy, layout->strategy) == 0) {
+        if (strcmp(configs->product[i].strategy, layout->strategy) == 0 &&
+            strcmp(configs->product[i].extra, layout->extra) == 0) {
             *product_out = &configs->product[i];
             return TESS_OK;
         }
@@ -244,6 +246,7 @@ static enum tess_status configs_product(const struct tess__plan *plan,
     product += configs->count;
     TESS_TRY(configs_read(plan, layout, true, &product->loaded));
     snprintf(product->strategy, sizeof(product->strategy), "%s", layout->strategy);
+    snprintf(product->extra, sizeof(product->extra), "%s", layout->extra);
     product->given = false;
     *product_out = product;
     configs->count++;

@@ -35,6 +35,12 @@ static json_t *file_options(const struct tess__plan_layout *layout)
         json_object_set_new(options, "chunks", json_integer(layout->chunks));
     if (layout->precision != NULL)
         json_object_set_new(options, "precision", json_string(layout->precision));
+    if (layout->extra[0] != '\0') {
+        char name[64];
+        const size_t length = strcspn(layout->extra, "=");
+        snprintf(name, sizeof(name), "%.*s", (int)length, layout->extra);
+        json_object_set_new(options, name, json_string(layout->extra + length + 1));
+    }
     return options;
 }
 

@@ -7,6 +7,7 @@
 #include "study/plan.h"
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "tessera/check.h"
 #include "text/text.h"
 
@@ -528,6 +529,64 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
     return status;
 }
 
+/* Layouts of which one further option is tried. */
+#define SEARCH_VARIED 4
+
+/* May the plan choose the layout's further option, or did the configuration? */
+static enum tess_status search_is_free(const struct tess__plan *plan,
+                                       const struct tess__plan_layout *layout, bool *free_out)
+{
+    char name[64];
+    const struct tess_config *config;
+    struct tess__plan_layout plain = *layout;
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(layout->extra, "="), layout->extra);
+    plain.extra[0] = '\0';
+    TESS_TRY(tess__plan_configure(plan, &plain, &config));
+    *free_out = !tess_options_is_set(config->options, name);
+    return TESS_OK;
+}
+
+/* The fastest layouts with one option more: those that it changes join the others. */
+static enum tess_status search_vary(struct tess__plan *plan)
+{
+    struct tess__plan_list *layouts = &plan->layouts;
+    struct tess__plan_layout *of[SEARCH_VARIED];
+    struct search_step *step = calloc(SEARCH_VARIED, sizeof(*step));
+    int64_t count = 0;
+    if (step == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d steps", SEARCH_VARIED);
+    enum tess_status status = TESS_OK;
+    for (int64_t i = 0; i < layouts->count && i < SEARCH_VARIED && status == TESS_OK; i++) {
+        bool may = false;
+        step[count].layout = layouts->item[i];
+        step[count].layout.order = NULL;
+        if (layouts->item[i].predicted &&
+            tess__plan_variant(&layouts->item[i], step[count].layout.extra))
+            status = search_is_free(plan, &step[count].layout, &may);
+        of[count] = &layouts->item[i];
+        count += may;
+    }
+    if (status == TESS_OK)
+        status = tess__plan_each(plan, count, search_step, step);
+    plan->searched += count;
+    bool keep[SEARCH_VARIED] = {false};
+    for (int64_t i = 0; i < count; i++)
+        keep[i] = step[i].status == TESS_OK && search_fits(plan, &step[i].layout) &&
+                  (step[i].layout.step_s != of[i]->step_s ||
+                   step[i].layout.device_bytes != of[i]->device_bytes);
+    for (int64_t i = 0; i < count; i++) {
+        if (status == TESS_OK && search_ends(step[i].status))
+            status = tess_fail(step[i].status, "%s", step[i].why);
+        if (status == TESS_OK && keep[i]) {
+            status = tess__plan_add(layouts, &step[i].layout);
+            step[i].layout.order = status == TESS_OK ? NULL : step[i].layout.order;
+        }
+        tess__plan_order_free(step[i].layout.order);
+    }
+    free(step);
+    return status;
+}
+
 /* Steps of the best by the coarse time. */
 static enum tess_status search_predict(struct tess__plan *plan)
 {
@@ -548,6 +607,8 @@ static enum tess_status search_predict(struct tess__plan *plan)
     for (; done < layouts->count; done++)
         layouts->item[kept++] = layouts->item[done];
     layouts->count = kept;
+    search_sort(layouts);
+    TESS_TRY(search_vary(plan));
     search_sort(layouts);
     return tess__plan_configs_forget(plan->configs);
 }

@@ -99,12 +99,52 @@ static void case_work(void **state)
     print_message("%lld layouts: %lld read, %lld declared, %lld ranks planned, %lld predicted\n",
                   (long long)search.plan.searched, (long long)work.loaded, (long long)work.declared,
                   (long long)work.planned, (long long)work.predicted);
-    assert_int_equal(search.plan.searched, 2139);
-    assert_true(work.loaded <= 30);    /* products of strategies */
+    assert_int_equal(search.plan.searched, 2139 + 4); /* of four one further option */
+    assert_true(work.loaded <= 30);                   /* products of strategies */
     assert_true(work.declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
     assert_true(work.planned <= 3000); /* 3921 where halving tries layouts again */
     assert_true(work.predicted <= 40); /* two for each of 20 layouts */
     losses_fill_steps(&search.plan);
+    search_close(&search);
+}
+
+/* Layouts with a further option, and those of them that are faster than the same without. */
+static int64_t varied(const struct tess__plan *plan, int64_t *faster_out)
+{
+    int64_t count = 0;
+    *faster_out = 0;
+    for (int64_t i = 0; i < plan->layouts.count; i++)
+        for (int64_t j = 0; j < plan->layouts.count && plan->layouts.item[i].predicted; j++) {
+            struct tess__plan_layout plain = plan->layouts.item[i];
+            const struct tess__plan_layout *other = &plan->layouts.item[j];
+            char text[TESS__PLAN_TEXT], instead[TESS__PLAN_TEXT];
+            if (plain.extra[0] == '\0' || !other->predicted)
+                continue;
+            plain.extra[0] = '\0';
+            if (strcmp(tess__plan_text(&plain, text), tess__plan_text(other, instead)) != 0)
+                continue;
+            count++;
+            *faster_out += plain.step_s < other->step_s;
+            assert_true(plain.device_bytes != other->device_bytes || plain.step_s != other->step_s);
+        }
+    return count;
+}
+
+/* What is gathered may stay, which takes memory and saves time: found where the configuration
+ * leaves it open. */
+static void case_varied(void **state)
+{
+    struct search search;
+    int64_t faster;
+    (void)state;
+    search_open(&search, LLAMA_8B, 64, 10);
+    assert_true(varied(&search.plan, &faster) > 0);
+    assert_true(faster > 0);
+    search_close(&search);
+    search_open(&search,
+                LLAMA_8B " --fsdp.reshard-after-forward on --hsdp.reshard-after-forward on", 64,
+                10);
+    assert_int_equal(varied(&search.plan, &faster), 0);
     search_close(&search);
 }
 
@@ -220,6 +260,7 @@ static void case_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(case_work), cmocka_unit_test(case_alone),
-                                       cmocka_unit_test(case_threads)};
+                                       cmocka_unit_test(case_threads),
+                                       cmocka_unit_test(case_varied)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
