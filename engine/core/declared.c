@@ -3,7 +3,8 @@
 
 #include "base/hash.h"
 #include "config/precision.h"
-#include "core/state.h"
+#include "core/layout.h"
+#include "kernel_open.h"
 #include "tessera/check.h"
 
 #include <pthread.h>
@@ -349,6 +350,18 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
 }
 
 /* ---- needs ----------------------------------------------------------------------------------- */
+
+enum tess_status tess__op_needs(const struct tess_kernel *kernel,
+                                const struct tess_declare *declare, int32_t op,
+                                struct tess_op_needs *needs_out)
+{
+    const struct tess_op_desc *desc = &declare->op[op].desc;
+    char why[256] = "";
+    if (!kernel->ops->supports(desc, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
+                  kernel->ops->name, declare->unit[declare->op[op].unit].name, why);
+    return kernel->ops->op_needs(desc, needs_out);
+}
 
 /* Where they are, or would be; there is a free place. */
 static struct declared_needs *needs_at(const struct tess_declared *declared,

@@ -175,18 +175,6 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-enum tess_status tess__op_needs(const struct tess_kernel *kernel,
-                                const struct tess_declare *declare, int32_t op,
-                                struct tess_op_needs *needs_out)
-{
-    const struct tess_op_desc *desc = &declare->op[op].desc;
-    char why[256] = "";
-    if (!kernel->ops->supports(desc, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
-                  kernel->ops->name, declare->unit[declare->op[op].unit].name, why);
-    return kernel->ops->op_needs(desc, needs_out);
-}
-
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
  * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
  * packed. */
