@@ -141,7 +141,7 @@ tess_room(predict PROGRAM FOLDERS engine/predict SEES ${engine} engine/predict $
 tess_room(study PROGRAM FOLDERS engine/study
     SEES ${engine} engine/job engine/text engine/run engine/predict engine/study
          topology/machine/rates.h
-    LINKS PkgConfig::JANSSON)
+    LINKS PkgConfig::JANSSON Threads::Threads)
 tess_room(report PROGRAM FOLDERS engine/report SEES ${base} engine/text engine/report LINKS PkgConfig::JANSSON)
 tess_room(bench PROGRAM FOLDERS bench bench/comm bench/kernels bench/step bench/gpu
     SEES ${engine} engine/job engine/text engine/run engine/study bench

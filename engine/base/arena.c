@@ -22,6 +22,7 @@ struct tess_memory {
     size_t owners_bytes, owners_room;
     uint64_t kind_bytes[TESS_MEMORY_KIND_COUNT];
     uint64_t total, beside; /* of the arena; of other memory */
+    bool unlisted;          /* pieces are not kept */
     bool sealed;
     char *arena; /* borrowed; NULL until committed */
 };
@@ -44,6 +45,11 @@ enum tess_status tess_memory_open(struct tess_memory **memory_out)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan");
     *memory_out = memory;
     return TESS_OK;
+}
+
+void tess_memory_unlisted(struct tess_memory *memory)
+{
+    memory->unlisted = true;
 }
 
 void tess_memory_close(struct tess_memory *memory)
@@ -72,6 +78,22 @@ static bool arena_keep_owner(struct tess_memory *memory, const char *owner)
     return true;
 }
 
+/* In the list that tess_memory_visit goes through. */
+static bool arena_keep(struct tess_memory *memory, enum tess_memory_kind kind,
+                       struct tess_block block, const char *owner)
+{
+    const size_t name = memory->owners_bytes;
+    struct arena_piece *piece =
+        tess__array_grow(memory->piece, memory->piece_count, sizeof(*piece));
+    if (piece != NULL)
+        memory->piece = piece;
+    if (piece == NULL || !arena_keep_owner(memory, owner))
+        return false;
+    piece[memory->piece_count++] =
+        (struct arena_piece){.block = block, .kind = kind, .owner = name};
+    return true;
+}
+
 /* *total: of the memory in which the bytes lie. */
 static enum tess_status arena_reserve(struct tess_memory *memory, enum tess_memory_kind kind,
                                       uint64_t bytes, const char *owner, uint64_t *total,
@@ -88,18 +110,11 @@ static enum tess_status arena_reserve(struct tess_memory *memory, enum tess_memo
                   "%s: %" PRIu64
                   " bytes of %s memory cannot be addressed: use a smaller model or batch",
                   owner, bytes, tess_memory_kind_name(kind));
-    struct arena_piece *piece =
-        tess__array_grow(memory->piece, memory->piece_count, sizeof(*piece));
-    if (piece != NULL)
-        memory->piece = piece;
-    const size_t name = memory->owners_bytes;
-    if (piece == NULL || !arena_keep_owner(memory, owner))
+    const struct tess_block block = {.offset = *total, .bytes = bytes};
+    if (!memory->unlisted && !arena_keep(memory, kind, block, owner))
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a memory plan of %zu blocks",
                   memory->piece_count + 1);
-    struct tess_block block = {.offset = *total, .bytes = bytes};
-    uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
-    piece[memory->piece_count++] =
-        (struct arena_piece){.block = block, .kind = kind, .owner = name};
+    const uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
     memory->kind_bytes[kind] += padded;
     *total += padded;
     *block_out = block;

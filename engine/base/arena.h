@@ -5,6 +5,9 @@
 #include "tessera/memory.h"
 
 enum tess_status tess_memory_open(struct tess_memory **memory_out);
+/* Blocks are counted, and not listed for tess_memory_visit: for plans of which the sums are wanted,
+ * one after the other. Before the first reservation. */
+void tess_memory_unlisted(struct tess_memory *memory);
 
 /*
  * Put the plan on `arena` [tess_memory_total bytes], which is borrowed, and seal it: no further

@@ -44,7 +44,7 @@ struct tess__option_entry *tess__options_find(const struct tess_options *options
     if (!tess__name_join(normal, "", name))
         return NULL;
     for (int i = 0; i < options->entry_count; i++)
-        if (strcmp(options->entry[i].name, normal) == 0)
+        if (options->entry[i].name[0] == normal[0] && strcmp(options->entry[i].name, normal) == 0)
             return &options->entry[i];
     return NULL;
 }

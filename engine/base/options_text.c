@@ -86,11 +86,17 @@ const char *tess__path_end(const char *path)
 
 bool tess__name_join(char out[TESS__NAME_MAX], const char *prefix, const char *name)
 {
-    const int length = snprintf(out, TESS__NAME_MAX, "%s%s%s", prefix, *prefix ? "." : "", name);
-    for (char *c = out; *c; c++)
-        if (*c == '_')
-            *c = '-';
-    return length >= 0 && length < TESS__NAME_MAX;
+    const char *part[] = {prefix, *prefix ? "." : "", name}; /* snprintf is slow for this */
+    size_t used = 0;
+    bool whole = true;
+    for (int i = 0; i < 3; i++)
+        for (const char *c = part[i]; *c; c++) {
+            whole = whole && used + 1 < TESS__NAME_MAX;
+            if (whole)
+                out[used++] = *c == '_' ? '-' : *c;
+        }
+    out[used] = '\0';
+    return whole;
 }
 
 void tess__name_environment(char out[TESS__NAME_MAX + 8], const char *name)

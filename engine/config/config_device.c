@@ -274,12 +274,13 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
  * be forked from it. */
 static void devices_ask(const struct tess_module *module, struct tess_devices *devices)
 {
-    memset(devices, 0, sizeof(*devices));
+    devices->why[0] = '\0'; /* beyond count nothing is looked at */
     devices->count = module->device_count(devices->why, sizeof(devices->why));
     devices->count = devices->count < 0                 ? 0
                      : devices->count > TESS_DEVICE_MAX ? TESS_DEVICE_MAX
                                                         : devices->count;
     for (int32_t d = 0; d < devices->count; d++) {
+        devices->info[d] = (struct tess_device_info){0};
         if (module->device_info(d, &devices->info[d]) != TESS_OK) {
             devices->count = d; /* those before it are good */
             snprintf(devices->why, sizeof(devices->why), "no device: device %d does not answer", d);

@@ -398,18 +398,25 @@ const struct tess_strategy_ops *tess_registry_strategy_of_word(const char *word)
     return NULL;
 }
 
+/* Threads may read the list while another one makes it again: what stays is not written. */
+static void registry_list_part(const char **place, const char *name)
+{
+    if (*place != name)
+        *place = name;
+}
+
 const char *const *tess_registry_names(enum tess_registry_kind kind, int *count_out)
 {
     registry_prepare();
     const char **listed = registry[kind].listed;
     int count = 0;
     for (; count < registry[kind].count; count++)
-        listed[count] = registry_part(kind, count)->name;
+        registry_list_part(&listed[count], registry_part(kind, count)->name);
     for (size_t i = 0; i < REGISTRY_LIST_COUNT; i++) {
         const struct registry_entry *entry = &registry_list[i];
         if (entry->kind == kind && entry->module && registry_added(kind, entry->name) == NULL &&
             count < REGISTRY_PARTS_MAX && tess__module_is_there(entry->name))
-            listed[count++] = entry->name;
+            registry_list_part(&listed[count++], entry->name);
     }
     *count_out = count;
     return listed;

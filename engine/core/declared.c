@@ -3,17 +3,32 @@
 
 #include "base/hash.h"
 #include "config/precision.h"
+#include "core/layout.h"
+#include "kernel_open.h"
 #include "tessera/check.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What one of a model's operations needs of a kernel that has this function; NULL: not known yet.
+ * Stays as it is once it is known. */
+typedef enum tess_status declared_of(const struct tess_op_desc *desc,
+                                     struct tess_op_needs *needs_out);
+struct tess_declared_need {
+    declared_of *_Atomic of;
+    struct tess_op_needs needs;
+};
+
 struct declared_one {
     struct declared_one *next;
+    bool making; /* by a thread */
     struct tess_model_input input;
     uint32_t wide; /* what else operations follow from */
     int32_t fp8;
     struct tess_declare model;
+    struct tess_declared_need *need; /* [ops of the model] */
     void *state;
 };
 
@@ -27,12 +42,14 @@ struct declared_cut {
 };
 
 struct declared_needs {
-    enum tess_status (*of)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
+    declared_of *of;
     struct tess_op_desc desc;
     struct tess_op_needs needs;
 };
 
 struct tess_declared {
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t made;
     struct declared_one *first;
     struct declared_cut *cut;
     struct declared_needs *needs; /* [needs_room], a power of two, where their hashes say */
@@ -45,12 +62,15 @@ enum tess_status tess_declared_open(struct tess_declared **declared_out)
     *declared_out = calloc(1, sizeof(**declared_out));
     if (*declared_out == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
+    pthread_mutex_init(&(*declared_out)->lock, NULL);
+    pthread_cond_init(&(*declared_out)->made, NULL);
     return TESS_OK;
 }
 
 static void declared_free(struct declared_one *one)
 {
     tess_declare_fini(&one->model);
+    free(one->need);
     free(one->state);
     free(one);
 }
@@ -68,8 +88,11 @@ void tess_declared_close(struct tess_declared *declared)
         free(cut->options);
         free(cut);
     }
-    if (declared != NULL)
-        free(declared->needs);
+    if (declared == NULL)
+        return;
+    pthread_mutex_destroy(&declared->lock);
+    pthread_cond_destroy(&declared->made);
+    free(declared->needs);
     free(declared);
 }
 
@@ -119,26 +142,87 @@ static bool declared_same(const struct tess_model_input *a, const struct tess_mo
            declared_same_shape(&a->row, &b->row) && declared_same_axis(&a->axis, &b->axis);
 }
 
+/* The lock is held. */
+static struct declared_one *declared_find(const struct tess_declared *declared, uint32_t wide,
+                                          int32_t fp8, const struct tess_model_input *input)
+{
+    struct declared_one *one = declared->first;
+    while (one != NULL &&
+           (one->wide != wide || one->fp8 != fp8 || !declared_same(&one->input, input)))
+        one = one->next;
+    return one;
+}
+
+/* Fill it in, with as much room as an earlier one needed. */
+static enum tess_status declared_fill(const struct tess_config *config,
+                                      const struct declared_one *before, struct declared_one *one)
+{
+    if (before != NULL)
+        TESS_TRY(tess_declare_reserve(&one->model, &before->model));
+    TESS_TRY(declared_make(config, &one->input, one->wide, &one->model, &one->state));
+    one->need = calloc((size_t)one->model.op_count + 1, sizeof(*one->need));
+    if (one->need == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
+    return TESS_OK;
+}
+
+static void declared_drop(struct tess_declared *declared, struct declared_one *one)
+{
+    struct declared_one **place = &declared->first;
+    while (*place != one)
+        place = &(*place)->next;
+    *place = one->next;
+    declared_free(one);
+}
+
+/* Make one; the lock is held, and left while the model declares. One that fails is not kept. */
 static enum tess_status declared_add(const struct tess_config *config,
                                      const struct tess_model_input *input, uint32_t wide,
                                      struct declared_one **one_out)
 {
+    struct tess_declared *declared = config->declared;
     struct declared_one *one = calloc(1, sizeof(*one));
+    const struct declared_one *before = declared->first;
+    while (before != NULL && before->making)
+        before = before->next;
     if (one == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
     one->input = *input;
     one->wide = wide;
     one->fp8 = config->run.fp8;
-    const enum tess_status status = declared_make(config, input, wide, &one->model, &one->state);
-    if (status != TESS_OK) {
-        declared_free(one);
-        return status;
-    }
-    one->next = config->declared->first;
-    config->declared->first = one;
-    config->declared->count++;
+    one->making = true;
+    one->next = declared->first;
+    declared->first = one;
+    pthread_mutex_unlock(&declared->lock);
+    const enum tess_status status = declared_fill(config, before, one);
+    pthread_mutex_lock(&declared->lock);
+    one->making = false;
+    declared->count += status == TESS_OK;
+    if (status != TESS_OK)
+        declared_drop(declared, one);
+    pthread_cond_broadcast(&declared->made);
     *one_out = one;
-    return TESS_OK;
+    return status;
+}
+
+/* One that is kept, or is then. */
+static enum tess_status declared_get(const struct tess_config *config,
+                                     const struct tess_model_input *input, uint32_t wide,
+                                     struct declared_one **one_out)
+{
+    struct tess_declared *declared = config->declared;
+    enum tess_status status = TESS_OK;
+    pthread_mutex_lock(&declared->lock);
+    struct declared_one *one = declared_find(declared, wide, config->run.fp8, input);
+    while (one != NULL && one->making) {
+        pthread_cond_wait(&declared->made, &declared->lock);
+        one = declared_find(declared, wide, config->run.fp8, input);
+    }
+    if (one == NULL)
+        status = declared_add(config, input, wide, &one);
+    pthread_mutex_unlock(&declared->lock);
+    *one_out = one;
+    return status;
 }
 
 enum tess_status tess__declare(const struct tess_config *config,
@@ -146,15 +230,11 @@ enum tess_status tess__declare(const struct tess_config *config,
                                void **state_out)
 {
     uint32_t wide = 0;
+    struct declared_one *one;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
     if (config->declared == NULL)
         return declared_make(config, input, wide, model_out, state_out);
-    struct declared_one *one = config->declared->first;
-    while (one != NULL &&
-           (one->wide != wide || one->fp8 != config->run.fp8 || !declared_same(&one->input, input)))
-        one = one->next;
-    if (one == NULL)
-        TESS_TRY(declared_add(config, input, wide, &one));
+    TESS_TRY(declared_get(config, input, wide, &one));
     *model_out = tess_declare_borrow(&one->model);
     *state_out = one->state;
     return TESS_OK;
@@ -232,36 +312,56 @@ static enum tess_status cut_keep(const struct tess_config *config, const struct 
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", model->unit_count);
     }
     memcpy(options, config->axis_options[TESS_AXIS_STAGE], ops->options_size);
-    *cut = (struct declared_cut){.next = config->declared->cut,
-                                 .of = model->unit,
-                                 .ops = ops,
-                                 .virtual_count = virtual_count,
-                                 .options = options};
+    *cut = (struct declared_cut){
+        .of = model->unit, .ops = ops, .virtual_count = virtual_count, .options = options};
     memcpy(cut->first, first, bytes);
+    pthread_mutex_lock(&config->declared->lock);
+    cut->next = config->declared->cut;
     config->declared->cut = cut;
+    pthread_mutex_unlock(&config->declared->lock);
     return TESS_OK;
+}
+
+static bool cut_find(const struct tess_config *config, const struct tess_declare *model,
+                     int32_t virtual_count, int32_t *first_out)
+{
+    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
+    const void *options = config->axis_options[TESS_AXIS_STAGE];
+    pthread_mutex_lock(&config->declared->lock);
+    const struct declared_cut *cut = config->declared->cut;
+    pthread_mutex_unlock(&config->declared->lock); /* those that are kept stay as they are */
+    while (cut != NULL &&
+           (cut->of != model->unit || cut->virtual_count != virtual_count || cut->ops != ops ||
+            memcmp(cut->options, options, ops->options_size) != 0))
+        cut = cut->next;
+    if (cut != NULL)
+        memcpy(first_out, cut->first, ((size_t)virtual_count + 1) * sizeof(*first_out));
+    return cut != NULL;
 }
 
 enum tess_status tess__declared_cut(const struct tess_config *config,
                                     const struct tess_declare *model, int32_t virtual_count,
                                     int32_t *first_out)
 {
-    const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
-    const void *options = config->axis_options[TESS_AXIS_STAGE];
-    struct declared_cut *cut = config->declared != NULL ? config->declared->cut : NULL;
-    while (cut != NULL &&
-           (cut->of != model->unit || cut->virtual_count != virtual_count || cut->ops != ops ||
-            memcmp(cut->options, options, ops->options_size) != 0))
-        cut = cut->next;
-    if (cut != NULL) {
-        memcpy(first_out, cut->first, ((size_t)virtual_count + 1) * sizeof(*first_out));
+    if (config->declared != NULL && cut_find(config, model, virtual_count, first_out))
         return TESS_OK;
-    }
     TESS_TRY(cut_make(config, model, virtual_count, first_out));
     return config->declared != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
 }
 
 /* ---- needs ----------------------------------------------------------------------------------- */
+
+enum tess_status tess__op_needs(const struct tess_kernel *kernel,
+                                const struct tess_declare *declare, int32_t op,
+                                struct tess_op_needs *needs_out)
+{
+    const struct tess_op_desc *desc = &declare->op[op].desc;
+    char why[256] = "";
+    if (!kernel->ops->supports(desc, why, sizeof(why)))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
+                  kernel->ops->name, declare->unit[declare->op[op].unit].name, why);
+    return kernel->ops->op_needs(desc, needs_out);
+}
 
 /* Where they are, or would be; there is a free place. */
 static struct declared_needs *needs_at(const struct tess_declared *declared,
@@ -292,31 +392,57 @@ static enum tess_status needs_grow(struct tess_declared *declared)
     return TESS_OK;
 }
 
-bool tess__declared_find_needs(const struct tess_config *config, const struct tess_kernel_ops *ops,
-                               const struct tess_op_desc *desc, struct tess_op_needs *needs_out)
+struct tess_declared_need *tess__declared_needs(const struct tess_config *config,
+                                                const struct tess_declare *model)
 {
-    const struct declared_needs like = {.of = ops->op_needs, .desc = *desc};
-    if (config->declared == NULL || config->declared->needs_room == 0)
-        return false;
-    const struct declared_needs *known = needs_at(config->declared, &like);
-    if (known->of == NULL)
-        return false;
-    *needs_out = known->needs;
-    return true;
+    if (config->declared == NULL)
+        return NULL;
+    pthread_mutex_lock(&config->declared->lock);
+    const struct declared_one *one = config->declared->first;
+    while (one != NULL && (one->making || one->model.op != model->op))
+        one = one->next;
+    pthread_mutex_unlock(&config->declared->lock);
+    return one != NULL ? one->need : NULL;
 }
 
-enum tess_status tess__declared_keep_needs(const struct tess_config *config,
-                                           const struct tess_kernel_ops *ops,
-                                           const struct tess_op_desc *desc,
-                                           const struct tess_op_needs *needs)
+/* Of an equal operation of any model; kept for this one too, but where that is known of another
+ * kernel. The lock is held. */
+static enum tess_status needs_find(struct tess_declared *declared, struct declared_needs *like,
+                                   const struct tess_kernel *kernel,
+                                   const struct tess_declare *declare, int32_t op,
+                                   struct tess_declared_need *need)
 {
-    const struct declared_needs like = {.of = ops->op_needs, .desc = *desc, .needs = *needs};
-    struct tess_declared *declared = config->declared;
-    if (declared == NULL)
-        return TESS_OK;
     if (2 * declared->needs_count >= declared->needs_room)
         TESS_TRY(needs_grow(declared));
-    *needs_at(declared, &like) = like;
-    declared->needs_count++;
+    struct declared_needs *known = needs_at(declared, like);
+    if (known->of == NULL) {
+        TESS_TRY(tess__op_needs(kernel, declare, op, &like->needs));
+        *known = *like;
+        declared->needs_count++;
+    }
+    like->needs = known->needs;
+    if (atomic_load_explicit(&need->of, memory_order_relaxed) == NULL) {
+        need->needs = like->needs;
+        atomic_store_explicit(&need->of, like->of, memory_order_release);
+    }
     return TESS_OK;
+}
+
+enum tess_status tess__declared_find_needs(const struct tess_config *config,
+                                           const struct tess_kernel *kernel,
+                                           const struct tess_declare *declare, int32_t op,
+                                           struct tess_declared_need *need,
+                                           struct tess_op_needs *needs_out)
+{
+    struct tess_declared_need *known = &need[declare->op[op].index];
+    struct declared_needs like = {.of = kernel->ops->op_needs, .desc = declare->op[op].desc};
+    if (atomic_load_explicit(&known->of, memory_order_acquire) == like.of) {
+        *needs_out = known->needs;
+        return TESS_OK;
+    }
+    pthread_mutex_lock(&config->declared->lock);
+    const enum tess_status status = needs_find(config->declared, &like, kernel, declare, op, known);
+    pthread_mutex_unlock(&config->declared->lock);
+    *needs_out = like.needs;
+    return status;
 }

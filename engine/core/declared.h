@@ -8,8 +8,8 @@
 #include "config/config.h"
 #include "state/declare.h"
 
-/* Declarations of one model with one set of options, for kernels of as many threads. Not for
- * several threads at once. */
+/* Declarations of one model with one set of options, for kernels of as many threads. Several
+ * threads may plan with them at once. */
 struct tess_declared;
 
 enum tess_status tess_declared_open(struct tess_declared **declared_out);
@@ -34,13 +34,16 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
                                     const struct tess_declare *model, int32_t virtual_count,
                                     int32_t *first_out);
 
-/* What a kernel's operations need, which takes long to find out for some: kept where
- * config->declared is not NULL. find: false where it is not known. */
-bool tess__declared_find_needs(const struct tess_config *config, const struct tess_kernel_ops *ops,
-                               const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
-enum tess_status tess__declared_keep_needs(const struct tess_config *config,
-                                           const struct tess_kernel_ops *ops,
-                                           const struct tess_op_desc *desc,
-                                           const struct tess_op_needs *needs);
+/* What a kernel's operations need, which takes long to find out for some. Where the declaration is
+ * one that config->declared keeps, it keeps these as well, by operation: else NULL. */
+struct tess_declared_need;
+struct tess_declared_need *tess__declared_needs(const struct tess_config *config,
+                                                const struct tess_declare *model);
+/* Of operation `op` of a part of that model. */
+enum tess_status tess__declared_find_needs(const struct tess_config *config,
+                                           const struct tess_kernel *kernel,
+                                           const struct tess_declare *declare, int32_t op,
+                                           struct tess_declared_need *need,
+                                           struct tess_op_needs *needs_out);
 
 #endif

@@ -138,6 +138,8 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     TESS_TRY(tess_kernel_open(config->kernel, (int)config->run.threads, &engine->kernel));
     TESS_TRY(engine_choose(engine));
     TESS_TRY(tess_memory_open(&engine->memory));
+    if (config->declared != NULL) /* one of many */
+        tess_memory_unlisted(engine->memory);
     TESS_TRY(engine_plan_strategy(engine));
     TESS_TRY(tess__record_plan(engine));
     TESS_TRY(tess__audit_plan(engine));

@@ -5,6 +5,7 @@
  */
 #include "core/layout.h"
 
+#include "base/array.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -61,8 +62,8 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
 
 static enum tess_status layout_add_run(struct tess_plan *plan, int32_t first, int32_t param_count)
 {
-    size_t bytes = ((size_t)plan->segment_count + 1) * sizeof(*plan->segment);
-    struct tess_segment *grown = realloc(plan->segment, bytes);
+    struct tess_segment *grown =
+        tess__array_grow(plan->segment, (size_t)plan->segment_count, sizeof(*grown));
     if (grown == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
     plan->segment = grown;

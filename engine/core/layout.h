@@ -55,7 +55,7 @@ enum tess_status tess__arena_open(struct tess_kernel *kernel, struct tess_memory
 void tess__arena_close(struct tess_kernel *kernel, struct tess_memory *memory,
                        struct tess_comm *comm, struct tess_arena *arena);
 
-/* Memory that a declared operation needs (reserve.c); TESS_ERR_UNSUPPORTED, with its unit, if the
+/* Memory that a declared operation needs (declared.c); TESS_ERR_UNSUPPORTED, with its unit, if the
  * kernel cannot run it. */
 enum tess_status tess__op_needs(const struct tess_kernel *kernel,
                                 const struct tess_declare *declare, int32_t op,

@@ -175,41 +175,20 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-enum tess_status tess__op_needs(const struct tess_kernel *kernel,
-                                const struct tess_declare *declare, int32_t op,
-                                struct tess_op_needs *needs_out)
-{
-    const struct tess_op_desc *desc = &declare->op[op].desc;
-    char why[256] = "";
-    if (!kernel->ops->supports(desc, why, sizeof(why)))
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel '%s' cannot run an operation of unit '%s': %s",
-                  kernel->ops->name, declare->unit[declare->op[op].unit].name, why);
-    return kernel->ops->op_needs(desc, needs_out);
-}
-
-static enum tess_status reserve_op_needs(const struct tess_engine *engine, int32_t op,
-                                         struct tess_op_needs *needs_out)
-{
-    const struct tess_op_desc *desc = &engine->declare.op[op].desc;
-    const struct tess_kernel_ops *ops = engine->kernel->ops;
-    *needs_out = (struct tess_op_needs){0};
-    if (tess__declared_find_needs(engine->config, ops, desc, needs_out))
-        return TESS_OK;
-    TESS_TRY(tess__op_needs(engine->kernel, &engine->declare, op, needs_out));
-    return tess__declared_keep_needs(engine->config, ops, desc, needs_out);
-}
-
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
  * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
  * packed. */
 static enum tess_status reserve_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
+    struct tess_declared_need *kept = tess__declared_needs(engine->config, &engine->model);
     int64_t scratch = 0, most = 0, here = 0;
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
     for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
-        struct tess_op_needs needs;
-        TESS_TRY(reserve_op_needs(engine, o, &needs));
+        struct tess_op_needs needs = {0};
+        TESS_TRY(kept != NULL ? tess__declared_find_needs(engine->config, engine->kernel, declare,
+                                                          o, kept, &needs)
+                              : tess__op_needs(engine->kernel, declare, o, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
         if (engine->tables.packed_kept) {
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,

@@ -74,6 +74,10 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
 
+/* The sizes of the set "text", for plans: nothing is read, and no sample may be loaded. */
+enum tess_status tess_dataset_size_text(double validation, int64_t length,
+                                        struct tess_dataset **dataset_out);
+
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
  * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; at least

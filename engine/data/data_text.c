@@ -8,10 +8,8 @@
 #include "base/file.h"
 #include "tessera/check.h"
 
-#include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
-#include <fnmatch.h>
-#include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,41 +20,108 @@
 /* A quarter of what the licences alone have: with less there is nothing to learn. */
 #define TEXT_BYTES_MIN 65536
 
+#define TEXT_NAME     "text of this machine" /* for messages */
 #define TEXT_LICENCES "/usr/share/common-licenses"
 #define TEXT_DOC      "/usr/share/doc"
 #define TEXT_PERL     "/usr/share/perl"
 
 static bool text_is_text(const char *name)
 {
-    static const char *const pattern[] = {"copyright", "*.pod", "*.pm", "*.txt"};
-    for (size_t i = 0; i < sizeof(pattern) / sizeof(*pattern); i++)
-        if (fnmatch(pattern[i], name, 0) == 0)
+    static const char *const end[] = {".pod", ".pm", ".txt"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; i < sizeof(end) / sizeof(*end) && dot != NULL; i++)
+        if (strcmp(dot, end[i]) == 0)
             return true;
-    return false;
+    return strcmp(name, "copyright") == 0;
+}
+
+/* What a walk finds: the names of the files; or, with bytes_max > 0, that many of their bytes at
+ * most, which are as many in any order. */
+struct text_found {
+    struct tess__names names;
+    size_t bytes, bytes_max;
+    bool tree;       /* folders in folders too */
+    char path[4096]; /* of the folder at hand, and of its entry */
+};
+
+static bool text_is_enough(const struct text_found *found)
+{
+    return found->bytes_max > 0 && found->bytes >= found->bytes_max;
+}
+
+/* The file `name` in the open folder. */
+static enum tess_status text_take(int folder, const char *name, struct text_found *found)
+{
+    struct stat about;
+    if (found->bytes_max == 0)
+        return tess__names_add(&found->names, found->path);
+    if (fstatat(folder, name, &about, found->tree ? AT_SYMLINK_NOFOLLOW : 0) == 0 &&
+        S_ISREG(about.st_mode) &&
+        ((about.st_mode & S_IROTH) != 0 || faccessat(folder, name, R_OK, 0) == 0))
+        found->bytes += (size_t)about.st_size;
+    return TESS_OK;
+}
+
+/* Some file systems do not tell the kind of an entry. */
+static unsigned char text_kind(int folder, const struct dirent *entry)
+{
+    struct stat about;
+    if (entry->d_type != DT_UNKNOWN ||
+        fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
+        return entry->d_type;
+    return S_ISDIR(about.st_mode)   ? DT_DIR
+           : S_ISLNK(about.st_mode) ? DT_LNK
+           : S_ISREG(about.st_mode) ? DT_REG
+                                    : DT_UNKNOWN;
+}
+
+static enum tess_status text_folder(int parent, const char *name, struct text_found *found);
+
+static enum tess_status text_entry(int folder, const struct dirent *entry, struct text_found *found)
+{
+    const char *name = entry->d_name;
+    const unsigned char kind = text_kind(folder, entry);
+    const size_t used = strlen(found->path);
+    enum tess_status status = TESS_OK;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+        used + strlen(name) + 2 > sizeof(found->path))
+        return TESS_OK;
+    found->path[used] = '/';
+    strcpy(found->path + used + 1, name);
+    if (kind == DT_DIR && found->tree)
+        status = text_folder(folder, name, found);
+    else if (found->tree ? kind == DT_REG && text_is_text(name) : kind == DT_REG || kind == DT_LNK)
+        status = text_take(folder, name, found);
+    found->path[used] = '\0';
+    return status;
+}
+
+/* What cannot be opened is left out. */
+static enum tess_status text_folder(int parent, const char *name, struct text_found *found)
+{
+    const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    enum tess_status status = TESS_OK;
+    if (folder == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return TESS_OK;
+    }
+    for (const struct dirent *entry = readdir(folder);
+         entry != NULL && status == TESS_OK && !text_is_enough(found); entry = readdir(folder))
+        status = text_entry(fd, entry, found);
+    closedir(folder);
+    return status;
 }
 
 /* All files of a tree whose names promise text, or all that lie in the folder itself. Links are
  * taken there only: in a tree they lead to files that are met anyway, or in circles. */
 static enum tess_status text_walk(const char *root, const char *folder, bool tree,
-                                  struct tess__names *names)
+                                  struct text_found *found)
 {
-    char path[4096];
-    char *const argument[] = {path, NULL};
-    enum tess_status status = TESS_OK;
-    snprintf(path, sizeof(path), "%s%s", root, folder);
-    FTS *walk = fts_open(argument, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    if (walk == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot walk through %s: %s", path, strerror(errno));
-    for (FTSENT *entry = fts_read(walk); entry != NULL && status == TESS_OK;
-         entry = fts_read(walk)) {
-        if (!tree && entry->fts_info == FTS_D && entry->fts_level > 0)
-            fts_set(walk, entry, FTS_SKIP);
-        else if (tree ? entry->fts_info == FTS_F && text_is_text(entry->fts_name)
-                      : entry->fts_info == FTS_F || entry->fts_info == FTS_SL)
-            status = tess__names_add(names, entry->fts_path);
-    }
-    fts_close(walk);
-    return status;
+    found->tree = tree;
+    snprintf(found->path, sizeof(found->path), "%s%s", root, folder);
+    return text_folder(AT_FDCWD, found->path, found);
 }
 
 /* The beginning of a file, up to `bytes`: what can be read of it. Returns the bytes read. */
@@ -73,14 +138,23 @@ static size_t text_read(const char *path, uint8_t *target, size_t bytes)
     return got;
 }
 
-static enum tess_status text_names(const char *root, struct tess__names *names)
+static enum tess_status text_find(const char *root, struct text_found *found)
 {
-    TESS_TRY(text_walk(root, TEXT_LICENCES, false, names));
-    const int32_t licences = names->count;
-    TESS_TRY(text_walk(root, TEXT_DOC, true, names));
-    TESS_TRY(text_walk(root, TEXT_PERL, true, names));
-    tess__names_sort(names, 0, licences);
-    tess__names_sort(names, licences, names->count);
+    TESS_TRY(text_walk(root, TEXT_LICENCES, false, found));
+    const int32_t licences = found->names.count;
+    TESS_TRY(text_walk(root, TEXT_DOC, true, found));
+    TESS_TRY(text_walk(root, TEXT_PERL, true, found));
+    tess__names_sort(&found->names, 0, licences);
+    tess__names_sort(&found->names, licences, found->names.count);
+    return TESS_OK;
+}
+
+static enum tess_status text_check(const char *root, size_t bytes)
+{
+    if (bytes < TEXT_BYTES_MIN)
+        TESS_FAIL(TESS_ERR_NOT_FOUND,
+                  "only %zu bytes of text under %s%s, %s and %s: name a text file with --data FILE",
+                  bytes, root, TEXT_LICENCES, TEXT_DOC, TEXT_PERL);
     return TESS_OK;
 }
 
@@ -95,18 +169,17 @@ static enum tess_status text_fill(const struct tess__names *names, const char *r
         bytes += text_read(names->name[i], memory + bytes, bytes_max - bytes);
     const size_t used = (bytes + page - 1) / page * page;
     const size_t mapped = (bytes_max + page - 1) / page * page;
-    if (bytes < TEXT_BYTES_MIN) {
+    const enum tess_status status = text_check(root, bytes);
+    if (status != TESS_OK) {
         munmap(memory, bytes_max);
-        TESS_FAIL(TESS_ERR_NOT_FOUND,
-                  "only %zu bytes of text under %s%s, %s and %s: name a text file with --data FILE",
-                  bytes, root, TEXT_LICENCES, TEXT_DOC, TEXT_PERL);
+        return status;
     }
     if (used < mapped)
         munmap(memory + used, mapped - used);
     mprotect(memory, bytes, PROT_READ);
     stream->kind = &tess__token_text;
     return tess__stream_append(
-        stream, "text of this machine",
+        stream, TEXT_NAME,
         (struct tess__token_piece){
             .token = memory, .count = (int64_t)bytes, .map = memory, .map_bytes = used});
 }
@@ -114,13 +187,25 @@ static enum tess_status text_fill(const struct tess__names *names, const char *r
 enum tess_status tess__text_gather(const char *root, size_t bytes_max,
                                    struct tess_token_stream *stream)
 {
-    struct tess__names names = {0};
+    struct text_found found = {.bytes = 0};
     uint8_t *memory = NULL;
-    enum tess_status status = text_names(root, &names);
+    enum tess_status status = text_find(root, &found);
     if (status == TESS_OK)
         status = tess__stream_map(bytes_max, &memory);
     if (status == TESS_OK)
-        status = text_fill(&names, root, memory, bytes_max, stream);
-    tess__names_close(&names);
+        status = text_fill(&found.names, root, memory, bytes_max, stream);
+    tess__names_close(&found.names);
     return status;
+}
+
+enum tess_status tess__text_size(const char *root, size_t bytes_max,
+                                 struct tess_token_stream *stream)
+{
+    struct text_found found = {.bytes_max = bytes_max};
+    TESS_TRY(text_find(root, &found));
+    TESS_TRY(text_check(root, found.bytes));
+    const size_t bytes = found.bytes < bytes_max ? found.bytes : bytes_max;
+    stream->kind = &tess__token_text;
+    return tess__stream_append(stream, TEXT_NAME,
+                               (struct tess__token_piece){.count = (int64_t)bytes});
 }

@@ -239,3 +239,17 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
     }
     return tess__tokens_split(train, test, validation, length, dataset_out);
 }
+
+enum tess_status tess_dataset_size_text(double validation, int64_t length,
+                                        struct tess_dataset **dataset_out)
+{
+    struct tess_token_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
+    const enum tess_status status = tess__text_size("", TOKENS_TEXT_BYTES, stream);
+    if (status != TESS_OK) {
+        tess__stream_close(stream);
+        return status;
+    }
+    return tess__tokens_split(stream, NULL, validation, length, dataset_out);
+}

@@ -93,6 +93,9 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
  */
 enum tess_status tess__text_gather(const char *root, size_t bytes_max,
                                    struct tess_token_stream *stream);
+/* The same by the sizes of the files: as many tokens, none of which is there to be loaded. */
+enum tess_status tess__text_size(const char *root, size_t bytes_max,
+                                 struct tess_token_stream *stream);
 
 /* ---- sets of images, before they are returned -------------------------------------------------
  */

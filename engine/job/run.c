@@ -82,12 +82,17 @@ static enum tess_status run_open_images(const struct tess_config *config,
     return tess_dataset_open_idx(run->data, dataset_out);
 }
 
+static const char *run_tokens(const struct tess_config *config)
+{
+    return tess_options_is_set(config->options, "data") ? config->run.data : "text";
+}
+
 static enum tess_status run_open_tokens(const struct tess_config *config,
                                         struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
     const struct tess_loader_options *loader = &config->loader;
-    const char *data = tess_options_is_set(config->options, "data") ? run->data : "text";
+    const char *data = run_tokens(config);
 
     if (strcmp(data, "synthetic") == 0)
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
@@ -103,8 +108,7 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
                                     loader->length, dataset_out);
 }
 
-enum tess_status tess__run_open_data(const struct tess_config *config,
-                                     struct tess_dataset **dataset_out)
+static enum tess_status run_check_data(const struct tess_config *config)
 {
     struct run_misfit misfit = {.tokens = config->model->tokens};
 
@@ -113,9 +117,28 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
         TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
                   misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
                   misfit.tokens ? "text and tokens" : "images");
+    return TESS_OK;
+}
+
+enum tess_status tess__run_open_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    TESS_TRY(run_check_data(config));
     if (config->model->tokens)
         return run_open_tokens(config, dataset_out);
     return run_open_images(config, dataset_out);
+}
+
+/* A checkpoint is compared with samples. */
+enum tess_status tess__run_size_data(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    const struct tess_loader_options *loader = &config->loader;
+    if (!config->model->tokens || strcmp(run_tokens(config), "text") != 0 ||
+        loader->validation_files[0] != '\0' || config->checkpoint[0] != '\0')
+        return tess__run_open_data(config, dataset_out);
+    TESS_TRY(run_check_data(config));
+    return tess_dataset_size_text(loader->validation, loader->length, dataset_out);
 }
 
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)

@@ -54,8 +54,11 @@ enum tess_status tess_cluster_of_device(const char *device, int32_t ranks,
  * where hosts have different numbers of devices, or do not reach each other. */
 enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, const char *name,
                                           struct tess_cluster *cluster_out);
-/* The same from a file, in any format of topology/machine/topology.h. */
-enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out);
+/* The same from a file, in any format of topology/machine/topology.h; with the description, the
+ * caller's, for tess_network_order. */
+enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out,
+                                   struct tess_topology **topology_out);
+void tess_cluster_close(struct tess_topology *topology); /* NULL is allowed */
 /* Ranks on the processor of one host, which has this profile: in memory that they share, or over
  * sockets. */
 void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks, bool sockets,
@@ -77,6 +80,24 @@ struct tess_network {
 /* Ranks in the mesh's order on the cluster's places. Pure; mesh->count and rank_count are read. */
 void tess_network_make(const struct tess_cluster *cluster, const struct tess_mesh *mesh,
                        struct tess_network *network_out);
+
+/*
+ * Ranks in the order that topology/map finds for the mesh, as placing does where a run is given the
+ * same description: rank 0 stays. bytes [axes]: what a rank sends along each in a step. chain: the
+ * last stage does not send to the first.
+ *
+ * Of each axis then count the links that its neighbours within a host use, with those that several
+ * of them share; hosts are taken to be made alike, as in the cluster. So that the two compare, the
+ * natural order is counted in the same way: *natural_out. *device_out [ranks], malloc'd, the
+ * caller's: the device of each rank; NULL where the natural order is kept, and then both networks
+ * are tess_network_make's.
+ */
+enum tess_status tess_network_order(const struct tess_cluster *cluster,
+                                    const struct tess_topology *topology,
+                                    const struct tess_mesh *mesh,
+                                    const double bytes[TESS_AXIS_COUNT], bool chain,
+                                    struct tess_network *network_out,
+                                    struct tess_network *natural_out, int32_t **device_out);
 
 /* Of busy ranks: each has a core for one of `turns`, and calls wait for `all` to have had theirs.
  */

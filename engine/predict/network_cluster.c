@@ -1,6 +1,8 @@
 /* Clusters: as they are sold, as they are described in a file, and the ranks of one host. */
 #include "predict/network.h"
 
+#include "predict/network_part.h"
+
 #include "predict/profile.h"
 
 #include "tessera/check.h"
@@ -8,6 +10,7 @@
 #include "topology/machine/route.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GB 1e9
@@ -188,34 +191,92 @@ static void cluster_rack(const struct tess_topology *topology, int32_t hosts,
     cluster->rack_share = up < down ? up / down : 1;
 }
 
-/* The narrowest way from device `from` to the next one and, between hosts, to its like. */
+void tess__cluster_part_free(struct tess_topology *part)
+{
+    free(part->node);
+    free(part->link);
+    free(part->device);
+}
+
+/* Numbers keep their order, by which one of equal ways is chosen. */
+enum tess_status tess__cluster_part(const struct tess_topology *topology, int32_t devices,
+                                    struct tess_topology *part_out)
+{
+    const int32_t first = cluster_host(topology, 0), last = cluster_host(topology, devices - 1);
+    const size_t nodes = (size_t)topology->node_count, links = (size_t)topology->link_count;
+    int32_t *place = malloc(nodes * sizeof(*place)); /* of a node in the part; -1: it has none */
+    struct tess_topology part = {.node = malloc(nodes * sizeof(*part.node)),
+                                 .link = malloc((links + 1) * sizeof(*part.link)),
+                                 .host_count = topology->host_count,
+                                 .device = malloc((size_t)devices * sizeof(*part.device)),
+                                 .device_count = devices};
+    *part_out = part;
+    if (place == NULL || part.node == NULL || part.link == NULL || part.device == NULL) {
+        free(place);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the links of two hosts");
+    }
+    for (size_t n = 0; n < nodes; n++) {
+        const struct tess_node *node = &topology->node[n];
+        const bool kept = node->host < 0 || node->host == first || node->host == last ||
+                          node->kind == TESS_NODE_NVSWITCH || node->kind == TESS_NODE_NET;
+        place[n] = kept ? part.node_count : -1;
+        if (kept)
+            part.node[part.node_count++] = *node;
+    }
+    for (size_t l = 0; l < links; l++) {
+        struct tess_topo_link link = topology->link[l];
+        link.from = place[link.from];
+        link.to = place[link.to];
+        if (link.from >= 0 && link.to >= 0)
+            part.link[part.link_count++] = link;
+    }
+    for (int32_t d = 0; d < devices; d++)
+        part.device[d] = place[topology->device[d]];
+    free(place);
+    *part_out = part;
+    return TESS_OK;
+}
+
+/* What a rank reaches of its host and of the next one, by the narrowest ways of its devices. */
+static enum tess_status cluster_row(const struct tess_routes *row, int32_t device,
+                                    int32_t host_ranks, struct tess_cluster *cluster, bool *nvlink)
+{
+    const struct tess_route *next = &row->route[(device + 1) % host_ranks];
+    const struct tess_route *like =
+        &row->route[row->device_count > host_ranks ? host_ranks + device : device];
+    if (host_ranks > 1 && (device == 0 || next->gbs * GB < cluster->host_bytes_per_s))
+        cluster->host_bytes_per_s = next->gbs * GB;
+    if (device == 0 || like->gbs * GB < cluster->rank_net_bytes_per_s)
+        cluster->rank_net_bytes_per_s = like->gbs * GB;
+    *nvlink = *nvlink && next->kind <= TESS_PATH_NVB;
+    if (next->kind == TESS_PATH_NONE || like->kind == TESS_PATH_NONE)
+        TESS_FAIL(TESS_ERR_DATA, "device %d does not reach the others", (int)device);
+    return TESS_OK;
+}
+
+/* The narrowest way from a device to the next one and, between hosts, to its like. */
 static enum tess_status cluster_ways(const struct tess_topology *topology, int32_t host_ranks,
                                      struct tess_cluster *cluster, bool *nvlink_out)
 {
     struct tess_route_search *search = NULL;
-    struct tess_routes row = {0};
-    enum tess_status status = TESS_OK;
+    struct tess_topology part;
+    const bool alone = topology->device_count == host_ranks;
+    enum tess_status status =
+        tess__cluster_part(topology, alone ? host_ranks : 2 * host_ranks, &part);
     cluster->host_bytes_per_s = 0;
     *nvlink_out = true;
-    TESS_TRY(tess_route_search_open(topology, &search));
+    if (status == TESS_OK)
+        status = tess_route_search_open(&part, &search);
     for (int32_t d = 0; status == TESS_OK && d < host_ranks; d++) {
+        struct tess_routes row;
         status = tess_route_from(search, d, &row);
         if (status != TESS_OK)
             break;
-        const struct tess_route *next = &row.route[(d + 1) % host_ranks];
-        const struct tess_route *like =
-            &row.route[topology->device_count > host_ranks ? host_ranks + d : d];
-        if (host_ranks > 1 && (d == 0 || next->gbs * GB < cluster->host_bytes_per_s))
-            cluster->host_bytes_per_s = next->gbs * GB;
-        if (d == 0 || like->gbs * GB < cluster->rank_net_bytes_per_s)
-            cluster->rank_net_bytes_per_s = like->gbs * GB;
-        *nvlink_out = *nvlink_out && next->kind <= TESS_PATH_NVB;
-        if (next->kind == TESS_PATH_NONE || like->kind == TESS_PATH_NONE)
-            status = tess_fail(TESS_ERR_DATA, "device %d does not reach the others", (int)d);
+        status = cluster_row(&row, d, host_ranks, cluster, nvlink_out);
         tess_routes_free(&row);
-        row = (struct tess_routes){0};
     }
     tess_route_search_close(search);
+    tess__cluster_part_free(&part);
     return status;
 }
 
@@ -249,7 +310,8 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
     return TESS_OK;
 }
 
-enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out)
+enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out,
+                                   struct tess_topology **topology_out)
 {
     const struct tess_topology_options options = {0};
     const char *base = strrchr(path, '/');
@@ -257,6 +319,10 @@ enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluste
     TESS_TRY(tess_topology_read(path, TESS_TOPOLOGY_AUTO, &options, &topology));
     const enum tess_status status =
         tess_cluster_of_topology(topology, base != NULL ? base + 1 : path, cluster_out);
+    return tess_topology_give(topology, status, topology_out);
+}
+
+void tess_cluster_close(struct tess_topology *topology)
+{
     tess_topology_free(topology);
-    return status;
 }

@@ -14,24 +14,42 @@
 #include <string.h>
 
 /* Room for one more element of a growing array; NULL (and the failure kept) when there is none. */
-static void *declare_grow(struct tess_declare *declare, void **array, int32_t *count, size_t size)
+static void *declare_grow(struct tess_declare *declare, void **array, int32_t *count, int32_t *room,
+                          size_t size)
 {
     if (declare->status != TESS_OK)
         return NULL;
-    if ((*count & (*count - 1)) == 0) { /* full at every power of two */
-        size_t room = *count ? (size_t)*count * 2 : 1;
-        void *grown = realloc(*array, room * size);
+    if (*count == *room) {
+        const int32_t more = *room > 0 ? 2 * *room : 16;
+        void *grown = realloc(*array, (size_t)more * size);
         if (grown == NULL) {
             TESS_KEEP(declare->status,
                       tess_fail(TESS_ERR_MEMORY, "no memory for the model's parts"));
             return NULL;
         }
         *array = grown;
+        *room = more;
     }
     char *element = (char *)*array + (size_t)*count * size;
     memset(element, 0, size);
     (*count)++;
     return element;
+}
+
+enum tess_status tess_declare_reserve(struct tess_declare *declare, const struct tess_declare *like)
+{
+    declare->unit = malloc(((size_t)like->unit_count + 1) * sizeof(*declare->unit));
+    declare->param = malloc(((size_t)like->param_count + 1) * sizeof(*declare->param));
+    declare->tensor = malloc(((size_t)like->tensor_count + 1) * sizeof(*declare->tensor));
+    declare->op = malloc(((size_t)like->op_count + 1) * sizeof(*declare->op));
+    if (declare->unit == NULL || declare->param == NULL || declare->tensor == NULL ||
+        declare->op == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's parts");
+    declare->unit_room = like->unit_count;
+    declare->param_room = like->param_count;
+    declare->tensor_room = like->tensor_count;
+    declare->op_room = like->op_count;
+    return TESS_OK;
 }
 
 static void declare_name(struct tess_declare *declare, char target[TESS_NAME_MAX], const char *name)
@@ -85,8 +103,8 @@ static int64_t declare_count(struct tess_declare *declare, const char *name,
 
 int32_t tess_declare_unit(struct tess_declare *declare, const char *name, struct tess_shape output)
 {
-    struct tess_declare_unit *unit =
-        declare_grow(declare, (void **)&declare->unit, &declare->unit_count, sizeof(*unit));
+    struct tess_declare_unit *unit = declare_grow(
+        declare, (void **)&declare->unit, &declare->unit_count, &declare->unit_room, sizeof(*unit));
     if (unit == NULL)
         return -1;
     declare_name(declare, unit->name, name);
@@ -133,7 +151,8 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     int32_t unit = declare_current_unit(declare, name);
     int64_t count = declare_count(declare, name, &shape);
     struct tess_declare_param *param =
-        declare_grow(declare, (void **)&declare->param, &declare->param_count, sizeof(*param));
+        declare_grow(declare, (void **)&declare->param, &declare->param_count, &declare->param_room,
+                     sizeof(*param));
     if (param == NULL)
         return -1;
     declare_name(declare, param->name, name);
@@ -254,7 +273,8 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
 {
     int32_t unit = declare_current_unit(declare, name);
     struct tess_declare_tensor *tensor =
-        declare_grow(declare, (void **)&declare->tensor, &declare->tensor_count, sizeof(*tensor));
+        declare_grow(declare, (void **)&declare->tensor, &declare->tensor_count,
+                     &declare->tensor_room, sizeof(*tensor));
     if (tensor == NULL)
         return -1;
     declare_name(declare, tensor->name, name);
@@ -269,8 +289,8 @@ int32_t tess_declare_tensor(struct tess_declare *declare, const char *name, enum
 int32_t tess_declare_op(struct tess_declare *declare, const struct tess_op_desc *desc, bool first)
 {
     int32_t unit = declare_current_unit(declare, "operation");
-    struct tess_declare_op *op =
-        declare_grow(declare, (void **)&declare->op, &declare->op_count, sizeof(*op));
+    struct tess_declare_op *op = declare_grow(declare, (void **)&declare->op, &declare->op_count,
+                                              &declare->op_room, sizeof(*op));
     if (op == NULL)
         return -1;
     op->unit = unit;
@@ -377,25 +397,38 @@ static int32_t select_first(const struct select_array *array, int32_t unit)
     return low;
 }
 
-/* Copy the parts of the units that have a place, which becomes their unit; NULL without memory. */
+/* The first unit behind `unit` that has a place where that has none, or the other way round. */
+static int32_t select_run(int32_t unit, int32_t units, const int32_t *place)
+{
+    int32_t end = unit + 1;
+    while (end < units && (place[end] >= 0) == (place[unit] >= 0))
+        end++;
+    return end;
+}
+
+/* Copy the parts of the units that have a place, which becomes their unit; NULL without memory.
+ * Units that are kept are few runs of neighbours, each of which is searched for once. */
 static void *select_copy(const struct select_array *array, int32_t units, const int32_t *place,
                          int32_t *kept_out)
 {
     int32_t room = 1, kept = 0;
-    for (int32_t u = 0; u < units; u++)
+    for (int32_t u = 0, end; u < units; u = end) {
+        end = select_run(u, units, place);
         if (place[u] >= 0)
-            room += select_first(array, u + 1) - select_first(array, u);
+            room += select_first(array, end) - select_first(array, u);
+    }
     char *copy = malloc((size_t)room * array->size);
-    for (int32_t u = 0; u < units && copy != NULL; u++) {
+    for (int32_t u = 0, end; u < units && copy != NULL; u = end) {
+        end = select_run(u, units, place);
         if (place[u] < 0)
             continue;
-        const int32_t first = select_first(array, u), end = select_first(array, u + 1);
+        const int32_t first = select_first(array, u), count = select_first(array, end) - first;
         char *to = copy + (size_t)kept * array->size;
-        if (end > first) /* an array without elements may be NULL */
+        if (count > 0) /* an array without elements may be NULL */
             memcpy(to, (const char *)array->from + (size_t)first * array->size,
-                   (size_t)(end - first) * array->size);
-        for (int32_t i = first; i < end; i++, kept++, to += array->size)
-            memcpy(to + array->unit_at, &place[u], sizeof(place[u]));
+                   (size_t)count * array->size);
+        for (int32_t i = first; i < first + count; i++, kept++, to += array->size)
+            memcpy(to + array->unit_at, &place[select_unit(array, i)], sizeof(place[u]));
     }
     *kept_out = kept;
     return copy;

@@ -56,6 +56,7 @@ struct tess_declare {
     struct tess_declare_tensor *tensor;
     struct tess_declare_op *op;
     int32_t unit_count, param_count, tensor_count, op_count;
+    int32_t unit_room, param_room, tensor_room, op_room;
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
     struct tess_tensor_axis axis;
@@ -67,6 +68,9 @@ struct tess_declare {
     bool borrowed;           /* the arrays belong to another one: fini leaves them */
 };
 
+/* Room for as many parts as `like` has, before the model declares. */
+enum tess_status tess_declare_reserve(struct tess_declare *declare,
+                                      const struct tess_declare *like);
 /* Run a model's declare() and check what it declared. `declare` is zeroed by the caller, who sets
  * rows, leaf_rows and dtype; fini is due also after a failure. */
 enum tess_status tess_declare_model(struct tess_declare *declare,

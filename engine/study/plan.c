@@ -9,7 +9,6 @@
 #include "tessera/registry.h"
 #include "text/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
@@ -124,12 +123,16 @@ static enum tess_status plan_profile(struct tess__plan *plan)
 
 static enum tess_status plan_read_cluster(struct tess__plan *plan)
 {
-    TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster));
+    TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster, &plan->topology));
     if (plan->given->ranks > plan->cluster.ranks)
         TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
                   plan->given->cluster, plan->cluster.ranks);
     if (plan->given->ranks > 0)
         plan->cluster.ranks = (int32_t)plan->given->ranks;
+    if (plan->cluster.ranks > TESS__PLAN_ORDERED) {
+        tess_cluster_close(plan->topology);
+        plan->topology = NULL;
+    }
     return TESS_OK;
 }
 
@@ -222,10 +225,7 @@ static int plan_command(struct tess__call *call)
         status = plan_finish(&plan);
     if (plan.dataset != &plan.declared)
         tess_dataset_close(plan.dataset);
-    tess__plan_configs_close(plan.configs);
-    free(plan.layouts.item);
-    free(plan.stages.item);
-    free(plan.rejected);
+    tess__plan_close(&plan);
     return tess_status_exit_code(status);
 }
 

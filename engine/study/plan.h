@@ -6,6 +6,7 @@
  *     plan_config.c  the configuration of one of them
  *     plan_try.c     is it legal, or why not; memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
+ *     plan_each.c    the parts of a search, by several threads
  *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
  *     plan_accuracy.c  how far predictions of runs were off
  */
@@ -22,6 +23,15 @@
 
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
+#define TESS__PLAN_THREADS    4
+#define TESS__PLAN_ORDERED    256 /* ranks: of more, an order takes longer than the search */
+
+/* Ranks in another order than the devices of --cluster. */
+struct tess__plan_order {
+    struct tess_network network;
+    double natural_s; /* a step in the natural order */
+    int32_t *device;  /* [ranks] of each */
+};
 
 /* One layout: what is chosen, then what was found. */
 struct tess__plan_layout {
@@ -34,7 +44,7 @@ struct tess__plan_layout {
     bool sequence;
     bool plain;            /* the schedule is the strategy's default, and sequence is off */
     const char *precision; /* NULL: as configured */
-    char extra[64];        /* one further option, "buckets=2"; "" */
+    char extra[64];        /* one further option and its value, tess__plan_variant's; "" */
 
     struct tess_job_memory memory; /* of the fullest rank */
     uint64_t device_bytes;         /* of that, what lies on the device */
@@ -45,6 +55,7 @@ struct tess__plan_layout {
     double exposed_axis_s[TESS_PREDICT_GROUPS];
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess_prediction_loss loss;
+    struct tess__plan_order *order; /* of the layout that is in the list; NULL: the natural one */
 };
 
 struct tess__plan_list {
@@ -73,11 +84,14 @@ struct tess__plan_work {
 struct tess__plan_configs;
 
 struct tess__plan {
-    struct tess__args args; /* of the configuration */
-    struct tess__plan_configs *configs;
+    struct tess__args args;                                    /* of the configuration */
+    struct tess__plan_configs *configs;                        /* of the thread at hand */
+    struct tess__plan_configs *beside[TESS__PLAN_THREADS - 1]; /* of the others; NULL: none yet */
     const struct tess__plan_options *given;
     struct tess_profile profile;
     struct tess_cluster cluster;
+    struct tess_topology
+        *topology;                /* of --cluster, for orders of ranks; NULL: natural ones alone */
     double memory_limit;          /* bytes of a device that a rank may plan; 0: no limit */
     struct tess_dataset *dataset; /* opened, or `declared` */
     struct tess_dataset declared;
@@ -109,16 +123,23 @@ enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
 int tess__plan_accumulations(const struct tess__plan *plan, const struct tess__plan_layout *shape,
                              int64_t *accumulate, int room);
 
+/* The option beside all these that may make a layout of this product faster, with another value
+ * than by default: "NAME.OPTION=VALUE", of the strategy of its data axis. False: that has none. */
+bool tess__plan_variant(const struct tess__plan_layout *layout, char extra[64]);
+
 /* ---- plan_config.c ---- */
 
 /* From here on `why`, which becomes empty, takes the first error; until tess__log_redirect of what
  * is returned. */
 const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
                                               char why[TESS__PLAN_WHY]);
-enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out);
+/* `like`, which must stay: for another thread, with the declarations of that one; NULL: own ones.
+ */
+enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,
+                                         struct tess__plan_configs **configs_out);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
 struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs);
-/* Free what models declared so far: what is planned next is unlike it. */
+/* Free what models declared so far, for all threads: what is planned next is unlike it. */
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
 /* The layout's configuration, for files. Errors are left to the caller: `why` has the message. */
 enum tess_status tess__plan_config(const struct tess__plan *plan,
@@ -129,14 +150,28 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out);
 
+/* ---- plan_each.c ---- */
+
+/* Part `number` of a search: what it finds goes to its place in the context. `plan` has
+ * configurations of the thread's own. */
+typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t number);
+/* Do parts 0 .. count - 1, in any order and several at once. */
+enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
+                                 void *context);
+/* tess__plan_work of all threads. */
+struct tess__plan_work tess__plan_worked(const struct tess__plan *plan);
+/* All that a search has filled in; not the data set. */
+void tess__plan_close(struct tess__plan *plan);
+
 /* ---- plan_try.c ---- */
 
 /* Is it legal? Fills memory and coarse_s where it is; with `all` from every stage's ranks. */
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 bool all, char why[TESS__PLAN_WHY]);
-/* Fills the predicted step. */
+/* Fills the predicted step, and the order of ranks where another one than the natural is faster. */
 enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                     char why[TESS__PLAN_WHY]);
+void tess__plan_order_free(struct tess__plan_order *order); /* NULL is allowed */
 /* The data set's sizes, without its files where they are not here; batch, grid, operations. */
 enum tess_status tess__plan_open(struct tess__plan *plan);
 
@@ -146,6 +181,9 @@ enum tess_status tess__plan_search(struct tess__plan *plan);
 #define TESS__PLAN_TEXT 360
 /* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b, 4 micro-batches, recompute full" */
 const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT]);
+/* "0, 3, 2, 1, ..": up to 16 devices of the order. */
+const char *tess__plan_order_text(const struct tess__plan *plan,
+                                  const struct tess__plan_layout *layout, char text[120]);
 /* Of these the products, mesh and schedule. */
 const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 

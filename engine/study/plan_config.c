@@ -17,24 +17,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONFIGS_WORDS 20
+/* Each word has a place of its own; "" where a layout has no such word. */
+enum configs_place {
+    CONFIGS_STRATEGY,
+    CONFIGS_MESH,
+    CONFIGS_RANKS,
+    CONFIGS_TENSOR_RANKS,
+    CONFIGS_ACCUMULATE,
+    CONFIGS_BATCH,
+    CONFIGS_BATCH_PER_RANK,
+    CONFIGS_RECOMPUTE,
+    CONFIGS_SEQUENCE,
+    CONFIGS_DEVICE,
+    CONFIGS_KERNEL,
+    CONFIGS_SCHEDULE,
+    CONFIGS_CHUNKS,
+    CONFIGS_STAGES,
+    CONFIGS_PRECISION,
+    CONFIGS_EXTRA,
+    CONFIGS_WORDS
+};
 
 struct configs_words {
     char text[CONFIGS_WORDS][128];
-    int count;
 };
 
-/* One product's, loaded, with the words that it was given last; none after an error. */
+/* One product's and one further option's, loaded, with the layout and the batch that its words were
+ * given of last. */
 struct configs_product {
-    char strategy[96];
+    char strategy[96], extra[64];
     struct tess_config *loaded;
-    struct configs_words given;
+    bool given; /* false after an error */
+    struct tess__plan_layout layout;
+    int64_t batch_size;
 };
 
 struct tess__plan_configs {
     struct configs_product *product;
     int64_t count;
-    const char *stage_name; /* the stage strategy; "": there is none */
+    const char *stage_name;          /* the stage strategy; "": there is none */
+    struct tess__plan_configs *like; /* whose declarations these share; NULL: they have their own */
     struct tess_declared *declared;
     struct tess__plan_work work; /* but for what is declared now */
     struct tess_config config;   /* of the layout at hand */
@@ -59,13 +81,13 @@ const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink, char 
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static void configs_word(struct configs_words *words, const char *format, ...) TESS_PRINTF(2, 3);
-
-static void configs_word(struct configs_words *words, const char *format, ...)
+TESS_PRINTF(3, 4)
+static void configs_word(struct configs_words *words, enum configs_place place, const char *format,
+                         ...)
 {
     va_list list;
     va_start(list, format);
-    vsnprintf(words->text[words->count++], sizeof(words->text[0]), format, list);
+    vsnprintf(words->text[place], sizeof(words->text[place]), format, list);
     va_end(list);
 }
 
@@ -91,35 +113,79 @@ static int64_t configs_ranks(const struct tess__plan_layout *layout)
     return ranks;
 }
 
-static void configs_list(const struct tess__plan *plan, const struct tess__plan_layout *layout,
-                         struct configs_words *words)
+/* Words of the mesh. */
+static void configs_list_mesh(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                              struct configs_words *words)
+{
+    configs_word(words, CONFIGS_MESH, "--mesh=data=%d,tensor=%d,stage=%d",
+                 layout->count[TESS_AXIS_DATA], layout->count[TESS_AXIS_TENSOR],
+                 layout->count[TESS_AXIS_STAGE]);
+    configs_word(words, CONFIGS_RANKS, "--ranks=%lld", (long long)configs_ranks(layout));
+    configs_word(words, CONFIGS_TENSOR_RANKS, "--tensor.ranks=0");
+    if (layout->count[TESS_AXIS_STAGE] > 1)
+        configs_word(words, CONFIGS_STAGES, "--%s.stages=0", plan->configs->stage_name);
+}
+
+static void configs_list_stages(const struct tess__plan *plan,
+                                const struct tess__plan_layout *layout, struct configs_words *words)
 {
     const char *stage = plan->configs->stage_name;
-    const bool cuda = strcmp(plan->profile.kernel, "cuda") == 0;
-    words->count = 0;
-    configs_word(words, "--strategy=%s", layout->strategy);
-    configs_word(words, "--mesh=data=%d,tensor=%d,stage=%d", layout->count[TESS_AXIS_DATA],
-                 layout->count[TESS_AXIS_TENSOR], layout->count[TESS_AXIS_STAGE]);
-    configs_word(words, "--ranks=%lld", (long long)configs_ranks(layout));
-    configs_word(words, "--tensor.ranks=0");
-    configs_word(words, "--accumulate=%lld", (long long)layout->accumulate);
-    configs_word(words, "--batch-size=%lld", (long long)plan->batch_size);
-    configs_word(words, "--batch-per-rank=0");
-    configs_word(words, "--recompute=%s", layout->recompute);
-    configs_word(words, "--tensor.sequence-parallel=%s", layout->sequence ? "on" : "off");
-    configs_word(words, "--device=%s", cuda ? "cuda" : "cpu");
-    if (!cuda)
-        configs_word(words, "--kernel=%s", plan->profile.kernel);
     if (layout->schedule != NULL)
-        configs_word(words, "--%s.schedule=%s", stage, layout->schedule);
-    if (layout->count[TESS_AXIS_STAGE] > 1) {
-        configs_word(words, "--%s.chunks=%lld", stage, (long long)layout->chunks);
-        configs_word(words, "--%s.stages=0", stage);
-    }
-    if (layout->precision != NULL)
-        configs_word(words, "--precision=%s", layout->precision);
+        configs_word(words, CONFIGS_SCHEDULE, "--%s.schedule=%s", stage, layout->schedule);
+    if (layout->count[TESS_AXIS_STAGE] > 1)
+        configs_word(words, CONFIGS_CHUNKS, "--%s.chunks=%lld", stage, (long long)layout->chunks);
+}
+
+/* What is the same for all layouts of a product. */
+static void configs_list_fixed(const struct tess__plan *plan,
+                               const struct tess__plan_layout *layout, struct configs_words *words)
+{
+    const bool cuda = strcmp(plan->profile.kernel, "cuda") == 0;
+    configs_word(words, CONFIGS_STRATEGY, "--strategy=%s", layout->strategy);
+    configs_word(words, CONFIGS_BATCH_PER_RANK, "--batch-per-rank=0");
+    configs_word(words, CONFIGS_DEVICE, "--device=%s", cuda ? "cuda" : "cpu");
+    if (!cuda)
+        configs_word(words, CONFIGS_KERNEL, "--kernel=%s", plan->profile.kernel);
     if (layout->extra[0] != '\0')
-        configs_word(words, "--%s", layout->extra);
+        configs_word(words, CONFIGS_EXTRA, "--%s", layout->extra);
+}
+
+/* The words that differ from those of `before`, which had the same product; NULL: all. Most stay,
+ * and writing and reading them takes long. */
+static void configs_list(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                         const struct configs_product *before, struct configs_words *words)
+{
+    const struct tess__plan_layout *old = before != NULL ? &before->layout : NULL;
+    for (int i = 0; i < CONFIGS_WORDS; i++)
+        words->text[i][0] = '\0';
+    if (old == NULL)
+        configs_list_fixed(plan, layout, words);
+    if (old == NULL || memcmp(old->count, layout->count, sizeof(old->count)) != 0)
+        configs_list_mesh(plan, layout, words);
+    if (old == NULL || old->schedule != layout->schedule || old->chunks != layout->chunks ||
+        old->count[TESS_AXIS_STAGE] != layout->count[TESS_AXIS_STAGE])
+        configs_list_stages(plan, layout, words);
+    if (old == NULL || old->accumulate != layout->accumulate)
+        configs_word(words, CONFIGS_ACCUMULATE, "--accumulate=%lld", (long long)layout->accumulate);
+    if (old == NULL || before->batch_size != plan->batch_size)
+        configs_word(words, CONFIGS_BATCH, "--batch-size=%lld", (long long)plan->batch_size);
+    if (old == NULL || old->recompute != layout->recompute)
+        configs_word(words, CONFIGS_RECOMPUTE, "--recompute=%s", layout->recompute);
+    if (old == NULL || old->sequence != layout->sequence)
+        configs_word(words, CONFIGS_SEQUENCE, "--tensor.sequence-parallel=%s",
+                     layout->sequence ? "on" : "off");
+    if (layout->precision != NULL && (old == NULL || old->precision != layout->precision))
+        configs_word(words, CONFIGS_PRECISION, "--precision=%s", layout->precision);
+}
+
+/* As arguments; returns how many. */
+static int configs_arguments(struct configs_words *words, char *word[CONFIGS_WORDS])
+{
+    int count = 0;
+    for (int i = 0; i < CONFIGS_WORDS; i++)
+        if (words->text[i][0] != '\0')
+            word[count++] = words->text[i];
+    return count;
 }
 
 /* Strategies that the layout does not have: their options in the configuration do not apply. */
@@ -140,12 +206,10 @@ static enum tess_status configs_read(const struct tess__plan *plan,
     struct configs_words words;
     char *word[CONFIGS_WORDS];
     struct tess__args args = plan->args;
-    configs_list(plan, layout, &words);
+    configs_list(plan, layout, NULL, &words);
     configs_skip(layout, &args);
-    for (int i = 0; i < words.count; i++)
-        word[i] = words.text[i];
     const struct tess__trial_choice choice = {
-        .word = word, .word_count = words.count, .load = load};
+        .word = word, .word_count = configs_arguments(&words, word), .load = load};
     return tess__trial_config(&args, &choice, config_out);
 }
 
@@ -169,7 +233,8 @@ static enum tess_status configs_product(const struct tess__plan *plan,
 {
     struct tess__plan_configs *configs = plan->configs;
     for (int64_t i = 0; i < configs->count; i++)
-        if (strcmp(configs->product[i].strategy, layout->strategy) == 0) {
+        if (strcmp(configs->product[i].strategy, layout->strategy) == 0 &&
+            strcmp(configs->product[i].extra, layout->extra) == 0) {
             *product_out = &configs->product[i];
             return TESS_OK;
         }
@@ -181,27 +246,11 @@ static enum tess_status configs_product(const struct tess__plan *plan,
     product += configs->count;
     TESS_TRY(configs_read(plan, layout, true, &product->loaded));
     snprintf(product->strategy, sizeof(product->strategy), "%s", layout->strategy);
-    product->given.count = 0;
+    snprintf(product->extra, sizeof(product->extra), "%s", layout->extra);
+    product->given = false;
     *product_out = product;
     configs->count++;
     configs->work.loaded++;
-    return TESS_OK;
-}
-
-/* Give the product the words that differ from the ones before: most stay, and reading takes long.
- */
-static enum tess_status configs_give(struct configs_product *product, struct configs_words *words,
-                                     struct tess_config *config_out)
-{
-    char *word[CONFIGS_WORDS];
-    int count = 0;
-    const bool again = product->given.count == words->count;
-    for (int i = 0; i < words->count; i++)
-        if (!again || strcmp(words->text[i], product->given.text[i]) != 0)
-            word[count++] = words->text[i];
-    product->given.count = 0;
-    TESS_TRY(tess_config_with(product->loaded, count, word, config_out));
-    product->given = *words;
     return TESS_OK;
 }
 
@@ -212,24 +261,36 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
     struct tess_config *config = &plan->configs->config;
     struct configs_product *product;
     struct configs_words words;
+    char *word[CONFIGS_WORDS];
     TESS_TRY(configs_product(plan, layout, &product));
-    configs_list(plan, layout, &words);
-    TESS_TRY(configs_give(product, &words, config));
-    config->declared = plan->configs->declared;
+    configs_list(plan, layout, product->given ? product : NULL, &words);
+    product->given = false;
+    TESS_TRY(tess_config_with(product->loaded, configs_arguments(&words, word), word, config));
+    /* Where ranks run is not looked at, and of many ranks it is the largest part. */
+    tess_device_plan_free(&product->loaded->device);
+    config->device.of_rank = NULL;
+    config->device.info = NULL;
+    product->layout = *layout;
+    product->batch_size = plan->batch_size;
+    product->given = true;
+    const struct tess__plan_configs *like = plan->configs->like;
+    config->declared = like != NULL ? like->declared : plan->configs->declared;
     *config_out = config;
     return TESS_OK;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-enum tess_status tess__plan_configs_open(struct tess__plan_configs **configs_out)
+enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,
+                                         struct tess__plan_configs **configs_out)
 {
     struct tess__plan_configs *configs = calloc(1, sizeof(*configs));
     *configs_out = configs;
     if (configs == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configurations of layouts");
     configs->stage_name = configs_find_stage();
-    return tess_declared_open(&configs->declared);
+    configs->like = like;
+    return like != NULL ? TESS_OK : tess_declared_open(&configs->declared);
 }
 
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs)

@@ -35,21 +35,42 @@ static json_t *file_options(const struct tess__plan_layout *layout)
         json_object_set_new(options, "chunks", json_integer(layout->chunks));
     if (layout->precision != NULL)
         json_object_set_new(options, "precision", json_string(layout->precision));
+    if (layout->extra[0] != '\0') {
+        char name[64];
+        const size_t length = strcspn(layout->extra, "=");
+        snprintf(name, sizeof(name), "%.*s", (int)length, layout->extra);
+        json_object_set_new(options, name, json_string(layout->extra + length + 1));
+    }
     return options;
+}
+
+/* "order": the device of each rank, and the step in the natural order; where it is another one. */
+static void file_order(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                       json_t *json)
+{
+    json_t *device = json_array();
+    for (int32_t r = 0; r < plan->cluster.ranks; r++)
+        json_array_append_new(device, json_integer(layout->order->device[r]));
+    json_object_set_new(json, "order", device);
+    json_object_set_new(json, "natural_step_s", tess__json_number(layout->order->natural_s));
 }
 
 static json_t *file_layout(const struct tess__plan *plan, const struct tess__plan_layout *layout)
 {
     char text[TESS__PLAN_TEXT], limit[TESS_PREDICT_LIMIT];
-    return json_pack("{s:s, s:s, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:I, s:o, s:s}", "name",
-                     tess__plan_text(layout, text), "strategy", layout->strategy, "mesh", "data",
-                     layout->count[TESS_AXIS_DATA], "tensor", layout->count[TESS_AXIS_TENSOR],
-                     "stage", layout->count[TESS_AXIS_STAGE], "options", file_options(layout),
-                     "step_s", tess__json_number(layout->step_s), "samples_per_s",
-                     tess__json_number((double)plan->batch_size / layout->step_s), "memory",
-                     file_memory(layout), "memory_total", (json_int_t)layout->memory.total,
-                     "exposed_s", tess__json_number(layout->exposed_s), "limited_by",
-                     tess_prediction_limit(&layout->loss, layout->step_s, limit));
+    json_t *json =
+        json_pack("{s:s, s:s, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:I, s:o, s:s}", "name",
+                  tess__plan_text(layout, text), "strategy", layout->strategy, "mesh", "data",
+                  layout->count[TESS_AXIS_DATA], "tensor", layout->count[TESS_AXIS_TENSOR], "stage",
+                  layout->count[TESS_AXIS_STAGE], "options", file_options(layout), "step_s",
+                  tess__json_number(layout->step_s), "samples_per_s",
+                  tess__json_number((double)plan->batch_size / layout->step_s), "memory",
+                  file_memory(layout), "memory_total", (json_int_t)layout->memory.total,
+                  "exposed_s", tess__json_number(layout->exposed_s), "limited_by",
+                  tess_prediction_limit(&layout->loss, layout->step_s, limit));
+    if (layout->order != NULL)
+        file_order(plan, layout, json);
+    return json;
 }
 
 enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char *path)
@@ -97,7 +118,7 @@ enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
                                        const struct tess__plan_layout *layout, const char *path)
 {
     struct tess_config *config = NULL;
-    char why[TESS__PLAN_WHY] = "", name[200], *text = NULL;
+    char why[TESS__PLAN_WHY] = "", name[200], order[120], *text = NULL;
     size_t bytes = 0;
     struct file_yaml yaml = {.out = open_memstream(&text, &bytes)};
     enum tess_status status = tess__plan_config(plan, layout, &config, why);
@@ -111,6 +132,11 @@ enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
             "fullest rank. %s\n",
             tess__plan_name(layout, name), layout->step_s, (unsigned long long)layout->memory.total,
             plan->cluster.source);
+    if (layout->order != NULL)
+        fprintf(yaml.out,
+                "# With ranks on devices %s. It is %.4g s in the natural order: give train\n"
+                "# --topology.file with the description, by which it numbers ranks.\n",
+                tess__plan_order_text(plan, layout, order), layout->order->natural_s);
     tess_options_visit(config->options, file_option, &yaml);
     if (fflush(yaml.out) != 0)
         status = tess_fail(TESS_ERR_MEMORY, "no memory for --out %s", path);
@@ -191,6 +217,8 @@ enum tess_status tess__plan_write_trace(const struct tess__plan *plan,
                                       .predicted = true,
                                       .ranks = (int32_t)config->run.ranks};
     tess_network_make(&plan->cluster, &config->mesh, &network);
+    if (layout->order != NULL)
+        network = layout->order->network;
     TESS_TRY_GOTO(status, close_config, tess_engine_plan(config, plan->dataset, 0, &engine));
     lines.unit = tess_engine_unit_names(engine, &lines.unit_count);
     TESS_TRY_GOTO(status, close_engine,

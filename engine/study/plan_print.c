@@ -24,12 +24,25 @@ const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TE
     return text;
 }
 
+const char *tess__plan_order_text(const struct tess__plan *plan,
+                                  const struct tess__plan_layout *layout, char text[120])
+{
+    const int32_t ranks = plan->cluster.ranks, most = ranks < 16 ? ranks : 16;
+    size_t used = 0;
+    for (int32_t r = 0; r < most; r++)
+        used += (size_t)snprintf(text + used, 120 - used, "%s%d", r > 0 ? " " : "",
+                                 (int)layout->order->device[r]);
+    if (ranks > most)
+        snprintf(text + used, 120 - used, " ...");
+    return text;
+}
+
 static void print_layout(const struct tess__plan *plan, const struct tess__words *words,
                          int64_t number)
 {
     const struct tess__plan_layout *layout = &plan->layouts.item[number];
     char text[TESS__PLAN_TEXT], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES],
-        sent[TESS__TEXT_BYTES], limit[TESS_PREDICT_LIMIT];
+        sent[TESS__TEXT_BYTES], order[120], limit[TESS_PREDICT_LIMIT];
     const double samples_per_s = (double)plan->batch_size / layout->step_s;
     printf("%3" PRId64 "  %9.3f ms %10s", number + 1, 1e3 * layout->step_s,
            tess__words_rate(words, samples_per_s, rate));
@@ -47,6 +60,9 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
     printf(", tensor %s", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_TENSOR], sent));
     printf(", stage %s\n", tess__text_bytes((double)layout->sent_bytes[TESS_AXIS_STAGE], sent));
     printf("     limited by %s\n", tess_prediction_limit(&layout->loss, layout->step_s, limit));
+    if (layout->order != NULL)
+        printf("     ranks 0, 1, 2 ... on devices %s; %.3f ms in the natural order\n",
+               tess__plan_order_text(plan, layout, order), 1e3 * layout->order->natural_s);
 }
 
 /* Four digits at least, and all of those before the point. */

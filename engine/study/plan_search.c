@@ -7,6 +7,7 @@
 #include "study/plan.h"
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "tessera/check.h"
 #include "text/text.h"
 
@@ -81,49 +82,79 @@ static bool search_fill(const struct tess__plan *plan, struct tess__plan_layout 
     return micros > 0;
 }
 
-/* A shape of one axis alone. A schedule is refused once, with the first reason. */
-static enum tess_status search_alone(struct tess__plan *plan, struct tess__plan_layout *shape,
-                                     char why[TESS__PLAN_WHY], bool *takes)
+/* A shape of one axis alone. */
+struct search_one_axis {
+    struct tess__plan_layout shape;
+    enum tess_status status;
+    char why[TESS__PLAN_WHY];
+};
+
+static void search_alone(const struct tess__plan *plan, void *context, int64_t number)
 {
-    char this_why[TESS__PLAN_WHY] = "the batch cannot be cut for it", family[64];
-    const enum tess_status status =
-        search_fill(plan, shape) ? tess__plan_try(plan, shape, false, this_why) : TESS_ERR_USAGE;
-    if (search_ends(status))
-        TESS_FAIL(status, "%s", this_why);
-    *takes = *takes || status == TESS_OK;
-    if (status == TESS_OK)
-        return shape->schedule != NULL ? tess__plan_add(&plan->stages, shape) : TESS_OK;
-    if (why[0] == '\0')
-        memcpy(why, this_why, TESS__PLAN_WHY);
-    if (shape->schedule == NULL)
-        return TESS_OK;
-    snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule, (long long)shape->chunks,
-             shape->chunks > 1 ? "s" : "");
-    return search_reject(plan, family, this_why);
+    struct search_one_axis *one = (struct search_one_axis *)context + number;
+    snprintf(one->why, sizeof(one->why), "the batch cannot be cut for it");
+    one->status = search_fill(plan, &one->shape)
+                      ? tess__plan_try(plan, &one->shape, false, one->why)
+                      : TESS_ERR_USAGE;
 }
 
-/* Which sizes of an axis the model takes, with the other axes at one rank: takes [ranks + 1]. */
+/* What was found of a size of the axis: may it be taken, and if not, why the first shape was
+ * refused. A schedule is refused once, with the first reason. */
+static enum tess_status search_size(struct tess__plan *plan, const char *axis, int64_t size,
+                                    const struct search_one_axis *one, int64_t count, bool *takes)
+{
+    char family[64];
+    for (int64_t i = 0; i < count; i++) {
+        const struct tess__plan_layout *shape = &one[i].shape;
+        if (search_ends(one[i].status))
+            TESS_FAIL(one[i].status, "%s", one[i].why);
+        *takes = *takes || one[i].status == TESS_OK;
+        if (shape->schedule == NULL)
+            continue;
+        snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule,
+                 (long long)shape->chunks, shape->chunks > 1 ? "s" : "");
+        TESS_TRY(one[i].status == TESS_OK ? tess__plan_add(&plan->stages, shape)
+                                          : search_reject(plan, family, one[i].why));
+    }
+    snprintf(family, sizeof(family), "%s %lld", axis, (long long)size);
+    return *takes || count == 0 ? TESS_OK : search_reject(plan, family, one[0].why);
+}
+
+/* The shapes of all sizes of an axis that divide the ranks, with the other axes at one rank. */
+static enum tess_status search_axis_shapes(const struct tess__plan *plan, enum tess_axis axis,
+                                           struct tess__plan_list *shapes)
+{
+    for (int64_t n = 2; n <= plan->cluster.ranks; n++) {
+        int32_t count[TESS_AXIS_COUNT] = {1, 1, 1};
+        count[axis] = (int32_t)n;
+        if (plan->cluster.ranks % n == 0)
+            TESS_TRY(tess__plan_shapes(count, shapes));
+    }
+    return TESS_OK;
+}
+
+/* Which sizes of an axis the model takes: takes [ranks + 1]. */
 static enum tess_status search_axis(struct tess__plan *plan, enum tess_axis axis, bool *takes)
 {
     static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
-    const int64_t ranks = plan->cluster.ranks;
-    enum tess_status status = TESS_OK;
+    struct tess__plan_list shapes = {0};
+    enum tess_status status = search_axis_shapes(plan, axis, &shapes);
+    struct search_one_axis *one = calloc((size_t)shapes.count + 1, sizeof(*one));
+    if (status == TESS_OK && one == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the sizes of a mesh");
+    for (int64_t i = 0; one != NULL && i < shapes.count; i++)
+        one[i].shape = shapes.item[i];
+    if (status == TESS_OK)
+        status = tess__plan_each(plan, shapes.count, search_alone, one);
     takes[1] = true;
-    for (int64_t n = 2; n <= ranks && status == TESS_OK; n++) {
-        int32_t count[TESS_AXIS_COUNT] = {1, 1, 1};
-        struct tess__plan_list shapes = {0};
-        char why[TESS__PLAN_WHY] = "", family[48];
-        if (ranks % n != 0)
-            continue;
-        count[axis] = (int32_t)n;
-        status = tess__plan_shapes(count, &shapes);
-        for (int64_t i = 0; i < shapes.count && status == TESS_OK; i++)
-            status = search_alone(plan, &shapes.item[i], why, &takes[n]);
-        free(shapes.item);
-        snprintf(family, sizeof(family), "%s %lld", axis_name[axis], (long long)n);
-        if (status == TESS_OK && !takes[n])
-            status = search_reject(plan, family, why);
+    for (int64_t i = 0, end; i < shapes.count && status == TESS_OK; i = end) {
+        const int32_t size = one[i].shape.count[axis];
+        for (end = i; end < shapes.count && one[end].shape.count[axis] == size;)
+            end++;
+        status = search_size(plan, axis_name[axis], size, one + i, end - i, &takes[size]);
     }
+    free(one);
+    free(shapes.item);
     return status;
 }
 
@@ -147,23 +178,31 @@ static bool search_fits(const struct tess__plan *plan, const struct tess__plan_l
     return plan->memory_limit <= 0 || (double)layout->device_bytes <= plan->memory_limit;
 }
 
-static enum tess_status search_too_large(struct tess__plan *plan,
-                                         const struct tess__plan_layout *layout)
+static void search_too_large(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                             char family[128], char why[TESS__PLAN_WHY])
 {
-    char name[200], family[128], why[TESS__PLAN_WHY], need[TESS__TEXT_BYTES],
-        have[TESS__TEXT_BYTES];
-    snprintf(family, sizeof(family), "%.120s", tess__plan_name(layout, name));
-    snprintf(why, sizeof(why), "needs at least %s of memory on a device, and there are %s",
+    char name[200], need[TESS__TEXT_BYTES], have[TESS__TEXT_BYTES];
+    snprintf(family, 128, "%.120s", tess__plan_name(layout, name));
+    snprintf(why, TESS__PLAN_WHY, "needs at least %s of memory on a device, and there are %s",
              tess__text_bytes((double)layout->device_bytes, need),
              tess__text_bytes(plan->memory_limit, have));
-    return search_reject(plan, family, why);
 }
 
 enum search_found { SEARCH_UNKNOWN, SEARCH_REFUSED, SEARCH_TOO_LARGE, SEARCH_FITS };
 
+/* A shape, and what was found. Shapes are tried by several threads, and what they find is then put
+ * together in order, so that it does not depend on who was first. */
+struct search_item {
+    struct tess__plan_layout shape;
+    enum tess_status status; /* that ends the search, with `why` */
+    int64_t searched;
+    struct tess__plan_list fitting;
+    char family[128], why[TESS__PLAN_WHY]; /* that is refused; family "": none is */
+};
+
 /* What is known of a shape while its layouts are tried. */
 struct search_shape {
-    struct tess__plan_layout *layout;
+    struct search_item *item;
     int64_t accumulate[SEARCH_MICROS_MAX];
     int micros;
     bool legal, fits;
@@ -177,19 +216,16 @@ struct search_shape {
 };
 
 /* Try one that was not tried before. */
-static enum tess_status search_first(struct tess__plan *plan, struct search_shape *shape,
+static enum tess_status search_first(const struct tess__plan *plan, struct search_shape *shape,
                                      struct search_tried *tried)
 {
     char why[TESS__PLAN_WHY];
     const enum tess_status status = tess__plan_try(plan, &tried->layout, false, why);
     tried->found = SEARCH_REFUSED;
-    if (search_ends(status))
-        TESS_FAIL(status, "%s", why);
-    if (status != TESS_OK) {
-        if (shape->why[0] == '\0')
-            memcpy(shape->why, why, sizeof(why));
-        return TESS_OK;
-    }
+    if (status != TESS_OK && (search_ends(status) || shape->why[0] == '\0'))
+        memcpy(shape->why, why, sizeof(why));
+    if (status != TESS_OK)
+        return search_ends(status) ? status : TESS_OK;
     shape->legal = true;
     if (tried->layout.device_bytes < shape->least.device_bytes)
         shape->least = tried->layout;
@@ -199,24 +235,25 @@ static enum tess_status search_first(struct tess__plan *plan, struct search_shap
 }
 
 /* Try one; it is added where it fits and `add` says so. */
-static enum tess_status search_one(struct tess__plan *plan, struct search_shape *shape, int micro,
-                                   int recompute, bool add, enum search_found *found_out)
+static enum tess_status search_one(const struct tess__plan *plan, struct search_shape *shape,
+                                   int micro, int recompute, bool add, enum search_found *found_out)
 {
     struct search_tried *tried = &shape->tried[micro][recompute];
     if (tried->found == SEARCH_UNKNOWN) {
-        tried->layout = *shape->layout;
+        tried->layout = shape->item->shape;
         tried->layout.accumulate = shape->accumulate[micro];
         tried->layout.recompute = search_recompute[recompute];
         TESS_TRY(search_first(plan, shape, tried));
     }
-    plan->searched++;
+    shape->item->searched++;
     *found_out = tried->found;
-    return add && tried->found == SEARCH_FITS ? tess__plan_add(&plan->layouts, &tried->layout)
-                                              : TESS_OK;
+    return add && tried->found == SEARCH_FITS
+               ? tess__plan_add(&shape->item->fitting, &tried->layout)
+               : TESS_OK;
 }
 
 /* All of them: few ranks. */
-static enum tess_status search_all(struct tess__plan *plan, struct search_shape *shape)
+static enum tess_status search_all(const struct tess__plan *plan, struct search_shape *shape)
 {
     enum search_found found = SEARCH_FITS;
     for (int m = 0; m < shape->micros; m++)
@@ -232,9 +269,9 @@ static enum tess_status search_all(struct tess__plan *plan, struct search_shape 
  * Of each way to recompute the fewest micro-batches that fit, found by halving, since more of them
  * keep less; and those after it that may pay: in a pipeline more micro-batches have less idle time.
  */
-static enum tess_status search_fewest(struct tess__plan *plan, struct search_shape *shape)
+static enum tess_status search_fewest(const struct tess__plan *plan, struct search_shape *shape)
 {
-    const int after = shape->layout->count[TESS_AXIS_STAGE] > 1 ? 3 : 1;
+    const int after = shape->item->shape.count[TESS_AXIS_STAGE] > 1 ? 3 : 1;
     enum search_found smallest = SEARCH_REFUSED;
     if (shape->micros > 0)
         TESS_TRY(search_one(plan, shape, shape->micros - 1, 0, false, &smallest));
@@ -264,27 +301,94 @@ static enum tess_status search_fewest(struct tess__plan *plan, struct search_sha
 /* Meshes of more ranks have so many layouts that a part of them is left out. */
 #define SEARCH_ALL_RANKS 16
 
-static enum tess_status search_shape(struct tess__plan *plan, struct tess__plan_layout *layout)
+/* Item `number` of a list of pointers to items. */
+static void search_shape(const struct tess__plan *plan, void *context, int64_t number)
 {
-    struct search_shape shape = {.layout = layout, .least = {.device_bytes = UINT64_MAX}};
-    char family[128];
-    if (!search_has_schedule(plan, layout))
-        return TESS_OK;
-    shape.micros = tess__plan_accumulations(plan, layout, shape.accumulate, SEARCH_MICROS_MAX);
-    TESS_TRY(plan->cluster.ranks <= SEARCH_ALL_RANKS ? search_all(plan, &shape)
-                                                     : search_fewest(plan, &shape));
-    snprintf(family, sizeof(family), "%s, data %d", layout->strategy,
-             layout->count[TESS_AXIS_DATA]);
+    struct search_item *item = ((struct search_item **)context)[number];
+    struct search_shape shape = {.item = item, .least = {.device_bytes = UINT64_MAX}};
+    shape.micros =
+        tess__plan_accumulations(plan, &item->shape, shape.accumulate, SEARCH_MICROS_MAX);
+    item->status = plan->cluster.ranks <= SEARCH_ALL_RANKS ? search_all(plan, &shape)
+                                                           : search_fewest(plan, &shape);
+    memcpy(item->why, shape.why, sizeof(item->why));
+    if (item->status != TESS_OK)
+        return;
     if (!shape.legal && shape.why[0] != '\0')
-        return search_reject(plan, family, shape.why);
-    return shape.legal && !shape.fits ? search_too_large(plan, &shape.least) : TESS_OK;
+        snprintf(item->family, sizeof(item->family), "%s, data %d", item->shape.strategy,
+                 item->shape.count[TESS_AXIS_DATA]);
+    else if (shape.legal && !shape.fits)
+        search_too_large(plan, &shape.least, item->family, item->why);
+}
+
+struct search_items {
+    struct search_item *item; /* [room] */
+    int64_t count, room;
+};
+
+static enum tess_status search_add_item(struct search_items *items,
+                                        const struct tess__plan_layout *shape)
+{
+    if (items->count == items->room) {
+        const int64_t room = items->room > 0 ? 2 * items->room : 64;
+        struct search_item *item = realloc(items->item, (size_t)room * sizeof(*item));
+        if (item == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)room);
+        items->item = item;
+        items->room = room;
+    }
+    items->item[items->count++] = (struct search_item){.shape = *shape};
+    return TESS_OK;
+}
+
+/* By product, and else as they are. */
+static int search_beside(const void *a, const void *b)
+{
+    const struct search_item *one = *(struct search_item *const *)a;
+    const struct search_item *other = *(struct search_item *const *)b;
+    const int order = strcmp(one->shape.strategy, other->shape.strategy);
+    return order != 0 ? order : one < other ? -1 : 1;
+}
+
+/* Try all, in the order in which threads have the least to read. */
+static enum tess_status search_each(struct tess__plan *plan, const struct search_items *items)
+{
+    struct search_item **beside = calloc((size_t)items->count + 1, sizeof(struct search_item *));
+    if (beside == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)items->count);
+    for (int64_t i = 0; i < items->count; i++)
+        beside[i] = &items->item[i];
+    if (items->count > 0)
+        qsort(beside, (size_t)items->count, sizeof(struct search_item *), search_beside);
+    const enum tess_status status = tess__plan_each(plan, items->count, search_shape, beside);
+    free(beside);
+    return status;
+}
+
+/* Try all, and put together what was found. */
+static enum tess_status search_items(struct tess__plan *plan, struct search_items *items)
+{
+    enum tess_status status = search_each(plan, items);
+    for (int64_t i = 0; i < items->count; i++) {
+        struct search_item *item = &items->item[i];
+        if (status == TESS_OK && item->status != TESS_OK)
+            status = tess_fail(item->status, "%s", item->why);
+        plan->searched += item->searched;
+        for (int64_t l = 0; l < item->fitting.count && status == TESS_OK; l++)
+            status = tess__plan_add(&plan->layouts, &item->fitting.item[l]);
+        if (status == TESS_OK && item->family[0] != '\0')
+            status = search_reject(plan, item->family, item->why);
+        free(item->fitting.item);
+    }
+    free(items->item);
+    return status;
 }
 
 /* Which shapes of a mesh: all, or with many ranks the plain ones, and the others of one product. */
 enum search_part { SEARCH_WHOLE, SEARCH_PLAIN, SEARCH_OTHERS };
 
-static enum tess_status search_mesh(struct tess__plan *plan, const int32_t count[TESS_AXIS_COUNT],
-                                    enum search_part part, const char *strategy)
+static enum tess_status search_mesh(const struct tess__plan *plan,
+                                    const int32_t count[TESS_AXIS_COUNT], enum search_part part,
+                                    const char *strategy, struct search_items *items)
 {
     struct tess__plan_list shapes = {0};
     enum tess_status status = tess__plan_shapes(count, &shapes);
@@ -294,9 +398,11 @@ static enum tess_status search_mesh(struct tess__plan *plan, const int32_t count
             part == SEARCH_WHOLE ||
             (part == SEARCH_PLAIN ? shape->plain
                                   : !shape->plain && strcmp(shape->strategy, strategy) == 0);
-        for (int p = 0; wanted && p < plan->precision_count && status == TESS_OK; p++) {
+        if (!wanted || !search_has_schedule(plan, shape))
+            continue;
+        for (int p = 0; p < plan->precision_count && status == TESS_OK; p++) {
             shape->precision = plan->precision[p];
-            status = search_shape(plan, shape);
+            status = search_add_item(items, shape);
         }
     }
     free(shapes.item);
@@ -307,16 +413,21 @@ static enum tess_status search_meshes(struct tess__plan *plan, const bool *tenso
                                       const bool *stage)
 {
     const int32_t ranks = plan->cluster.ranks;
+    struct search_items items = {0};
+    enum tess_status status = TESS_OK;
     for (int32_t t = 1; t <= ranks; t++)
         for (int32_t s = 1; ranks % t == 0 && tensor[t] && s <= ranks / t; s++) {
-            if (ranks / t % s != 0 || !stage[s])
+            if (ranks / t % s != 0 || !stage[s] || status != TESS_OK)
                 continue;
             const int32_t count[TESS_AXIS_COUNT] = {
                 [TESS_AXIS_DATA] = ranks / t / s, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
-            TESS_TRY(search_mesh(plan, count,
-                                 ranks <= SEARCH_ALL_RANKS ? SEARCH_WHOLE : SEARCH_PLAIN, ""));
+            status = search_mesh(
+                plan, count, ranks <= SEARCH_ALL_RANKS ? SEARCH_WHOLE : SEARCH_PLAIN, "", &items);
         }
-    return TESS_OK;
+    if (status == TESS_OK)
+        return search_items(plan, &items);
+    free(items.item);
+    return status;
 }
 
 /* ---- the order ------------------------------------------------------------------------------- */
@@ -361,42 +472,143 @@ static enum tess_status search_refine(struct tess__plan *plan)
         if (!known)
             best[count++] = plan->layouts.item[i];
     }
-    for (int b = 0; b < count && plan->cluster.ranks > SEARCH_ALL_RANKS; b++)
-        TESS_TRY(search_mesh(plan, best[b].count, SEARCH_OTHERS, best[b].strategy));
+    struct search_items items = {0};
+    enum tess_status status = TESS_OK;
+    for (int b = 0; b < count && plan->cluster.ranks > SEARCH_ALL_RANKS && status == TESS_OK; b++)
+        status = search_mesh(plan, best[b].count, SEARCH_OTHERS, best[b].strategy, &items);
+    if (status == TESS_OK)
+        return search_items(plan, &items);
+    free(items.item);
+    return status;
+}
+
+/* A layout whose step is predicted. */
+struct search_step {
+    struct tess__plan_layout layout;
+    enum tess_status status;
+    char why[TESS__PLAN_WHY];
+};
+
+/* Step `number` of a list, and its memory on every stage. */
+static void search_step(const struct tess__plan *plan, void *context, int64_t number)
+{
+    struct search_step *step = (struct search_step *)context + number;
+    step->status = tess__plan_try(plan, &step->layout, true, step->why);
+    if (step->status == TESS_OK && search_fits(plan, &step->layout))
+        step->status = tess__plan_predict(plan, &step->layout, step->why);
+}
+
+/* Layouts [from, from + count): those that stay come to [*kept, ...). */
+static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int64_t count,
+                                     int64_t *kept)
+{
+    struct tess__plan_layout *layout = plan->layouts.item;
+    struct search_step *step = calloc((size_t)count + 1, sizeof(*step));
+    if (step == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld steps", (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        step[i].layout = layout[from + i];
+    enum tess_status status = tess__plan_each(plan, count, search_step, step);
+    for (int64_t i = 0; i < count && status == TESS_OK; i++) {
+        char family[128], name[200];
+        if (search_ends(step[i].status)) {
+            status = tess_fail(step[i].status, "%s", step[i].why);
+        } else if (step[i].status != TESS_OK) {
+            status = search_reject(plan, tess__plan_name(&step[i].layout, name), step[i].why);
+        } else if (!search_fits(plan, &step[i].layout)) {
+            search_too_large(plan, &step[i].layout, family, step[i].why);
+            status = search_reject(plan, family, step[i].why);
+        } else {
+            layout[(*kept)++] = step[i].layout;
+            step[i].layout.order = NULL; /* it is the list's */
+        }
+    }
+    for (int64_t i = 0; i < count; i++)
+        tess__plan_order_free(step[i].layout.order);
+    free(step);
+    return status;
+}
+
+/* Layouts of which one further option is tried. */
+#define SEARCH_VARIED 4
+
+/* May the plan choose the layout's further option, or did the configuration? */
+static enum tess_status search_is_free(const struct tess__plan *plan,
+                                       const struct tess__plan_layout *layout, bool *free_out)
+{
+    char name[64];
+    const struct tess_config *config;
+    struct tess__plan_layout plain = *layout;
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(layout->extra, "="), layout->extra);
+    plain.extra[0] = '\0';
+    TESS_TRY(tess__plan_configure(plan, &plain, &config));
+    *free_out = !tess_options_is_set(config->options, name);
     return TESS_OK;
 }
 
-/* Steps of the best by the coarse time, and their memory on every stage. */
+/* The fastest layouts with one option more: those that it changes join the others. */
+static enum tess_status search_vary(struct tess__plan *plan)
+{
+    struct tess__plan_list *layouts = &plan->layouts;
+    struct tess__plan_layout *of[SEARCH_VARIED];
+    struct search_step *step = calloc(SEARCH_VARIED, sizeof(*step));
+    int64_t count = 0;
+    if (step == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d steps", SEARCH_VARIED);
+    enum tess_status status = TESS_OK;
+    for (int64_t i = 0; i < layouts->count && i < SEARCH_VARIED && status == TESS_OK; i++) {
+        bool may = false;
+        step[count].layout = layouts->item[i];
+        step[count].layout.order = NULL;
+        if (layouts->item[i].predicted &&
+            tess__plan_variant(&layouts->item[i], step[count].layout.extra))
+            status = search_is_free(plan, &step[count].layout, &may);
+        of[count] = &layouts->item[i];
+        count += may;
+    }
+    if (status == TESS_OK)
+        status = tess__plan_each(plan, count, search_step, step);
+    plan->searched += count;
+    bool keep[SEARCH_VARIED] = {false};
+    for (int64_t i = 0; i < count; i++)
+        keep[i] = step[i].status == TESS_OK && search_fits(plan, &step[i].layout) &&
+                  (step[i].layout.step_s != of[i]->step_s ||
+                   step[i].layout.device_bytes != of[i]->device_bytes);
+    for (int64_t i = 0; i < count; i++) {
+        if (status == TESS_OK && search_ends(step[i].status))
+            status = tess_fail(step[i].status, "%s", step[i].why);
+        if (status == TESS_OK && keep[i]) {
+            status = tess__plan_add(layouts, &step[i].layout);
+            step[i].layout.order = status == TESS_OK ? NULL : step[i].layout.order;
+        }
+        tess__plan_order_free(step[i].layout.order);
+    }
+    free(step);
+    return status;
+}
+
+/* Steps of the best by the coarse time. */
 static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
     const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST : 0;
     const int64_t shown = plan->given->top * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
-    int64_t kept = 0, predicted = 0;
+    int64_t kept = 0, done = 0;
     search_sort(layouts);
     TESS_TRY(tess__plan_configs_forget(plan->configs));
-    for (int64_t i = 0; i < layouts->count; i++) {
-        struct tess__plan_layout layout = layouts->item[i];
-        char why[TESS__PLAN_WHY] = "", name[200];
-        enum tess_status status = TESS_OK;
-        const bool predicts = predicted < wanted;
-        if (predicts) {
-            status = tess__plan_try(plan, &layout, true, why);
-            if (status == TESS_OK && search_fits(plan, &layout))
-                status = tess__plan_predict(plan, &layout, why);
-        }
-        if (search_ends(status))
-            TESS_FAIL(status, "%s", why);
-        if (status != TESS_OK)
-            TESS_TRY(search_reject(plan, tess__plan_name(&layout, name), why));
-        else if (predicts && !search_fits(plan, &layout))
-            TESS_TRY(search_too_large(plan, &layout));
-        else
-            layouts->item[kept++] = layout;
-        predicted += predicts && status == TESS_OK && search_fits(plan, &layout);
+    /* In the place of one that is refused comes the next. */
+    while (kept < wanted && done < layouts->count) {
+        const int64_t left = layouts->count - done, more = wanted - kept;
+        const int64_t count = left < more ? left : more;
+        TESS_TRY(search_steps(plan, done, count, &kept));
+        done += count;
     }
+    for (; done < layouts->count; done++)
+        layouts->item[kept++] = layouts->item[done];
     layouts->count = kept;
+    search_sort(layouts);
+    TESS_TRY(search_vary(plan));
     search_sort(layouts);
     return tess__plan_configs_forget(plan->configs);
 }

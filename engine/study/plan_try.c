@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- memory and a coarse time ---------------------------------------------------------------- */
@@ -159,18 +160,17 @@ static void try_take(const struct tess_prediction *prediction, struct tess__plan
 
 /* A step of so many micro-batches of the layout's size. */
 static enum tess_status try_step(const struct tess__plan *plan, int64_t micros,
+                                 const struct tess_network *network,
                                  struct tess__plan_layout *layout)
 {
     struct tess__plan part = *plan;
     const struct tess_config *config;
     struct tess_prediction prediction = {0};
-    struct tess_network network;
     part.batch_size = plan->batch_size / layout->accumulate * micros;
     layout->accumulate = micros;
     TESS_TRY(tess__plan_configure(&part, layout, &config));
-    tess_network_make(&plan->cluster, &config->mesh, &network);
     tess__plan_work(plan->configs)->predicted++;
-    TESS_TRY(tess_predict_step(config, plan->dataset, &plan->profile, &network, &prediction));
+    TESS_TRY(tess_predict_step(config, plan->dataset, &plan->profile, network, &prediction));
     try_take(&prediction, layout);
     tess_prediction_fini(&prediction);
     return TESS_OK;
@@ -211,7 +211,9 @@ static void try_extend(const struct tess__plan_layout *brief, int64_t micros,
     layout->accumulate = micros;
 }
 
-static enum tess_status try_predict(const struct tess__plan *plan, struct tess__plan_layout *layout)
+static enum tess_status try_network(const struct tess__plan *plan,
+                                    const struct tess_network *network,
+                                    struct tess__plan_layout *layout)
 {
     const int64_t micros = layout->accumulate;
     const int64_t fill =
@@ -220,13 +222,59 @@ static enum tess_status try_predict(const struct tess__plan *plan, struct tess__
     while (few < fill)
         few *= 2;
     if (micros <= 2 * few || micros % (2 * few) != 0 || plan->grid > 0)
-        return try_step(plan, micros, layout);
+        return try_step(plan, micros, network, layout);
     struct tess__plan_layout brief = *layout, full = *layout;
-    TESS_TRY(try_step(plan, few, &brief));
-    TESS_TRY(try_step(plan, 2 * few, &full));
+    TESS_TRY(try_step(plan, few, network, &brief));
+    TESS_TRY(try_step(plan, 2 * few, network, &full));
     try_extend(&brief, micros, &full);
     *layout = full;
     return TESS_OK;
+}
+
+void tess__plan_order_free(struct tess__plan_order *order)
+{
+    if (order != NULL)
+        free(order->device);
+    free(order);
+}
+
+/* In the natural order and in the one that was found; the faster one stays. */
+static enum tess_status try_order(const struct tess__plan *plan, const struct tess_network *natural,
+                                  struct tess__plan_order *order, struct tess__plan_layout *layout)
+{
+    struct tess__plan_layout before = *layout, after = *layout;
+    TESS_TRY(try_network(plan, natural, &before));
+    TESS_TRY(try_network(plan, &order->network, &after));
+    *layout = after.step_s < before.step_s ? after : before;
+    order->natural_s = before.step_s;
+    if (after.step_s < before.step_s)
+        layout->order = order;
+    return TESS_OK;
+}
+
+static enum tess_status try_predict(const struct tess__plan *plan, struct tess__plan_layout *layout)
+{
+    struct tess_network natural;
+    struct tess_mesh mesh = {.rank_count = plan->cluster.ranks};
+    double bytes[TESS_AXIS_COUNT];
+    memcpy(mesh.count, layout->count, sizeof(mesh.count));
+    tess_network_make(&plan->cluster, &mesh, &natural);
+    if (plan->topology == NULL)
+        return try_network(plan, &natural, layout);
+    struct tess__plan_order *order = calloc(1, sizeof(*order));
+    if (order == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of ranks");
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        bytes[axis] = (double)layout->sent_bytes[axis];
+    enum tess_status status =
+        tess_network_order(&plan->cluster, plan->topology, &mesh, bytes, layout->chunks <= 1,
+                           &order->network, &natural, &order->device);
+    if (status == TESS_OK)
+        status = order->device == NULL ? try_network(plan, &natural, layout)
+                                       : try_order(plan, &natural, order, layout);
+    if (layout->order == NULL)
+        tess__plan_order_free(order);
+    return status;
 }
 
 enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
@@ -266,7 +314,7 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
     char why[TESS__PLAN_WHY];
     struct tess__log_sink sink;
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
-    const enum tess_status status = tess__run_open_data(config, &plan->dataset);
+    const enum tess_status status = tess__run_size_data(config, &plan->dataset);
     (void)tess__log_redirect(before);
     if (status == TESS_ERR_USAGE)
         TESS_FAIL(TESS_ERR_USAGE, "%s", why);
@@ -296,7 +344,7 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
                   "compares them with one batch: give --batch-size",
                   (long long)per_rank);
-    TESS_TRY(tess__plan_configs_open(&plan->configs));
+    TESS_TRY(tess__plan_configs_open(NULL, &plan->configs));
     enum tess_status status = tess__plan_config(plan, &one, &config, why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);

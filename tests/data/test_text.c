@@ -49,6 +49,26 @@ static void case_this_machine(void **state)
     free(text);
 }
 
+/* The sizes alone are those of the set that was read. */
+static void case_sizes(void **state)
+{
+    (void)state;
+    struct tess_dataset *set = NULL, *sizes = NULL;
+    if (access("/usr/share/common-licenses/GPL-3", R_OK) != 0) {
+        print_message("skipped: no Debian machine, /usr/share/common-licenses is not there\n");
+        skip();
+    }
+    assert_int_equal(tess_dataset_open_tokens("text", NULL, 0.02, 256, &set), TESS_OK);
+    assert_int_equal(tess_dataset_size_text(0.02, 256, &sizes), TESS_OK);
+    assert_int_equal(sizes->train.count, set->train.count);
+    assert_int_equal(sizes->test.count, set->test.count);
+    assert_int_equal(sizes->class_count, set->class_count);
+    assert_int_equal(sizes->labels, set->labels);
+    assert_int_equal(sizes->mapped_bytes, 0);
+    tess_dataset_close(sizes);
+    tess_dataset_close(set);
+}
+
 static void put(const struct token_folder *folder, const char *name, char letter, size_t count)
 {
     char *text = malloc(count);
@@ -117,6 +137,10 @@ static void case_made_up_machine(void **state)
         assert_int_equal(stream->count, expected);
         assert_memory_equal(stream->piece[0].token, text, expected);
         tess__stream_close(stream);
+        stream = calloc(1, sizeof(*stream));
+        assert_int_equal(tess__text_size(folder.path, limit, stream), TESS_OK);
+        assert_int_equal(stream->count, expected);
+        tess__stream_close(stream);
     }
     assert_int_equal(token_open_files(), files);
     token_folder_close(&folder);
@@ -132,6 +156,8 @@ static void case_too_little(void **state)
     assert_int_equal(tess__text_gather(folder.path, 1000000, &stream), TESS_ERR_NOT_FOUND);
     assert_non_null(strstr(tess_log_last_error(), "only 46010 bytes"));
     assert_non_null(strstr(tess_log_last_error(), "--data FILE"));
+    assert_int_equal(tess__text_size(folder.path, 1000000, &stream), TESS_ERR_NOT_FOUND);
+    assert_non_null(strstr(tess_log_last_error(), "only 46010 bytes"));
     token_folder_close(&folder);
     assert_int_equal(tess__text_gather("/nonexistent", 1000000, &stream), TESS_ERR_NOT_FOUND);
     assert_non_null(strstr(tess_log_last_error(), "only 0 bytes"));
@@ -142,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_this_machine),
+        cmocka_unit_test(case_sizes),
         cmocka_unit_test(case_made_up_machine),
         cmocka_unit_test(case_too_little),
     };

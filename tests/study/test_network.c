@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -207,6 +208,106 @@ static void case_described_racks(void **state)
     assert_near(cluster.rack_share, 0.05);
 }
 
+static struct tess_topology *synthetic(const char *words)
+{
+    const struct tess_topology_options options = {0};
+    struct tess_topology *topology = NULL;
+    assert_int_equal(tess_topology_synthetic(words, &options, &topology), TESS_OK);
+    return topology;
+}
+
+/*
+ * DGX-1, a hybrid cube mesh: two NVLinks of 20 GB/s each join 0-3, 1-2, 4-7 and 5-6, and one 0-1
+ * and 2-3, which are pairs along the tensor axis in the natural order. Along the data axis 2-4 and
+ * 3-5 are then not joined at all: PCIe carries both ways. The order that is found has pairs of two
+ * links, and rings of one.
+ */
+static void case_order(void **state)
+{
+    (void)state;
+    struct tess_topology *topology =
+        synthetic("socket:2 switch:2 gpu:2 nic:1 nvlink:cube sm:70 pci:3 cpu:intel edge:12.5");
+    const struct tess_mesh mesh = {
+        .rank_count = 8,
+        .count = {[TESS_AXIS_DATA] = 4, [TESS_AXIS_TENSOR] = 2, [TESS_AXIS_STAGE] = 1}};
+    const double bytes[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = 1e9, [TESS_AXIS_TENSOR] = 1e9};
+    struct tess_network network, natural;
+    struct tess_cluster cluster;
+    int32_t *device = NULL;
+    bool seen[8] = {false};
+    assert_int_equal(tess_cluster_of_topology(topology, "dgx-1v", &cluster), TESS_OK);
+    assert_int_equal(
+        tess_network_order(&cluster, topology, &mesh, bytes, true, &network, &natural, &device),
+        TESS_OK);
+    assert_non_null(device);
+    assert_int_equal(device[0], 0);
+    for (int r = 0; r < 8; r++)
+        seen[device[r]] = true;
+    for (int d = 0; d < 8; d++)
+        assert_true(seen[d]);
+    const struct tess_network_group *group = network.group, *before = natural.group;
+    assert_near(group[TESS_AXIS_TENSOR].host_bytes_per_s, 40e9);
+    assert_near(before[TESS_AXIS_TENSOR].host_bytes_per_s, 20e9);
+    assert_near(group[TESS_AXIS_DATA].host_bytes_per_s, 20e9);
+    assert_true(before[TESS_AXIS_DATA].host_bytes_per_s < 10e9);
+    assert_int_equal(group[TESS_AXIS_DATA].hosts, 1);
+    assert_int_equal(group[TESS_AXIS_DATA].host_ranks, 4);
+    free(device);
+    tess_topology_free(topology);
+}
+
+/* Switches reach all alike: nothing is better than the natural order, and nothing changes. */
+static void case_natural(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = synthetic("node:2 gpu:4 nvlink:switch nic:4 rail:4 sm:90");
+    const struct tess_mesh mesh = {
+        .rank_count = 8,
+        .count = {[TESS_AXIS_DATA] = 2, [TESS_AXIS_TENSOR] = 4, [TESS_AXIS_STAGE] = 1}};
+    const double bytes[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = 1e9, [TESS_AXIS_TENSOR] = 1e9};
+    struct tess_network network, natural, made;
+    struct tess_cluster cluster;
+    int32_t *device = NULL;
+    assert_int_equal(tess_cluster_of_topology(topology, "two", &cluster), TESS_OK);
+    assert_int_equal(
+        tess_network_order(&cluster, topology, &mesh, bytes, true, &network, &natural, &device),
+        TESS_OK);
+    assert_null(device);
+    tess_network_make(&cluster, &mesh, &made);
+    assert_memory_equal(network.group, made.group, sizeof(made.group));
+    assert_memory_equal(natural.group, made.group, sizeof(made.group));
+    tess_topology_free(topology);
+}
+
+/* Two racks of two hosts of one rank. The ranks of a group along the data axis, 0 and 2, are in
+ * both racks in the natural order, and in one when all that matters is sent along that axis. */
+static void case_racks_in_turn(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = synthetic("rack:2 node:2 rank:1 edge:0.125 uplink:0.0125");
+    const struct tess_mesh mesh = {
+        .rank_count = 4,
+        .count = {[TESS_AXIS_DATA] = 2, [TESS_AXIS_TENSOR] = 2, [TESS_AXIS_STAGE] = 1}};
+    /* Nearly all is sent along the data axis, whose ranks are two places apart. */
+    const double bytes[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = 1e9, [TESS_AXIS_TENSOR] = 1};
+    struct tess_network network, natural;
+    struct tess_cluster cluster;
+    int32_t *device = NULL;
+    assert_int_equal(tess_cluster_of_topology(topology, "racks", &cluster), TESS_OK);
+    assert_int_equal(
+        tess_network_order(&cluster, topology, &mesh, bytes, true, &network, &natural, &device),
+        TESS_OK);
+    assert_non_null(device);
+    assert_int_equal(device[0] / 2, device[2] / 2); /* data: ranks 0 and 2 */
+    assert_near(natural.group[TESS_AXIS_DATA].net_bytes_per_s, 0.125e9 * cluster.rack_share);
+    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 0.125e9);
+    assert_near(natural.group[TESS_AXIS_TENSOR].net_bytes_per_s, 0.125e9);
+    assert_near(network.group[TESS_AXIS_TENSOR].net_bytes_per_s, 0.125e9 * cluster.rack_share);
+    assert_int_equal(network.group[TESS_AXIS_DATA].hosts, 2);
+    free(device);
+    tess_topology_free(topology);
+}
+
 static void case_refused(void **state)
 {
     (void)state;
@@ -218,10 +319,17 @@ static void case_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_one_host),         cmocka_unit_test(case_two_levels),
-        cmocka_unit_test(case_three_neighbours), cmocka_unit_test(case_mesh),
-        cmocka_unit_test(case_cards_and_racks),  cmocka_unit_test(case_latency),
-        cmocka_unit_test(case_described),        cmocka_unit_test(case_described_racks),
+        cmocka_unit_test(case_one_host),
+        cmocka_unit_test(case_two_levels),
+        cmocka_unit_test(case_three_neighbours),
+        cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_cards_and_racks),
+        cmocka_unit_test(case_latency),
+        cmocka_unit_test(case_described),
+        cmocka_unit_test(case_described_racks),
+        cmocka_unit_test(case_order),
+        cmocka_unit_test(case_natural),
+        cmocka_unit_test(case_racks_in_turn),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

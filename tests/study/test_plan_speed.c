@@ -7,6 +7,7 @@
 #include "job/run.h"
 #include "study/plan.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,10 +55,7 @@ static void search_open(struct search *search, const char *words, int32_t ranks,
 
 static void search_close(struct search *search)
 {
-    tess__plan_configs_close(search->plan.configs);
-    free(search->plan.layouts.item);
-    free(search->plan.stages.item);
-    free(search->plan.rejected);
+    tess__plan_close(&search->plan);
 }
 
 /* What limits a layout is said of its whole step, not of the shorter ones that were run for it. */
@@ -74,23 +72,79 @@ static void losses_fill_steps(const struct tess__plan *plan)
     }
 }
 
-/* Llama of 8 B on 64 ranks. Where nothing is kept, each of the layouts that are tried reads its
- * configuration, and each rank that is planned declares the model. */
+/* The core on which this thread, and those that it starts, run alone; *before_out: those before. */
+static void one_core(cpu_set_t *before_out)
+{
+    cpu_set_t one;
+    int core = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof(*before_out), before_out), 0);
+    while (!CPU_ISSET(core, before_out))
+        core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+/* Llama of 8 B on 64 ranks, by one thread. Where nothing is kept, each of the layouts that are
+ * tried reads its configuration, and each rank that is planned declares the model. */
 static void case_work(void **state)
 {
     struct search search;
+    cpu_set_t cores;
+    (void)state;
+    one_core(&cores);
+    search_open(&search, LLAMA_8B, 64, 10);
+    assert_int_equal(sched_setaffinity(0, sizeof(cores), &cores), 0);
+    const struct tess__plan_work work = tess__plan_worked(&search.plan);
+    print_message("%lld layouts: %lld read, %lld declared, %lld ranks planned, %lld predicted\n",
+                  (long long)search.plan.searched, (long long)work.loaded, (long long)work.declared,
+                  (long long)work.planned, (long long)work.predicted);
+    assert_int_equal(search.plan.searched, 2139 + 4); /* of four one further option */
+    assert_true(work.loaded <= 30);                   /* products of strategies */
+    assert_true(work.declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
+    assert_true(work.planned <= 3000); /* 3921 where halving tries layouts again */
+    assert_true(work.predicted <= 40); /* two for each of 20 layouts */
+    losses_fill_steps(&search.plan);
+    search_close(&search);
+}
+
+/* Layouts with a further option, and those of them that are faster than the same without. */
+static int64_t varied(const struct tess__plan *plan, int64_t *faster_out)
+{
+    int64_t count = 0;
+    *faster_out = 0;
+    for (int64_t i = 0; i < plan->layouts.count; i++)
+        for (int64_t j = 0; j < plan->layouts.count && plan->layouts.item[i].predicted; j++) {
+            struct tess__plan_layout plain = plan->layouts.item[i];
+            const struct tess__plan_layout *other = &plan->layouts.item[j];
+            char text[TESS__PLAN_TEXT], instead[TESS__PLAN_TEXT];
+            if (plain.extra[0] == '\0' || !other->predicted)
+                continue;
+            plain.extra[0] = '\0';
+            if (strcmp(tess__plan_text(&plain, text), tess__plan_text(other, instead)) != 0)
+                continue;
+            count++;
+            *faster_out += plain.step_s < other->step_s;
+            assert_true(plain.device_bytes != other->device_bytes || plain.step_s != other->step_s);
+        }
+    return count;
+}
+
+/* What is gathered may stay, which takes memory and saves time: found where the configuration
+ * leaves it open. */
+static void case_varied(void **state)
+{
+    struct search search;
+    int64_t faster;
     (void)state;
     search_open(&search, LLAMA_8B, 64, 10);
-    const struct tess__plan_work *work = tess__plan_work(search.plan.configs);
-    print_message("%lld layouts: %lld read, %lld declared, %lld ranks planned, %lld predicted\n",
-                  (long long)search.plan.searched, (long long)work->loaded,
-                  (long long)work->declared, (long long)work->planned, (long long)work->predicted);
-    assert_int_equal(search.plan.searched, 2139);
-    assert_true(work->loaded <= 30);    /* products of strategies */
-    assert_true(work->declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
-    assert_true(work->planned <= 3000); /* 3921 where halving tries layouts again */
-    assert_true(work->predicted <= 40); /* two for each of 20 layouts */
-    losses_fill_steps(&search.plan);
+    assert_true(varied(&search.plan, &faster) > 0);
+    assert_true(faster > 0);
+    search_close(&search);
+    search_open(&search,
+                LLAMA_8B " --fsdp.reshard-after-forward on --hsdp.reshard-after-forward on", 64,
+                10);
+    assert_int_equal(varied(&search.plan, &faster), 0);
     search_close(&search);
 }
 
@@ -162,8 +216,51 @@ static void case_alone(void **state)
     search_close(&search);
 }
 
+static void check_same(const struct tess__plan *a, const struct tess__plan *b)
+{
+    assert_int_equal(a->searched, b->searched);
+    assert_int_equal(a->layouts.count, b->layouts.count);
+    for (int64_t i = 0; i < a->layouts.count; i++) {
+        const struct tess__plan_layout *one = &a->layouts.item[i], *other = &b->layouts.item[i];
+        char text[TESS__PLAN_TEXT], instead[TESS__PLAN_TEXT];
+        assert_string_equal(tess__plan_text(one, text), tess__plan_text(other, instead));
+        assert_memory_equal(&one->memory, &other->memory, sizeof(one->memory));
+        assert_true(one->step_s == other->step_s);
+        assert_memory_equal(&one->loss, &other->loss, sizeof(one->loss));
+    }
+    assert_int_equal(a->rejected_count, b->rejected_count);
+    for (int32_t i = 0; i < a->rejected_count; i++) {
+        assert_string_equal(a->rejected[i].family, b->rejected[i].family);
+        assert_string_equal(a->rejected[i].why, b->rejected[i].why);
+    }
+}
+
+/* What several threads find is what one finds: with all layouts tried, and with a part of them. */
+static void case_threads(void **state)
+{
+    static const int32_t ranks[] = {8, 32};
+    (void)state;
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++) {
+        struct search one, several;
+        cpu_set_t cores;
+        one_core(&cores);
+        search_open(&one, SMALL, ranks[i], 10);
+        assert_int_equal(sched_setaffinity(0, sizeof(cores), &cores), 0);
+        search_open(&several, SMALL, ranks[i], 10);
+        assert_true(one.plan.layouts.count > 20 && one.plan.rejected_count > 0);
+        assert_true(one.plan.beside[0] == NULL);
+        if (CPU_COUNT(&cores) > 1)
+            assert_true(several.plan.beside[0] != NULL);
+        check_same(&one.plan, &several.plan);
+        search_close(&several);
+        search_close(&one);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(case_work), cmocka_unit_test(case_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(case_work), cmocka_unit_test(case_alone),
+                                       cmocka_unit_test(case_threads),
+                                       cmocka_unit_test(case_varied)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

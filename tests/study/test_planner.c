@@ -136,6 +136,42 @@ static void case_schema(void **state)
     json_decref(root);
 }
 
+/* A machine whose natural order is not the best: ranks are on devices in another one, by which the
+ * step is shorter; all devices are in it once. Of hosts as they are sold there is none. */
+static void case_order(void **state)
+{
+    (void)state;
+    size_t i, ordered = 0, d;
+    json_t *layout, *device;
+    if (plan(TINY "--cluster %s/configs/clusters/dgx-1v.yaml --device a100-40 --batch-size 16 "
+                  "--top 2 --json %s/plan.json",
+             PLANNER_SOURCE, folder) != 0)
+        fail_msg("%s", spawn.err);
+    json_t *root = results();
+    json_array_foreach(json_object_get(root, "layouts"), i, layout)
+    {
+        const json_t *order = json_object_get(layout, "order");
+        json_int_t sum = 0;
+        if (order == NULL)
+            continue;
+        ordered++;
+        assert_int_equal(json_array_size(order), 8);
+        json_array_foreach(order, d, device) sum |= 1 << json_integer_value(device);
+        assert_int_equal(sum, 0xff);
+        assert_true(json_number_value(json_object_get(layout, "natural_step_s")) >
+                    json_number_value(json_object_get(layout, "step_s")));
+    }
+    assert_true(ordered > 0);
+    json_decref(root);
+    if (plan(TINY "--ranks 8 --device a100-40 --batch-size 16 --top 2 --json %s/plan.json",
+             folder) != 0)
+        fail_msg("%s", spawn.err);
+    assert_null(strstr(spawn.out, "natural order"));
+    root = results();
+    assert_null(json_object_get(json_array_get(json_object_get(root, "layouts"), 0), "order"));
+    json_decref(root);
+}
+
 /* The most that --explain prints of a rank's arena, over the ranks of the file. */
 static json_int_t explained(const char *path, int ranks)
 {
@@ -348,10 +384,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_counted),       cmocka_unit_test(case_schema),
-        cmocka_unit_test(case_accepted_host), cmocka_unit_test(case_accepted_gpus),
-        cmocka_unit_test(case_reasons),       cmocka_unit_test(case_price),
-        cmocka_unit_test(case_hostile),       cmocka_unit_test(case_cluster),
-        cmocka_unit_test(case_pictures),
+        cmocka_unit_test(case_order),         cmocka_unit_test(case_accepted_host),
+        cmocka_unit_test(case_accepted_gpus), cmocka_unit_test(case_reasons),
+        cmocka_unit_test(case_price),         cmocka_unit_test(case_hostile),
+        cmocka_unit_test(case_cluster),       cmocka_unit_test(case_pictures),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
