@@ -64,7 +64,7 @@ static void body(void *context, int32_t p)
     struct tess__run run = {.config = &config, .rank_count = start->ranks};
     config.started.rank = p;
     config.started.local_rank = p % EACH;
-    run.placed = tess__placed_open(start->ranks);
+    run.placed = tess__placed_open();
     enum tess_status status = run.placed != NULL ? TESS_OK : TESS_ERR_MEMORY;
     if (status == TESS_OK)
         status = launch(start, &config, &run, p);
