@@ -104,8 +104,7 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
     struct tess__peers *peers = calloc(1, sizeof(*peers));
 
     if (peers == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks",
-                  (int)env->rank_count);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
     peers->env = *env;
     peers->timeout_s = timeout_s;
     const enum tess_status status = peers_meet(peers);

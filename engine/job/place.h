@@ -216,8 +216,8 @@ enum tess_status tess__place_probe(const struct tess__meeting *meeting,
 
 /* same_options.c: TESS_ERR_USAGE on every rank where a rank's options differ from those of rank 0,
  * with the option and both values. Collective over the ranks of the post; `rank`: this one. */
-enum tess_status tess__same_options(const struct tess_options *options,
-                                    struct tess_boot_post *post, int32_t rank);
+enum tess_status tess__same_options(const struct tess_options *options, struct tess_boot_post *post,
+                                    int32_t rank);
 
 /*
  * place_map.c: the best process of each rank where process p has device[p] of the topology; the

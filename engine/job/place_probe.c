@@ -28,8 +28,8 @@
 #include <unistd.h>
 
 #define PROBE_MAGIC   UINT64_C(0x65626f7270726574) /* "terprobe" */
-#define PROBE_MEET_S  2.0 /* to connect two hosts */
-#define PROBE_DRAIN_S 2.0 /* for what is under way when a round ends */
+#define PROBE_MEET_S  2.0                          /* to connect two hosts */
+#define PROBE_DRAIN_S 2.0                          /* for what is under way when a round ends */
 #define PROBE_PINGS   4
 #define PROBE_CHUNK   (64 << 10)
 

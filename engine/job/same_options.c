@@ -56,7 +56,8 @@ static const char *same_find(const char *text, size_t bytes, const char *name)
     return NULL;
 }
 
-/* Has rank `b` all options of rank `a`, with the same values? Else `why`: the first that differs. */
+/* Has rank `b` all options of rank `a`, with the same values? Else `why`: the first that differs.
+ */
 static bool same_compare(const char *text_a, int32_t a, const char *text_b, int32_t b, size_t bytes,
                          char why[SAME_WHY])
 {
@@ -133,8 +134,8 @@ static enum tess_status same_exchange(const struct tess_options *options,
     return status;
 }
 
-enum tess_status tess__same_options(const struct tess_options *options,
-                                    struct tess_boot_post *post, int32_t rank)
+enum tess_status tess__same_options(const struct tess_options *options, struct tess_boot_post *post,
+                                    int32_t rank)
 {
     const uint64_t own = tess_options_hash(options);
     struct same_text size = {.room = 0};

@@ -42,9 +42,9 @@ struct post_blobs {
 
 struct tess_boot_post {
     const struct tess_boot *boot;
-    uint64_t number;             /* exchanges so far */
-    bool failed;                 /* one failed: streams may be out of step */
-    struct post_blobs *blobs;    /* [links] of those behind each */
+    uint64_t number;          /* exchanges so far */
+    bool failed;              /* one failed: streams may be out of step */
+    struct post_blobs *blobs; /* [links] of those behind each */
     int32_t *link_of; /* [ranks] link by which a rank is reached, -1; NULL: none are behind */
     struct tess_boot_link *link; /* [links] */
     int32_t links, down;         /* down: the first away from rank 0 */
