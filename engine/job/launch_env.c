@@ -58,7 +58,8 @@ static enum tess_status peers_take_hosts(struct tess__peers *peers,
     return TESS_OK;
 }
 
-/* The name of its host identifies a rank in messages: rank 0 knows all, others their neighbours. */
+/* The name of its host identifies a rank in messages: rank 0 has all names, others those of their
+ * neighbours. */
 static enum tess_status peers_name_hosts(struct tess__peers *peers)
 {
     char near[TESS_BOOT_LINKS_MAX][TESS__PEER_HOST_BYTES];

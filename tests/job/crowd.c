@@ -264,7 +264,7 @@ static void open_members(char *stack)
     }
 }
 
-/* Their memory was zero; the least quarter of it must still be. */
+/* Their memory was zero; the last eighth of each must not have been reached. */
 static void check_stacks(void)
 {
     crowd.stack_most = 0;
