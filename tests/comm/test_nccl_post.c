@@ -150,8 +150,8 @@ static void case_strangers(void **state)
     close_pair();
 }
 
-/* A letter that was recorded on its way, once more; one of whose bits another is; and one that is
- * signed with no secret. */
+/* A letter that was recorded on its way; the same once more; and others made of it, which nothing
+ * but the signature shows. */
 static void case_recorded(void **state)
 {
     struct boot_listener relay = {.count = 0};
@@ -171,7 +171,11 @@ static void case_recorded(void **state)
         char now[LETTER];
         const int fd = call(pair.port);
         memcpy(now, frame, sizeof(now));
-        now[8 * i] ^= i > 1; /* 2: the kind, 3: a rank, both as they may be */
+        const uint64_t number = 50 + (uint64_t)i;
+        if (i == 2) /* a number that has not come */
+            memcpy(now + sizeof(letter), &number, sizeof(number));
+        if (i == 3) /* another kind, as there is, and the next number */
+            now[offsetof(struct nccl_letter, kind)] ^= 1, now[sizeof(letter)]++;
         assert_int_equal(send(fd, now, sizeof(now), MSG_NOSIGNAL), (int)sizeof(now));
         assert_int_equal(take(i == 0 ? SOON_S : 0.3, &letter), i == 0);
         close(fd);
