@@ -213,7 +213,7 @@ static void launch_explain(const struct launcher *launcher, int32_t rank,
     else
         snprintf(text, bytes, "rank %d failed, %s%s%s%s: %s", rank,
                  tess_status_text((enum tess_status)ended->status), peers != NULL ? " (host " : "",
-                 peers != NULL ? peers->host[rank] : "", peers != NULL ? ")" : "",
+                 peers != NULL ? tess__peers_host(peers, rank) : "", peers != NULL ? ")" : "",
                  ended->why[0] != '\0' ? ended->why : "see its log there");
 }
 

@@ -28,18 +28,6 @@ enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_sta
     return TESS_OK;
 }
 
-/* The name of its host identifies a rank in messages. */
-static enum tess_status peers_meet(struct tess__peers *peers)
-{
-    char host[TESS__PEER_HOST_BYTES] = "";
-
-    TESS_TRY(tess_boot_find(&peers->env, peers->timeout_s));
-    TESS_TRY(tess_boot_open(&peers->env, peers->timeout_s, &peers->boot));
-    if (gethostname(host, sizeof(host) - 1) != 0)
-        snprintf(host, sizeof(host), "a host without a name");
-    return peers->boot->gather(peers->boot->context, host, sizeof(host), peers->host);
-}
-
 static void peers_find_links(struct tess__peers *peers)
 {
     struct tess_boot_link link[TESS_BOOT_LINKS_MAX];
@@ -52,36 +40,79 @@ static void peers_find_links(struct tess__peers *peers)
     }
 }
 
+/* Rank 0 has the names of all ranks' hosts. */
+static enum tess_status peers_take_hosts(struct tess__peers *peers,
+                                         const struct tess_boot_parts *parts)
+{
+    const size_t count = (size_t)peers->env.rank_count;
+
+    peers->host = calloc(count, sizeof(*peers->host));
+    if (peers->host == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %zu hosts", count);
+    for (size_t r = 0; r < count; r++) {
+        const size_t bytes = parts->first[r + 1] - parts->first[r];
+
+        memcpy(peers->host[r], parts->bytes + parts->first[r],
+               bytes < sizeof(*peers->host) ? bytes : sizeof(*peers->host) - 1);
+    }
+    return TESS_OK;
+}
+
+/* The name of its host identifies a rank in messages: rank 0 has all names, others those of their
+ * neighbours. */
+static enum tess_status peers_name_hosts(struct tess__peers *peers)
+{
+    char near[TESS_BOOT_LINKS_MAX][TESS__PEER_HOST_BYTES];
+    char *own = peers->own_host;
+    struct tess_boot_parts parts;
+
+    if (gethostname(own, sizeof(peers->own_host) - 1) != 0)
+        snprintf(own, sizeof(peers->own_host), "a host without a name");
+    TESS_TRY(tess_boot_collect(peers->post, own, strlen(own), &parts));
+    enum tess_status status = TESS_OK;
+    if (peers->env.rank == 0)
+        status = peers_take_hosts(peers, &parts);
+    tess_boot_parts_close(&parts);
+    if (status == TESS_OK)
+        status = tess_boot_swap(peers->post, own, sizeof(near[0]), near);
+    for (int32_t i = 0; i < peers->link_count && status == TESS_OK; i++) {
+        memcpy(peers->link[i].host, near[i], sizeof(near[i]));
+        peers->link[i].host[sizeof(near[i]) - 1] = '\0';
+    }
+    return status;
+}
+
+static enum tess_status peers_meet(struct tess__peers *peers)
+{
+    TESS_TRY(tess_boot_find(&peers->env, peers->timeout_s));
+    TESS_TRY(tess_boot_open(&peers->env, peers->timeout_s, &peers->boot));
+    TESS_TRY(tess_boot_post_open(peers->boot, &peers->post));
+    peers_find_links(peers);
+    return peers_name_hosts(peers);
+}
+
 static void peers_free(struct tess__peers *peers)
 {
+    tess_boot_post_close(peers->post);
     tess_boot_close(peers->boot);
     free(peers->host);
-    free(peers->spare);
     free(peers);
 }
 
 enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeout_s,
                                   struct tess__peers **peers_out)
 {
-    const size_t count = (size_t)env->rank_count;
     struct tess__peers *peers = calloc(1, sizeof(*peers));
-    enum tess_status status = TESS_OK;
 
     if (peers == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %zu ranks", count);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the launchers of %d ranks", (int)env->rank_count);
     peers->env = *env;
     peers->timeout_s = timeout_s;
-    peers->host = calloc(count, sizeof(*peers->host));
-    peers->spare = calloc(count, sizeof(*peers->spare));
-    if (peers->host == NULL || peers->spare == NULL)
-        status = tess_fail(TESS_ERR_MEMORY, "no memory for the names of %zu hosts", count);
-    if (status == TESS_OK)
-        status = peers_meet(peers);
+    const enum tess_status status = peers_meet(peers);
     if (status != TESS_OK) {
         peers_free(peers);
         return status;
     }
-    peers_find_links(peers);
     *peers_out = peers;
     return TESS_OK;
 }
@@ -143,17 +174,42 @@ void tess__peers_close(struct tess__peers *peers)
     peers_free(peers);
 }
 
-void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of)
+enum tess_status tess__peers_renumber(struct tess__peers *peers, int32_t rank,
+                                      const int32_t *rank_of)
 {
-    char(*before)[TESS__PEER_HOST_BYTES] = peers->host;
+    const int32_t count = peers->env.rank_count;
+    int32_t near[TESS_BOOT_LINKS_MAX];
 
-    peers->host = peers->spare;
-    peers->spare = before;
-    for (int32_t p = 0; p < peers->env.rank_count; p++)
+    TESS_TRY(tess_boot_swap(peers->post, &rank, sizeof(rank), near));
+    for (int32_t i = 0; i < peers->link_count; i++) {
+        if (near[i] < 0 || near[i] >= count)
+            TESS_FAIL(TESS_ERR_COMM, "rank %d has become rank %d of %d", (int)peers->link[i].rank,
+                      (int)near[i], (int)count);
+        peers->link[i].rank = near[i]; /* no message has come through it so far */
+    }
+    peers->env.rank = rank;
+    if (rank != 0)
+        return TESS_OK;
+    char(*before)[TESS__PEER_HOST_BYTES] = peers->host;
+    peers->host = calloc((size_t)count, sizeof(*peers->host));
+    for (int32_t p = 0; p < count && peers->host != NULL; p++)
         memcpy(peers->host[rank_of[p]], before[p], sizeof(before[p]));
-    for (int32_t i = 0; i < peers->link_count; i++) /* nothing has come through them so far */
-        peers->link[i].rank = rank_of[peers->link[i].rank];
-    peers->env.rank = rank_of[peers->env.rank];
+    free(before);
+    if (peers->host == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d hosts", (int)count);
+    return TESS_OK;
+}
+
+const char *tess__peers_host(const struct tess__peers *peers, int32_t rank)
+{
+    if (peers->host != NULL)
+        return peers->host[rank];
+    if (rank == peers->env.rank)
+        return peers->own_host;
+    for (int32_t i = 0; i < peers->link_count; i++)
+        if (peers->link[i].rank == rank)
+            return peers->link[i].host;
+    return "another host";
 }
 
 /* Towards rank 0. */
@@ -202,7 +258,7 @@ int tess__peers_watch(const struct tess__peers *peers, struct pollfd watch[TESS_
 static enum tess_status peers_fail_gone(const struct tess__peers *peers, int32_t rank)
 {
     TESS_FAIL(TESS_ERR_COMM, "rank %d has gone (host %s): see its log there", (int)rank,
-              peers->host[rank]);
+              tess__peers_host(peers, rank));
 }
 
 /* From a rank behind this one. What cannot be from there is dropped. */

@@ -13,7 +13,7 @@
 #ifndef TESSERA_JOB_LAUNCH_ENV_H
 #define TESSERA_JOB_LAUNCH_ENV_H
 
-#include "comm/boot/boot.h"
+#include "comm/boot/boot_post.h"
 #include "config/config_device.h"
 #include "job/launch.h"
 
@@ -25,14 +25,16 @@ struct tess__peers {
     struct tess_boot_env env;
     double timeout_s;
     struct tess_boot *boot;
-    bool left;  /* this side has closed the connections */
-    bool ended; /* this side has sent the end of its own rank */
-    /* Of each rank, for messages; and as much for renumbering. */
-    char (*host)[TESS__PEER_HOST_BYTES], (*spare)[TESS__PEER_HOST_BYTES];
+    struct tess_boot_post *post; /* until messages go over the same connections */
+    bool left;                   /* this side has closed the connections */
+    bool ended;                  /* this side has sent the end of its own rank */
+    char own_host[TESS__PEER_HOST_BYTES];
+    char (*host)[TESS__PEER_HOST_BYTES]; /* rank 0: of each rank */
     int32_t link_count;
     /* On other ranks than 0, the first one leads to rank 0. */
     struct tess__link {
-        int fd;              /* -1: gone */
+        int fd; /* -1: gone */
+        char host[TESS__PEER_HOST_BYTES];
         int32_t rank, count; /* at its other end; how many ranks are reached through it */
         int32_t ended;       /* of these: their ends have passed here */
         bool stopped;        /* why all are to stop has been sent to it, or has come from it */
@@ -54,8 +56,14 @@ enum tess_status tess__peers_open(const struct tess_boot_env *env, double timeou
                                   struct tess__peers **peers_out);
 void tess__peers_close(struct tess__peers *peers); /* NULL is allowed; the others see it */
 
-/* From here on process p is rank rank_of[p], [rank_count]; process 0 stays rank 0. */
-void tess__peers_renumber(struct tess__peers *peers, const int32_t *rank_of);
+/* From here on this process is rank `rank`; process 0 stays rank 0, and has rank_of[p] of each
+ * process p, [rank_count]. Collective. */
+enum tess_status tess__peers_renumber(struct tess__peers *peers, int32_t rank,
+                                      const int32_t *rank_of);
+
+/* Where a rank runs, for messages. Rank 0 has the hosts of all; another rank has its own and its
+ * neighbours', and "another host" of others. */
+const char *tess__peers_host(const struct tess__peers *peers, int32_t rank);
 
 /* To rank 0's launcher; nothing on that itself. Where the way there is broken there is no error
  * here: the reason may have come before, which tess__peers_read finds. */

@@ -97,46 +97,34 @@ static enum tess_status place_deal(void *context, const struct tess_boot_parts *
     return tess_boot_deal(context, parts, mine, room, bytes_out);
 }
 
-static enum tess_status place_share(void *context, void *data, size_t bytes)
-{
-    return tess_boot_share(context, data, bytes);
-}
-
 enum tess_status tess__place_ranks(struct tess__run *run, struct tess_config *config,
                                    const struct tess_boot_env *env)
 {
-    struct tess_boot_post *post;
     struct tess__process process;
     struct tess__host host;
 
     TESS_TRY(tess__peers_open(env, config->run.timeout, &run->peers));
-    TESS_TRY(tess__same_options(config->options, run->peers->boot));
     const struct tess_boot *boot = run->peers->boot;
-    TESS_TRY(tess_boot_post_open(boot, &post));
+    TESS_TRY(tess__same_options(config->options, run->peers->post, boot->rank));
     const struct tess__meeting meeting = {.rank = boot->rank,
                                           .rank_count = boot->rank_count,
                                           .address = boot->address,
-                                          .context = post,
+                                          .secret = env->secret,
+                                          .context = run->peers->post,
                                           .collect = place_collect,
-                                          .deal = place_deal,
-                                          .share = place_share};
+                                          .deal = place_deal};
     place_describe(config, &process, &host);
-    const enum tess_status status =
-        tess__place_meet(run, &config->placing, &meeting, &process, &host);
-    tess_boot_post_close(post);
-    TESS_TRY(status);
-    tess__peers_renumber(run->peers, run->placed->rank);
-    tess_config_renumber(config, run->placed->rank[env->rank]);
+    TESS_TRY(tess__place_meet(run, &config->placing, &meeting, &process, &host));
+    TESS_TRY(tess__peers_renumber(run->peers, run->placed->own, run->placed->rank));
+    tess_config_renumber(config, run->placed->own);
     return tess__place_graph(run);
 }
 
 /* ---- the placement --------------------------------------------------------------------------- */
 
-struct tess__placement *tess__placed_open(int32_t ranks)
+struct tess__placement *tess__placed_open(void)
 {
-    struct tess__placement *placed;
-
-    return calloc(1, sizeof(*placed) + (size_t)ranks * sizeof(placed->rank[0]));
+    return calloc(1, sizeof(struct tess__placement));
 }
 
 void tess__placed_bind(const struct tess__placement *placed, struct tess__launch *launch)
@@ -155,6 +143,7 @@ void tess__placed_close(struct tess__placement *placed)
     if (placed->graph_fd > 0)
         close(placed->graph_fd);
     tess_topology_free(placed->topology);
+    free(placed->rank);
     free(placed->text);
     free(placed->bus);
     free(placed);

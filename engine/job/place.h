@@ -8,10 +8,9 @@
  *     process 0      to each its place among those of its host
  *     first of each host   what its host is called                -> process 0
  *     (rounds of a measurement, place_probe.c)
- *     process 0      a topology (file, Slurm, measured) -> map.h  -> all: the rank of each, where
- *                                                                    these are not the processes'
+ *     process 0      a topology (file, Slurm, measured) -> map.h  -> to each its rank
  *
- * Only process 0 has what concerns all of them; the others get four bytes for each.
+ * Only process 0 has what concerns all of them.
  */
 #ifndef TESSERA_JOB_PLACE_H
 #define TESSERA_JOB_PLACE_H
@@ -84,12 +83,12 @@ struct tess__placement {
     /* Process 0, of a job on several hosts: the network by which ranks were placed, device r is
      * that of rank r; NULL: not known. */
     struct tess_topology *topology;
-    char *text; /* process 0: why each rank is where it is, malloc'd; NULL: nothing */
-    /* [processes] the rank of each. */
-    int32_t rank[];
+    char *text;    /* process 0: why each rank is where it is, malloc'd; NULL: nothing */
+    int32_t own;   /* the rank of this process */
+    int32_t *rank; /* process 0: [processes] the rank of each, malloc'd; NULL: as they are */
 };
 
-struct tess__placement *tess__placed_open(int32_t ranks); /* NULL: no memory */
+struct tess__placement *tess__placed_open(void); /* nothing decided; NULL: no memory */
 
 /* Are the options of placing well-formed? Before anything is started. */
 enum tess_status tess__place_check(const struct tess_config *config);
@@ -140,13 +139,13 @@ struct tess__network_found {
 /* How launchers exchange, as comm/boot/boot_post.h; tests have queues instead. */
 struct tess__meeting {
     int32_t rank, rank_count;
-    const char *address; /* at which other launchers reach this one */
+    const char *address;       /* at which other launchers reach this one */
+    struct tess_secret secret; /* of the job */
     void *context;
     enum tess_status (*collect)(void *context, const void *mine, size_t bytes,
                                 struct tess_boot_parts *parts_out);
     enum tess_status (*deal)(void *context, const struct tess_boot_parts *parts, void *mine,
                              size_t room, size_t *bytes_out);
-    enum tess_status (*share)(void *context, void *data, size_t bytes);
 };
 
 /*
@@ -216,9 +215,9 @@ enum tess_status tess__place_probe(const struct tess__meeting *meeting,
                                    struct tess__network_found *found_out);
 
 /* same_options.c: TESS_ERR_USAGE on every rank where a rank's options differ from those of rank 0,
- * with the option and both values. Collective over the ranks of `boot`. */
-enum tess_status tess__same_options(const struct tess_options *options,
-                                    const struct tess_boot *boot);
+ * with the option and both values. Collective over the ranks of the post; `rank`: this one. */
+enum tess_status tess__same_options(const struct tess_options *options, struct tess_boot_post *post,
+                                    int32_t rank);
 
 /*
  * place_map.c: the best process of each rank where process p has device[p] of the topology; the

@@ -197,7 +197,10 @@ enum tess_status tess__place_devices(const struct tess__run *run, struct tess_co
         process[r] = r;
         device[r] = real ? plan->of_rank[r] : -1;
     }
-    const enum tess_status status = device_decide(run, config, real, process);
+    enum tess_status status = device_decide(run, config, real, process);
+    run->placed->rank = calloc((size_t)ranks, sizeof(*run->placed->rank));
+    if (status == TESS_OK && run->placed->rank == NULL)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the order of %d ranks", (int)ranks);
     for (int32_t r = 0; r < ranks && status == TESS_OK; r++) {
         run->placed->rank[process[r]] = r;
         if (real)

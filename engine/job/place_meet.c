@@ -9,10 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* On a host with more processes none gets the GPUs of all of them, to be bound beside its own. */
+#define MEET_BUSES 1024
+
 _Static_assert(sizeof(struct tess__process) == 48, "a card, sent by each process");
 
 /* From process 0 to each, behind it the bus ids of the GPUs of its host, by slot; none where it has
- * none. */
+ * none, or more than MEET_BUSES. */
 struct meet_seat {
     int32_t host, host_count, host_size, slot;
     int32_t first; /* it sends what its host is called */
@@ -65,7 +68,7 @@ static enum tess_status meet_write_seat(const struct tess__processes *job, int32
 {
     const int32_t host = job->host[process], size = tess__host_size(job, host);
     const int32_t *seat = job->seat + job->start[host];
-    const bool devices = job->process[seat[0]].bus[0] != '\0';
+    const bool devices = job->process[seat[0]].bus[0] != '\0' && size <= MEET_BUSES;
     struct meet_seat mine = {.host = host,
                              .host_count = job->host_count,
                              .host_size = size,
@@ -126,8 +129,9 @@ static enum tess_status meet_take_seat(struct meet *meet, const char *bytes, siz
 static enum tess_status meet_seats(struct meet *meet, const struct tess__process *process)
 {
     const struct tess__meeting *meeting = meet->meeting;
-    const size_t room =
-        sizeof(struct meet_seat) + (size_t)meeting->rank_count * TESS__PLACE_BUS_BYTES;
+    const size_t buses =
+        (size_t)(meeting->rank_count < MEET_BUSES ? meeting->rank_count : MEET_BUSES);
+    const size_t room = sizeof(struct meet_seat) + buses * TESS__PLACE_BUS_BYTES;
     struct tess_boot_parts cards = {0}, seats = {0};
     char *mine = malloc(room);
     size_t bytes = 0;
@@ -189,22 +193,23 @@ static enum tess_status meet_decide(struct meet *meet)
                               meet->process);
 }
 
-/* The last word to all. */
-static enum tess_status meet_deal(const struct tess__meeting *meeting,
-                                  const struct tess__turn *turn)
+/* The last word to each process, which has its rank where one was decided. */
+static enum tess_status meet_deal(const struct tess__meeting *meeting, enum tess_status decided,
+                                  const int32_t *rank)
 {
+    struct tess__turn turn = {.kind = TESS__TURN_PLACED, .status = (int32_t)decided}, own;
     struct tess_boot_parts parts;
-    struct tess__turn own;
     size_t bytes;
     enum tess_status status = tess_boot_parts_open(&parts, meeting->rank_count);
 
     for (int32_t p = 0; p < meeting->rank_count && status == TESS_OK; p++) {
         void *at = tess_boot_parts_add(&parts, TESS__TURN_SHORT);
 
+        turn.rank = decided == TESS_OK ? rank[p] : -1;
         if (at == NULL)
             status = tess_fail(TESS_ERR_MEMORY, "no memory for the order of ranks");
         else
-            memcpy(at, turn, TESS__TURN_SHORT);
+            memcpy(at, &turn, TESS__TURN_SHORT);
     }
     if (status == TESS_OK)
         status = meeting->deal(meeting->context, &parts, &own, sizeof(own), &bytes);
@@ -212,58 +217,21 @@ static enum tess_status meet_deal(const struct tess__meeting *meeting,
     return status;
 }
 
-/* Half an order, where it was refused, is none. */
-static enum tess_status meet_send(struct meet *meet, enum tess_status decided)
+/* rank_out [count] of each process, from the process of each rank: an order, with process 0 first.
+ */
+static enum tess_status meet_invert(const int32_t *process, int32_t count, int32_t *rank_out)
 {
-    const struct tess__meeting *meeting = meet->meeting;
-    const int32_t count = meeting->rank_count;
-    int32_t *rank = meet->run->placed->rank;
-    struct tess__turn turn = {.kind = TESS__TURN_PLACED, .status = (int32_t)decided};
-
-    for (int32_t r = 0; r < count && decided == TESS_OK; r++) {
-        rank[meet->process[r]] = r;
-        turn.moved = turn.moved || meet->process[r] != r;
-    }
-    enum tess_status status = meet_deal(meeting, &turn);
-    if (status == TESS_OK && turn.moved)
-        status = meeting->share(meeting->context, rank, (size_t)count * sizeof(*rank));
-    return decided != TESS_OK ? decided : status;
-}
-
-/* Numbers from elsewhere must be an order, and process 0 the first. */
-static enum tess_status meet_check_ranks(const int32_t *rank, int32_t count)
-{
-    bool *taken = calloc((size_t)count, sizeof(*taken));
-    enum tess_status status = TESS_OK;
-
-    if (taken == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of %d ranks", (int)count);
-    for (int32_t p = 0; p < count && status == TESS_OK; p++) {
-        if (rank[p] < 0 || rank[p] >= count || taken[rank[p]] || (p == 0 && rank[p] != 0))
-            status = tess_fail(TESS_ERR_INTERNAL, "process %d is to be rank %d of %d", (int)p,
-                               (int)rank[p], (int)count);
-        else
-            taken[rank[p]] = true;
-    }
-    free(taken);
-    return status;
-}
-
-/* The order, after PLACED. */
-static enum tess_status meet_take_ranks(const struct meet *meet, const struct tess__turn *turn)
-{
-    const struct tess__meeting *meeting = meet->meeting;
-    const int32_t count = meeting->rank_count;
-    int32_t *rank = meet->run->placed->rank;
-
-    if (turn->status != TESS_OK)
-        return TESS_ERR_ABORTED;
     for (int32_t p = 0; p < count; p++)
-        rank[p] = p;
-    if (!turn->moved)
-        return TESS_OK;
-    TESS_TRY(meeting->share(meeting->context, rank, (size_t)count * sizeof(*rank)));
-    return meet_check_ranks(rank, count);
+        rank_out[p] = -1;
+    for (int32_t r = 0; r < count; r++) {
+        const int32_t p = process[r];
+
+        if (p < 0 || p >= count || rank_out[p] >= 0 || (p == 0) != (r == 0))
+            TESS_FAIL(TESS_ERR_INTERNAL, "process %d is to be rank %d of %d", (int)p, (int)r,
+                      (int)count);
+        rank_out[p] = r;
+    }
+    return TESS_OK;
 }
 
 /* The others: measure as process 0 says, until it has decided. */
@@ -295,15 +263,29 @@ static enum tess_status meet_follow(const struct meet *meet)
     }
     tess__probe_close(probe);
     TESS_TRY(status);
-    return meet_take_ranks(meet, &turn);
+    if (turn.status != TESS_OK)
+        return TESS_ERR_ABORTED;
+    meet->run->placed->own = turn.rank;
+    if (turn.rank < 1 || turn.rank >= meeting->rank_count)
+        TESS_FAIL(TESS_ERR_INTERNAL, "process %d is to be rank %d of %d", (int)meeting->rank,
+                  (int)turn.rank, (int)meeting->rank_count);
+    return TESS_OK;
 }
 
 static enum tess_status meet_lead(struct meet *meet)
 {
-    meet->process = calloc((size_t)meet->job.count, sizeof(*meet->process));
-    if (meet->process == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of %d ranks", (int)meet->job.count);
-    return meet_send(meet, meet_decide(meet));
+    struct tess__placement *placed = meet->run->placed;
+    const size_t count = (size_t)meet->job.count;
+
+    meet->process = calloc(count, sizeof(*meet->process));
+    placed->rank = calloc(count, sizeof(*placed->rank));
+    if (meet->process == NULL || placed->rank == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the order of %zu ranks", count);
+    enum tess_status decided = meet_decide(meet);
+    if (decided == TESS_OK)
+        decided = meet_invert(meet->process, meet->job.count, placed->rank);
+    const enum tess_status status = meet_deal(meet->meeting, decided, placed->rank);
+    return decided != TESS_OK ? decided : status;
 }
 
 enum tess_status tess__place_meet(const struct tess__run *run,

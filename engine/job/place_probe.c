@@ -8,12 +8,13 @@
  *     an end mark; read until the other's                     more than the link carries
  *
  * What is under way at the end of a round would be part of the next, so that sockets hold little.
- * Two hosts connect when they are first to send to each other. Which do is place_probe_lead.c's.
+ * Two hosts connect when they are first to send to each other, and prove that they have the secret
+ * of the job and of this measurement. Which do is place_probe_lead.c's.
  */
 #include "job/place_probe.h"
 
 #include "base/clock.h"
-#include "comm/boot/boot_socket.h"
+#include "comm/boot/boot_door.h"
 #include "tessera/check.h"
 
 #include <errno.h>
@@ -26,17 +27,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PROBE_MEET_S  2.0 /* to connect two hosts */
-#define PROBE_DRAIN_S 2.0 /* for what is under way when a round ends */
+#define PROBE_MAGIC   UINT64_C(0x65626f7270726574) /* "terprobe" */
+#define PROBE_MEET_S  2.0                          /* to connect two hosts */
+#define PROBE_DRAIN_S 2.0                          /* for what is under way when a round ends */
 #define PROBE_PINGS   4
 #define PROBE_CHUNK   (64 << 10)
 
 enum { PROBE_DATA, PROBE_MARK, PROBE_PING }; /* bytes */
 
 struct probe_hello {
-    uint64_t nonce;
-    int32_t host, zero;
+    uint64_t magic;
+    int32_t from, to; /* hosts */
+    uint64_t zero[2];
 };
+
+_Static_assert(sizeof(struct probe_hello) == BOOT_HELLO_BYTES, "the greeting that is read");
 
 struct probe_chunk {
     unsigned char out[PROBE_CHUNK], in[PROBE_CHUNK]; /* out: PROBE_DATA */
@@ -45,38 +50,47 @@ struct probe_chunk {
 struct tess__probe {
     const struct tess__meeting *meeting;
     int32_t host, host_count;
-    struct boot_listener listener;
+    int32_t partner; /* that is to connect; -1: none */
+    struct boot_door door;
+    struct tess_secret secret; /* of the door */
     struct probe_chunk *chunk; /* of a process that measures */
     int fd[];                  /* [host_count] of the hosts met so far; -1 */
 };
 
 /* ---- meeting --------------------------------------------------------------------------------- */
 
+/* The secret of the job and of this measurement. */
+static void probe_secret(struct tess__probe *probe, const struct tess__turn *turn)
+{
+    tess_secret_derive(&probe->meeting->secret, turn->word, sizeof(turn->word), &probe->secret);
+}
+
+/* A host of this job has come; see boot_door.h. */
+static bool probe_greet(void *context, int fd, const unsigned char *bytes)
+{
+    struct tess__probe *probe = context;
+    struct probe_hello hello;
+
+    memcpy(&hello, bytes, sizeof(hello));
+    if (hello.magic != PROBE_MAGIC || hello.to != probe->host || probe->partner < 0 ||
+        hello.from != probe->partner || probe->fd[probe->partner] >= 0)
+        return false;
+    probe->fd[probe->partner] = fd;
+    return true;
+}
+
 /* The partner connects. */
 static bool probe_accept(struct tess__probe *probe, const struct tess__turn *turn,
                          struct tess__probe_result *result)
 {
     const double limit_s = tess_clock_s() + PROBE_MEET_S;
-    struct pollfd watch[BOOT_LISTEN_MAX];
 
-    while (tess_clock_s() < limit_s) {
-        struct probe_hello hello;
-        char why[BOOT_WHY_BYTES];
-        int fd = tess__boot_accept(&probe->listener);
-
-        if (fd < 0) {
-            for (int i = 0; i < probe->listener.count; i++)
-                watch[i] = (struct pollfd){.fd = probe->listener.fd[i], .events = POLLIN};
-            (void)poll(watch, (nfds_t)probe->listener.count, 50);
-            continue;
-        }
-        if (tess__boot_receive(fd, &hello, sizeof(hello), tess_clock_s() + 0.5, why, sizeof(why)) &&
-            hello.nonce == turn->nonce && hello.host == turn->partner) {
-            probe->fd[turn->partner] = fd;
-            return true;
-        }
-        close(fd); /* a stranger */
-    }
+    probe->partner = turn->partner;
+    while (probe->fd[turn->partner] < 0 && tess_clock_s() < limit_s)
+        tess__boot_door_look(&probe->door);
+    probe->partner = -1;
+    if (probe->fd[turn->partner] >= 0)
+        return true;
     result->not_reached = 1;
     snprintf(result->why, sizeof(result->why), "no connection came");
     return false;
@@ -86,13 +100,21 @@ static bool probe_connect(struct tess__probe *probe, const struct tess__turn *tu
                           struct tess__probe_result *result)
 {
     const double limit_s = tess_clock_s() + PROBE_MEET_S;
-    const struct probe_hello hello = {.nonce = turn->nonce, .host = probe->host};
+    const struct probe_hello hello = {
+        .magic = PROBE_MAGIC, .from = probe->host, .to = turn->partner};
+    unsigned char bytes[BOOT_HELLO_BYTES];
     const int fd =
         tess__boot_connect(turn->address, turn->port, limit_s, result->why, sizeof(result->why));
 
+    memcpy(bytes, &hello, sizeof(bytes));
+    if (fd < 0)
+        return false;
+    if (!tess__boot_knock(fd, &probe->secret, bytes, limit_s, result->why, sizeof(result->why))) {
+        close(fd);
+        return false;
+    }
     probe->fd[turn->partner] = fd;
-    return fd >= 0 &&
-           tess__boot_send(fd, &hello, sizeof(hello), limit_s, result->why, sizeof(result->why));
+    return true;
 }
 
 /* ---- a round --------------------------------------------------------------------------------- */
@@ -230,6 +252,9 @@ enum tess_status tess__probe_open(const struct tess__meeting *meeting, int32_t h
     probe->host = host;
     probe->host_count = host_count;
     probe->chunk = chunk;
+    probe->partner = -1;
+    probe->door =
+        (struct boot_door){.greet = probe_greet, .context = probe, .secret = &probe->secret};
     for (int32_t h = 0; h < host_count; h++)
         probe->fd[h] = -1;
     *probe_out = probe;
@@ -243,8 +268,7 @@ void tess__probe_close(struct tess__probe *probe)
     for (int32_t h = 0; h < probe->host_count; h++)
         if (probe->fd[h] >= 0)
             close(probe->fd[h]);
-    if (probe->listener.count > 0)
-        tess__boot_unlisten(&probe->listener);
+    tess__boot_door_close(&probe->door);
     free(probe->chunk);
     free(probe);
 }
@@ -258,14 +282,15 @@ enum tess_status tess__probe_play(struct tess__probe *probe, const struct tess__
 
     if (probe->host < 0)
         return meeting->collect(meeting->context, NULL, 0, parts_out);
+    probe_secret(probe, turn);
     if (turn->kind == TESS__TURN_ROUND) {
         probe_round(probe, turn, &result);
         return meeting->collect(meeting->context, &result,
                                 offsetof(struct tess__probe_result, why) + strlen(result.why) + 1,
                                 parts_out);
     }
-    if (tess__boot_listen(meeting->address, 0, &probe->listener) == TESS_OK)
-        place.port = tess__boot_port(&probe->listener);
+    if (tess__boot_listen(meeting->address, 0, &probe->door.listener) == TESS_OK)
+        place.port = tess__boot_port(&probe->door.listener);
     snprintf(place.address, sizeof(place.address), "%s", meeting->address);
     return meeting->collect(meeting->context, &place,
                             offsetof(struct tess__probe_place, address) + strlen(place.address) + 1,

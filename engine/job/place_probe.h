@@ -11,13 +11,12 @@
 enum { TESS__TURN_PLACED, TESS__TURN_LISTEN, TESS__TURN_ROUND };
 struct tess__turn {
     int32_t kind;
-    /* PLACED: of the decision; ranks are not the processes' numbers: the rank of each is shared. */
-    int32_t status, moved;
+    int32_t status, rank; /* PLACED: of the decision; of the process that gets it */
     /* ROUND: a host, -1 none; of two that have not met the one with the higher number connects, to
      * this address; what a socket may hold, and for how long to send. */
     int32_t partner, hold, port;
     double seconds;
-    uint64_t nonce; /* strangers do not have it */
+    uint64_t word[2]; /* random; with the job's secret that of these connections */
     char address[TESS_BOOT_ADDRESS_BYTES];
 };
 /* Bytes of a turn to a process that does not measure. */

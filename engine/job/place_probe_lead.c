@@ -254,8 +254,8 @@ static enum tess_status lead_open(struct lead *lead)
     lead->slowest_gbs = 1e9;
     lead->start_s = tess_clock_s();
     lead->turn = (struct tess__turn){.hold = LEAD_HOLD_LEAST, .seconds = LEAD_FIRST_S};
-    if (getrandom(&lead->turn.nonce, sizeof(lead->turn.nonce), 0) < 0)
-        lead->turn.nonce = (uint64_t)(lead->start_s * 1e9);
+    if (getrandom(lead->turn.word, sizeof(lead->turn.word), 0) != (ssize_t)sizeof(lead->turn.word))
+        TESS_FAIL(TESS_ERR_IO, "no random numbers for the hosts' connections");
     *lead->found = (struct tess__network_found){
         .measured = {.host_count = lead->blocks, .block = lead->block, .group_count = 1}};
     lead->place = calloc((size_t)hosts, sizeof(*lead->place));

@@ -230,7 +230,7 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)run->rank_count * (size_t)tess_engine_chunk_count(run->planned),
                         sizeof(*run->chunk));
-    run->placed = tess__placed_open(run->rank_count);
+    run->placed = tess__placed_open();
     if (run->chunk == NULL || run->placed == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
     TESS_TRY(tess__place_devices(run, config));

@@ -198,9 +198,11 @@ static void explain_order(const struct tess__run *run)
         return;
     printf("\norder of ranks%s\n", placed->imagined ? ", as if they were on these devices" : "");
     explain_line(NULL, placed->line[0] ? placed->line : "natural");
-    printf("  ranks of %s 0 to %d:", run->peers ? "processes" : "devices", run->rank_count - 1);
-    explain_runs(run->rank_count, placed->rank, 1);
-    putchar('\n');
+    if (placed->rank) {
+        printf("  ranks of %s 0 to %d:", run->peers ? "processes" : "devices", run->rank_count - 1);
+        explain_runs(run->rank_count, placed->rank, 1);
+        putchar('\n');
+    }
     if (run->peers)
         printf("  cores: %s\n", explain_cores(run));
     if (placed->text)

@@ -127,7 +127,7 @@ static void leader_drop(struct leader *leader, int32_t h)
 }
 
 /* A greeting has come; see boot_door.h. */
-static bool leader_greet(void *context, int fd, const unsigned char bytes[BOOT_HELLO_BYTES])
+static bool leader_greet(void *context, int fd, const unsigned char *bytes)
 {
     struct leader *leader = context;
     struct hosts_hello hello;

@@ -262,11 +262,16 @@ void tess__crew_unwatch(struct hosts_crew *crew, int fd)
             crew->watch[i--] = crew->watch[--crew->watched];
 }
 
-bool tess__crew_is_ready(const struct hosts_crew *crew, int fd)
+/* Hosts are asked for in the order in which they came: each is mostly the one after the last. */
+bool tess__crew_is_ready(struct hosts_crew *crew, int fd)
 {
-    for (int32_t i = 0; i < crew->watched; i++)
-        if (crew->watch[i].fd == fd)
-            return crew->watch[i].revents != 0;
+    for (int32_t n = 0; n < crew->watched; n++) {
+        const int32_t i = (crew->asked + n) % crew->watched;
+        if (crew->watch[i].fd != fd)
+            continue;
+        crew->asked = i + 1;
+        return crew->watch[i].revents != 0;
+    }
     return false;
 }
 

@@ -101,7 +101,7 @@ static void mirror_serve(const struct mirror_guest *guest)
 }
 
 /* A greeting has come; see boot_door.h. */
-static bool mirror_greet(void *context, int fd, const unsigned char bytes[BOOT_HELLO_BYTES])
+static bool mirror_greet(void *context, int fd, const unsigned char *bytes)
 {
     struct mirror *mirror = context;
     const pid_t own = getpid();

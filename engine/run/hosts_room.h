@@ -85,6 +85,7 @@ struct hosts_crew {
     struct hosts_news news; /* what became of the latest ones, complete when alive is 0 */
     struct pollfd *watch;   /* [watched], and room for more; the first one is for signals */
     int32_t watched, watch_room;
+    int32_t asked; /* behind the one that was asked for last */
 };
 
 /* What the signals that have come demand. */
@@ -113,7 +114,7 @@ void tess__crew_kill(const struct hosts_crew *crew, int number);
 /* Watch one more descriptor; the processes do not keep it. */
 void tess__crew_watch(struct hosts_crew *crew, int fd);
 void tess__crew_unwatch(struct hosts_crew *crew, int fd);
-bool tess__crew_is_ready(const struct hosts_crew *crew, int fd);
+bool tess__crew_is_ready(struct hosts_crew *crew, int fd);
 /* Wait until something comes on a descriptor, at most so long; -1: without a limit. Takes signals:
  * those to end, save or report go on to the processes. */
 struct hosts_wish tess__crew_wait(struct hosts_crew *crew, int limit_ms);

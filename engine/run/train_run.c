@@ -471,7 +471,7 @@ static enum tess_status train_open_slow(struct train *train)
         snprintf(train->own_host, sizeof(train->own_host), "this one");
     train->host = calloc((size_t)run->rank_count, sizeof(*train->host));
     for (int32_t r = 0; r < run->rank_count && train->host; r++)
-        train->host[r] = run->peers ? run->peers->host[r] : train->own_host;
+        train->host[r] = run->peers ? tess__peers_host(run->peers, r) : train->own_host;
     train->slow = train->host ? tess__slow_open(&run->config->mesh, train->host) : NULL;
     if (!train->slow)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the pace of %d ranks", run->rank_count);

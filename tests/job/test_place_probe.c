@@ -2,7 +2,9 @@
  * Measuring the network between hosts: processes are threads that exchange through memory and send
  * to each other over the loopback. What rates mean is tests/topology/test_measured.c's.
  */
+#include "base/clock.h"
 #include "base/hash.h"
+#include "comm/boot/boot_door.h"
 #include "job/place_probe.h"
 #include "tessera/log.h"
 
@@ -17,9 +19,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PROCESSES_MAX 132
 #define BYTES_MAX     512
+#define HOSTS_MAX     8  /* with strangers */
+#define STRANGERS     30 /* at each listener; each used to take half a second of two */
 
 /* All are in the same exchange, or have come to its end and wait for the others. */
 struct room {
@@ -29,6 +34,15 @@ struct room {
     char blob[PROCESSES_MAX][BYTES_MAX];
     size_t bytes[PROCESSES_MAX];
     int32_t exchanges;
+    /* Of a room with strangers, who come before hosts first send to each other. */
+    bool disturbed;
+    int silent[HOSTS_MAX * STRANGERS];
+    int32_t silent_count, pretenders;
+    struct pretender {
+        struct tess__turn turn; /* of the host that it pretends to be */
+        int32_t host;
+        pthread_t thread;
+    } pretender[HOSTS_MAX];
     int64_t to_first, from_first; /* bytes */
 };
 
@@ -78,6 +92,55 @@ static enum tess_status room_collect(void *context, const void *mine, size_t byt
     return status;
 }
 
+/* It knows all but the job's secret: which host is to come, and the word that launchers got. Not
+ * NULL: it was admitted. */
+static void *pretend(void *context)
+{
+    const struct pretender *own = context;
+    const struct tess__turn *turn = &own->turn;
+    const struct {
+        uint64_t magic;
+        int32_t from, to;
+        uint64_t zero[2];
+    } hello = {UINT64_C(0x65626f7270726574), own->host, turn->partner, {0}};
+    const struct tess_secret none = {{0}};
+    struct tess_secret secret;
+    unsigned char bytes[TESS_GREETING_BYTES];
+    char why[BOOT_WHY_BYTES];
+    const double limit_s = tess_clock_s() + 5;
+    memcpy(bytes, &hello, sizeof(bytes));
+    tess_secret_derive(&none, turn->word, sizeof(turn->word), &secret);
+    const int fd = tess__boot_connect(turn->address, turn->port, limit_s, why, sizeof(why));
+    const bool admitted =
+        fd >= 0 && tess__boot_knock(fd, &secret, bytes, limit_s, why, sizeof(why));
+    if (fd >= 0)
+        close(fd);
+    return admitted ? context : NULL;
+}
+
+/* At each port that a host is to connect to: silent connections, and one that greets as the host.
+ * Rooms have a process on each host then. */
+static void room_disturb(struct room *room)
+{
+    for (int32_t r = 0; r < room->count; r++) {
+        struct pretender *own = &room->pretender[room->pretenders];
+        char why[BOOT_WHY_BYTES];
+        memset(&own->turn, 0, sizeof(own->turn));
+        memcpy(&own->turn, room->blob[r], room->bytes[r]);
+        if (own->turn.kind != TESS__TURN_ROUND || own->turn.partner < 0 || own->turn.partner > r)
+            continue;
+        for (int i = 0; i < STRANGERS; i++) {
+            const int fd = tess__boot_connect(own->turn.address, own->turn.port, tess_clock_s() + 5,
+                                              why, sizeof(why));
+            if (fd >= 0)
+                room->silent[room->silent_count++] = fd;
+        }
+        own->host = r;
+        room->disturbed = pthread_create(&own->thread, NULL, pretend, own) != 0;
+        room->pretenders++;
+    }
+}
+
 static enum tess_status room_deal(void *context, const struct tess_boot_parts *parts, void *mine,
                                   size_t room_bytes, size_t *bytes_out)
 {
@@ -89,6 +152,8 @@ static enum tess_status room_deal(void *context, const struct tess_boot_parts *p
         memcpy(room->blob[r], parts->bytes + parts->first[r], room->bytes[r]);
         room->from_first += (int64_t)room->bytes[r];
     }
+    if (own == 0 && room->disturbed)
+        room_disturb(room);
     room_wait(room);
     *bytes_out = room->bytes[own];
     if (*bytes_out <= room_bytes)
@@ -146,7 +211,7 @@ static void *start(void *context)
 
 /* `each` processes on each of so many hosts; the address of host 1, NULL: it is as the others'.
  */
-static struct room *measure(int32_t hosts, int32_t each, const char *odd,
+static struct room *measure(int32_t hosts, int32_t each, const char *odd, bool disturbed,
                             struct tess__network_found *found)
 {
     struct room *room = calloc(1, sizeof(*room));
@@ -154,6 +219,7 @@ static struct room *measure(int32_t hosts, int32_t each, const char *odd,
     struct tess__processes job;
     assert_true(room != NULL && member != NULL && hosts * each <= PROCESSES_MAX);
     room->count = hosts * each;
+    room->disturbed = disturbed;
     pthread_mutex_init(&room->lock, NULL);
     pthread_cond_init(&room->turned, NULL);
     assert_int_equal(tess__processes_open(&job, room->count), TESS_OK);
@@ -168,6 +234,7 @@ static struct room *measure(int32_t hosts, int32_t each, const char *odd,
         member[p].meeting =
             (struct tess__meeting){.rank = p,
                                    .rank_count = room->count,
+                                   .secret = {{3, 1, 4}},
                                    .address = odd != NULL && job.host[p] == 1 ? odd : "127.0.0.1",
                                    .context = &member[p],
                                    .collect = room_collect,
@@ -189,7 +256,7 @@ static void case_few(void **state)
 {
     (void)state;
     struct tess__network_found found;
-    struct room *room = measure(3, 2, NULL, &found);
+    struct room *room = measure(3, 2, NULL, false, &found);
     assert_string_equal(found.why, "");
     assert_int_equal(found.measured.host_count, 3);
     assert_int_equal(found.measured.block, 1);
@@ -204,10 +271,30 @@ static void case_out_of_reach(void **state)
 {
     (void)state;
     struct tess__network_found found;
-    struct room *room = measure(3, 1, "240.0.0.1", &found);
+    struct room *room = measure(3, 1, "240.0.0.1", false, &found);
     assert_string_equal(found.why, "host1 was not reached by host2: no connection came");
     assert_int_equal(found.measured.group_count, 1);
     assert_in_range(room->exchanges, 2, 1 + 3);
+    free(room);
+}
+
+/* Strangers come first, many of them silent, one of them well informed: no round fails. */
+static void case_strangers(void **state)
+{
+    (void)state;
+    struct tess__network_found found;
+    struct room *room = measure(4, 1, NULL, true, &found);
+    void *admitted = NULL;
+    assert_string_equal(found.why, "");
+    assert_true(found.measured.edge_gbs > 0);
+    assert_int_equal(room->pretenders, 2);
+    assert_int_equal(room->silent_count, 2 * STRANGERS);
+    for (int32_t i = 0; i < room->pretenders; i++) {
+        assert_int_equal(pthread_join(room->pretender[i].thread, &admitted), 0);
+        assert_null(admitted);
+    }
+    for (int32_t i = 0; i < room->silent_count; i++)
+        close(room->silent[i]);
     free(room);
 }
 
@@ -217,7 +304,7 @@ static void case_many(void **state)
 {
     (void)state;
     struct tess__network_found found;
-    struct room *room = measure(66, 2, NULL, &found);
+    struct room *room = measure(66, 2, NULL, false, &found);
     assert_string_equal(found.why, "");
     assert_int_equal(found.measured.host_count, 33);
     assert_int_equal(found.measured.block, 2);
@@ -235,6 +322,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_few),
         cmocka_unit_test(case_out_of_reach),
+        cmocka_unit_test(case_strangers),
 #if PLACE_PROBE_MANY
         cmocka_unit_test(case_many),
 #endif

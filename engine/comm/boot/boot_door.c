@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define DOOR_HELLO_S 1.0 /* after which a connection without a greeting is closed */
+#define DOOR_LEAST   16  /* connections that there is room for at first; 2^n times that is most */
 #define DOOR_WAIT_MS 100 /* callers and silent connections have limits of their own */
 
 static void door_wait(const struct boot_door *door)
@@ -51,6 +52,20 @@ static int door_accept(struct boot_door *door)
     return -1;
 }
 
+/* Room for one more, if there is memory; some at least. */
+static bool door_grow(struct boot_door *door)
+{
+    const int room = door->pending_room == 0 ? DOOR_LEAST : 2 * door->pending_room;
+    if (door->pending_count < door->pending_room || door->pending_room == BOOT_PENDING)
+        return true;
+    struct boot_pending *grown = realloc(door->pending, (size_t)room * sizeof(*grown));
+    if (grown == NULL)
+        return door->pending_room > 0;
+    door->pending = grown;
+    door->pending_room = room;
+    return true;
+}
+
 static void door_add(struct boot_door *door, int fd)
 {
     struct boot_pending one = {.fd = fd, .since_s = tess_clock_s()};
@@ -61,7 +76,7 @@ static void door_add(struct boot_door *door, int fd)
         close(fd);
         return;
     }
-    if (door->pending_count == BOOT_PENDING)
+    if (door->pending_count == door->pending_room)
         door_drop_oldest(door);
     door->pending[door->pending_count++] = one;
 }
@@ -74,7 +89,7 @@ static bool door_admit(struct boot_door *door, struct boot_pending *pending)
 {
     unsigned char proof[TESS_SECRET_PROOF_BYTES] = {0};
     if (door->secret == NULL)
-        return door->greet(door->context, pending->fd, pending->answer.greeting);
+        return door->greet(door->context, pending->fd, pending->hello);
     const bool proved =
         tess_secret_check(door->secret, &pending->challenge, &pending->answer, proof);
     if (!proved)
@@ -89,9 +104,9 @@ static bool door_admit(struct boot_door *door, struct boot_pending *pending)
 /* Read what has come. False: this connection is no longer pending. */
 static bool door_read(struct boot_door *door, struct boot_pending *pending)
 {
-    const size_t wanted = door->secret != NULL ? sizeof(pending->answer) : BOOT_HELLO_BYTES;
-    const ssize_t got = recv(pending->fd, (char *)&pending->answer + pending->got,
-                             wanted - pending->got, MSG_DONTWAIT);
+    const size_t wanted = door->secret != NULL ? sizeof(pending->answer) : door->hello_bytes;
+    const ssize_t got =
+        recv(pending->fd, pending->hello + pending->got, wanted - pending->got, MSG_DONTWAIT);
     const bool later = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
     if (got > 0)
         pending->got += (size_t)got;
@@ -110,11 +125,7 @@ static bool door_read(struct boot_door *door, struct boot_pending *pending)
 void tess__boot_door_take(struct boot_door *door)
 {
     int kept = 0, fd = -1;
-    if (door->pending == NULL)
-        door->pending = calloc(BOOT_PENDING, sizeof(*door->pending));
-    if (door->pending == NULL)
-        return;
-    for (int i = 0; i < BOOT_PENDING && (fd = door_accept(door)) >= 0; i++)
+    for (int i = 0; i < BOOT_PENDING && door_grow(door) && (fd = door_accept(door)) >= 0; i++)
         door_add(door, fd);
     const int count = door->pending_count;
     for (int i = 0; i < count; i++)
@@ -135,7 +146,7 @@ void tess__boot_door_close(struct boot_door *door)
         close(door->pending[i].fd);
     free(door->pending);
     door->pending = NULL;
-    door->pending_count = 0;
+    door->pending_count = door->pending_room = 0;
     tess__boot_unlisten(&door->listener);
 }
 

@@ -12,25 +12,30 @@
 
 #define BOOT_PENDING     1024 /* connections without a greeting yet, at a time */
 #define BOOT_HELLO_BYTES TESS_GREETING_BYTES
+#define BOOT_HELLO_MOST  200 /* of one that proves itself */
 
 struct boot_pending {
     int fd;
     double since_s;
-    size_t got; /* bytes of the answer */
+    size_t got; /* bytes of the answer, or of the greeting */
     struct tess_secret_challenge challenge;
-    struct tess_secret_answer answer;
+    union {
+        struct tess_secret_answer answer;
+        unsigned char hello[BOOT_HELLO_MOST];
+    };
 };
 
-/* Zero but for greet, context and secret, before the first look. */
+/* Zero but for greet, context and secret or hello_bytes, before the first look. */
 struct boot_door {
     struct boot_listener listener;
-    const struct tess_secret *secret; /* of the job; NULL: greetings are believed as they are */
-    struct boot_pending *pending;     /* [BOOT_PENDING], from the first connection on */
-    int pending_count;
+    const struct tess_secret *secret; /* of the job; NULL: `greet` finds out whose greetings are */
+    size_t hello_bytes;               /* secret NULL: of a greeting; BOOT_HELLO_MOST at most */
+    struct boot_pending *pending;     /* [pending_room], BOOT_PENDING at most */
+    int pending_count, pending_room;
     int strangers; /* connections that were turned away */
     int unproved;  /* of them those without the secret */
     /* A whole greeting has come; false: the connection is a stranger's, to be closed. */
-    bool (*greet)(void *context, int fd, const unsigned char hello[BOOT_HELLO_BYTES]);
+    bool (*greet)(void *context, int fd, const unsigned char *hello);
     void *context;
 };
 

@@ -3,6 +3,7 @@
  *
  *     to rank 0      part: magic, number, bytes | rank, bytes | blob | rank, bytes | blob ..
  *     from rank 0    own:  the same, of the ranks behind; or all: magic, number, bytes | data
+ *     to neighbours  near: magic, number, bytes | data
  *     both           failed: magic, status, bytes | text
  */
 #include "comm/boot/boot_post.h"
@@ -19,6 +20,7 @@
 #define POST_PART    UINT64_C(0x7472617020736f70) /* "pos part" */
 #define POST_OWN     UINT64_C(0x206e776f20736f70) /* "pos own " */
 #define POST_ALL     UINT64_C(0x206c6c6120736f70) /* "pos all " */
+#define POST_NEAR    UINT64_C(0x7261656e20736f70) /* "pos near" */
 #define POST_FAILED  UINT64_C(0x6c69616620736f70) /* "pos fail" */
 #define POST_TEXT    240
 #define POST_GRACE_S 2.0 /* for what others find out at their limit */
@@ -40,10 +42,10 @@ struct post_blobs {
 
 struct tess_boot_post {
     const struct tess_boot *boot;
-    uint64_t number;             /* exchanges so far */
-    bool failed;                 /* one failed: streams may be out of step */
-    struct post_blobs *blobs;    /* [links] of those behind each */
-    int32_t *link_of;            /* [ranks] link by which a rank is reached; -1 */
+    uint64_t number;          /* exchanges so far */
+    bool failed;              /* one failed: streams may be out of step */
+    struct post_blobs *blobs; /* [links] of those behind each */
+    int32_t *link_of; /* [ranks] link by which a rank is reached, -1; NULL: none are behind */
     struct tess_boot_link *link; /* [links] */
     int32_t links, down;         /* down: the first away from rank 0 */
 };
@@ -343,7 +345,7 @@ static enum tess_status post_part(struct tess_boot_post *post, int32_t rank, con
         *bytes_out = bytes;
         return TESS_OK;
     }
-    if (post->link_of[rank] < 0)
+    if (post->link_of == NULL || post->link_of[rank] < 0)
         return post_fail(post, -1, TESS_ERR_COMM, "what is for a rank elsewhere came here");
     return post_add(&post->blobs[post->link_of[rank]], rank, blob, bytes) ? TESS_OK
                                                                           : post_no_memory(post);
@@ -374,19 +376,49 @@ enum tess_status tess_boot_deal(struct tess_boot_post *post, const struct tess_b
     return TESS_OK;
 }
 
-enum tess_status tess_boot_share(struct tess_boot_post *post, void *data, size_t bytes)
+/* A message of just so many bytes. */
+static enum tess_status post_take_whole(struct tess_boot_post *post, int32_t link, uint64_t magic,
+                                        void *data, size_t bytes)
 {
     size_t came;
+    TESS_TRY(post_begin(post, link, magic, bytes, &came));
+    if (came != bytes)
+        return post_fail(post, -1, TESS_ERR_COMM,
+                         "ranks send something else: run the same build everywhere");
+    return post_take(post, link, data, bytes);
+}
+
+enum tess_status tess_boot_share(struct tess_boot_post *post, void *data, size_t bytes)
+{
     TESS_TRY(post_start(post, bytes));
-    if (post->boot->rank != 0) {
-        TESS_TRY(post_begin(post, 0, POST_ALL, bytes, &came));
-        if (came != bytes)
-            return post_fail(post, -1, TESS_ERR_COMM,
-                             "rank 0 shares something else: run the same build everywhere");
-        TESS_TRY(post_take(post, 0, data, bytes));
-    }
+    if (post->boot->rank != 0)
+        TESS_TRY(post_take_whole(post, 0, POST_ALL, data, bytes));
     for (int32_t i = post->down; i < post->links; i++)
         TESS_TRY(post_send(post, i, POST_ALL, data, bytes));
+    return TESS_OK;
+}
+
+enum tess_status tess_boot_least(struct tess_boot_post *post, int64_t *number)
+{
+    TESS_TRY(post_start(post, sizeof(*number)));
+    for (int32_t i = post->down; i < post->links; i++) {
+        int64_t theirs;
+        TESS_TRY(post_take_whole(post, i, POST_PART, &theirs, sizeof(theirs)));
+        *number = theirs < *number ? theirs : *number;
+    }
+    if (post->down > 0)
+        TESS_TRY(post_send(post, 0, POST_PART, number, sizeof(*number)));
+    return tess_boot_share(post, number, sizeof(*number));
+}
+
+enum tess_status tess_boot_swap(struct tess_boot_post *post, const void *mine, size_t bytes,
+                                void *theirs)
+{
+    TESS_TRY(post_start(post, bytes));
+    for (int32_t i = 0; i < post->links; i++)
+        TESS_TRY(post_send(post, i, POST_NEAR, mine, bytes));
+    for (int32_t i = 0; i < post->links; i++)
+        TESS_TRY(post_take_whole(post, i, POST_NEAR, (char *)theirs + (size_t)i * bytes, bytes));
     return TESS_OK;
 }
 
@@ -401,15 +433,18 @@ enum tess_status tess_boot_post_open(const struct tess_boot *boot, struct tess_b
     post->boot = boot;
     post->down = boot->rank != 0;
     post->link = calloc(TESS_BOOT_LINKS_MAX, sizeof(*post->link));
-    post->link_of = malloc(count * sizeof(*post->link_of));
     if (post->link != NULL)
         post->links = tess_boot_links(boot, post->link);
+    const bool behind = post->links > post->down;
+    if (behind)
+        post->link_of = malloc(count * sizeof(*post->link_of));
     post->blobs = calloc((size_t)post->links + 1, sizeof(*post->blobs));
-    if (post->link == NULL || post->link_of == NULL || post->blobs == NULL) {
+    if (post->link == NULL || (behind && post->link_of == NULL) || post->blobs == NULL) {
         tess_boot_post_close(post);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what %d ranks exchange", (int)boot->rank_count);
     }
-    memset(post->link_of, -1, count * sizeof(*post->link_of));
+    if (behind)
+        memset(post->link_of, -1, count * sizeof(*post->link_of));
     *post_out = post;
     return TESS_OK;
 }

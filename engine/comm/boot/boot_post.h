@@ -36,14 +36,21 @@ void tess_boot_post_close(struct tess_boot_post *post); /* NULL is allowed */
  * What failed elsewhere a rank may find only in its next exchange.
  *
  *   collect  a blob of each rank, of any size, to rank 0, where *parts_out is to be closed; it
- * stays zeroed elsewhere deal     from rank 0, which has `parts`, to each rank its own, of up to
- * `room` bytes; after a collection, from which ranks know the way share    the same bytes from rank
- * 0 to all
+ *            stays zeroed elsewhere
+ *   deal     from rank 0, which has `parts`, to each rank its own, of up to `room` bytes; after a
+ *            collection, from which ranks know the way
+ *   share    the same bytes from rank 0 to all
+ *   least    the least number of all ranks, to all: two messages for each connection
+ *   swap     with the neighbours alone: theirs_out [tess_boot_links()][bytes], in that order; of
+ *            some bytes, which wait in the connections
  */
 enum tess_status tess_boot_collect(struct tess_boot_post *post, const void *mine, size_t bytes,
                                    struct tess_boot_parts *parts_out);
 enum tess_status tess_boot_deal(struct tess_boot_post *post, const struct tess_boot_parts *parts,
                                 void *mine, size_t room, size_t *bytes_out);
 enum tess_status tess_boot_share(struct tess_boot_post *post, void *data, size_t bytes);
+enum tess_status tess_boot_least(struct tess_boot_post *post, int64_t *number);
+enum tess_status tess_boot_swap(struct tess_boot_post *post, const void *mine, size_t bytes,
+                                void *theirs_out);
 
 #endif

@@ -24,6 +24,7 @@ static const char secret_of_text[] = "tessera secret from a text";
 static const char secret_of_word[] = "tessera secret of a meeting";
 static const char secret_of_connecting[] = "tessera connects";
 static const char secret_of_accepting[] = "tessera accepts";
+static const char secret_of_message[] = "tessera signs a message";
 
 static bool secret_random(void *bytes, size_t count)
 {
@@ -120,6 +121,26 @@ void tess_secret_derive(const struct tess_secret *secret, const void *word, size
     hmac_sha256_update(&hash, sizeof(secret_of_word), (const uint8_t *)secret_of_word);
     hmac_sha256_update(&hash, bytes, word);
     hmac_sha256_digest(&hash, sizeof(secret_out->key), secret_out->key);
+}
+
+/* ---- signatures ---------------------------------------------------------------------------- */
+
+void tess_secret_sign(const struct tess_secret *secret, const void *message, size_t bytes,
+                      unsigned char proof[TESS_SECRET_PROOF_BYTES])
+{
+    struct hmac_sha256_ctx hash;
+    hmac_sha256_set_key(&hash, sizeof(secret->key), secret->key);
+    hmac_sha256_update(&hash, sizeof(secret_of_message), (const uint8_t *)secret_of_message);
+    hmac_sha256_update(&hash, bytes, message);
+    hmac_sha256_digest(&hash, TESS_SECRET_PROOF_BYTES, proof);
+}
+
+bool tess_secret_signed(const struct tess_secret *secret, const void *message, size_t bytes,
+                        const unsigned char proof[TESS_SECRET_PROOF_BYTES])
+{
+    unsigned char right[TESS_SECRET_PROOF_BYTES];
+    tess_secret_sign(secret, message, bytes, right);
+    return nettle_memeql_sec(right, proof, sizeof(right)) != 0;
 }
 
 /* ---- proofs ---------------------------------------------------------------------------------- */

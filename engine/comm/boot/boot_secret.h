@@ -64,6 +64,16 @@ void tess_secret_derive(const struct tess_secret *secret, const void *word, size
 void tess_boot_secret(const struct tess_boot *boot, const void *word, size_t bytes,
                       struct tess_secret *secret_out);
 
+/* ---- signatures ---------------------------------------------------------------------------- */
+
+/* Of a message that is its own proof, where none can ask first. A recorded one is as good as the
+ * first: messages need numbers. */
+void tess_secret_sign(const struct tess_secret *secret, const void *message, size_t bytes,
+                      unsigned char proof_out[TESS_SECRET_PROOF_BYTES]);
+/* Takes the same time whatever is wrong. */
+bool tess_secret_signed(const struct tess_secret *secret, const void *message, size_t bytes,
+                        const unsigned char proof[TESS_SECRET_PROOF_BYTES]);
+
 /* ---- proofs ---------------------------------------------------------------------------------- */
 
 /* What goes over the wire, as it lies in memory. */

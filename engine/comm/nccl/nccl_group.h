@@ -352,7 +352,7 @@ enum nccl_letter_kind { NCCL_REQUEST, NCCL_INVITE, NCCL_FAILED };
 
 /* What a rank sends to another one. */
 struct nccl_letter {
-    uint64_t key, group;
+    uint64_t group;
     int32_t kind, from, to, sender;
     union {
         ncclUniqueId id;

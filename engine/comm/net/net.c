@@ -336,22 +336,53 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
 /* What each rank sends to the others in a split. */
 struct net_member {
     struct tess__split split;
-    uint64_t used[NET_GROUPS / 64];
+    int32_t above; /* all numbers of its groups are below */
+    int32_t zero;
 };
 
-/* A number that none of the parent's ranks uses; groups split off together may share it, since no
- * rank is in two of them. NET_GROUPS: there is none. */
-static int32_t net_free_id(const struct net_member *info, int32_t rank_count)
+struct net_used {
+    uint64_t number[NET_GROUPS / 64]; /* a bit for each group that is open */
+};
+
+static int32_t net_above(const struct net_rank *rank)
 {
-    uint64_t used[NET_GROUPS / 64] = {0};
+    int32_t above = NET_GROUPS;
+
+    while (above > 0 && (rank->used[(above - 1) / 64] >> (above - 1) % 64 & 1) == 0)
+        above--;
+    return above;
+}
+
+/*
+ * A number that none of the parent's ranks uses; groups split off together may share it, since no
+ * rank is in two of them. Mostly the one after all that are in use; where there is none, the first
+ * that is free, for which ranks exchange all that they use. NET_GROUPS: there is none.
+ */
+static enum tess_status net_free_id(struct net_group *parent, const struct net_member *info,
+                                    int32_t *id_out)
+{
+    struct tess_comm *comm = &parent->comm;
+    struct net_used own, *all;
     int32_t id = 0;
 
-    for (int32_t r = 0; r < rank_count; r++)
+    for (int32_t r = 0; r < comm->rank_count; r++)
+        id = info[r].above > id ? info[r].above : id;
+    *id_out = id;
+    if (id < NET_GROUPS)
+        return TESS_OK;
+    all = malloc((size_t)comm->rank_count * sizeof(*all));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to split %d ranks", (int)comm->rank_count);
+    memcpy(own.number, parent->rank->used, sizeof(own.number));
+    const enum tess_status status = tess__call_exchange(comm, &own, sizeof(own), all);
+    for (int32_t r = 0; r < comm->rank_count && status == TESS_OK; r++)
         for (int w = 0; w < NET_GROUPS / 64; w++)
-            used[w] |= info[r].used[w];
-    while (id < NET_GROUPS && (used[id / 64] >> id % 64 & 1) != 0)
+            own.number[w] |= all[r].number[w];
+    free(all);
+    for (id = 0; id < NET_GROUPS && (own.number[id / 64] >> id % 64 & 1) != 0;)
         id++;
-    return id;
+    *id_out = id;
+    return status;
 }
 
 /* What ranks exchange for a split, and the members of this rank's part. */
@@ -366,8 +397,9 @@ static enum tess_status net_split_into(struct net_group *parent, const struct ne
 {
     struct tess_comm *comm = &parent->comm;
     struct net_group *group;
-    int32_t index = 0;
+    int32_t index = 0, id;
 
+    TESS_TRY(net_free_id(parent, parting->info, &id));
     for (int32_t r = 0; r < comm->rank_count; r++)
         parting->split[r] = parting->info[r].split;
     const int32_t n =
@@ -376,7 +408,6 @@ static enum tess_status net_split_into(struct net_group *parent, const struct ne
         parting->member[i] = parent->member[parting->order[i]];
     if (n == 1)
         return tess_comm_self_open(comm->order, child_out);
-    const int32_t id = net_free_id(parting->info, comm->rank_count);
     if (id == NET_GROUPS)
         TESS_FAIL(TESS_ERR_COMM,
                   "no room for another group: %d may be open at a time; use a mesh with fewer "
@@ -396,7 +427,7 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
                                   struct tess_comm **child_out)
 {
     struct net_group *parent = net_of(comm);
-    struct net_member own = {.split = {color, key}};
+    const struct net_member own = {.split = {color, key}, .above = net_above(parent->rank)};
     const size_t n = (size_t)comm->rank_count;
     const struct net_parting parting = {
         .info = malloc(n * sizeof(*parting.info)),
@@ -406,7 +437,6 @@ static enum tess_status net_split(struct tess_comm *comm, int32_t color, int32_t
     };
     enum tess_status status = TESS_OK;
 
-    memcpy(own.used, parent->rank->used, sizeof(own.used));
     if (parting.info == NULL || parting.split == NULL || parting.order == NULL ||
         parting.member == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory to split %zu ranks", n);

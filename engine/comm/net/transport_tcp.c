@@ -261,12 +261,12 @@ static enum tess_status tcp_reserve(struct tcp *tcp)
     tcp->host_name = calloc(n, sizeof(*tcp->host_name));
     tcp->place_of = calloc(n, sizeof(*tcp->place_of));
     tcp->port = calloc(n, sizeof(*tcp->port));
-    tcp->caller = calloc(n * TCP_CONNECTIONS + TCP_CALLERS, sizeof(*tcp->caller));
+    tcp->caller = calloc(TCP_CALLERS, sizeof(*tcp->caller));
     tcp->near = calloc(n, sizeof(*tcp->near));
     if (tcp->caller == NULL || tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL ||
         tcp->place_of == NULL || tcp->port == NULL || tcp->near == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %zu ranks", n);
-    tcp->caller_room = (int)n * TCP_CONNECTIONS + TCP_CALLERS;
+    tcp->caller_room = TCP_CALLERS;
     for (int i = 0; i < tcp->caller_room; i++)
         tcp->caller[i].fd = -1;
     for (size_t r = 0; r < n; r++)

@@ -107,7 +107,7 @@ struct tcp_ready {
 #define TCP_OUT_BYTES                                                                              \
     ((2 * TESS_TRANSPORT_REQUESTS + 4) * sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES)
 
-#define TCP_CALLERS 64 /* strangers' connections at a time, beside those of all ranks */
+#define TCP_CALLERS 64 /* strangers' connections at a time, beside those of ranks */
 
 /* What epoll reports of: a connection by its peer and number, or one of these. */
 #define TCP_TAG_CALL   (UINT64_C(1) << 32) /* with the same number */
@@ -194,7 +194,7 @@ struct tcp {
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
-    struct tcp_caller *caller;                /* [caller_room] */
+    struct tcp_caller *caller;                /* [caller_room] as many as there were at a time */
     int caller_room, caller_count, strangers; /* strangers: connections that were turned away */
     struct tess_secret secret;                /* of the job and this meeting */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];

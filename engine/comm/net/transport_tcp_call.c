@@ -362,6 +362,23 @@ static void caller_drop(struct tcp *tcp, struct tcp_caller *caller)
     call_hang_up(&caller->fd);
 }
 
+/* Twice as many places, if there is memory; at most for all ranks at once. */
+static bool caller_grow(struct tcp *tcp)
+{
+    const int most = tcp->transport.rank_count * TCP_CONNECTIONS + TCP_CALLERS;
+    const int room = 2 * tcp->caller_room < most ? 2 * tcp->caller_room : most;
+    struct tcp_caller *grown =
+        room > tcp->caller_room ? realloc(tcp->caller, (size_t)room * sizeof(*grown)) : NULL;
+
+    if (grown == NULL)
+        return false;
+    for (int i = tcp->caller_room; i < room; i++)
+        grown[i].fd = -1;
+    tcp->caller = grown;
+    tcp->caller_room = room;
+    return true;
+}
+
 /* A place for a caller: where there is none, that of the one which has said nothing for longest. */
 static struct tcp_caller *caller_place(struct tcp *tcp)
 {
@@ -373,6 +390,9 @@ static struct tcp_caller *caller_place(struct tcp *tcp)
             return caller;
         oldest = caller->since_s < oldest->since_s ? caller : oldest;
     }
+    const int next = tcp->caller_room;
+    if (caller_grow(tcp))
+        return &tcp->caller[next];
     caller_drop(tcp, oldest);
     return oldest;
 }
