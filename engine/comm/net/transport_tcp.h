@@ -10,18 +10,8 @@
  *     receiver   READY tag, number, bytes   -- words -->   sender
  *     receiver   <-- data --   tag, number, bytes | payload
  *
- * Of a rank on the same host a receiver copies large messages itself, out of the sender's memory
- * (transport_tcp_near.c), where the system lets it:
- *
- *     receiver   NEAR tag, number, bytes   -- words -->   sender
- *     receiver   <-- words --   OFFER tag, number, address
- *     receiver   TAKEN tag, number   -- words -->   sender
- *
- * Nobody writes into the memory of another rank, so what a receiver gives up when all ends is its
- * own again at once. A sender holds what it has offered until TAKEN comes, or until it ends: then
- * it first clears a mark, and a receiver that does not find the mark after its copy has received
- * nothing. So no message is complete that was read from memory in other use, whatever the moment
- * in which a rank fails, aborts, closes or dies. Words then bring the reason.
+ * Between ranks of one host both go through shared memory (transport_tcp_near.c), where the system
+ * lets them open each other's; the connections then show that the other rank is there.
  *
  * Words are read whatever happens, so that an abort overtakes data; that they are silent for long
  * means that the host has gone.
@@ -43,10 +33,6 @@
 #define TCP_MAGIC         0x70637474u /* "ttcp" */
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
-/* Messages from this size on are copied from memory to memory, measured: that TAKEN wakes the
- * sender costs what the second copy of some 128 KiB does. Chunks of sums and gathers
- * (NET_CHUNK_MOST) are smaller, and stay on the socket. */
-#define TCP_NEAR_LEAST ((size_t)256 << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
@@ -54,10 +40,7 @@ enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 /* What goes over `words`: a frame, for ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
-    TCP_NEAR,      /* the same, and the receiver can read the sender's memory */
-    TCP_OFFER,     /* a send, for such a receive; in `bytes` its address */
-    TCP_TAKEN,     /* what was offered for this number has been copied */
-    TCP_REFUSED,   /* it could not be: it is to come over `data` */
+    TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
@@ -78,7 +61,7 @@ struct tcp_head {
 _Static_assert(sizeof(struct tcp_frame) == 24 && sizeof(struct tcp_head) == 24,
                "what goes over the wire has no holes");
 
-/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes or is offered. */
+/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes. */
 enum tcp_state { TCP_FREE, TCP_WAITS, TCP_MOVES, TCP_DONE };
 
 /* A send or a receive; in one list of its peer at a time, or in that of free ones. */
@@ -88,8 +71,7 @@ struct tcp_request {
     bool send;
     int32_t peer;
     char *data;
-    size_t moved;     /* of the payload; of a send, with the head */
-    uint64_t offered; /* to a receive: where the sender has it */
+    size_t moved; /* of the payload; of a send, with the head */
     struct tcp_head head;
 };
 
@@ -98,7 +80,6 @@ TAILQ_HEAD(tcp_list, tcp_request);
 /* A receive of the peer's whose send has not begun here. */
 struct tcp_ready {
     uint32_t tag, number;
-    bool near;
     uint64_t bytes;
 };
 
@@ -158,13 +139,14 @@ struct tcp_peer {
     bool met[TCP_CONNECTIONS];     /* it has been there */
     bool calls;                    /* the peer does, so this side need not */
     struct tcp_call *call;         /* NULL: none under way */
-    bool blocked[TCP_CONNECTIONS]; /* the socket takes nothing: watched for that */
+    bool blocked[TCP_CONNECTIONS]; /* the socket or ring takes nothing: watched for that */
     bool bye;                      /* it has ended in order */
-    bool near;                     /* its memory can be read here */
-    struct tcp_list sends;         /* whose receive has not been announced */
-    struct tcp_list sending;       /* the first in part */
-    struct tcp_list offers;        /* that the peer has not taken yet */
-    struct tcp_ready *ready;       /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
+    int32_t rank;
+    struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
+    LIST_ENTRY(tcp_peer) near_link;
+    struct tcp_list sends;   /* whose receive has not been announced */
+    struct tcp_list sending; /* the first in part */
+    struct tcp_ready *ready; /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
     int32_t ready_count, ready_room;
     char *out; /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
     size_t out_used, out_room;
@@ -183,14 +165,24 @@ struct tcp_place {
 
 /* A rank of this host and PID namespace, by what it says; pid 0: another one. */
 struct tcp_near {
-    uint64_t address, mark; /* where it has its mark, and what that is */
-    int32_t pid, zero;
+    uint64_t mark;                  /* its inbox has it, too */
+    int32_t pid, inbox, bell, zero; /* its process, and descriptors there */
+};
+
+/* What goes to such a rank in the place of a connection. `written` and `wants_room` are the
+ * sender's, `taken` is the receiver's. */
+struct tcp_ring {
+    _Alignas(64) _Atomic uint64_t written; /* bytes, ever */
+    _Atomic uint32_t wants_room;           /* the sender waits */
+    _Alignas(64) _Atomic uint64_t taken;   /* likewise */
 };
 
 struct tcp {
     struct tess_transport transport;
-    _Atomic uint64_t mark; /* what was offered is still there; 0: no longer */
-    int epoll, bell;       /* bell: rung by abort of other threads */
+    int epoll, bell[2]; /* bell: a pipe; abort of other threads, and ranks of this host, ring it */
+    int inbox_fd;       /* -1: nothing is shared */
+    struct tcp_inbox *inbox;
+    LIST_HEAD(tcp_near_list, tcp_peer) near_peers;
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -200,7 +192,6 @@ struct tcp {
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */
-    struct tcp_list taking;  /* receives from memory of others */
     bool moved;              /* a request was done since the last wait began */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
@@ -224,8 +215,8 @@ struct tcp {
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
 /* A frame on the words to a peer, with `bytes` of text where that is not NULL. */
 void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
-/* The receiver of this send is ready. */
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready);
+/* The receiver of this send is ready; `number`: of the receive. */
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
 /* A receive of the peer's and its send here are of different sizes. */
 void tess__tcp_differ(struct tcp *tcp, int32_t peer, uint64_t expected, uint64_t bytes);
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
@@ -261,21 +252,24 @@ enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
 
-/* transport_tcp_near.c: draw the mark, and let other ranks read this one's memory. */
-bool tess__tcp_near_open(struct tcp *tcp);
-/* The same for all ranks that may see each other's memory. */
-uint64_t tess__tcp_near_space(const char *kernel);
-/* Can this rank read the other one's memory? */
-bool tess__tcp_near_reads(struct tcp *tcp, int32_t r);
-/* From here on nothing counts that others read here. Any thread. */
-void tess__tcp_near_end(struct tcp *tcp);
-
-/* What became of an offer. LOST: the sender holds it no more, words bring the reason. */
-enum tcp_near_copy { TCP_COPY_PART, TCP_COPY_DONE, TCP_COPY_REFUSED, TCP_COPY_LOST };
-
-/* Copy up to *room bytes more of it, and take them off *room. */
-enum tcp_near_copy tess__tcp_near_copy(const struct tcp *tcp, struct tcp_request *request,
-                                       size_t *room);
+/* transport_tcp_near.c: make the inbox, and tell others where it is. */
+void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out);
+void tess__tcp_near_close(struct tcp *tcp);
+/* Share memory with a peer, where both can; else peer->boxes stays NULL. */
+void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer);
+/* Does what goes to the peer go by memory? */
+bool tess__tcp_near_gives(const struct tcp_peer *peer);
+/* As readv and writev without waiting. EAGAIN; EPROTO: the peer is none of this program. */
+ssize_t tess__tcp_near_take(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts);
+ssize_t tess__tcp_near_give(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts);
+/* Of one of near_peers: is there something to take; can what was blocked go on? */
+bool tess__tcp_near_comes(const struct tcp_peer *peer, int which);
+bool tess__tcp_near_goes(const struct tcp_peer *peer, int which);
+/* From here on the bell is rung when there is something to do; false: there is already. */
+bool tess__tcp_near_sleep(struct tcp *tcp);
+void tess__tcp_near_wake_up(struct tcp *tcp);
 
 /* transport_tcp_link.c: tess_transport_ops.link. */
 bool tess__tcp_link(struct tess_transport *transport, int32_t peer,

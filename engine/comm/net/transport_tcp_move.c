@@ -17,18 +17,16 @@
 #include <unistd.h>
 
 #define MOVE_EVENTS    64
-#define MOVE_BATCH     8                   /* messages in one write */
-#define MOVE_OUT_LEAST 512                 /* bytes for words, at first */
-#define MOVE_FAIR      ((size_t)1 << 20)   /* bytes of one peer before others have their turn */
-#define MOVE_COPY      ((size_t)256 << 10) /* bytes that are copied from memory in one turn */
+#define MOVE_BATCH     8                 /* messages in one write */
+#define MOVE_OUT_LEAST 512               /* bytes for words, at first */
+#define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-/* Take the first with the tag, and the number where that is not NULL; NULL: there is none. */
-static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag, const uint32_t *number)
+/* Take the first with the tag; NULL: there is none. */
+static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
 {
     struct tcp_request *request = TAILQ_FIRST(list);
 
-    while (request != NULL &&
-           (request->head.tag != tag || (number != NULL && request->head.number != *number)))
+    while (request != NULL && request->head.tag != tag)
         request = TAILQ_NEXT(request, link);
     if (request != NULL)
         TAILQ_REMOVE(list, request, link);
@@ -62,7 +60,6 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
 
     if (tcp->status != TESS_OK)
         return;
-    tess__tcp_near_end(tcp);
     snprintf(tcp->end_text, sizeof(tcp->end_text), "%s", text);
     tcp->end_word = word;
     tcp->end_who = who;
@@ -131,7 +128,8 @@ static void move_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
     if (peer->blocked[which] == blocked || peer->fd[which] < 0)
         return;
     peer->blocked[which] = blocked;
-    (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
+    if (!tess__tcp_near_gives(peer))
+        (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
 }
 
 static bool move_again(int error)
@@ -139,7 +137,33 @@ static bool move_again(int error)
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-static void words_pull(struct tcp *tcp, int32_t r);
+/* Without waiting: of the memory that is shared with the peer, else of the connection. */
+static ssize_t move_write(struct tcp *tcp, struct tcp_peer *peer, int which, struct iovec *part,
+                          int parts)
+{
+    const struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
+
+    return tess__tcp_near_gives(peer)
+               ? tess__tcp_near_give(tcp, peer, which, part, parts)
+               : sendmsg(peer->fd[which], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* `all`: of the connection too, after what is in memory: it ends last. */
+static ssize_t move_read(struct tcp *tcp, struct tcp_peer *peer, int which, bool all,
+                         struct iovec *part, int parts)
+{
+    struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
+    ssize_t got = tess__tcp_near_take(tcp, peer, which, part, parts);
+
+    if (got >= 0 || !move_again(errno) || !all)
+        return got;
+    got = recvmsg(peer->fd[which], &message, MSG_DONTWAIT);
+    if (got > 0 || peer->boxes == NULL || !tess__tcp_near_comes(peer, which))
+        return got;
+    return tess__tcp_near_take(tcp, peer, which, part, parts);
+}
+
+static void words_pull(struct tcp *tcp, int32_t r, bool all);
 
 /* ---- messages out ---------------------------------------------------------------------------- */
 
@@ -187,13 +211,11 @@ static void data_push(struct tcp *tcp, int32_t r)
     while (peer->fd[TCP_DATA] >= 0 && !TAILQ_EMPTY(&peer->sending)) {
         struct iovec part[2 * MOVE_BATCH];
         size_t bytes;
-        struct msghdr message = {.msg_iov = part};
-
-        message.msg_iovlen = (size_t)data_gather(peer, part, &bytes);
-        const ssize_t sent = sendmsg(peer->fd[TCP_DATA], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const int parts = data_gather(peer, part, &bytes);
+        const ssize_t sent = move_write(tcp, peer, TCP_DATA, part, parts);
         if (sent < 0 && !move_again(errno)) {
             const int error = errno;
-            words_pull(tcp, r); /* the reason may be there */
+            words_pull(tcp, r, true); /* the reason may be there */
             if (peer->fd[TCP_WORDS] >= 0)
                 move_words_end(tcp, r, error);
             return;
@@ -207,21 +229,12 @@ static void data_push(struct tcp *tcp, int32_t r)
     }
 }
 
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready)
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number)
 {
-    struct tcp_peer *peer = tcp->peer[request->peer];
-    const struct tcp_frame offer = {.word = TCP_OFFER,
-                                    .tag = ready->tag,
-                                    .number = ready->number,
-                                    .bytes = (uintptr_t)request->data};
-
     request->state = TCP_MOVES;
-    request->head.number = ready->number;
-    TAILQ_INSERT_TAIL(ready->near ? &peer->offers : &peer->sending, request, link);
-    if (ready->near)
-        tess__tcp_say(tcp, request->peer, &offer, NULL);
-    else
-        data_push(tcp, request->peer);
+    request->head.number = number;
+    TAILQ_INSERT_TAIL(&tcp->peer[request->peer]->sending, request, link);
+    data_push(tcp, request->peer);
 }
 
 /* The socket takes something again. It stays watched while it does not take all. */
@@ -245,8 +258,8 @@ static void words_push(struct tcp *tcp, int32_t r)
     size_t done = 0;
 
     while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
-        const ssize_t sent = send(peer->fd[TCP_WORDS], peer->out + done, peer->out_used - done,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT);
+        struct iovec part = {peer->out + done, peer->out_used - done};
+        const ssize_t sent = move_write(tcp, peer, TCP_WORDS, &part, 1);
         if (sent < 0 && move_again(errno))
             break;
         if (sent < 0) { /* reading gives the reason: a last word may be there */
@@ -316,72 +329,18 @@ static bool ready_room(struct tcp_peer *peer)
 static void words_ready(struct tcp *tcp, int32_t r, const struct tcp_ready *ready)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->sends, ready->tag, NULL);
+    struct tcp_request *request = move_take(&peer->sends, ready->tag);
 
     if (request != NULL && request->head.bytes != ready->bytes)
         tess__tcp_differ(tcp, r, ready->bytes, request->head.bytes);
     else if (request != NULL)
-        tess__tcp_send(tcp, request, ready);
+        tess__tcp_send(tcp, request, ready->number);
     else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
         move_stranger(tcp, r, "it begins more receives than there may be");
     else if (!ready_room(peer))
         move_stranger(tcp, r, "there is no memory for the receives that it begins");
     else
         peer->ready[peer->ready_count++] = *ready;
-}
-
-/* A send of the peer's that is to be copied from its memory. */
-static void words_offer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    struct tcp_request *request = move_receive(tcp, r, frame->tag, frame->number);
-
-    if (request == NULL || tcp->near[r].pid == 0 || request->head.bytes < TCP_NEAR_LEAST) {
-        move_stranger(tcp, r, "it offers a message that was not requested");
-        return;
-    }
-    request->state = TCP_MOVES;
-    request->offered = frame->bytes;
-    TAILQ_INSERT_TAIL(&tcp->taking, request, link);
-}
-
-/* What became of an offer of this rank's. */
-static void words_answer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->offers, frame->tag, &frame->number);
-
-    if (request == NULL) {
-        move_stranger(tcp, r, "it takes a message that was not offered");
-    } else if (frame->word == TCP_TAKEN) {
-        request->state = TCP_DONE;
-        tcp->moved = true;
-    } else {
-        TAILQ_INSERT_TAIL(&peer->sending, request, link);
-        data_push(tcp, r);
-    }
-}
-
-static void words_message(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    const struct tcp_ready ready = {.tag = frame->tag,
-                                    .number = frame->number,
-                                    .near = frame->word == TCP_NEAR,
-                                    .bytes = frame->bytes};
-
-    switch (frame->word) {
-    case TCP_BYE:
-        tcp->peer[r]->bye = true;
-        break;
-    case TCP_OFFER:
-        words_offer(tcp, r, frame);
-        break;
-    case TCP_TAKEN:
-    case TCP_REFUSED:
-        words_answer(tcp, r, frame);
-        break;
-    default:
-        words_ready(tcp, r, &ready);
-    }
 }
 
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
@@ -408,17 +367,21 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
         return sizeof(frame) + (size_t)frame.bytes;
     }
-    words_message(tcp, r, &frame);
+    if (frame.word == TCP_BYE)
+        tcp->peer[r]->bye = true;
+    else if (frame.word == TCP_READY)
+        words_ready(tcp, r, &(struct tcp_ready){frame.tag, frame.number, frame.bytes});
     return sizeof(frame);
 }
 
-static void words_pull(struct tcp *tcp, int32_t r)
+static void words_pull(struct tcp *tcp, int32_t r, bool all)
 {
     struct tcp_peer *peer = tcp->peer[r];
 
     while (peer->fd[TCP_WORDS] >= 0) {
         const size_t room = sizeof(peer->in) - peer->in_used;
-        const ssize_t got = recv(peer->fd[TCP_WORDS], peer->in + peer->in_used, room, MSG_DONTWAIT);
+        struct iovec part = {peer->in + peer->in_used, room};
+        const ssize_t got = move_read(tcp, peer, TCP_WORDS, all, &part, 1);
         size_t used = 0, taken = 1;
 
         if (got < 0 && move_again(errno))
@@ -487,7 +450,7 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
 
 /* The rest of a payload and the head behind it come in one read. The head's buffer is free
  * meanwhile: the request has its contents. */
-static void data_pull(struct tcp *tcp, int32_t r)
+static void data_pull(struct tcp *tcp, int32_t r, bool all)
 {
     struct tcp_peer *peer = tcp->peer[r];
     size_t total = 0;
@@ -495,19 +458,19 @@ static void data_pull(struct tcp *tcp, int32_t r)
     while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
         const struct tcp_request *request = peer->receiving;
         const size_t at = request != NULL ? 0 : peer->head_used;
-        const struct iovec part[2] = {
+        struct iovec part[2] = {
             {request != NULL ? request->data + request->moved : NULL,
              request != NULL ? request->head.bytes - request->moved : 0},
             {(char *)&peer->head + at, sizeof(peer->head) - at},
         };
         const size_t wanted = part[0].iov_len + part[1].iov_len;
-        const ssize_t got = readv(peer->fd[TCP_DATA], part, 2);
+        const ssize_t got = move_read(tcp, peer, TCP_DATA, all, part, 2);
         if (got < 0 && move_again(errno))
             return;
         if (got <= 0) {
             const int error = got == 0 ? 0 : errno;
             const bool between = request == NULL && peer->head_used == 0;
-            words_pull(tcp, r);
+            words_pull(tcp, r, true);
             move_close(&peer->fd[TCP_DATA]);
             /* Otherwise its words have the reason. */
             if (peer->fd[TCP_WORDS] >= 0 && (!between || error != 0))
@@ -520,43 +483,22 @@ static void data_pull(struct tcp *tcp, int32_t r)
     }
 }
 
-/* ---- memory of others ------------------------------------------------------------------------ */
+/* ---- memory shared with others --------------------------------------------------------------- */
 
-/* A copy has come to an end. */
-static void near_end(struct tcp *tcp, struct tcp_request *request, enum tcp_near_copy copy)
-{
-    const int32_t r = request->peer;
-    const struct tcp_frame answer = {.word = copy == TCP_COPY_DONE ? TCP_TAKEN : TCP_REFUSED,
-                                     .tag = request->head.tag,
-                                     .number = (uint32_t)(request - tcp->request)};
-
-    if (copy == TCP_COPY_LOST)
-        return;
-    if (copy == TCP_COPY_DONE) {
-        request->state = TCP_DONE;
-        tcp->moved = true;
-    } else {
-        request->state = TCP_WAITS;
-        request->moved = 0;
-        tcp->peer[r]->near = false;
-    }
-    tess__tcp_say(tcp, r, &answer, NULL);
-}
-
-/* Copy some of what was offered: all peers have their turn, and sockets theirs. */
 static void near_move(struct tcp *tcp)
 {
-    size_t room = MOVE_COPY;
+    struct tcp_peer *peer;
 
-    while (room > 0 && tcp->status == TESS_OK && !TAILQ_EMPTY(&tcp->taking)) {
-        struct tcp_request *request = TAILQ_FIRST(&tcp->taking);
-        const enum tcp_near_copy copy = tess__tcp_near_copy(tcp, request, &room);
-
-        TAILQ_REMOVE(&tcp->taking, request, link);
-        if (copy == TCP_COPY_PART)
-            TAILQ_INSERT_TAIL(&tcp->taking, request, link);
-        else
-            near_end(tcp, request, copy);
+    LIST_FOREACH(peer, &tcp->near_peers, near_link)
+    {
+        if (tess__tcp_near_goes(peer, TCP_WORDS))
+            words_push(tcp, peer->rank);
+        if (tess__tcp_near_comes(peer, TCP_WORDS))
+            words_pull(tcp, peer->rank, false);
+        if (tess__tcp_near_goes(peer, TCP_DATA))
+            data_unblock(tcp, peer->rank);
+        if (tess__tcp_near_comes(peer, TCP_DATA))
+            data_pull(tcp, peer->rank, false);
     }
 }
 
@@ -581,10 +523,8 @@ enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tess__tcp_peer(tcp, r);
     struct tcp_news news = {.peer = r};
 
-    if (peer == NULL) {
-        tess__tcp_near_end(tcp);
+    if (peer == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)r);
-    }
     if (tcp->status != TESS_OK || peer->call != NULL || peer->calls || peer->met[TCP_WORDS] ||
         peer->met[TCP_DATA])
         return tcp->status;
@@ -602,9 +542,9 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
     struct tcp_news news = {.peer = r};
 
     if (tag >= TCP_TAG_BELL) {
-        uint64_t rung;
-        const ssize_t got = read(tcp->bell, &rung, sizeof(rung)); /* it rings no more */
-        (void)got;
+        char rung[64];
+        const ssize_t got = read(tcp->bell[0], rung, sizeof(rung));
+        (void)got; /* where there is more epoll says so again */
     } else if (tag >= TCP_TAG_DOOR) {
         tess__tcp_door_event(tcp, (int)number, &news);
     } else if (tag >= TCP_TAG_CALLER) {
@@ -615,7 +555,7 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
         if ((event->events & EPOLLOUT) != 0)
             (which == TCP_WORDS ? words_push : data_unblock)(tcp, r);
         if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
-            (which == TCP_WORDS ? words_pull : data_pull)(tcp, r);
+            (which == TCP_WORDS ? words_pull : data_pull)(tcp, r, true);
     }
     move_news(tcp, &news);
 }
@@ -623,9 +563,13 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
 void tess__tcp_move(struct tcp *tcp, int timeout_ms)
 {
     struct epoll_event event[MOVE_EVENTS];
-    const int count =
-        epoll_wait(tcp->epoll, event, MOVE_EVENTS, TAILQ_EMPTY(&tcp->taking) ? timeout_ms : 0);
+    bool moved = tcp->moved;
 
+    near_move(tcp);
+    if (timeout_ms != 0 && ((tcp->moved && !moved) || !tess__tcp_near_sleep(tcp)))
+        timeout_ms = 0;
+    const int count = epoll_wait(tcp->epoll, event, MOVE_EVENTS, timeout_ms);
+    tess__tcp_near_wake_up(tcp);
     for (int i = 0; i < count; i++)
         move_event(tcp, &event[i]);
     near_move(tcp);
