@@ -154,7 +154,7 @@ static enum tess_status tcp_wait(struct tess_transport *transport, double timeou
                    : timeout_s > 1e6            ? 1000000000
                                                 : (int)(timeout_s * 1e3) + 1;
     tcp->moved = false;
-    if (ms > 0 && !LIST_EMPTY(&tcp->near_peers) && tcp_spin(tcp))
+    if (ms > 0 && tcp_spin(tcp))
         return tcp->status;
     tess__tcp_move(tcp, ms);
     return tcp->status;
