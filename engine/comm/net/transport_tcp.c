@@ -59,28 +59,20 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
                                  const void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
+    struct tcp_ready ready = {.number = TCP_EARLY};
     struct tcp_request *request;
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
     struct tcp_peer *to = tcp->peer[peer];
     TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
                        &request, request_out));
-    for (int32_t k = 0; k < to->ready_count; k++) {
-        if (to->ready[k].tag != tag)
-            continue;
-        if (to->ready[k].bytes != bytes) {
-            tess__tcp_differ(tcp, peer, to->ready[k].bytes, bytes);
-            return tcp->status;
-        }
-        const uint32_t number = to->ready[k].number;
-        to->ready_count--;
-        memmove(&to->ready[k], &to->ready[k + 1],
-                (size_t)(to->ready_count - k) * sizeof(*to->ready));
-        tess__tcp_send(tcp, request, number);
-        return tcp->status;
-    }
-    TAILQ_INSERT_TAIL(&to->sends, request, link);
-    return TESS_OK;
+    if (tess__tcp_readies_take(&to->ready, tag, &ready) && ready.bytes != bytes)
+        tess__tcp_differ(tcp, peer, true, ready.bytes, bytes);
+    else if (ready.number != TCP_EARLY || tess__tcp_early_goes(to, tag, bytes))
+        tess__tcp_send(tcp, request, ready.number);
+    else
+        TAILQ_INSERT_TAIL(&to->sends, request, link);
+    return tcp->status;
 }
 
 static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
@@ -96,7 +88,10 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
                        &request, request_out));
     const struct tcp_frame ready = {
         .word = TCP_READY, .tag = tag, .number = *request_out, .bytes = bytes};
-    tess__tcp_say(tcp, peer, &ready, NULL);
+    if (!tess__tcp_early_is(bytes))
+        tess__tcp_say(tcp, peer, &ready, NULL);
+    else if (tess__tcp_early_claim(tcp, request))
+        tess__tcp_say_later(tcp, peer, &ready);
     return tcp->status;
 }
 
@@ -219,7 +214,7 @@ static void tcp_free(struct tcp *tcp)
         if (tcp->peer[r] == NULL)
             continue;
         tcp_hang_up(&tcp->peer[r]->fd[TCP_WORDS]);
-        free(tcp->peer[r]->ready);
+        tess__tcp_early_free(tcp->peer[r]);
         free(tcp->peer[r]->out);
         free(tcp->peer[r]);
     }

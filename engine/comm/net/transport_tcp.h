@@ -5,7 +5,8 @@
  * neighbours in a tree, so that the end of a rank is noticed and every rank gets the notice. Each
  * such pair has two connections: `words` for frames of a few bytes, `data` for messages.
  * A receive announces itself to its sender, and only then the message goes, so that nothing
- * comes that has no place yet, no message waits behind another one, and memory is bounded:
+ * comes that has no place yet, no message waits behind another one, and memory is bounded; small
+ * messages go early, into room that is kept for them (transport_tcp_early.c):
  *
  *     receiver   READY tag, number, bytes   -- words -->   sender
  *     receiver   <-- data --   tag, number, bytes | payload
@@ -33,6 +34,11 @@
 #define TCP_MAGIC         0x70637474u /* "ttcp" */
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
+
+/* Bytes of a message that goes early; and of those to one peer that it has not announced. */
+#define TCP_EARLY_MOST 8192u
+#define TCP_EARLY_ROOM (64u << 10)
+#define TCP_EARLY      UINT32_MAX /* its number: no receive's */
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
@@ -73,6 +79,7 @@ struct tcp_request {
     char *data;
     size_t moved; /* of the payload; of a send, with the head */
     struct tcp_head head;
+    struct tcp_request *claimed; /* of a message that arrived before its receive: that */
 };
 
 TAILQ_HEAD(tcp_list, tcp_request);
@@ -81,6 +88,12 @@ TAILQ_HEAD(tcp_list, tcp_request);
 struct tcp_ready {
     uint32_t tag, number;
     uint64_t bytes;
+};
+
+/* In order; grows to as many as there ever were. */
+struct tcp_readies {
+    struct tcp_ready *of; /* [room] */
+    int32_t count, room;
 };
 
 /* Words of as many requests as there may be, each with the one that its number had before, and of
@@ -132,8 +145,7 @@ struct tcp_caller {
     struct tess_secret_answer answer;
 };
 
-/* A rank that this one exchanges messages with. Few receives are announced at a time: `ready` and
- * `out` grow to as much as was ever needed. */
+/* A rank that this one exchanges messages with. `out` grows to as much as was ever needed. */
 struct tcp_peer {
     int fd[TCP_CONNECTIONS];       /* -1: none yet, or closed */
     bool met[TCP_CONNECTIONS];     /* it has been there */
@@ -144,11 +156,18 @@ struct tcp_peer {
     int32_t rank;
     struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
     LIST_ENTRY(tcp_peer) near_link;
-    struct tcp_list sends;   /* whose receive has not been announced */
-    struct tcp_list sending; /* the first in part */
-    struct tcp_ready *ready; /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
-    int32_t ready_count, ready_room;
-    char *out; /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
+    struct tcp_list sends;    /* whose receive has not been announced */
+    struct tcp_list sending;  /* the first in part */
+    struct tcp_readies ready; /* TESS_TRANSPORT_REQUESTS at most */
+    struct tcp_readies early; /* sends that went early, which it has not announced */
+    size_t early_bytes;       /* their costs */
+    struct tcp_list expects;  /* small receives for which nothing has come */
+    struct tcp_list arrived;  /* small messages for which there is no receive yet */
+    size_t arrived_bytes;     /* their costs */
+    LIST_ENTRY(tcp_peer) late_link;
+    bool late;         /* some of `out` may wait for more */
+    size_t late_bytes; /* costs of the receives that it announces */
+    char *out;         /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
     size_t out_used, out_room;
     unsigned char in[sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES];
     size_t in_used;
@@ -183,6 +202,8 @@ struct tcp {
     int inbox_fd;       /* -1: nothing is shared */
     struct tcp_inbox *inbox;
     LIST_HEAD(tcp_near_list, tcp_peer) near_peers;
+    LIST_HEAD(tcp_late_list, tcp_peer) late; /* since late_s */
+    double late_s;
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -217,8 +238,15 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms);
 void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
 /* The receiver of this send is ready; `number`: of the receive. */
 void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
-/* A receive of the peer's and its send here are of different sizes. */
-void tess__tcp_differ(struct tcp *tcp, int32_t peer, uint64_t expected, uint64_t bytes);
+/* The announcement of a small receive: it may wait for others, and goes soon. */
+void tess__tcp_say_later(struct tcp *tcp, int32_t peer, const struct tcp_frame *ready);
+/* Take the first with the tag; NULL: there is none. */
+struct tcp_request *tess__tcp_take(struct tcp_list *list, uint32_t tag);
+/* A receive and its send are of different sizes; `theirs`: the receive is the peer's. */
+void tess__tcp_differ(struct tcp *tcp, int32_t peer, bool theirs, uint64_t expected,
+                      uint64_t bytes);
+/* What the peer does is none of this program's. */
+void tess__tcp_stranger(struct tcp *tcp, int32_t peer, const char *what);
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text);
 
@@ -270,6 +298,22 @@ bool tess__tcp_near_goes(const struct tcp_peer *peer, int which);
 /* From here on the bell is rung when there is something to do; false: there is already. */
 bool tess__tcp_near_sleep(struct tcp *tcp);
 void tess__tcp_near_wake_up(struct tcp *tcp);
+
+/* transport_tcp_early.c: may a message of this size go early; what it costs of the room. */
+bool tess__tcp_early_is(uint64_t bytes);
+size_t tess__tcp_early_cost(uint64_t bytes);
+/* False: no memory. */
+bool tess__tcp_readies_add(struct tcp_readies *readies, const struct tcp_ready *ready);
+/* The first with the tag; false: there is none. */
+bool tess__tcp_readies_take(struct tcp_readies *readies, uint32_t tag, struct tcp_ready *ready_out);
+/* A send that begins: does it go early? Then it is noted. */
+bool tess__tcp_early_goes(struct tcp_peer *peer, uint32_t tag, uint64_t bytes);
+/* A small receive begins: its message may be there. False: the job has failed. */
+bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive);
+/* An early message begins: where it goes; NULL: the job has failed. And it is there. */
+struct tcp_request *tess__tcp_early_begin(struct tcp *tcp, int32_t r);
+void tess__tcp_early_end(struct tcp *tcp, struct tcp_request *request);
+void tess__tcp_early_free(struct tcp_peer *peer);
 
 /* transport_tcp_link.c: tess_transport_ops.link. */
 bool tess__tcp_link(struct tess_transport *transport, int32_t peer,

@@ -21,8 +21,9 @@
 #define MOVE_OUT_LEAST 512               /* bytes for words, at first */
 #define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-/* Take the first with the tag; NULL: there is none. */
-static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag)
+#define MOVE_LATE_S 1e-3 /* for which words wait for others */
+
+struct tcp_request *tess__tcp_take(struct tcp_list *list, uint32_t tag)
 {
     struct tcp_request *request = TAILQ_FIRST(list);
 
@@ -98,23 +99,27 @@ static void move_words_end(struct tcp *tcp, int32_t r, int error)
                   error == 0 ? "it closed the connection without a word" : strerror(error));
 }
 
-static void move_stranger(struct tcp *tcp, int32_t r, const char *what)
+void tess__tcp_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
     /* The peer gets the reason too; otherwise it would report that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
     move_close(&tcp->peer[r]->fd[TCP_DATA]);
 }
 
-void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, uint64_t bytes)
+void tess__tcp_differ(struct tcp *tcp, int32_t r, bool theirs, uint64_t expected, uint64_t bytes)
 {
-    char what[160];
+    const int rank = (int)tcp->transport.rank;
+    char what[160], sides[80];
 
-    snprintf(
-        what, sizeof(what),
-        "it expects %llu bytes where rank %d sends %llu: every rank must make the same calls in "
-        "the same order",
-        (unsigned long long)expected, (int)tcp->transport.rank, (unsigned long long)bytes);
-    move_stranger(tcp, r, what);
+    if (theirs)
+        snprintf(sides, sizeof(sides), "expects %llu bytes where rank %d sends %llu",
+                 (unsigned long long)expected, rank, (unsigned long long)bytes);
+    else
+        snprintf(sides, sizeof(sides), "sends %llu bytes where rank %d expects %llu",
+                 (unsigned long long)bytes, rank, (unsigned long long)expected);
+    snprintf(what, sizeof(what), "it %s: every rank must make the same calls in the same order",
+             sides);
+    tess__tcp_stranger(tcp, r, what);
 }
 
 /* ---- what is watched ------------------------------------------------------------------------- */
@@ -257,6 +262,11 @@ static void words_push(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tcp->peer[r];
     size_t done = 0;
 
+    if (peer->late)
+        LIST_REMOVE(peer, late_link);
+    peer->late = false;
+    peer->late_bytes = 0;
+
     while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
         struct iovec part = {peer->out + done, peer->out_used - done};
         const ssize_t sent = move_write(tcp, peer, TCP_WORDS, &part, 1);
@@ -286,7 +296,8 @@ static bool words_room(struct tcp_peer *peer, size_t bytes)
     return out != NULL;
 }
 
-void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+/* True: it is to be sent. */
+static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
 {
     struct tcp_peer *peer = tcp->peer[r];
     struct tcp_frame out = *frame;
@@ -294,53 +305,92 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, co
     const size_t needed = peer->out_used + sizeof(out) + text_bytes;
 
     if (peer->fd[TCP_WORDS] < 0 && peer->met[TCP_WORDS])
-        return;
+        return false;
     if (needed > TCP_OUT_BYTES ||
         !words_room(peer, needed)) { /* it has sent messages without waiting for their words */
         move_close(&peer->fd[TCP_WORDS]);
         tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
-        return;
+        return false;
     }
     out.magic = TCP_MAGIC;
     memcpy(peer->out + peer->out_used, &out, sizeof(out));
     if (text_bytes > 0)
         memcpy(peer->out + peer->out_used + sizeof(out), text, text_bytes);
     peer->out_used = needed;
-    if (!peer->blocked[TCP_WORDS])
+    return !peer->blocked[TCP_WORDS];
+}
+
+void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+{
+    if (words_add(tcp, r, frame, text))
         words_push(tcp, r);
 }
 
-/* Memory for one more of its receives. */
-static bool ready_room(struct tcp_peer *peer)
+/* Half of the room that the sender has, at most. */
+void tess__tcp_say_later(struct tcp *tcp, int32_t r, const struct tcp_frame *ready)
 {
-    const int32_t room = peer->ready_room > 0 ? 2 * peer->ready_room : 16;
+    struct tcp_peer *peer = tcp->peer[r];
 
-    if (peer->ready_count < peer->ready_room)
-        return true;
-    struct tcp_ready *ready = realloc(peer->ready, (size_t)room * sizeof(*ready));
-    if (ready == NULL)
-        return false;
-    peer->ready = ready;
-    peer->ready_room = room;
-    return true;
+    if (!words_add(tcp, r, ready, NULL))
+        return;
+    peer->late_bytes += tess__tcp_early_cost(ready->bytes);
+    if (peer->late_bytes >= TCP_EARLY_ROOM / 2) {
+        words_push(tcp, r);
+        return;
+    }
+    if (LIST_EMPTY(&tcp->late))
+        tcp->late_s = tess_clock_s();
+    if (!peer->late)
+        LIST_INSERT_HEAD(&tcp->late, peer, late_link);
+    peer->late = true;
+}
+
+static void words_push_late(struct tcp *tcp)
+{
+    while (!LIST_EMPTY(&tcp->late))
+        words_push(tcp, LIST_FIRST(&tcp->late)->rank);
+}
+
+/* The peer has announced the receive of a message that went early: there is room again. */
+static void words_early(struct tcp *tcp, int32_t r, const struct tcp_ready *early,
+                        const struct tcp_ready *ready)
+{
+    struct tcp_peer *peer = tcp->peer[r];
+
+    peer->early_bytes -= tess__tcp_early_cost(early->bytes);
+    if (early->bytes != ready->bytes) {
+        tess__tcp_differ(tcp, r, true, ready->bytes, early->bytes);
+        return;
+    }
+    for (struct tcp_request *request; (request = TAILQ_FIRST(&peer->sends)) != NULL;) {
+        TAILQ_REMOVE(&peer->sends, request, link);
+        if (!tess__tcp_early_goes(peer, request->head.tag, request->head.bytes)) {
+            TAILQ_INSERT_HEAD(&peer->sends, request, link);
+            return;
+        }
+        tess__tcp_send(tcp, request, TCP_EARLY);
+    }
 }
 
 /* A receive of the peer's: its send goes, or is remembered to go when it begins. */
 static void words_ready(struct tcp *tcp, int32_t r, const struct tcp_ready *ready)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->sends, ready->tag);
+    struct tcp_ready early;
 
+    if (tess__tcp_readies_take(&peer->early, ready->tag, &early)) {
+        words_early(tcp, r, &early, ready);
+        return;
+    }
+    struct tcp_request *request = tess__tcp_take(&peer->sends, ready->tag);
     if (request != NULL && request->head.bytes != ready->bytes)
-        tess__tcp_differ(tcp, r, ready->bytes, request->head.bytes);
+        tess__tcp_differ(tcp, r, true, ready->bytes, request->head.bytes);
     else if (request != NULL)
         tess__tcp_send(tcp, request, ready->number);
-    else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
-        move_stranger(tcp, r, "it begins more receives than there may be");
-    else if (!ready_room(peer))
-        move_stranger(tcp, r, "there is no memory for the receives that it begins");
-    else
-        peer->ready[peer->ready_count++] = *ready;
+    else if (peer->ready.count == TESS_TRANSPORT_REQUESTS)
+        tess__tcp_stranger(tcp, r, "it begins more receives than there may be");
+    else if (!tess__tcp_readies_add(&peer->ready, ready))
+        tess__tcp_stranger(tcp, r, "there is no memory for the receives that it begins");
 }
 
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
@@ -356,7 +406,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
         (ends &&
          (frame.bytes >= sizeof(text) || frame.tag >= (uint32_t)tcp->transport.rank_count))) {
-        move_stranger(tcp, r, "what comes from it is not of this program");
+        tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
         return 0;
     }
     if (ends && count < sizeof(frame) + frame.bytes)
@@ -411,12 +461,18 @@ static bool data_begin(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tcp->peer[r];
     struct tcp_request *request = NULL;
 
+    if (peer->head.magic == TCP_MAGIC && peer->head.number == TCP_EARLY) {
+        peer->receiving = tess__tcp_early_begin(tcp, r);
+        return peer->receiving != NULL;
+    }
     if (peer->head.magic == TCP_MAGIC)
         request = move_receive(tcp, r, peer->head.tag, peer->head.number);
     if (request == NULL || request->head.bytes != peer->head.bytes) {
-        move_stranger(tcp, r, "what comes from it is no message that was requested");
+        tess__tcp_stranger(tcp, r, "what comes from it is no message that was requested");
         return false;
     }
+    if (tess__tcp_early_is(request->head.bytes))
+        TAILQ_REMOVE(&peer->expects, request, link);
     request->state = TCP_MOVES;
     peer->receiving = request;
     return true;
@@ -435,10 +491,10 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
         got -= part;
         if (part < left)
             return true;
-        request->state = TCP_DONE;
-        tcp->moved = true;
         peer->receiving = NULL;
         peer->head_used = 0;
+        tcp->moved = true;
+        tess__tcp_early_end(tcp, request);
     }
     peer->head_used += got;
     if (peer->head_used < sizeof(peer->head))
@@ -568,6 +624,8 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
     near_move(tcp);
     if (timeout_ms != 0 && ((tcp->moved && !moved) || !tess__tcp_near_sleep(tcp)))
         timeout_ms = 0;
+    if (!LIST_EMPTY(&tcp->late) && (timeout_ms < 0 || timeout_ms > MOVE_LATE_S * 1e3))
+        timeout_ms = (int)(MOVE_LATE_S * 1e3);
     const int count = epoll_wait(tcp->epoll, event, MOVE_EVENTS, timeout_ms);
     tess__tcp_near_wake_up(tcp);
     for (int i = 0; i < count; i++)
@@ -578,4 +636,6 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
     if (atomic_load_explicit(&tcp->abort_state, memory_order_acquire) == 2)
         tess__tcp_end(tcp, TCP_ABORT, tcp->transport.rank, tcp->abort_text);
     tcp->looked_s = tess_clock_s();
+    if (!LIST_EMPTY(&tcp->late) && tcp->looked_s - tcp->late_s > MOVE_LATE_S)
+        words_push_late(tcp);
 }
