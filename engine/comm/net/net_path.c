@@ -481,19 +481,34 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
     }
 }
 
-/* How many ranks share a lane: 1, 2, 4, ... */
-static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
+/* Of a rank's own lane, the longest. */
+static size_t path_bytes(int32_t rank_count, const struct tess_comm_call *call)
 {
     const bool each = call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
                       call->collective == TESS_COLLECTIVE_ALL_GATHER;
     const size_t n = (size_t)rank_count, count = each ? call->count : (call->count + n - 1) / n;
-    const size_t bytes = count * tess_dtype_bytes(call->dtype);
+
+    return count * tess_dtype_bytes(call->dtype);
+}
+
+/* How many ranks share a lane: 1, 2, 4, ... */
+static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
+{
+    const size_t bytes = path_bytes(rank_count, call);
+    const size_t least = rank_count <= NET_FEW ? NET_LANE_FEW : NET_LANE_BYTES;
     int32_t width = 1;
 
-    while (width < rank_count && ((size_t)width * bytes < NET_LANE_BYTES ||
-                                  (rank_count + width - 1) / width > NET_LANES_MAX))
+    while (width < rank_count &&
+           ((size_t)width * bytes < least || (rank_count + width - 1) / width > NET_LANES_MAX))
         width *= 2;
     return width;
+}
+
+/* Long lanes in the fast order go along rings. */
+static bool path_is_ring(int32_t rank_count, const struct tess_comm_call *call)
+{
+    return call->order != TESS_ORDER_CANONICAL && path_bytes(rank_count, call) >= NET_LANE_BYTES &&
+           path_width(rank_count, call) == 1;
 }
 
 /* The lane of ranks [first, last). Owners of neighbouring lanes differ in their last bits, by which
@@ -506,7 +521,7 @@ static void path_lane_of(const struct net_shape *shape, const struct tess_comm_c
     const enum tess_collective kind = call->collective;
     const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
     const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
-    const bool tree = call->order == TESS_ORDER_CANONICAL || width > 1, shared = last - first > 1;
+    const bool tree = !path_is_ring(shape->rank_count, call), shared = last - first > 1;
     const bool alone = kind == TESS_COLLECTIVE_REDUCE && width >= shape->rank_count;
     const int32_t owner = alone ? root : first + number % width % (last - first);
     const struct path_share share = {first, last - first, owner, call->count};
@@ -563,7 +578,7 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
         plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
     const struct net_lane *last = &plan->lane[plan->lane_count - 1];
     plan->move_count = (int32_t)(last->move - plan->move) + last->move_count;
-    if (each && plan->width == 1 && call->order != TESS_ORDER_CANONICAL)
+    if (each && path_is_ring(shape->rank_count, call))
         path_ring_orders(shape, plan);
     else
         path_plain_orders(plan);

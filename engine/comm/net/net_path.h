@@ -40,7 +40,7 @@
  *     gather, 8 ranks, 2 lanes of 4     1>0 3>2  2-->0     then all of lane 0 down from rank 0
  *                                       4>5 6>7  7-->5                lane 1           rank 5
  *
- * Such lanes go along the tree in the fast order too.
+ * Such lanes, and others below NET_LANE_BYTES, go along the tree in the fast order too.
  *
  * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
  *
@@ -58,7 +58,9 @@
 #define NET_KEPT       2      /* sums of a lane that are kept at a time */
 #define NET_LANES_MAX  128    /* of a sum or a gather */
 #define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
-#define NET_LANE_BYTES 16384u /* shorter lanes are shared */
+#define NET_LANE_BYTES 16384u /* shorter lanes go along the tree in any order, and are shared */
+#define NET_LANE_FEW   4096u  /* from here on not shared where there are up to NET_FEW ranks, */
+#define NET_FEW        4      /* whose messages are few anyway */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
