@@ -280,7 +280,7 @@ enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
 
-/* transport_tcp_near.c: make the inbox, and tell others where it is. */
+/* transport_tcp_near.c: make the inbox; by near_out others open it. */
 void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out);
 void tess__tcp_near_close(struct tcp *tcp);
 /* Share memory with a peer, where both can; else peer->boxes stays NULL. */

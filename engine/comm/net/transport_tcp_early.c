@@ -1,11 +1,11 @@
 /*
- * Small messages go before their receiver is known to be ready: they take one way in the place of
- * two, and what is said of them can wait and go together. A sender may have TCP_EARLY_ROOM of them
- * under way to a peer, so that what arrives before its receive has a place there; READY, which
- * comes for each as for other messages, makes room again. Where there is none they go as others do.
+ * Small messages go before their receives are announced: they take one way in the place of two, and
+ * announcements can wait and go together. A sender may have TCP_EARLY_ROOM of them under way to a
+ * peer, so that what arrives before its receive has a place there; READY, which comes for each as
+ * for other messages, makes room again. Where there is none they go as others do.
  *
  * Of one tag, early messages are those that were begun first: a receiver takes them in order, and
- * so does the sender what is said of them.
+ * the sender takes announcements in order.
  */
 #include "comm/net/transport_tcp.h"
 

@@ -31,7 +31,7 @@
 #define NEAR_WORDS 2048u /* bytes of the ring of words; of rings all are powers of two */
 /* Bytes of the ring of data: two or more chunks of a sum, within what the second-level cache holds;
  * of many ranks less, since a ring in use has all of its pages. */
-#define NEAR_DATA_MOST  ((size_t)512 << 10)
+#define NEAR_DATA_MOST  ((size_t)256 << 10)
 #define NEAR_DATA_LEAST ((size_t)32 << 10)
 #define NEAR_DATA_ALL   ((size_t)64 << 20)
 /* The other side goes on with the first of these while the next is copied. */
@@ -49,7 +49,7 @@ _Static_assert(sizeof(struct near_box) <= 4096, "a box begins with one page");
 
 struct tcp_inbox {
     uint64_t mark;
-    _Alignas(64) _Atomic uint32_t sleeps; /* its rank wants to hear the bell */
+    _Alignas(64) _Atomic uint32_t sleeps; /* its rank waits for the bell */
 };
 
 /* This side of a ring. */
