@@ -57,7 +57,8 @@ static void net_plans_close(struct net_plan *plan, int32_t n)
 struct net_view {
     int32_t come_count, down_count, to, from;
     int32_t come[MOVES], down[MOVES];
-    bool left[MOVES], leaf[MOVES];
+    bool left[MOVES], leaf[MOVES], starts[MOVES], keeps_left[MOVES];
+    int joins[MOVES];
 };
 
 static struct net_view net_view(const struct net_plan *plan, int32_t rank, int32_t l)
@@ -72,6 +73,9 @@ static struct net_view net_view(const struct net_plan *plan, int32_t rank, int32
             assert_int_equal(view.to, -1);
             view.left[view.come_count] = move->left;
             view.leaf[view.come_count] = move->leaf;
+            view.starts[view.come_count] = move->starts;
+            view.keeps_left[view.come_count] = move->keeps_left;
+            view.joins[view.come_count] = move->joins;
             view.come[view.come_count++] = move->peer;
         } else if (move->sends) {
             view.down[view.down_count++] = move->peer;
@@ -84,29 +88,50 @@ static struct net_view net_view(const struct net_plan *plan, int32_t rank, int32
     return view;
 }
 
+/* text = "(text+other)", or the other way round. */
+static void net_join(char *text, const char *other, bool left, size_t text_bytes)
+{
+    char *before = strdup(text);
+    assert_non_null(before);
+    snprintf(text, text_bytes, "(%s+%s)", left ? other : before, left ? before : other);
+    free(before);
+}
+
 /* What a rank would hold of a lane after its receives, as words: "((0+1)+(2+3))". */
 static void net_words(const struct net_plan *plan, int32_t rank, int32_t lane, char *text,
                       size_t text_bytes)
 {
     const struct net_view own = net_view(plan, rank, lane);
+    char *kept[NET_KEPT], *other = malloc(text_bytes);
+    bool kept_left[NET_KEPT];
+    int count = 0;
+    assert_non_null(other);
     snprintf(text, text_bytes, "%d", (int)rank);
     for (int32_t k = 0; k < own.come_count; k++) {
         const int32_t from = own.come[k];
         const struct net_view theirs = net_view(plan, from, lane);
-        char *before = strdup(text), *other = malloc(text_bytes);
-        assert_true(before != NULL && other != NULL);
         if (theirs.to != rank)
             fail_msg("lane %d: rank %d waits for %d, which gives to %d", lane, rank, from,
                      theirs.to);
         assert_int_equal(own.leaf[k], theirs.come_count == 0);
         net_words(plan, from, lane, other, text_bytes);
-        if (own.left[k])
-            snprintf(text, text_bytes, "(%s+%s)", other, before);
-        else
-            snprintf(text, text_bytes, "(%s+%s)", before, other);
-        free(before);
-        free(other);
+        if (own.starts[k]) {
+            assert_true(count < NET_KEPT);
+            kept_left[count] = own.keeps_left[k];
+            kept[count++] = strdup(text);
+            snprintf(text, text_bytes, "%s", other);
+        } else {
+            net_join(text, other, own.left[k], text_bytes);
+        }
+        for (int join = 0; join < own.joins[k]; join++) {
+            assert_true(count > 0);
+            count--;
+            net_join(text, kept[count], kept_left[count], text_bytes);
+            free(kept[count]);
+        }
     }
+    assert_int_equal(count, 0);
+    free(other);
 }
 
 /* The tree of tessera/comm.h over [first, first + count). */
@@ -130,21 +155,25 @@ static void net_tree_words(int32_t first, int32_t count, char *text, size_t text
 
 enum { WORDS = 1024 };
 
-/* Any number of ranks: each lane is added up at its owner in the order of the tree. */
+/* Any number of ranks and hosts: each lane is added up at its owner in the order of the tree. */
 static void case_tree(void **state)
 {
     (void)state;
     for (int32_t n = 2; n <= RANKS; n++) {
-        struct net_plan *plan =
-            net_plans(n, n, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         char expected[WORDS], text[WORDS];
         net_tree_words(0, n, expected, sizeof(expected));
-        for (int32_t l = 0; l < n; l++) {
-            assert_int_equal(net_view(plan, l, l).to, -1);
-            net_words(plan, l, l, text, sizeof(text));
-            assert_string_equal(text, expected);
+        for (int32_t places = 1; places <= n; places++) {
+            if (n % places != 0)
+                continue;
+            struct net_plan *plan =
+                net_plans(n, places, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+            for (int32_t l = 0; l < n; l++) {
+                assert_int_equal(net_view(plan, l, l).to, -1);
+                net_words(plan, l, l, text, sizeof(text));
+                assert_string_equal(text, expected);
+            }
+            net_plans_close(plan, n);
         }
-        net_plans_close(plan, n);
     }
 }
 
@@ -368,8 +397,8 @@ static bool net_same(enum tess_dtype dtype, const void *a, const void *b, size_t
  * in reduce-scatters; 16-bit values are any pattern. */
 static int net_bits(struct tess_comm *comm, struct net_job_of *job)
 {
-    enum { ROOM = 5000 };
-    static const size_t counts[] = {1, 7, 100, 4999};
+    enum { ROOM = 30012 };
+    static const size_t counts[] = {1, 7, 100, 4999, 30011}; /* the last: lanes of their own */
     const int32_t n = job->n;
     const uint64_t rounds = n > 16 ? 1 : 2;
     void *source[RANKS];
@@ -380,13 +409,14 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
     for (uint64_t k = 0; k < rounds * TESS_DTYPE_COUNT * 3 && failed == 0; k++) {
         const enum tess_dtype dtype = (enum tess_dtype)(k % TESS_DTYPE_COUNT);
         const enum tess_reduce reduce = (enum tess_reduce)(k / TESS_DTYPE_COUNT % 3);
-        const size_t count = counts[(k + k / TESS_DTYPE_COUNT) % 4];
+        const size_t count = counts[(k + k / TESS_DTYPE_COUNT) % (n <= 5 ? 5 : 4)];
         for (int32_t r = 0; r < n; r++)
             value_fill(dtype, VALUE_WILD + k, r, count, source[r]);
         void *const all[1] = {expected};
         tess__reduce(dtype, reduce, n, (const void *const *)source, 1, all, count);
-        failed = tess_comm_all_reduce(comm, source[job->rank], target, count, dtype, reduce,
-                                      NULL) != TESS_OK ||
+        const void *own = k % 2 == 0 ? source[job->rank] : target; /* in place */
+        memcpy(target, source[job->rank], count * tess_dtype_bytes(dtype));
+        failed = tess_comm_all_reduce(comm, own, target, count, dtype, reduce, NULL) != TESS_OK ||
                  !net_same(dtype, target, expected, count);
         const size_t share = count / (size_t)n;
         const size_t at = (size_t)job->rank * share * tess_dtype_bytes(dtype);
@@ -405,16 +435,24 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
     return failed;
 }
 
-/* On one host, and on hosts of 2, 3 or 4 neighbours, which are blocks of the tree or not. */
+/* On one host, and on hosts of 2, 3 or 4 neighbours, which are blocks of the tree or not; and on
+ * hosts of which the last takes the sums of others in parts. */
 static void case_bits(void **state)
 {
-    static const int32_t more[] = {17, 24, 33, 64};
+    static const int32_t more[] = {17, 24, 33, 64}, parts[][2] = {{3, 1},  {5, 1}, {9, 1}, {10, 1},
+                                                                  {11, 1}, {3, 2}, {5, 2}, {3, 4}};
+    int32_t host[RANKS];
     (void)state;
     for (int32_t i = 2; i <= 20; i++) {
         const int32_t n = i <= 16 ? i : more[i - 17];
-        int32_t host[RANKS];
         for (int32_t r = 0; r < n; r++)
             host[r] = i % 4 == 0 ? 0 : r / (i % 4 + 1);
+        net_run(n, host, TESS_ORDER_CANONICAL, net_bits, NULL);
+    }
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+        const int32_t n = parts[i][0] * parts[i][1];
+        for (int32_t r = 0; r < n; r++)
+            host[r] = r / parts[i][1];
         net_run(n, host, TESS_ORDER_CANONICAL, net_bits, NULL);
     }
 }

@@ -35,8 +35,11 @@ static void hosts_blocks(int32_t first, int32_t count)
     }
 }
 
-static void hosts_count_lanes(int32_t n)
+/* For ranks on these hosts, unless they were counted last. */
+static void hosts_count_lanes(int32_t n, const int32_t *host)
 {
+    static struct net_shape counted;
+    struct net_shape shape = tess__net_shape(0, n, host);
     const struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
                                         .order = TESS_ORDER_CANONICAL,
                                         .dtype = TESS_F32,
@@ -45,13 +48,16 @@ static void hosts_count_lanes(int32_t n)
                                         .site = ""};
     static int32_t down[RANKS][RANKS];
     static struct net_plan plan;
+    if (memcmp(&shape, &counted, sizeof(shape)) == 0)
+        return;
+    counted = shape;
     assert_int_equal(tess__net_plan_open(n, &plan), TESS_OK);
     memset(hosts_up, 0, sizeof(hosts_up));
     memset(down, 0, sizeof(down));
     memset(hosts_block, 0, sizeof(hosts_block));
     hosts_blocks(0, n);
     for (int32_t r = 0; r < n; r++) {
-        const struct net_shape shape = {r, n, 1, n};
+        shape.rank = r;
         tess__net_plan(&shape, &call, 0, &plan);
         for (int32_t l = 0; l < n; l++)
             for (int32_t k = 0; k < plan.lane[l].move_count; k++) {
@@ -73,6 +79,7 @@ struct hosts_seen {
 static struct hosts_seen hosts_look(int32_t n, const int32_t *host)
 {
     struct hosts_seen seen = {.blocks = true};
+    hosts_count_lanes(n, host);
     int32_t first[RANKS], last[RANKS], goes[RANKS] = {0}, comes[RANKS] = {0}, astray = -1;
     for (int32_t r = 0; r < n; r++) {
         if (host[r] == seen.hosts)
@@ -105,7 +112,7 @@ static struct hosts_seen hosts_look(int32_t n, const int32_t *host)
 }
 
 /* Hosts of one size that are blocks: one sum of each lane leaves each host but the owner's, and no
- * host gets more than 1.25 times what it would in a ring; none does where there are 2^k of them. */
+ * host gets more than 1.2 times what it would in a ring; none does where there are 2^k of them. */
 static void hosts_check_ring(int32_t n, const int32_t *host)
 {
     const struct hosts_seen seen = hosts_look(n, host);
@@ -113,10 +120,10 @@ static void hosts_check_ring(int32_t n, const int32_t *host)
     for (int32_t h = 1; h < seen.hosts; h++)
         if (seen.size[h] != seen.size[0])
             return;
-    if (!seen.blocks || seen.size[0] == 1)
+    if (!seen.blocks)
         return;
     const bool even = (seen.hosts & (seen.hosts - 1)) == 0;
-    if (even ? seen.most != ring : seen.most * 4 > ring * 5)
+    if (even ? seen.most != ring : seen.most * 5 > ring * 6)
         fail_msg("%d hosts of %d: %d lanes one way, in a ring %d", (int)seen.hosts,
                  (int)seen.size[0], (int)seen.most, (int)ring);
 }
@@ -127,7 +134,6 @@ static void case_rows(void **state)
     int32_t host[RANKS] = {0};
     (void)state;
     for (int32_t n = 2; n <= ROWS; n++) {
-        hosts_count_lanes(n);
         for (uint32_t cuts = 0; cuts < 1u << (n - 1); cuts++) {
             for (int32_t r = 1; r < n; r++)
                 host[r] = host[r - 1] + (int32_t)(cuts >> (r - 1) & 1);
@@ -135,8 +141,7 @@ static void case_rows(void **state)
         }
     }
     for (int32_t n = ROWS + 2; n <= RANKS; n += 2) {
-        hosts_count_lanes(n);
-        for (int32_t places = 2; places <= n; places++) {
+        for (int32_t places = 1; places <= n; places++) {
             for (int32_t r = 0; r < n; r++)
                 host[r] = r / places;
             if (n % places == 0)
@@ -164,7 +169,6 @@ static void case_scattered(void **state)
     (void)state;
     for (int32_t n = 2; n <= SCATTERED; n++) {
         int32_t host[RANKS] = {0};
-        hosts_count_lanes(n);
         assert_int_equal(hosts_scatter(n, 0, 0, host), bell[n]);
     }
 }
@@ -289,8 +293,8 @@ static void hosts_check_formula(int32_t n, uint64_t formula)
 }
 
 /* Of a call of the size S in two levels: the bytes of a ring over hosts, to the byte, where hosts
- * are 2^k in number, and up to 1.25 times as many one way; the flat way sends `places` times as
- * many. */
+ * are 2^k in number, and of a sum to all up to 1.1 times as many, of a part of it 1.2 times; the
+ * flat way sends `places` times as many. */
 static void hosts_compare(int32_t hosts, int32_t places, enum tess_collective collective,
                           size_t share)
 {
@@ -307,14 +311,14 @@ static void hosts_compare(int32_t hosts, int32_t places, enum tess_collective co
                   (int)hosts, (int)places, tess_collective_name(collective),
                   (double)levels.way / (double)ring,
                   (double)flat.way * (whole ? 2 : 1) / (double)ring);
-    assert_true(even ? levels.way == ring : levels.way * 4 <= ring * 5);
-    assert_true(levels.both * 10 <= ring * 2 * 13);
+    assert_true(even ? levels.way == ring : levels.way * 10 <= ring * (whole ? 11 : 12));
+    assert_true(levels.both * 10 <= ring * 2 * 11);
     assert_true(flat.way * (whole ? 2 : 1) == ring * (uint64_t)places);
 }
 
 static void case_counted(void **state)
 {
-    static const int32_t hosts[] = {2, 4, 8, 3, 6}, places[] = {2, 4};
+    static const int32_t hosts[] = {2, 4, 8, 3, 5, 6, 7}, places[] = {1, 2, 4};
     (void)state;
     for (size_t h = 0; h < sizeof(hosts) / sizeof(*hosts); h++)
         for (size_t p = 0; p < sizeof(places) / sizeof(*places); p++) {

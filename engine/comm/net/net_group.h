@@ -50,6 +50,13 @@ struct net_slot {
     bool compared;
 };
 
+/* A sum, or a rank's own value. */
+struct net_part {
+    const char *value;
+    bool wide; /* f32 of a 16-bit type */
+    bool left; /* of the one that it is kept for, it is the left operand */
+};
+
 /* One chunk of one lane. */
 struct net_job {
     const struct net_lane *lane;
@@ -59,8 +66,10 @@ struct net_job {
     int32_t step;        /* moves that have been made; a send ends later */
     bool wide;           /* value is f32 of a 16-bit type */
     bool over;
-    uint32_t *request; /* [lane->move_count] of the row's */
-    uint32_t *turn;    /* of a send: how many of its kind go to its peer before it */
+    int kept_count;
+    struct net_part kept[NET_KEPT]; /* the latest last */
+    uint32_t *request;              /* [lane->move_count] of the row's */
+    uint32_t *turn;                 /* of a send: how many of its kind go to its peer before it */
 };
 
 struct net_row {

@@ -268,6 +268,22 @@ static bool job_counts(const struct net_group *group)
     return group->run.source != &group->nothing && group->plan.width == 1;
 }
 
+/* Add another part to what there is, for move `k`. */
+static void job_add(const struct net_group *group, const struct tess_comm_call *call,
+                    struct net_job *job, const struct net_part *other, int32_t k, bool whole)
+{
+    const bool half = job_is_half(call);
+    const struct net_part own = {.value = job->value, .wide = job->wide};
+    const struct net_part *left = other->left ? other : &own, *right = other->left ? &own : other;
+    char *out = whole && job->lane->target_at != SIZE_MAX ? job_target(call, job)
+                                                          : job_chunk(group, call, job, k);
+
+    tess__net_sum(call->dtype, call->reduce, left->value, half && !left->wide, right->value,
+                  half && !right->wide, out, whole, job->count);
+    job->value = out;
+    job->wide = half && !whole;
+}
+
 /* What move `k` has brought: the whole, or a part that is added. The owner's last sum is the whole.
  */
 static void job_take(struct net_group *group, const struct tess_comm_call *call,
@@ -275,7 +291,10 @@ static void job_take(struct net_group *group, const struct tess_comm_call *call,
 {
     const struct net_lane *lane = job->lane;
     const struct net_move *move = &lane->move[k];
-    const char *comes = job_place(group, call, job, k);
+    const struct net_part comes = {.value = job_place(group, call, job, k),
+                                   .wide = job_is_half(call) && !move->leaf,
+                                   .left = move->left};
+    const bool last = k + 1 == lane->move_count || lane->move[k + 1].kind == NET_DOWN;
 
     group->comm.stats.received_bytes += job_counts(group) ? job_comes(call, job, k) : 0;
     if (!move->adds) {
@@ -283,18 +302,15 @@ static void job_take(struct net_group *group, const struct tess_comm_call *call,
         job->wide = false;
         return;
     }
-    const bool half = job_is_half(call), leaf = half && move->leaf, own_leaf = half && !job->wide;
-    const bool whole = k + 1 == lane->move_count || lane->move[k + 1].kind == NET_DOWN;
-    char *out = whole && lane->target_at != SIZE_MAX ? job_target(call, job)
-                                                     : job_chunk(group, call, job, k);
-    if (move->left)
-        tess__net_sum(call->dtype, call->reduce, comes, leaf, job->value, own_leaf, out, whole,
-                      job->count);
-    else
-        tess__net_sum(call->dtype, call->reduce, job->value, own_leaf, comes, leaf, out, whole,
-                      job->count);
-    job->value = out;
-    job->wide = half && !whole;
+    if (move->starts) {
+        job->kept[job->kept_count++] = (struct net_part){job->value, job->wide, move->keeps_left};
+        job->value = comes.value;
+        job->wide = comes.wide;
+        return;
+    }
+    job_add(group, call, job, &comes, k, last && move->joins == 0);
+    for (int join = 1; join <= move->joins; join++)
+        job_add(group, call, job, &job->kept[--job->kept_count], k, last && join == move->joins);
 }
 
 /* Is nothing of move `k` under way? */

@@ -8,10 +8,13 @@
 /* From here on a broadcast goes along the ranks in chunks; below, the tree has it there sooner. */
 #define PATH_CHAIN_BYTES (64u << 10)
 
-/* Moves up a lane: one for each level of the tree, the last gives. */
-#define PATH_UP_MAX 17
+/* Parts in which the left block of a tree may come to the right one, and moves up a lane: one for
+ * each level of the tree, more for parts, the last gives. */
+#define PATH_PARTS  4
+#define PATH_UP_MAX (17 + PATH_PARTS)
 
-_Static_assert(TESS_RANKS_MAX <= 1 << (PATH_UP_MAX - 1), "a level has a move");
+_Static_assert(TESS_RANKS_MAX <= 1 << (PATH_UP_MAX - PATH_PARTS - 1), "a level has a move");
+_Static_assert(PATH_PARTS <= 1 << NET_KEPT, "a level of parts keeps a sum");
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
@@ -84,17 +87,38 @@ static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
     lane->adds++;
 }
 
-static int32_t path_crossings(int32_t rank_count, const int32_t *host, int32_t first, int32_t count,
-                              int32_t lane)
+/*
+ * The size of the parts in which the left block of [first, first + count) comes to the lane's owner
+ * to the right of it; that block's: it comes as one. Parts are whole hosts, as many as even out
+ * what hosts get: about as large as the right block, which is one host or a small one.
+ */
+static int32_t path_part(const struct net_shape *shape, int32_t first, int32_t count, int32_t owner)
+{
+    const int32_t left = path_split(count), right = count - left, places = shape->places;
+    int32_t part = places > left / PATH_PARTS ? places : left / PATH_PARTS;
+
+    if ((count & (count - 1)) == 0 || shape->hosts == 1 || (places & (places - 1)) != 0 ||
+        owner < first + left || owner >= first + count || (right > left / 4 && right != places))
+        return left;
+    while (part < right)
+        part *= 2;
+    return part < left ? part : left;
+}
+
+static int32_t path_crossings(const struct net_shape *shape, const int32_t *host, int32_t first,
+                              int32_t count, int32_t lane)
 {
     if (count == 1)
         return 0;
-    const int32_t left = path_split(count), right = first + left;
-    const bool crosses = host[tess__net_holder(rank_count, first, left, lane)] !=
-                         host[tess__net_holder(rank_count, right, count - left, lane)];
+    const int32_t n = shape->rank_count, left = path_split(count), right = first + left;
+    const int32_t part = path_part(shape, first, count, lane);
+    const int32_t to = host[tess__net_holder(n, right, count - left, lane)];
+    int32_t crossings = path_crossings(shape, host, right, count - left, lane);
 
-    return path_crossings(rank_count, host, first, left, lane) +
-           path_crossings(rank_count, host, right, count - left, lane) + (crosses ? 1 : 0);
+    for (int32_t at = first; at < right; at += part)
+        crossings += path_crossings(shape, host, at, part, lane) +
+                     (host[tess__net_holder(n, at, part, lane)] != to ? 1 : 0);
+    return crossings;
 }
 
 /* Are the ranks of this host all of a block, and no others? */
@@ -121,6 +145,7 @@ static bool path_is_block(int32_t rank_count, const int32_t *host, int32_t which
 
 struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host)
 {
+    const struct net_shape shape = tess__net_shape(0, rank_count, host);
     struct net_spread spread = {.astray = -1};
 
     for (int32_t r = rank_count; r-- > 0;) {
@@ -130,9 +155,26 @@ struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host)
         spread.hosts += before == r ? 1 : 0;
         if (before == r && !path_is_block(rank_count, host, host[r]))
             spread.astray = r;
-        spread.crossings += path_crossings(rank_count, host, 0, rank_count, r);
+        spread.crossings += path_crossings(&shape, host, 0, rank_count, r);
     }
     return spread;
+}
+
+/* At the owner, which has the sum of the right block: add up the parts of the left one, two by two,
+ * and then both. */
+static void path_take_parts(const struct net_shape *shape, int32_t first, int32_t left,
+                            int32_t part, int32_t owner, struct net_lane *lane)
+{
+    const int32_t parts = left / part;
+
+    for (int32_t i = 0; i < parts; i++) {
+        path_add(lane, tess__net_holder(shape->rank_count, first + i * part, part, owner), false,
+                 part == 1);
+        struct net_move *move = &lane->move[lane->move_count - 1];
+        move->starts = i % 2 == 0;
+        move->keeps_left = i > 0;
+        move->joins = (uint8_t)(i + 1 == parts ? parts / 2 : 0);
+    }
 }
 
 /* From this rank alone up through the blocks it is in; false: it has given its sum to another. */
@@ -144,10 +186,16 @@ static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t c
         return true;
     const int32_t left = path_split(count);
     const bool right = rank >= first + left;
-    const int32_t near = right ? first + left : first, near_count = right ? count - left : left;
-    const int32_t far = right ? first : first + left, far_count = count - near_count;
+    const int32_t part = path_part(shape, first, count, owner);
+    const int32_t near = right ? first + left : first + (rank - first) / part * part;
+    const int32_t near_count = right ? count - left : part;
+    const int32_t far = right ? first : first + left, far_count = right ? left : count - left;
     if (!path_tree_up(shape, near, near_count, owner, lane))
         return false;
+    if (right && part < left) {
+        path_take_parts(shape, first, left, part, owner, lane);
+        return true;
+    }
     const int32_t other = tess__net_holder(n, far, far_count, owner);
     const bool holds = tess__net_holder(n, first, count, owner) == rank;
     if (holds)
@@ -330,7 +378,7 @@ enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_o
     while (1 << levels < rank_count)
         levels++;
     /* Of a lane: up, down, and together; and that to the root. On rings 6 at most. */
-    const int32_t moves = shared * (3 * levels + 1) + 2 * lanes;
+    const int32_t moves = shared * (3 * levels + 2 * PATH_PARTS + 1) + 2 * lanes;
 
     *plan_out = (struct net_plan){
         .lane_room = lanes,
@@ -433,19 +481,34 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
     }
 }
 
-/* How many ranks share a lane: 1, 2, 4, ... */
-static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
+/* Of a rank's own lane, the longest. */
+static size_t path_bytes(int32_t rank_count, const struct tess_comm_call *call)
 {
     const bool each = call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
                       call->collective == TESS_COLLECTIVE_ALL_GATHER;
     const size_t n = (size_t)rank_count, count = each ? call->count : (call->count + n - 1) / n;
-    const size_t bytes = count * tess_dtype_bytes(call->dtype);
+
+    return count * tess_dtype_bytes(call->dtype);
+}
+
+/* How many ranks share a lane: 1, 2, 4, ... */
+static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
+{
+    const size_t bytes = path_bytes(rank_count, call);
+    const size_t least = rank_count <= NET_FEW ? NET_LANE_FEW : NET_LANE_BYTES;
     int32_t width = 1;
 
-    while (width < rank_count && ((size_t)width * bytes < NET_LANE_BYTES ||
-                                  (rank_count + width - 1) / width > NET_LANES_MAX))
+    while (width < rank_count &&
+           ((size_t)width * bytes < least || (rank_count + width - 1) / width > NET_LANES_MAX))
         width *= 2;
     return width;
+}
+
+/* Long lanes in the fast order go along rings. */
+static bool path_is_ring(int32_t rank_count, const struct tess_comm_call *call)
+{
+    return call->order != TESS_ORDER_CANONICAL && path_bytes(rank_count, call) >= NET_LANE_BYTES &&
+           path_width(rank_count, call) == 1;
 }
 
 /* The lane of ranks [first, last). Owners of neighbouring lanes differ in their last bits, by which
@@ -458,7 +521,7 @@ static void path_lane_of(const struct net_shape *shape, const struct tess_comm_c
     const enum tess_collective kind = call->collective;
     const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
     const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
-    const bool tree = call->order == TESS_ORDER_CANONICAL || width > 1, shared = last - first > 1;
+    const bool tree = !path_is_ring(shape->rank_count, call), shared = last - first > 1;
     const bool alone = kind == TESS_COLLECTIVE_REDUCE && width >= shape->rank_count;
     const int32_t owner = alone ? root : first + number % width % (last - first);
     const struct path_share share = {first, last - first, owner, call->count};
@@ -515,7 +578,7 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
         plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
     const struct net_lane *last = &plan->lane[plan->lane_count - 1];
     plan->move_count = (int32_t)(last->move - plan->move) + last->move_count;
-    if (each && plan->width == 1 && call->order != TESS_ORDER_CANONICAL)
+    if (each && path_is_ring(shape->rank_count, call))
         path_ring_orders(shape, plan);
     else
         path_plain_orders(plan);

@@ -20,10 +20,14 @@
  * that one sum crosses, to the rank of another host that holds the same lane, and each rank of a
  * host has its share of the lanes. Each host gives each lane away once, but those that it owns: of
  * an array of S bytes on H hosts of equal size S (H - 1) / H leave each host, what a ring over
- * hosts sends. They come evenly too where H is a power of two. Else some hosts get more, up to 1.25
- * times as much (3 hosts), and up and down together 1.125 times; with one rank on each host, where
- * a lane cannot be dealt out, 1.5 and 1.25 times. The bits are those of the tree, which the hosts
- * do not change.
+ * hosts sends. They come evenly too where H is a power of two. Else a lane that is owned to the
+ * right of the largest such power may take the sums of 2 or 4 parts of the left block, and add them
+ * itself in the order of the tree:
+ *
+ *     3 hosts     0: 1>0 2>0     1: 0>1 2>1     2: 0>2 1>2, (0 + 1) + 2 there
+ *
+ * So no host gets more than 1.2 times as much as in a ring, up and down together 1.1 times. The
+ * bits are those of the tree, which the hosts do not change.
  *
  * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
  * often, as often as the tree's order has it; tess__net_spread counts.
@@ -36,7 +40,7 @@
  *     gather, 8 ranks, 2 lanes of 4     1>0 3>2  2-->0     then all of lane 0 down from rank 0
  *                                       4>5 6>7  7-->5                lane 1           rank 5
  *
- * Such lanes go along the tree in the fast order too.
+ * Such lanes, and others below NET_LANE_BYTES, go along the tree in the fast order too.
  *
  * The rings: lane 5 of 8 ranks on one host, or one rank on each of 8
  *
@@ -51,9 +55,12 @@
 
 #include "tessera/comm.h"
 
+#define NET_KEPT       2      /* sums of a lane that are kept at a time */
 #define NET_LANES_MAX  128    /* of a sum or a gather */
 #define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
-#define NET_LANE_BYTES 16384u /* shorter lanes are shared */
+#define NET_LANE_BYTES 16384u /* shorter lanes go along the tree in any order, and are shared */
+#define NET_LANE_FEW   4096u  /* from here on not shared where there are up to NET_FEW ranks, */
+#define NET_FEW        4      /* whose messages are few anyway */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
@@ -70,9 +77,13 @@ struct net_move {
     int32_t peer;
     uint8_t kind; /* NET_UP or NET_DOWN */
     bool sends;
-    bool adds;        /* what comes is added, else it takes its place */
-    bool left;        /* what comes up is the left operand */
-    bool leaf;        /* what comes is no partial sum: a rank's own value, or the whole */
+    bool adds; /* what comes is added, else it takes its place */
+    bool left; /* what comes up is the left operand */
+    bool leaf; /* what comes is no partial sum: a rank's own value, or the whole */
+    /* What comes begins another sum, and the one so far is kept, as a left operand or a right one;
+     * so many that were kept are added once this has been, the latest first. */
+    bool starts, keeps_left;
+    uint8_t joins;
     size_t at, count; /* the elements of the lane that it has; 0, SIZE_MAX: all */
 };
 

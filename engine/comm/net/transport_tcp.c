@@ -12,17 +12,20 @@
 #include "tessera/version.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Requests are tested one by one: the network is asked once for those that are tested together. */
 #define TCP_LOOK_S 10e-6
+/* As long as transports may spin. */
+#define TCP_SPIN_S 50e-6
 /* How long a rank that ends tries to announce it. */
 #define TCP_BYE_S       1.0
 #define TCP_OTHER_FILES 256
@@ -43,7 +46,6 @@ static enum tess_status tcp_begin(struct tcp *tcp, bool send, int32_t peer,
     } else if (tcp->request_count < TESS_TRANSPORT_REQUESTS) {
         request = &tcp->request[tcp->request_count++];
     } else {
-        tess__tcp_near_end(tcp); /* the caller ends; it need not abort first */
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d messages under way", TESS_TRANSPORT_REQUESTS);
     }
     *request = (struct tcp_request){
@@ -57,28 +59,20 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
                                  const void *data, size_t bytes, uint32_t *request_out)
 {
     struct tcp *tcp = tcp_of(transport);
+    struct tcp_ready ready = {.number = TCP_EARLY};
     struct tcp_request *request;
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
     struct tcp_peer *to = tcp->peer[peer];
     TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
                        &request, request_out));
-    for (int32_t k = 0; k < to->ready_count; k++) {
-        if (to->ready[k].tag != tag)
-            continue;
-        if (to->ready[k].bytes != bytes) {
-            tess__tcp_differ(tcp, peer, to->ready[k].bytes, bytes);
-            return tcp->status;
-        }
-        const struct tcp_ready ready = to->ready[k];
-        to->ready_count--;
-        memmove(&to->ready[k], &to->ready[k + 1],
-                (size_t)(to->ready_count - k) * sizeof(*to->ready));
-        tess__tcp_send(tcp, request, &ready);
-        return tcp->status;
-    }
-    TAILQ_INSERT_TAIL(&to->sends, request, link);
-    return TESS_OK;
+    if (tess__tcp_readies_take(&to->ready, tag, &ready) && ready.bytes != bytes)
+        tess__tcp_differ(tcp, peer, true, ready.bytes, bytes);
+    else if (ready.number != TCP_EARLY || tess__tcp_early_goes(to, tag, bytes))
+        tess__tcp_send(tcp, request, ready.number);
+    else
+        TAILQ_INSERT_TAIL(&to->sends, request, link);
+    return tcp->status;
 }
 
 static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer, uint32_t tag,
@@ -88,18 +82,16 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
     struct tcp_peer *from = tess__tcp_peer(tcp, peer); /* its sender connects */
     struct tcp_request *request;
 
-    if (from == NULL) {
-        tess__tcp_near_end(tcp);
+    if (from == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)peer);
-    }
     TESS_TRY(tcp_begin(tcp, false, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
                        &request, request_out));
-    const struct tcp_frame ready = {.word = from->near && bytes >= TCP_NEAR_LEAST ? TCP_NEAR
-                                                                                  : TCP_READY,
-                                    .tag = tag,
-                                    .number = *request_out,
-                                    .bytes = bytes};
-    tess__tcp_say(tcp, peer, &ready, NULL);
+    const struct tcp_frame ready = {
+        .word = TCP_READY, .tag = tag, .number = *request_out, .bytes = bytes};
+    if (!tess__tcp_early_is(bytes))
+        tess__tcp_say(tcp, peer, &ready, NULL);
+    else if (tess__tcp_early_claim(tcp, request))
+        tess__tcp_say_later(tcp, peer, &ready);
     return tcp->status;
 }
 
@@ -134,6 +126,19 @@ static enum tess_status tcp_test(struct tess_transport *transport, uint32_t numb
     return tcp->status;
 }
 
+/* Ranks of this host answer sooner than a rank that sleeps is woken. Has something moved? */
+static bool tcp_spin(struct tcp *tcp)
+{
+    const double end_s = tess_clock_s() + TCP_SPIN_S;
+
+    for (;;) {
+        tess__tcp_move(tcp, 0);
+        if (tcp->moved || tcp->status != TESS_OK || tcp->looked_s > end_s)
+            return tcp->moved || tcp->status != TESS_OK;
+        sched_yield();
+    }
+}
+
 static enum tess_status tcp_wait(struct tess_transport *transport, double timeout_s)
 {
     struct tcp *tcp = tcp_of(transport);
@@ -144,6 +149,8 @@ static enum tess_status tcp_wait(struct tess_transport *transport, double timeou
                    : timeout_s > 1e6            ? 1000000000
                                                 : (int)(timeout_s * 1e3) + 1;
     tcp->moved = false;
+    if (ms > 0 && tcp_spin(tcp))
+        return tcp->status;
     tess__tcp_move(tcp, ms);
     return tcp->status;
 }
@@ -153,7 +160,6 @@ static void tcp_abort(struct tess_transport *transport, const char *reason)
     struct tcp *tcp = tcp_of(transport);
     int none = 0;
 
-    tess__tcp_near_end(tcp);
     if (pthread_equal(pthread_self(), tcp->owner)) {
         tess__tcp_end(tcp, TCP_ABORT, transport->rank, reason);
         return;
@@ -163,8 +169,7 @@ static void tcp_abort(struct tess_transport *transport, const char *reason)
         return;
     snprintf(tcp->abort_text, sizeof(tcp->abort_text), "%s", reason);
     atomic_store(&tcp->abort_state, 2);
-    const uint64_t one = 1;
-    if (write(tcp->bell, &one, sizeof(one)) < 0) {
+    if (write(tcp->bell[1], "", 1) < 0) {
         /* It is rung already. */
     }
 }
@@ -209,7 +214,7 @@ static void tcp_free(struct tcp *tcp)
         if (tcp->peer[r] == NULL)
             continue;
         tcp_hang_up(&tcp->peer[r]->fd[TCP_WORDS]);
-        free(tcp->peer[r]->ready);
+        tess__tcp_early_free(tcp->peer[r]);
         free(tcp->peer[r]->out);
         free(tcp->peer[r]);
     }
@@ -229,7 +234,6 @@ void tess__tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
-    tess__tcp_near_end(tcp);
     for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
         if (tcp->peer[r] != NULL)
             tcp_hang_up(&tcp->peer[r]->fd[TCP_DATA]);
@@ -238,8 +242,10 @@ void tess__tcp_close(struct tess_transport *transport)
     tess__tcp_calls_close(tcp);
     if (tcp->epoll >= 0)
         close(tcp->epoll);
-    if (tcp->bell >= 0)
-        close(tcp->bell);
+    for (int end = 0; end < 2; end++)
+        if (tcp->bell[end] >= 0)
+            close(tcp->bell[end]);
+    tess__tcp_near_close(tcp);
     tcp_free(tcp);
 }
 
@@ -282,18 +288,18 @@ static enum tess_status tcp_watch(struct tcp *tcp)
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = TCP_TAG_BELL};
 
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
-    tcp->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (tcp->epoll < 0 || tcp->bell < 0 ||
-        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &event) != 0)
+    if (tcp->epoll < 0 || pipe2(tcp->bell, O_CLOEXEC | O_NONBLOCK) != 0 ||
+        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell[0], &event) != 0)
         TESS_FAIL(TESS_ERR_COMM, "cannot watch sockets: %s", strerror(errno));
     return TESS_OK;
 }
 
-/* Two connections for each rank that messages are exchanged with, and what the rest of the process
- * has open. Where the limit does not allow that the connection that is too many says so. */
+/* Two connections and a bell for each rank that messages are exchanged with, and what the rest of
+ * the process has open. Where the limit does not allow that the connection that is too many says
+ * so. */
 static void tcp_raise_limit(int32_t rank_count)
 {
-    const rlim_t wanted = (rlim_t)rank_count * TCP_CONNECTIONS + TCP_OTHER_FILES;
+    const rlim_t wanted = (rlim_t)rank_count * (TCP_CONNECTIONS + 1) + TCP_OTHER_FILES;
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
@@ -314,10 +320,9 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->transport = (struct tess_transport){
         .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
     tcp->timeout_s = timeout_s;
-    tcp->epoll = tcp->bell = -1;
+    tcp->epoll = tcp->bell[0] = tcp->bell[1] = tcp->inbox_fd = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
-    TAILQ_INIT(&tcp->taking);
     tcp_raise_limit(boot->rank_count);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)

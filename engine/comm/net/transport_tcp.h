@@ -5,23 +5,14 @@
  * neighbours in a tree, so that the end of a rank is noticed and every rank gets the notice. Each
  * such pair has two connections: `words` for frames of a few bytes, `data` for messages.
  * A receive announces itself to its sender, and only then the message goes, so that nothing
- * comes that has no place yet, no message waits behind another one, and memory is bounded:
+ * comes that has no place yet, no message waits behind another one, and memory is bounded; small
+ * messages go early, into room that is kept for them (transport_tcp_early.c):
  *
  *     receiver   READY tag, number, bytes   -- words -->   sender
  *     receiver   <-- data --   tag, number, bytes | payload
  *
- * Of a rank on the same host a receiver copies large messages itself, out of the sender's memory
- * (transport_tcp_near.c), where the system lets it:
- *
- *     receiver   NEAR tag, number, bytes   -- words -->   sender
- *     receiver   <-- words --   OFFER tag, number, address
- *     receiver   TAKEN tag, number   -- words -->   sender
- *
- * Nobody writes into the memory of another rank, so what a receiver gives up when all ends is its
- * own again at once. A sender holds what it has offered until TAKEN comes, or until it ends: then
- * it first clears a mark, and a receiver that does not find the mark after its copy has received
- * nothing. So no message is complete that was read from memory in other use, whatever the moment
- * in which a rank fails, aborts, closes or dies. Words then bring the reason.
+ * Between ranks of one host both go through shared memory (transport_tcp_near.c), where the system
+ * lets them open each other's; the connections then show that the other rank is there.
  *
  * Words are read whatever happens, so that an abort overtakes data; that they are silent for long
  * means that the host has gone.
@@ -43,10 +34,11 @@
 #define TCP_MAGIC         0x70637474u /* "ttcp" */
 #define TCP_HOST_BYTES    80
 #define TCP_ADDRESS_BYTES 96
-/* Messages from this size on are copied from memory to memory, measured: that TAKEN wakes the
- * sender costs what the second copy of some 128 KiB does. Chunks of sums and gathers
- * (NET_CHUNK_MOST) are smaller, and stay on the socket. */
-#define TCP_NEAR_LEAST ((size_t)256 << 10)
+
+/* Bytes of a message that goes early; and of those to one peer that it has not announced. */
+#define TCP_EARLY_MOST 8192u
+#define TCP_EARLY_ROOM (64u << 10)
+#define TCP_EARLY      UINT32_MAX /* its number: no receive's */
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
@@ -54,10 +46,7 @@ enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 /* What goes over `words`: a frame, for ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
-    TCP_NEAR,      /* the same, and the receiver can read the sender's memory */
-    TCP_OFFER,     /* a send, for such a receive; in `bytes` its address */
-    TCP_TAKEN,     /* what was offered for this number has been copied */
-    TCP_REFUSED,   /* it could not be: it is to come over `data` */
+    TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
@@ -78,7 +67,7 @@ struct tcp_head {
 _Static_assert(sizeof(struct tcp_frame) == 24 && sizeof(struct tcp_head) == 24,
                "what goes over the wire has no holes");
 
-/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes or is offered. */
+/* TCP_MOVES: a send that its receiver is ready for, a receive whose message comes. */
 enum tcp_state { TCP_FREE, TCP_WAITS, TCP_MOVES, TCP_DONE };
 
 /* A send or a receive; in one list of its peer at a time, or in that of free ones. */
@@ -88,9 +77,9 @@ struct tcp_request {
     bool send;
     int32_t peer;
     char *data;
-    size_t moved;     /* of the payload; of a send, with the head */
-    uint64_t offered; /* to a receive: where the sender has it */
+    size_t moved; /* of the payload; of a send, with the head */
     struct tcp_head head;
+    struct tcp_request *claimed; /* of a message that arrived before its receive: that */
 };
 
 TAILQ_HEAD(tcp_list, tcp_request);
@@ -98,8 +87,13 @@ TAILQ_HEAD(tcp_list, tcp_request);
 /* A receive of the peer's whose send has not begun here. */
 struct tcp_ready {
     uint32_t tag, number;
-    bool near;
     uint64_t bytes;
+};
+
+/* In order; grows to as many as there ever were. */
+struct tcp_readies {
+    struct tcp_ready *of; /* [room] */
+    int32_t count, room;
 };
 
 /* Words of as many requests as there may be, each with the one that its number had before, and of
@@ -151,22 +145,29 @@ struct tcp_caller {
     struct tess_secret_answer answer;
 };
 
-/* A rank that this one exchanges messages with. Few receives are announced at a time: `ready` and
- * `out` grow to as much as was ever needed. */
+/* A rank that this one exchanges messages with. `out` grows to as much as was ever needed. */
 struct tcp_peer {
     int fd[TCP_CONNECTIONS];       /* -1: none yet, or closed */
     bool met[TCP_CONNECTIONS];     /* it has been there */
     bool calls;                    /* the peer does, so this side need not */
     struct tcp_call *call;         /* NULL: none under way */
-    bool blocked[TCP_CONNECTIONS]; /* the socket takes nothing: watched for that */
+    bool blocked[TCP_CONNECTIONS]; /* the socket or ring takes nothing: watched for that */
     bool bye;                      /* it has ended in order */
-    bool near;                     /* its memory can be read here */
-    struct tcp_list sends;         /* whose receive has not been announced */
-    struct tcp_list sending;       /* the first in part */
-    struct tcp_list offers;        /* that the peer has not taken yet */
-    struct tcp_ready *ready;       /* [ready_room] in order; TESS_TRANSPORT_REQUESTS at most */
-    int32_t ready_count, ready_room;
-    char *out; /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
+    int32_t rank;
+    struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
+    LIST_ENTRY(tcp_peer) near_link;
+    struct tcp_list sends;    /* whose receive has not been announced */
+    struct tcp_list sending;  /* the first in part */
+    struct tcp_readies ready; /* TESS_TRANSPORT_REQUESTS at most */
+    struct tcp_readies early; /* sends that went early, which it has not announced */
+    size_t early_bytes;       /* their costs */
+    struct tcp_list expects;  /* small receives for which nothing has come */
+    struct tcp_list arrived;  /* small messages for which there is no receive yet */
+    size_t arrived_bytes;     /* their costs */
+    LIST_ENTRY(tcp_peer) late_link;
+    bool late;         /* some of `out` may wait for more */
+    size_t late_bytes; /* costs of the receives that it announces */
+    char *out;         /* [out_room] words that are to be sent; TCP_OUT_BYTES at most */
     size_t out_used, out_room;
     unsigned char in[sizeof(struct tcp_frame) + TESS_TRANSPORT_REASON_BYTES];
     size_t in_used;
@@ -183,14 +184,26 @@ struct tcp_place {
 
 /* A rank of this host and PID namespace, by what it says; pid 0: another one. */
 struct tcp_near {
-    uint64_t address, mark; /* where it has its mark, and what that is */
-    int32_t pid, zero;
+    uint64_t mark;                  /* its inbox has it, too */
+    int32_t pid, inbox, bell, zero; /* its process, and descriptors there */
+};
+
+/* What goes to such a rank in the place of a connection. `written` and `wants_room` are the
+ * sender's, `taken` is the receiver's. */
+struct tcp_ring {
+    _Alignas(64) _Atomic uint64_t written; /* bytes, ever */
+    _Atomic uint32_t wants_room;           /* the sender waits */
+    _Alignas(64) _Atomic uint64_t taken;   /* likewise */
 };
 
 struct tcp {
     struct tess_transport transport;
-    _Atomic uint64_t mark; /* what was offered is still there; 0: no longer */
-    int epoll, bell;       /* bell: rung by abort of other threads */
+    int epoll, bell[2]; /* bell: a pipe; abort of other threads, and ranks of this host, ring it */
+    int inbox_fd;       /* -1: nothing is shared */
+    struct tcp_inbox *inbox;
+    LIST_HEAD(tcp_near_list, tcp_peer) near_peers;
+    LIST_HEAD(tcp_late_list, tcp_peer) late; /* since late_s */
+    double late_s;
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -200,7 +213,6 @@ struct tcp {
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */
-    struct tcp_list taking;  /* receives from memory of others */
     bool moved;              /* a request was done since the last wait began */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
@@ -224,10 +236,17 @@ struct tcp {
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
 /* A frame on the words to a peer, with `bytes` of text where that is not NULL. */
 void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
-/* The receiver of this send is ready. */
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready);
-/* A receive of the peer's and its send here are of different sizes. */
-void tess__tcp_differ(struct tcp *tcp, int32_t peer, uint64_t expected, uint64_t bytes);
+/* The receiver of this send is ready; `number`: of the receive. */
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
+/* The announcement of a small receive: it may wait for others, and goes soon. */
+void tess__tcp_say_later(struct tcp *tcp, int32_t peer, const struct tcp_frame *ready);
+/* Take the first with the tag; NULL: there is none. */
+struct tcp_request *tess__tcp_take(struct tcp_list *list, uint32_t tag);
+/* A receive and its send are of different sizes; `theirs`: the receive is the peer's. */
+void tess__tcp_differ(struct tcp *tcp, int32_t peer, bool theirs, uint64_t expected,
+                      uint64_t bytes);
+/* What the peer does is none of this program's. */
+void tess__tcp_stranger(struct tcp *tcp, int32_t peer, const char *what);
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text);
 
@@ -261,21 +280,40 @@ enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
 void tess__tcp_close(struct tess_transport *transport);
 
-/* transport_tcp_near.c: draw the mark, and let other ranks read this one's memory. */
-bool tess__tcp_near_open(struct tcp *tcp);
-/* The same for all ranks that may see each other's memory. */
-uint64_t tess__tcp_near_space(const char *kernel);
-/* Can this rank read the other one's memory? */
-bool tess__tcp_near_reads(struct tcp *tcp, int32_t r);
-/* From here on nothing counts that others read here. Any thread. */
-void tess__tcp_near_end(struct tcp *tcp);
+/* transport_tcp_near.c: make the inbox; by near_out others open it. */
+void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out);
+void tess__tcp_near_close(struct tcp *tcp);
+/* Share memory with a peer, where both can; else peer->boxes stays NULL. */
+void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer);
+/* Does what goes to the peer go by memory? */
+bool tess__tcp_near_gives(const struct tcp_peer *peer);
+/* As readv and writev without waiting. EAGAIN; EPROTO: the peer is none of this program. */
+ssize_t tess__tcp_near_take(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts);
+ssize_t tess__tcp_near_give(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts);
+/* Of one of near_peers: is there something to take; can what was blocked go on? */
+bool tess__tcp_near_comes(const struct tcp_peer *peer, int which);
+bool tess__tcp_near_goes(const struct tcp_peer *peer, int which);
+/* From here on the bell is rung when there is something to do; false: there is already. */
+bool tess__tcp_near_sleep(struct tcp *tcp);
+void tess__tcp_near_wake_up(struct tcp *tcp);
 
-/* What became of an offer. LOST: the sender holds it no more, words bring the reason. */
-enum tcp_near_copy { TCP_COPY_PART, TCP_COPY_DONE, TCP_COPY_REFUSED, TCP_COPY_LOST };
-
-/* Copy up to *room bytes more of it, and take them off *room. */
-enum tcp_near_copy tess__tcp_near_copy(const struct tcp *tcp, struct tcp_request *request,
-                                       size_t *room);
+/* transport_tcp_early.c: may a message of this size go early; what it costs of the room. */
+bool tess__tcp_early_is(uint64_t bytes);
+size_t tess__tcp_early_cost(uint64_t bytes);
+/* False: no memory. */
+bool tess__tcp_readies_add(struct tcp_readies *readies, const struct tcp_ready *ready);
+/* The first with the tag; false: there is none. */
+bool tess__tcp_readies_take(struct tcp_readies *readies, uint32_t tag, struct tcp_ready *ready_out);
+/* A send that begins: does it go early? Then it is noted. */
+bool tess__tcp_early_goes(struct tcp_peer *peer, uint32_t tag, uint64_t bytes);
+/* A small receive begins: its message may be there. False: the job has failed. */
+bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive);
+/* An early message begins: where it goes; NULL: the job has failed. And it is there. */
+struct tcp_request *tess__tcp_early_begin(struct tcp *tcp, int32_t r);
+void tess__tcp_early_end(struct tcp *tcp, struct tcp_request *request);
+void tess__tcp_early_free(struct tcp_peer *peer);
 
 /* transport_tcp_link.c: tess_transport_ops.link. */
 bool tess__tcp_link(struct tess_transport *transport, int32_t peer,

@@ -150,8 +150,10 @@ struct tcp_peer *tess__tcp_peer(struct tcp *tcp, int32_t r)
     peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
     TAILQ_INIT(&peer->sends);
     TAILQ_INIT(&peer->sending);
-    TAILQ_INIT(&peer->offers);
-    peer->near = tess__tcp_near_reads(tcp, r);
+    TAILQ_INIT(&peer->expects);
+    TAILQ_INIT(&peer->arrived);
+    peer->rank = r;
+    tess__tcp_near_meet(tcp, peer);
     tcp->peer[r] = peer;
     return peer;
 }

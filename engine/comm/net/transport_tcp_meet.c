@@ -47,7 +47,7 @@ struct meet {
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
 /* Ranks reach each other without a network where kernel and network namespace are the same, and
- * may read each other's memory where the PID namespace is, too. */
+ * may open each other's memory where the PID namespace is, too. */
 static void meet_own_host(const char *name, struct meet_card *card)
 {
     char boot[64] = "";
@@ -62,7 +62,9 @@ static void meet_own_host(const char *name, struct meet_card *card)
     (void)stat("/proc/self/ns/net", &space);
     const char *kernel = boot[0] != '\0' ? boot : name;
     card->host = tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
-    card->space = tess__tcp_near_space(kernel);
+    space.st_ino = 0;
+    (void)stat("/proc/self/ns/pid", &space);
+    card->space = tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
 }
 
 /* Tables of [rank_count]. */
@@ -218,7 +220,6 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
 {
     struct meet_card own = {.port = 0};
     char name[256] = "";
-    const bool drawn = tess__tcp_near_open(meet->tcp);
     const enum tess_status listens = tess__boot_listen(boot->address, 0, &meet->tcp->listener);
 
     if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0')
@@ -229,12 +230,10 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
         tess_log(TESS_LOG_ERROR, "the address '%s' is too long: up to %zu characters",
                  boot->address, sizeof(own.address) - 1);
     meet_own_host(name, &own);
-    own.near = (struct tcp_near){.address = (uintptr_t)&meet->tcp->mark,
-                                 .mark = atomic_load(&meet->tcp->mark),
-                                 .pid = (int32_t)getpid()};
+    tess__tcp_near_open(meet->tcp, &own.near);
     own.port = (uint16_t)tess__boot_port(&meet->tcp->listener);
     own.failed = listens != TESS_OK || length >= (int)sizeof(own.address);
-    if (!drawn || getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
+    if (getrandom(own.word, sizeof(own.word), 0) != (ssize_t)sizeof(own.word))
         own.failed = 1;
     /* A rank that cannot take part announces it: the others would wait for it. */
     TESS_TRY(boot->gather(boot->context, &own, sizeof(own), meet->card));
@@ -250,7 +249,7 @@ static enum tess_status meet_gather(struct meet *meet, const struct tess_boot *b
     return TESS_OK;
 }
 
-/* Which ranks are those whose memory may be in reach? */
+/* With which ranks may memory be shared? */
 static void meet_near(struct meet *meet)
 {
     struct tcp *tcp = meet->tcp;

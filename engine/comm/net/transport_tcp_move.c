@@ -17,18 +17,17 @@
 #include <unistd.h>
 
 #define MOVE_EVENTS    64
-#define MOVE_BATCH     8                   /* messages in one write */
-#define MOVE_OUT_LEAST 512                 /* bytes for words, at first */
-#define MOVE_FAIR      ((size_t)1 << 20)   /* bytes of one peer before others have their turn */
-#define MOVE_COPY      ((size_t)256 << 10) /* bytes that are copied from memory in one turn */
+#define MOVE_BATCH     8                 /* messages in one write */
+#define MOVE_OUT_LEAST 512               /* bytes for words, at first */
+#define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-/* Take the first with the tag, and the number where that is not NULL; NULL: there is none. */
-static struct tcp_request *move_take(struct tcp_list *list, uint32_t tag, const uint32_t *number)
+#define MOVE_LATE_S 1e-3 /* for which words wait for others */
+
+struct tcp_request *tess__tcp_take(struct tcp_list *list, uint32_t tag)
 {
     struct tcp_request *request = TAILQ_FIRST(list);
 
-    while (request != NULL &&
-           (request->head.tag != tag || (number != NULL && request->head.number != *number)))
+    while (request != NULL && request->head.tag != tag)
         request = TAILQ_NEXT(request, link);
     if (request != NULL)
         TAILQ_REMOVE(list, request, link);
@@ -62,7 +61,6 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
 
     if (tcp->status != TESS_OK)
         return;
-    tess__tcp_near_end(tcp);
     snprintf(tcp->end_text, sizeof(tcp->end_text), "%s", text);
     tcp->end_word = word;
     tcp->end_who = who;
@@ -101,23 +99,27 @@ static void move_words_end(struct tcp *tcp, int32_t r, int error)
                   error == 0 ? "it closed the connection without a word" : strerror(error));
 }
 
-static void move_stranger(struct tcp *tcp, int32_t r, const char *what)
+void tess__tcp_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
     /* The peer gets the reason too; otherwise it would report that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
     move_close(&tcp->peer[r]->fd[TCP_DATA]);
 }
 
-void tess__tcp_differ(struct tcp *tcp, int32_t r, uint64_t expected, uint64_t bytes)
+void tess__tcp_differ(struct tcp *tcp, int32_t r, bool theirs, uint64_t expected, uint64_t bytes)
 {
-    char what[160];
+    const int rank = (int)tcp->transport.rank;
+    char what[160], sides[80];
 
-    snprintf(
-        what, sizeof(what),
-        "it expects %llu bytes where rank %d sends %llu: every rank must make the same calls in "
-        "the same order",
-        (unsigned long long)expected, (int)tcp->transport.rank, (unsigned long long)bytes);
-    move_stranger(tcp, r, what);
+    if (theirs)
+        snprintf(sides, sizeof(sides), "expects %llu bytes where rank %d sends %llu",
+                 (unsigned long long)expected, rank, (unsigned long long)bytes);
+    else
+        snprintf(sides, sizeof(sides), "sends %llu bytes where rank %d expects %llu",
+                 (unsigned long long)bytes, rank, (unsigned long long)expected);
+    snprintf(what, sizeof(what), "it %s: every rank must make the same calls in the same order",
+             sides);
+    tess__tcp_stranger(tcp, r, what);
 }
 
 /* ---- what is watched ------------------------------------------------------------------------- */
@@ -131,7 +133,8 @@ static void move_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
     if (peer->blocked[which] == blocked || peer->fd[which] < 0)
         return;
     peer->blocked[which] = blocked;
-    (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
+    if (!tess__tcp_near_gives(peer))
+        (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
 }
 
 static bool move_again(int error)
@@ -139,7 +142,33 @@ static bool move_again(int error)
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-static void words_pull(struct tcp *tcp, int32_t r);
+/* Without waiting: of the memory that is shared with the peer, else of the connection. */
+static ssize_t move_write(struct tcp *tcp, struct tcp_peer *peer, int which, struct iovec *part,
+                          int parts)
+{
+    const struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
+
+    return tess__tcp_near_gives(peer)
+               ? tess__tcp_near_give(tcp, peer, which, part, parts)
+               : sendmsg(peer->fd[which], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* `all`: of the connection too, after what is in memory: it ends last. */
+static ssize_t move_read(struct tcp *tcp, struct tcp_peer *peer, int which, bool all,
+                         struct iovec *part, int parts)
+{
+    struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
+    ssize_t got = tess__tcp_near_take(tcp, peer, which, part, parts);
+
+    if (got >= 0 || !move_again(errno) || !all)
+        return got;
+    got = recvmsg(peer->fd[which], &message, MSG_DONTWAIT);
+    if (got > 0 || peer->boxes == NULL || !tess__tcp_near_comes(peer, which))
+        return got;
+    return tess__tcp_near_take(tcp, peer, which, part, parts);
+}
+
+static void words_pull(struct tcp *tcp, int32_t r, bool all);
 
 /* ---- messages out ---------------------------------------------------------------------------- */
 
@@ -187,13 +216,11 @@ static void data_push(struct tcp *tcp, int32_t r)
     while (peer->fd[TCP_DATA] >= 0 && !TAILQ_EMPTY(&peer->sending)) {
         struct iovec part[2 * MOVE_BATCH];
         size_t bytes;
-        struct msghdr message = {.msg_iov = part};
-
-        message.msg_iovlen = (size_t)data_gather(peer, part, &bytes);
-        const ssize_t sent = sendmsg(peer->fd[TCP_DATA], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const int parts = data_gather(peer, part, &bytes);
+        const ssize_t sent = move_write(tcp, peer, TCP_DATA, part, parts);
         if (sent < 0 && !move_again(errno)) {
             const int error = errno;
-            words_pull(tcp, r); /* the reason may be there */
+            words_pull(tcp, r, true); /* the reason may be there */
             if (peer->fd[TCP_WORDS] >= 0)
                 move_words_end(tcp, r, error);
             return;
@@ -207,21 +234,12 @@ static void data_push(struct tcp *tcp, int32_t r)
     }
 }
 
-void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, const struct tcp_ready *ready)
+void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number)
 {
-    struct tcp_peer *peer = tcp->peer[request->peer];
-    const struct tcp_frame offer = {.word = TCP_OFFER,
-                                    .tag = ready->tag,
-                                    .number = ready->number,
-                                    .bytes = (uintptr_t)request->data};
-
     request->state = TCP_MOVES;
-    request->head.number = ready->number;
-    TAILQ_INSERT_TAIL(ready->near ? &peer->offers : &peer->sending, request, link);
-    if (ready->near)
-        tess__tcp_say(tcp, request->peer, &offer, NULL);
-    else
-        data_push(tcp, request->peer);
+    request->head.number = number;
+    TAILQ_INSERT_TAIL(&tcp->peer[request->peer]->sending, request, link);
+    data_push(tcp, request->peer);
 }
 
 /* The socket takes something again. It stays watched while it does not take all. */
@@ -244,9 +262,14 @@ static void words_push(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tcp->peer[r];
     size_t done = 0;
 
+    if (peer->late)
+        LIST_REMOVE(peer, late_link);
+    peer->late = false;
+    peer->late_bytes = 0;
+
     while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
-        const ssize_t sent = send(peer->fd[TCP_WORDS], peer->out + done, peer->out_used - done,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT);
+        struct iovec part = {peer->out + done, peer->out_used - done};
+        const ssize_t sent = move_write(tcp, peer, TCP_WORDS, &part, 1);
         if (sent < 0 && move_again(errno))
             break;
         if (sent < 0) { /* reading gives the reason: a last word may be there */
@@ -273,7 +296,8 @@ static bool words_room(struct tcp_peer *peer, size_t bytes)
     return out != NULL;
 }
 
-void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+/* True: it is to be sent. */
+static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
 {
     struct tcp_peer *peer = tcp->peer[r];
     struct tcp_frame out = *frame;
@@ -281,107 +305,92 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, co
     const size_t needed = peer->out_used + sizeof(out) + text_bytes;
 
     if (peer->fd[TCP_WORDS] < 0 && peer->met[TCP_WORDS])
-        return;
+        return false;
     if (needed > TCP_OUT_BYTES ||
         !words_room(peer, needed)) { /* it has sent messages without waiting for their words */
         move_close(&peer->fd[TCP_WORDS]);
         tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
-        return;
+        return false;
     }
     out.magic = TCP_MAGIC;
     memcpy(peer->out + peer->out_used, &out, sizeof(out));
     if (text_bytes > 0)
         memcpy(peer->out + peer->out_used + sizeof(out), text, text_bytes);
     peer->out_used = needed;
-    if (!peer->blocked[TCP_WORDS])
+    return !peer->blocked[TCP_WORDS];
+}
+
+void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+{
+    if (words_add(tcp, r, frame, text))
         words_push(tcp, r);
 }
 
-/* Memory for one more of its receives. */
-static bool ready_room(struct tcp_peer *peer)
+/* Half of the room that the sender has, at most. */
+void tess__tcp_say_later(struct tcp *tcp, int32_t r, const struct tcp_frame *ready)
 {
-    const int32_t room = peer->ready_room > 0 ? 2 * peer->ready_room : 16;
+    struct tcp_peer *peer = tcp->peer[r];
 
-    if (peer->ready_count < peer->ready_room)
-        return true;
-    struct tcp_ready *ready = realloc(peer->ready, (size_t)room * sizeof(*ready));
-    if (ready == NULL)
-        return false;
-    peer->ready = ready;
-    peer->ready_room = room;
-    return true;
+    if (!words_add(tcp, r, ready, NULL))
+        return;
+    peer->late_bytes += tess__tcp_early_cost(ready->bytes);
+    if (peer->late_bytes >= TCP_EARLY_ROOM / 2) {
+        words_push(tcp, r);
+        return;
+    }
+    if (LIST_EMPTY(&tcp->late))
+        tcp->late_s = tess_clock_s();
+    if (!peer->late)
+        LIST_INSERT_HEAD(&tcp->late, peer, late_link);
+    peer->late = true;
+}
+
+static void words_push_late(struct tcp *tcp)
+{
+    while (!LIST_EMPTY(&tcp->late))
+        words_push(tcp, LIST_FIRST(&tcp->late)->rank);
+}
+
+/* The peer has announced the receive of a message that went early: there is room again. */
+static void words_early(struct tcp *tcp, int32_t r, const struct tcp_ready *early,
+                        const struct tcp_ready *ready)
+{
+    struct tcp_peer *peer = tcp->peer[r];
+
+    peer->early_bytes -= tess__tcp_early_cost(early->bytes);
+    if (early->bytes != ready->bytes) {
+        tess__tcp_differ(tcp, r, true, ready->bytes, early->bytes);
+        return;
+    }
+    for (struct tcp_request *request; (request = TAILQ_FIRST(&peer->sends)) != NULL;) {
+        TAILQ_REMOVE(&peer->sends, request, link);
+        if (!tess__tcp_early_goes(peer, request->head.tag, request->head.bytes)) {
+            TAILQ_INSERT_HEAD(&peer->sends, request, link);
+            return;
+        }
+        tess__tcp_send(tcp, request, TCP_EARLY);
+    }
 }
 
 /* A receive of the peer's: its send goes, or is remembered to go when it begins. */
 static void words_ready(struct tcp *tcp, int32_t r, const struct tcp_ready *ready)
 {
     struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->sends, ready->tag, NULL);
+    struct tcp_ready early;
 
-    if (request != NULL && request->head.bytes != ready->bytes)
-        tess__tcp_differ(tcp, r, ready->bytes, request->head.bytes);
-    else if (request != NULL)
-        tess__tcp_send(tcp, request, ready);
-    else if (peer->ready_count == TESS_TRANSPORT_REQUESTS)
-        move_stranger(tcp, r, "it begins more receives than there may be");
-    else if (!ready_room(peer))
-        move_stranger(tcp, r, "there is no memory for the receives that it begins");
-    else
-        peer->ready[peer->ready_count++] = *ready;
-}
-
-/* A send of the peer's that is to be copied from its memory. */
-static void words_offer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    struct tcp_request *request = move_receive(tcp, r, frame->tag, frame->number);
-
-    if (request == NULL || tcp->near[r].pid == 0 || request->head.bytes < TCP_NEAR_LEAST) {
-        move_stranger(tcp, r, "it offers a message that was not requested");
+    if (tess__tcp_readies_take(&peer->early, ready->tag, &early)) {
+        words_early(tcp, r, &early, ready);
         return;
     }
-    request->state = TCP_MOVES;
-    request->offered = frame->bytes;
-    TAILQ_INSERT_TAIL(&tcp->taking, request, link);
-}
-
-/* What became of an offer of this rank's. */
-static void words_answer(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_request *request = move_take(&peer->offers, frame->tag, &frame->number);
-
-    if (request == NULL) {
-        move_stranger(tcp, r, "it takes a message that was not offered");
-    } else if (frame->word == TCP_TAKEN) {
-        request->state = TCP_DONE;
-        tcp->moved = true;
-    } else {
-        TAILQ_INSERT_TAIL(&peer->sending, request, link);
-        data_push(tcp, r);
-    }
-}
-
-static void words_message(struct tcp *tcp, int32_t r, const struct tcp_frame *frame)
-{
-    const struct tcp_ready ready = {.tag = frame->tag,
-                                    .number = frame->number,
-                                    .near = frame->word == TCP_NEAR,
-                                    .bytes = frame->bytes};
-
-    switch (frame->word) {
-    case TCP_BYE:
-        tcp->peer[r]->bye = true;
-        break;
-    case TCP_OFFER:
-        words_offer(tcp, r, frame);
-        break;
-    case TCP_TAKEN:
-    case TCP_REFUSED:
-        words_answer(tcp, r, frame);
-        break;
-    default:
-        words_ready(tcp, r, &ready);
-    }
+    struct tcp_request *request = tess__tcp_take(&peer->sends, ready->tag);
+    if (request != NULL && request->head.bytes != ready->bytes)
+        tess__tcp_differ(tcp, r, true, ready->bytes, request->head.bytes);
+    else if (request != NULL)
+        tess__tcp_send(tcp, request, ready->number);
+    else if (peer->ready.count == TESS_TRANSPORT_REQUESTS)
+        tess__tcp_stranger(tcp, r, "it begins more receives than there may be");
+    else if (!tess__tcp_readies_add(&peer->ready, ready))
+        tess__tcp_stranger(tcp, r, "there is no memory for the receives that it begins");
 }
 
 /* The first frame of what has come; bytes that it took, 0: not all of it is there. */
@@ -397,7 +406,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
         (ends &&
          (frame.bytes >= sizeof(text) || frame.tag >= (uint32_t)tcp->transport.rank_count))) {
-        move_stranger(tcp, r, "what comes from it is not of this program");
+        tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
         return 0;
     }
     if (ends && count < sizeof(frame) + frame.bytes)
@@ -408,17 +417,21 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
         return sizeof(frame) + (size_t)frame.bytes;
     }
-    words_message(tcp, r, &frame);
+    if (frame.word == TCP_BYE)
+        tcp->peer[r]->bye = true;
+    else if (frame.word == TCP_READY)
+        words_ready(tcp, r, &(struct tcp_ready){frame.tag, frame.number, frame.bytes});
     return sizeof(frame);
 }
 
-static void words_pull(struct tcp *tcp, int32_t r)
+static void words_pull(struct tcp *tcp, int32_t r, bool all)
 {
     struct tcp_peer *peer = tcp->peer[r];
 
     while (peer->fd[TCP_WORDS] >= 0) {
         const size_t room = sizeof(peer->in) - peer->in_used;
-        const ssize_t got = recv(peer->fd[TCP_WORDS], peer->in + peer->in_used, room, MSG_DONTWAIT);
+        struct iovec part = {peer->in + peer->in_used, room};
+        const ssize_t got = move_read(tcp, peer, TCP_WORDS, all, &part, 1);
         size_t used = 0, taken = 1;
 
         if (got < 0 && move_again(errno))
@@ -448,12 +461,18 @@ static bool data_begin(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tcp->peer[r];
     struct tcp_request *request = NULL;
 
+    if (peer->head.magic == TCP_MAGIC && peer->head.number == TCP_EARLY) {
+        peer->receiving = tess__tcp_early_begin(tcp, r);
+        return peer->receiving != NULL;
+    }
     if (peer->head.magic == TCP_MAGIC)
         request = move_receive(tcp, r, peer->head.tag, peer->head.number);
     if (request == NULL || request->head.bytes != peer->head.bytes) {
-        move_stranger(tcp, r, "what comes from it is no message that was requested");
+        tess__tcp_stranger(tcp, r, "what comes from it is no message that was requested");
         return false;
     }
+    if (tess__tcp_early_is(request->head.bytes))
+        TAILQ_REMOVE(&peer->expects, request, link);
     request->state = TCP_MOVES;
     peer->receiving = request;
     return true;
@@ -472,10 +491,10 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
         got -= part;
         if (part < left)
             return true;
-        request->state = TCP_DONE;
-        tcp->moved = true;
         peer->receiving = NULL;
         peer->head_used = 0;
+        tcp->moved = true;
+        tess__tcp_early_end(tcp, request);
     }
     peer->head_used += got;
     if (peer->head_used < sizeof(peer->head))
@@ -487,7 +506,7 @@ static bool data_account(struct tcp *tcp, int32_t r, size_t got)
 
 /* The rest of a payload and the head behind it come in one read. The head's buffer is free
  * meanwhile: the request has its contents. */
-static void data_pull(struct tcp *tcp, int32_t r)
+static void data_pull(struct tcp *tcp, int32_t r, bool all)
 {
     struct tcp_peer *peer = tcp->peer[r];
     size_t total = 0;
@@ -495,19 +514,19 @@ static void data_pull(struct tcp *tcp, int32_t r)
     while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
         const struct tcp_request *request = peer->receiving;
         const size_t at = request != NULL ? 0 : peer->head_used;
-        const struct iovec part[2] = {
+        struct iovec part[2] = {
             {request != NULL ? request->data + request->moved : NULL,
              request != NULL ? request->head.bytes - request->moved : 0},
             {(char *)&peer->head + at, sizeof(peer->head) - at},
         };
         const size_t wanted = part[0].iov_len + part[1].iov_len;
-        const ssize_t got = readv(peer->fd[TCP_DATA], part, 2);
+        const ssize_t got = move_read(tcp, peer, TCP_DATA, all, part, 2);
         if (got < 0 && move_again(errno))
             return;
         if (got <= 0) {
             const int error = got == 0 ? 0 : errno;
             const bool between = request == NULL && peer->head_used == 0;
-            words_pull(tcp, r);
+            words_pull(tcp, r, true);
             move_close(&peer->fd[TCP_DATA]);
             /* Otherwise its words have the reason. */
             if (peer->fd[TCP_WORDS] >= 0 && (!between || error != 0))
@@ -520,43 +539,22 @@ static void data_pull(struct tcp *tcp, int32_t r)
     }
 }
 
-/* ---- memory of others ------------------------------------------------------------------------ */
+/* ---- memory shared with others --------------------------------------------------------------- */
 
-/* A copy has come to an end. */
-static void near_end(struct tcp *tcp, struct tcp_request *request, enum tcp_near_copy copy)
-{
-    const int32_t r = request->peer;
-    const struct tcp_frame answer = {.word = copy == TCP_COPY_DONE ? TCP_TAKEN : TCP_REFUSED,
-                                     .tag = request->head.tag,
-                                     .number = (uint32_t)(request - tcp->request)};
-
-    if (copy == TCP_COPY_LOST)
-        return;
-    if (copy == TCP_COPY_DONE) {
-        request->state = TCP_DONE;
-        tcp->moved = true;
-    } else {
-        request->state = TCP_WAITS;
-        request->moved = 0;
-        tcp->peer[r]->near = false;
-    }
-    tess__tcp_say(tcp, r, &answer, NULL);
-}
-
-/* Copy some of what was offered: all peers have their turn, and sockets theirs. */
 static void near_move(struct tcp *tcp)
 {
-    size_t room = MOVE_COPY;
+    struct tcp_peer *peer;
 
-    while (room > 0 && tcp->status == TESS_OK && !TAILQ_EMPTY(&tcp->taking)) {
-        struct tcp_request *request = TAILQ_FIRST(&tcp->taking);
-        const enum tcp_near_copy copy = tess__tcp_near_copy(tcp, request, &room);
-
-        TAILQ_REMOVE(&tcp->taking, request, link);
-        if (copy == TCP_COPY_PART)
-            TAILQ_INSERT_TAIL(&tcp->taking, request, link);
-        else
-            near_end(tcp, request, copy);
+    LIST_FOREACH(peer, &tcp->near_peers, near_link)
+    {
+        if (tess__tcp_near_goes(peer, TCP_WORDS))
+            words_push(tcp, peer->rank);
+        if (tess__tcp_near_comes(peer, TCP_WORDS))
+            words_pull(tcp, peer->rank, false);
+        if (tess__tcp_near_goes(peer, TCP_DATA))
+            data_unblock(tcp, peer->rank);
+        if (tess__tcp_near_comes(peer, TCP_DATA))
+            data_pull(tcp, peer->rank, false);
     }
 }
 
@@ -581,10 +579,8 @@ enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r)
     struct tcp_peer *peer = tess__tcp_peer(tcp, r);
     struct tcp_news news = {.peer = r};
 
-    if (peer == NULL) {
-        tess__tcp_near_end(tcp);
+    if (peer == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for messages with rank %d", (int)r);
-    }
     if (tcp->status != TESS_OK || peer->call != NULL || peer->calls || peer->met[TCP_WORDS] ||
         peer->met[TCP_DATA])
         return tcp->status;
@@ -602,9 +598,9 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
     struct tcp_news news = {.peer = r};
 
     if (tag >= TCP_TAG_BELL) {
-        uint64_t rung;
-        const ssize_t got = read(tcp->bell, &rung, sizeof(rung)); /* it rings no more */
-        (void)got;
+        char rung[64];
+        const ssize_t got = read(tcp->bell[0], rung, sizeof(rung));
+        (void)got; /* where there is more epoll says so again */
     } else if (tag >= TCP_TAG_DOOR) {
         tess__tcp_door_event(tcp, (int)number, &news);
     } else if (tag >= TCP_TAG_CALLER) {
@@ -615,7 +611,7 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
         if ((event->events & EPOLLOUT) != 0)
             (which == TCP_WORDS ? words_push : data_unblock)(tcp, r);
         if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
-            (which == TCP_WORDS ? words_pull : data_pull)(tcp, r);
+            (which == TCP_WORDS ? words_pull : data_pull)(tcp, r, true);
     }
     move_news(tcp, &news);
 }
@@ -623,9 +619,15 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
 void tess__tcp_move(struct tcp *tcp, int timeout_ms)
 {
     struct epoll_event event[MOVE_EVENTS];
-    const int count =
-        epoll_wait(tcp->epoll, event, MOVE_EVENTS, TAILQ_EMPTY(&tcp->taking) ? timeout_ms : 0);
+    bool moved = tcp->moved;
 
+    near_move(tcp);
+    if (timeout_ms != 0 && ((tcp->moved && !moved) || !tess__tcp_near_sleep(tcp)))
+        timeout_ms = 0;
+    if (!LIST_EMPTY(&tcp->late) && (timeout_ms < 0 || timeout_ms > MOVE_LATE_S * 1e3))
+        timeout_ms = (int)(MOVE_LATE_S * 1e3);
+    const int count = epoll_wait(tcp->epoll, event, MOVE_EVENTS, timeout_ms);
+    tess__tcp_near_wake_up(tcp);
     for (int i = 0; i < count; i++)
         move_event(tcp, &event[i]);
     near_move(tcp);
@@ -634,4 +636,6 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
     if (atomic_load_explicit(&tcp->abort_state, memory_order_acquire) == 2)
         tess__tcp_end(tcp, TCP_ABORT, tcp->transport.rank, tcp->abort_text);
     tcp->looked_s = tess_clock_s();
+    if (!LIST_EMPTY(&tcp->late) && tcp->looked_s - tcp->late_s > MOVE_LATE_S)
+        words_push_late(tcp);
 }

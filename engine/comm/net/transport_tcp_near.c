@@ -1,108 +1,389 @@
 /*
- * Messages between ranks of one host, by one copy: the receiver reads the sender's memory. Whether
- * the system allows that (Yama, seccomp, namespaces, a kernel without the call) is tried once for
- * each pair: each rank has drawn a mark that others find at the address which it has announced.
- * Where they do not, messages go over the socket.
+ * Ranks of one host: what would go over their sockets goes through shared memory. Each rank has an
+ * inbox, a file in memory with a box for each rank that may send to it, and a bell, a pipe. Others
+ * of the same user and PID namespace open both by /proc/PID/fd. A box has a ring of bytes in the
+ * place of each connection:
  *
- * The mark stands as long as the sender holds what it has offered. Why that is enough: a sender
- * clears its mark before its caller gets an error, and so before memory is used for something
- * else; a receiver reads the payload first and the mark afterwards. If it finds the mark, the
- * payload was read before it was cleared.
+ *     inbox   head page | box of rank 0 | box of rank 1 | ...        sparse: unused boxes cost
+ * nothing box     both rings' counters, bytes of words | bytes of data
+ *
+ * The sockets stay: by their end a rank learns that another one has gone, and they carry everything
+ * where the system does not let a rank open what is another one's.
+ *
+ * What a peer has written is not trusted. The file cannot shrink (it is sealed), so that reading it
+ * is safe; a side's own position is its own; the other one's is compared with the room of the ring.
  */
 #include "comm/net/transport_tcp.h"
 
-#include "base/hash.h"
+#include "base/file.h"
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-/* gcc's thread sanitizer refuses fences. */
-static void near_fence(void)
+#define NEAR_WORDS 2048u /* bytes of the ring of words; of rings all are powers of two */
+/* Bytes of the ring of data: two or more chunks of a sum, within what the second-level cache holds;
+ * of many ranks less, since a ring in use has all of its pages. */
+#define NEAR_DATA_MOST  ((size_t)256 << 10)
+#define NEAR_DATA_LEAST ((size_t)32 << 10)
+#define NEAR_DATA_ALL   ((size_t)64 << 20)
+/* The other side goes on with the first of these while the next is copied. */
+#define NEAR_PIECE ((size_t)32 << 10)
+
+#define NEAR_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+
+/* The beginning of a box, on a page of its own. */
+struct near_box {
+    struct tcp_ring ring[TCP_CONNECTIONS];
+    char words[NEAR_WORDS];
+};
+
+_Static_assert(sizeof(struct near_box) <= 4096, "a box begins with one page");
+
+struct tcp_inbox {
+    uint64_t mark;
+    _Alignas(64) _Atomic uint32_t sleeps; /* its rank waits for the bell */
+};
+
+/* This side of a ring. */
+struct near_end {
+    struct tcp_ring *ring;
+    char *bytes;
+    size_t room;
+    uint64_t at; /* bytes that went by here */
+};
+
+struct tcp_boxes {
+    struct near_box *in_box, *out_box;
+    struct near_end in[TCP_CONNECTIONS], out[TCP_CONNECTIONS];
+    struct tcp_inbox *inbox; /* the peer's; NULL: it cannot be opened, and sockets carry all */
+    int bell;
+};
+
+static size_t near_page(void)
 {
-#ifndef __SANITIZE_THREAD__
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
+    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static ssize_t near_read(int32_t pid, void *to, uint64_t from, size_t bytes)
+static size_t near_data_bytes(const struct tcp *tcp)
 {
-    const struct iovec here = {to, bytes};
-    const struct iovec there = {(void *)(uintptr_t)from, bytes};
+    size_t bytes = NEAR_DATA_MOST;
 
-    return process_vm_readv(pid, &here, 1, &there, 1, 0);
+    while (bytes > NEAR_DATA_LEAST && bytes * (size_t)tcp->transport.rank_count > NEAR_DATA_ALL)
+        bytes /= 2;
+    return bytes;
 }
 
-/* Is the mark there? Else errno: 0 where it is another one. */
-static bool near_finds(const struct tcp_near *near)
+static size_t near_box_bytes(const struct tcp *tcp)
 {
-    uint64_t mark = 0;
+    const size_t page = near_page();
 
-    errno = 0;
-    return near_read(near->pid, &mark, near->address, sizeof(mark)) == (ssize_t)sizeof(mark) &&
-           mark == near->mark;
+    return page + (near_data_bytes(tcp) + page - 1) / page * page;
 }
 
-bool tess__tcp_near_open(struct tcp *tcp)
+static size_t near_inbox_bytes(const struct tcp *tcp)
 {
-    uint64_t mark = 0;
-    const bool drawn = getrandom(&mark, sizeof(mark), 0) == (ssize_t)sizeof(mark);
-
-    atomic_store(&tcp->mark, mark | 1);
-    /* Yama lets ancestors alone read a process that does not say otherwise. Without it: EINVAL. */
-    (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    return drawn;
+    return near_page() + (size_t)tcp->transport.rank_count * near_box_bytes(tcp);
 }
 
-uint64_t tess__tcp_near_space(const char *kernel)
-{
-    struct stat space = {.st_ino = 0};
+/* ---- opening --------------------------------------------------------------------------------- */
 
-    (void)stat("/proc/self/ns/pid", &space);
-    return tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
+/* NULL, and errno. */
+static void *near_map(int fd, size_t at, size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
+
+    return memory != MAP_FAILED ? memory : NULL;
 }
 
-bool tess__tcp_near_reads(struct tcp *tcp, int32_t r)
+static bool near_make(struct tcp *tcp, uint64_t mark)
 {
-    const struct tcp_near *near = &tcp->near[r];
-
-    if (near->pid == 0 || near_finds(near))
-        return near->pid != 0;
-    tess_log(TESS_LOG_DEBUG, "messages from rank %d come over a socket, not by memory: %s", (int)r,
-             errno != 0 ? strerror(errno) : "its memory has other contents");
-    return false;
+    tcp->inbox_fd = memfd_create("tessera-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (tcp->inbox_fd < 0)
+        return false;
+    errno = tess_file_resize(tcp->inbox_fd, near_inbox_bytes(tcp));
+    if (errno != 0 || fcntl(tcp->inbox_fd, F_ADD_SEALS, NEAR_SEALS | F_SEAL_SEAL) != 0)
+        return false;
+    tcp->inbox = near_map(tcp->inbox_fd, 0, near_page());
+    if (tcp->inbox != NULL)
+        tcp->inbox->mark = mark;
+    return tcp->inbox != NULL;
 }
 
-void tess__tcp_near_end(struct tcp *tcp)
+void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out)
 {
-    atomic_store(&tcp->mark, 0);
-    near_fence(); /* before what its memory has next */
+    uint64_t mark;
+
+    *near_out = (struct tcp_near){.pid = 0};
+    if (getrandom(&mark, sizeof(mark), 0) != (ssize_t)sizeof(mark) || !near_make(tcp, mark)) {
+        tess_log(TESS_LOG_DEBUG, "no memory shared with other ranks of this host: %s",
+                 strerror(errno));
+        return;
+    }
+    *near_out = (struct tcp_near){.mark = mark,
+                                  .pid = (int32_t)getpid(),
+                                  .inbox = (int32_t)tcp->inbox_fd,
+                                  .bell = (int32_t)tcp->bell[1]};
 }
 
-/* After a copy, or one that failed. EFAULT: the process has another program, or is about to end;
- * ESRCH: it has ended. Other errors are of what this process may. */
-static enum tcp_near_copy near_check(const struct tcp_near *near, enum tcp_near_copy found)
+/* A descriptor of another process, opened anew; -1, and errno. */
+static int near_borrow(int32_t pid, int32_t fd, int flags)
 {
-    near_fence(); /* first the payload, then the mark */
-    if (near_finds(near))
-        return found;
-    return errno == 0 || errno == EFAULT || errno == ESRCH ? TCP_COPY_LOST : TCP_COPY_REFUSED;
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, (int)fd);
+    return open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-enum tcp_near_copy tess__tcp_near_copy(const struct tcp *tcp, struct tcp_request *request,
-                                       size_t *room)
+/* The head of an inbox and this rank's box in it. */
+static bool near_map_peer(struct tcp *tcp, const struct tcp_near *card, int fd,
+                          struct tcp_boxes *boxes)
 {
-    const struct tcp_near *near = &tcp->near[request->peer];
-    const size_t left = request->head.bytes - request->moved, bytes = left < *room ? left : *room;
-    const ssize_t got = near_read(near->pid, request->data + request->moved,
-                                  request->offered + request->moved, bytes);
+    const size_t page = near_page(), box = near_box_bytes(tcp);
+    const int seals = fcntl(fd, F_GET_SEALS);
+    struct stat file;
 
-    if (got <= 0)
-        return near_check(near, TCP_COPY_REFUSED);
-    request->moved += (size_t)got;
-    *room -= (size_t)got;
-    return request->moved < request->head.bytes ? TCP_COPY_PART : near_check(near, TCP_COPY_DONE);
+    if (seals < 0 || fstat(fd, &file) != 0)
+        return false;
+    errno = EPROTO;
+    if ((seals & NEAR_SEALS) != NEAR_SEALS || file.st_size != (off_t)near_inbox_bytes(tcp))
+        return false;
+    boxes->inbox = near_map(fd, 0, page);
+    boxes->out_box = near_map(fd, page + (size_t)tcp->transport.rank * box, box);
+    if (boxes->inbox == NULL || boxes->out_box == NULL)
+        return false;
+    errno = EPROTO;
+    return boxes->inbox->mark == card->mark;
+}
+
+static bool near_open_peer(struct tcp *tcp, const struct tcp_near *card, struct tcp_boxes *boxes)
+{
+    struct stat file;
+    const int fd = near_borrow(card->pid, card->inbox, O_RDWR);
+    const bool mapped = fd >= 0 && near_map_peer(tcp, card, fd, boxes);
+    const int error = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    if (!mapped)
+        return false;
+    boxes->bell = near_borrow(card->pid, card->bell, O_WRONLY);
+    return boxes->bell >= 0 && fstat(boxes->bell, &file) == 0 && S_ISFIFO(file.st_mode);
+}
+
+/* Both rings of a box. */
+static void near_ends(const struct tcp *tcp, struct near_box *box, struct near_end *end)
+{
+    end[TCP_WORDS] =
+        (struct near_end){.ring = &box->ring[TCP_WORDS], .bytes = box->words, .room = NEAR_WORDS};
+    end[TCP_DATA] = (struct near_end){.ring = &box->ring[TCP_DATA],
+                                      .bytes = (char *)box + near_page(),
+                                      .room = near_data_bytes(tcp)};
+}
+
+static void near_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        munmap(memory, bytes);
+}
+
+/* What goes to the peer goes over sockets. */
+static void near_close_out(const struct tcp *tcp, struct tcp_boxes *boxes)
+{
+    near_unmap(boxes->inbox, near_page());
+    near_unmap(boxes->out_box, near_box_bytes(tcp));
+    if (boxes->bell >= 0)
+        close(boxes->bell);
+    boxes->inbox = NULL;
+    boxes->out_box = NULL;
+    boxes->bell = -1;
+}
+
+void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer)
+{
+    const struct tcp_near *card = &tcp->near[peer->rank];
+    const size_t bytes = near_box_bytes(tcp);
+    struct tcp_boxes *boxes =
+        card->pid != 0 && tcp->inbox != NULL ? calloc(1, sizeof(*boxes)) : NULL;
+
+    if (boxes == NULL)
+        return;
+    boxes->bell = -1;
+    boxes->in_box = near_map(tcp->inbox_fd, near_page() + (size_t)peer->rank * bytes, bytes);
+    if (boxes->in_box == NULL) {
+        free(boxes);
+        return;
+    }
+    near_ends(tcp, boxes->in_box, boxes->in);
+    if (near_open_peer(tcp, card, boxes)) {
+        near_ends(tcp, boxes->out_box, boxes->out);
+    } else {
+        tess_log(TESS_LOG_DEBUG, "what goes to rank %d goes over sockets, not by memory: %s",
+                 (int)peer->rank, strerror(errno));
+        near_close_out(tcp, boxes);
+    }
+    peer->boxes = boxes;
+    LIST_INSERT_HEAD(&tcp->near_peers, peer, near_link);
+}
+
+void tess__tcp_near_close(struct tcp *tcp)
+{
+    struct tcp_peer *peer;
+
+    while ((peer = LIST_FIRST(&tcp->near_peers)) != NULL) {
+        LIST_REMOVE(peer, near_link);
+        near_close_out(tcp, peer->boxes);
+        near_unmap(peer->boxes->in_box, near_box_bytes(tcp));
+        free(peer->boxes);
+        peer->boxes = NULL;
+    }
+    near_unmap(tcp->inbox, near_page());
+    if (tcp->inbox_fd >= 0)
+        close(tcp->inbox_fd);
+}
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+static void near_wake(struct tcp *tcp, const struct tcp_peer *peer)
+{
+    const struct tcp_frame look = {.word = TCP_LOOK};
+    struct tcp_inbox *inbox = peer->boxes->inbox;
+
+    if (inbox == NULL)
+        tess__tcp_say(tcp, peer->rank, &look, NULL);
+    else if (atomic_load(&inbox->sleeps) != 0 && atomic_exchange(&inbox->sleeps, 0) != 0 &&
+             write(peer->boxes->bell, "", 1) < 0) {
+        /* It is full of rings already, or its rank has gone. */
+    }
+}
+
+/* Copy between the ring at `at` and one part. */
+static void near_copy(const struct near_end *end, uint64_t at, char *bytes, size_t count, bool out)
+{
+    const size_t from = (size_t)at & (end->room - 1), room = end->room - from;
+    const size_t first = count < room ? count : room;
+
+    memcpy(out ? end->bytes + from : bytes, out ? bytes : end->bytes + from, first);
+    if (count > first)
+        memcpy(out ? end->bytes : bytes + first, out ? bytes + first : end->bytes, count - first);
+}
+
+/* Bytes that the receiver may take, or that the sender may write; SIZE_MAX: the other side is none
+ * of this program. */
+static size_t near_free(const struct near_end *end, bool out)
+{
+    const uint64_t used =
+        out ? end->at - atomic_load(&end->ring->taken) : atomic_load(&end->ring->written) - end->at;
+
+    if (used > end->room)
+        return SIZE_MAX;
+    return out ? end->room - (size_t)used : (size_t)used;
+}
+
+/* The room that there is, or that the receiver is to say when there is some. */
+static size_t near_room(struct near_end *end)
+{
+    const size_t room = near_free(end, true);
+
+    if (room > 0)
+        return room;
+    atomic_store(&end->ring->wants_room, 1);
+    return near_free(end, true);
+}
+
+static void near_moved(struct tcp *tcp, const struct tcp_peer *peer, struct near_end *end,
+                       size_t count, bool out)
+{
+    struct tcp_ring *ring = end->ring;
+
+    end->at += count;
+    atomic_store(out ? &ring->written : &ring->taken, end->at);
+    /* A sender that waits comes back once half of the ring is free. */
+    if (out || (atomic_load(&ring->wants_room) != 0 && near_free(end, false) <= end->room / 2 &&
+                atomic_exchange(&ring->wants_room, 0) != 0))
+        near_wake(tcp, peer);
+}
+
+static ssize_t near_move(struct tcp *tcp, const struct tcp_peer *peer, struct near_end *end,
+                         const struct iovec *part, int parts, bool out)
+{
+    size_t room = out ? near_room(end) : near_free(end, false), total = 0;
+
+    errno = room == SIZE_MAX ? EPROTO : EAGAIN;
+    if (room == 0 || room == SIZE_MAX)
+        return -1;
+    for (int k = 0; k < parts; k++)
+        for (size_t done = 0; done < part[k].iov_len;) {
+            size_t count = part[k].iov_len - done;
+            count = count < NEAR_PIECE ? count : NEAR_PIECE;
+            count = count < room ? count : room;
+            if (count == 0)
+                return (ssize_t)total;
+            near_copy(end, end->at, (char *)part[k].iov_base + done, count, out);
+            near_moved(tcp, peer, end, count, out);
+            done += count;
+            total += count;
+            room -= count;
+        }
+    return (ssize_t)total;
+}
+
+ssize_t tess__tcp_near_take(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts)
+{
+    errno = EAGAIN;
+    return peer->boxes != NULL ? near_move(tcp, peer, &peer->boxes->in[which], part, parts, false)
+                               : -1;
+}
+
+ssize_t tess__tcp_near_give(struct tcp *tcp, const struct tcp_peer *peer, int which,
+                            const struct iovec *part, int parts)
+{
+    return near_move(tcp, peer, &peer->boxes->out[which], part, parts, true);
+}
+
+bool tess__tcp_near_gives(const struct tcp_peer *peer)
+{
+    return peer->boxes != NULL && peer->boxes->inbox != NULL;
+}
+
+/* ---- what there is to do --------------------------------------------------------------------- */
+
+bool tess__tcp_near_comes(const struct tcp_peer *peer, int which)
+{
+    return peer->fd[which] >= 0 && near_free(&peer->boxes->in[which], false) > 0;
+}
+
+bool tess__tcp_near_goes(const struct tcp_peer *peer, int which)
+{
+    return peer->blocked[which] && tess__tcp_near_gives(peer) &&
+           near_room(&peer->boxes->out[which]) > 0;
+}
+
+bool tess__tcp_near_sleep(struct tcp *tcp)
+{
+    const struct tcp_peer *peer;
+
+    if (LIST_EMPTY(&tcp->near_peers))
+        return true;
+    atomic_store(&tcp->inbox->sleeps, 1);
+    LIST_FOREACH(peer, &tcp->near_peers, near_link)
+    for (int which = 0; which < TCP_CONNECTIONS; which++)
+        if (tess__tcp_near_comes(peer, which) || tess__tcp_near_goes(peer, which))
+            return false;
+    return true;
+}
+
+void tess__tcp_near_wake_up(struct tcp *tcp)
+{
+    if (tcp->inbox != NULL)
+        atomic_store_explicit(&tcp->inbox->sleeps, 0, memory_order_relaxed);
 }
