@@ -112,6 +112,7 @@ static int early_rank(struct tess_comm *comm, struct tess_world *world, void *ar
 {
     (void)world, (void)arg;
     enum { COUNT = 400, BYTES = 1000 };
+    static const size_t sizes[] = {BYTES, 10}; /* in turn: a smaller one must not overtake */
     static unsigned char data[COUNT + 1][BYTES];
     static uint32_t request[COUNT + 1];
     struct tess_transport *transport;
@@ -119,22 +120,23 @@ static int early_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     for (int turn = 0; turn < 2; turn++) {
         for (int k = 0; k <= COUNT && comm->rank == 1; k++) {
             memset(data[k], k % 251 + turn, BYTES);
-            WORLD_OK(
-                transport->ops->send(transport, 0, k < COUNT ? 1 : 2, data[k], BYTES, &request[k]));
+            WORLD_OK(transport->ops->send(transport, 0, k < COUNT ? 1 : 2, data[k], sizes[k % 2],
+                                          &request[k]));
         }
         if (comm->rank == 1)
             WORLD_OK(transport_all(transport, &request[COUNT], 1));
         if (comm->rank == 0)
             memset(data, 255, sizeof(data));
         for (int k = COUNT; k >= 0 && comm->rank == 0; k--) {
-            WORLD_OK(transport->ops->recv(transport, 1, k < COUNT ? 1 : 2,
-                                          data[k < COUNT ? COUNT - 1 - k : k], BYTES, &request[k]));
+            const int to = k < COUNT ? COUNT - 1 - k : k;
+            WORLD_OK(transport->ops->recv(transport, 1, k < COUNT ? 1 : 2, data[to], sizes[to % 2],
+                                          &request[k]));
             if (k == COUNT)
                 WORLD_OK(transport_all(transport, &request[k], 1));
         }
         WORLD_OK(transport_all(transport, request, COUNT));
         for (int k = 0; k <= COUNT && comm->rank == 0; k++)
-            for (int i = 0; i < BYTES; i++)
+            for (size_t i = 0; i < sizes[k % 2]; i++)
                 WORLD_CHECK(data[k][i] == k % 251 + turn);
         if (turn == 1)
             WORLD_OK(tess_comm_barrier(comm)); /* the first of the two has no barrier behind it */
@@ -299,12 +301,11 @@ static int early_garbage_rank(struct tess_comm *comm, struct tess_world *world, 
                                       turn == 0 ? TCP_EARLY_MOST + 1 : sizeof(none)};
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
         const struct tcp *tcp = (const struct tcp *)transport;
-        for (int k = 0; k < (turn == 0 ? 1 : 40) && comm->rank == 1; k++) {
-            const int fd = tcp->peer[0]->fd[TCP_DATA];
-            WORLD_CHECK(send(fd, &head, sizeof(head), MSG_NOSIGNAL) == sizeof(head));
-            if (turn == 1)
-                WORLD_CHECK(send(fd, none, sizeof(none), MSG_NOSIGNAL) == sizeof(none));
-        }
+        const int fd = comm->rank == 1 ? tcp->peer[0]->fd[TCP_DATA] : -1;
+        bool goes = comm->rank == 1; /* until the other one has hung up */
+        for (int k = 0; k < (turn == 0 ? 1 : 40) && goes; k++)
+            goes = send(fd, &head, sizeof(head), MSG_NOSIGNAL) == sizeof(head) &&
+                   (turn == 0 || send(fd, none, sizeof(none), MSG_NOSIGNAL) == sizeof(none));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
         if (comm->rank == 0)
             CONTAINS(transport->reason, "it sends more than there is room for");
