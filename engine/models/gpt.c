@@ -37,7 +37,8 @@
 
 struct gpt_options {
     int32_t style; /* gpt2|llama */
-    int64_t layers, heads, kv_heads, width, ffn, vocab, context;
+    int64_t layers, heads, kv_heads, head_size, width, ffn, vocab, context;
+    bool qkv_bias, qk_norm;
     int32_t tied; /* auto|on|off */
     double dropout, rope_base, epsilon, deviation;
     int64_t head_mib;
@@ -55,8 +56,15 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_INT(
         "kv-heads", GPT_FIELD(kv_heads), "0", 0, 4096,
         "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."),
+    TESS_ROW_INT("head-size", GPT_FIELD(head_size), "0", 0, 1 << 16,
+                 "llama: channels of a head; 0: width / heads."),
+    TESS_ROW_BOOL("qkv-bias", GPT_FIELD(qkv_bias), "off",
+                  "llama: biases of queries, keys and values, as Qwen2 has them."),
+    TESS_ROW_BOOL("qk-norm", GPT_FIELD(qk_norm), "off",
+                  "llama: an RMS norm of each head's query and key, as Qwen3 has it."),
     TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
-                 "Channels of the embedding and between blocks; a multiple of heads."),
+                 "Channels of the embedding and between blocks; a multiple of heads unless "
+                 "head-size is given."),
     TESS_ROW_INT(
         "ffn", GPT_FIELD(ffn), "0", 0, 1 << 24,
         "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."),
@@ -99,10 +107,11 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   input->row.rank);
     if (input->decode && (input->rows != 1 || input->row.dim[0] != 1))
         TESS_FAIL(TESS_ERR_USAGE, "model gpt generates one position of one sequence at a time");
-    if (o->width % o->heads != 0)
+    const int64_t head_size = o->head_size ? o->head_size : o->width / o->heads;
+    if (o->head_size == 0 && o->width % o->heads != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "gpt.width %lld is not a multiple of gpt.heads %lld: every head has width / "
-                  "heads channels",
+                  "heads channels, unless gpt.head-size is given",
                   (long long)o->width, (long long)o->heads);
     if (o->style == 0 && kv_heads != o->heads)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -113,11 +122,15 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   "gpt.kv-heads %lld does not divide gpt.heads %lld: every key and value head "
                   "serves as many query heads",
                   (long long)kv_heads, (long long)o->heads);
-    if (o->style == 1 && o->width / o->heads % 2 != 0)
+    if (o->style == 0 && (o->head_size != 0 || o->qkv_bias || o->qk_norm))
         TESS_FAIL(TESS_ERR_USAGE,
-                  "gpt.width %lld over gpt.heads %lld gives heads of %lld channels: rotary "
-                  "positions need an even number",
-                  (long long)o->width, (long long)o->heads, (long long)(o->width / o->heads));
+                  "gpt.head-size, gpt.qkv-bias and gpt.qk-norm are of --gpt.style llama");
+    if (o->style == 1 && head_size % 2 != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.width %lld, gpt.heads %lld and gpt.head-size %lld give heads of %lld "
+                  "channels: rotary positions need an even number",
+                  (long long)o->width, (long long)o->heads, (long long)o->head_size,
+                  (long long)head_size);
     return TESS_OK;
 }
 
@@ -176,7 +189,8 @@ static void gpt_read_part(struct gpt_state *gpt, bool stacks)
     gpt->part_heads = gpt->heads / gpt->axis.parts;
     gpt->part_kv_heads = gpt->kv_heads / gpt->axis.parts;
     const int64_t q = gpt->part_heads * gpt->head_size, kv = gpt->part_kv_heads * gpt->head_size;
-    const bool qkv = !gpt->llama || (stacks && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
+    const bool plain = !gpt->qkv_bias && !gpt->qk_norm; /* biases are not stacked, nor norms cut */
+    const bool qkv = !gpt->llama || (stacks && plain && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
     const bool gate_up = gpt->llama && stacks && gpt_stacks(gpt, ffn);
     gpt->project_count = qkv ? 1 : 3;
     gpt->project_stride[0] = qkv ? q + 2 * kv : q;
@@ -198,7 +212,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->heads = (int32_t)o->heads;
     gpt->kv_heads = (int32_t)(o->kv_heads ? o->kv_heads : o->heads);
     gpt->width = o->width;
-    gpt->head_size = o->width / o->heads;
+    gpt->head_size = o->head_size ? o->head_size : o->width / o->heads;
+    gpt->qkv_bias = o->qkv_bias;
+    gpt->qk_norm = o->qk_norm;
     gpt->ffn = o->ffn       ? o->ffn
                : gpt->llama ? gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE)
                             : 4 * o->width;

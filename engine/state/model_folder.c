@@ -22,11 +22,19 @@ struct folder_family {
     bool kv_heads_needed; /* the key has no default that follows from another */
     int64_t head_size;    /* default; 0: width / heads */
     int64_t window;       /* default of sliding_window; 0: none */
+    bool window_switch;   /* a window counts only where use_sliding_window is true */
+    bool qkv_bias, qk_norm;
 };
 
 static const struct folder_family folder_llama[] = {
     {.name = "llama"},
     {.name = "mistral", .kv_heads_needed = true, .window = 4096},
+    {.name = "qwen2", .kv_heads_needed = true, .window_switch = true, .qkv_bias = true},
+    {.name = "qwen3",
+     .kv_heads_needed = true,
+     .head_size = 128,
+     .window_switch = true,
+     .qk_norm = true},
 };
 
 struct folder_reader {
@@ -202,7 +210,7 @@ static const struct {
     {"is_encoder_decoder", "false"},  {"mlp_bias", "false"},
     {"pruned_heads", "{}"},           {"scale_attn_by_inverse_layer_idx", "false"},
     {"scale_attn_weights", "true"},   {"tie_encoder_decoder", "false"},
-    {"use_sliding_window", "false"},
+    {"use_mrope", "false"},           {"use_sliding_window", "false"},
 };
 
 static enum tess_status folder_check_rest(const struct folder_reader *reader)
@@ -328,7 +336,9 @@ static enum tess_status folder_window(const struct folder_reader *reader,
     const bool there = value != NULL;
     int64_t window = family->window;
     enum tess_status status = TESS_OK;
-    if (json_is_null(value))
+    if (json_is_null(value) ||
+        (family->window_switch &&
+         !json_is_true(json_object_get(reader->object, "use_sliding_window"))))
         window = 0;
     else if (there || window > 0)
         status = folder_whole(reader, "sliding_window", window, NULL, &window);
@@ -340,8 +350,26 @@ static enum tess_status folder_window(const struct folder_reader *reader,
     return status;
 }
 
+/* What each layer attends to. */
+static enum tess_status folder_layer_types(const struct folder_reader *reader)
+{
+    json_t *types = folder_take(reader, "layer_types"), *one;
+    bool full = types == NULL || json_is_array(types);
+    size_t i;
+    json_array_foreach(types, i, one)
+    {
+        const char *name = json_string_value(one);
+        full = full && name != NULL && strcmp(name, "full_attention") == 0;
+    }
+    const enum tess_status status =
+        full ? TESS_OK
+             : folder_refuse(reader, "layer_types", types, "expected \"full_attention\" alone");
+    json_decref(types);
+    return status;
+}
+
 static enum tess_status folder_read_llama(const struct folder_reader *reader,
-                                          const struct folder_family *family)
+                                          const struct folder_family *family, const json_t *type)
 {
     struct tess_model_folder *folder = reader->folder;
     int64_t width, heads, number;
@@ -359,15 +387,12 @@ static enum tess_status folder_read_llama(const struct folder_reader *reader,
     TESS_TRY(folder_activation(reader));
     TESS_TRY(folder_rope(reader));
     TESS_TRY(folder_window(reader, family));
-    json_t *size = json_incref(json_object_get(reader->object, "head_dim"));
-    enum tess_status status = folder_whole(
-        reader, "head_dim", family->head_size ? family->head_size : width / heads, NULL, &number);
-    if (status == TESS_OK && number * heads != width)
-        status = folder_refuse(reader, "head_dim", size,
-                               "another size than hidden_size / num_attention_heads is not "
-                               "supported");
-    json_decref(size);
-    TESS_TRY(status);
+    TESS_TRY(folder_whole(reader, "head_dim", family->head_size ? family->head_size : width / heads,
+                          "gpt.head-size", &number));
+    folder_imply(reader, number * heads == width, "0");
+    folder_add(reader, "gpt.qkv-bias", family->qkv_bias ? "on" : "off", "model_type", type);
+    folder_add(reader, "gpt.qk-norm", family->qk_norm ? "on" : "off", "model_type", type);
+    TESS_TRY(folder_layer_types(reader));
     return folder_tied(reader, false);
 }
 
@@ -382,12 +407,14 @@ static enum tess_status folder_read_family(const struct folder_reader *reader)
     const bool gpt2 = name != NULL && strcmp(name, "gpt2") == 0;
     enum tess_status status = TESS_OK;
     if (family == NULL && !gpt2)
-        status = folder_refuse(reader, "model_type", type, "expected gpt2, llama or mistral");
+        status = folder_refuse(reader, "model_type", type,
+                               "expected gpt2, llama, mistral, qwen2 or qwen3");
     else
         folder_add(reader, "gpt.style", gpt2 ? "gpt2" : "llama", "model_type", type);
+    if (status == TESS_OK)
+        status = gpt2 ? folder_read_gpt2(reader) : folder_read_llama(reader, family, type);
     json_decref(type);
-    TESS_TRY(status);
-    return gpt2 ? folder_read_gpt2(reader) : folder_read_llama(reader, family);
+    return status;
 }
 
 enum tess_status tess_model_folder_read(const char *config, struct tess_model_folder *folder_out)

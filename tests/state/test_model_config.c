@@ -94,22 +94,36 @@ static void case_gpt2(void **state)
 
 #define SHAPE                                                                                      \
     "gpt.style=llama gpt.layers=2 gpt.heads=8 gpt.kv-heads=4 gpt.width=64 gpt.ffn=160|0 "          \
-    "gpt.vocab=300|0"
+    "gpt.vocab=300|0 gpt.head-size=8|0"
+#define PLAIN " gpt.qkv-bias=off gpt.qk-norm=off"
 
 static void case_llama(void **state)
 {
     (void)state;
     check_options("{" LLAMA("llama") "}",
-                  SHAPE " gpt.norm-epsilon=9.9999999999999995e-7 gpt.rope-base=10000.0 "
-                        "gpt.tied=off|auto");
+                  SHAPE PLAIN " gpt.norm-epsilon=9.9999999999999995e-7 gpt.rope-base=10000.0 "
+                              "gpt.tied=off|auto");
     /* As transformers wrote it before version 5, and since. */
     check_options("{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, \"rope_theta\": 5e5, "
                                      "\"rope_scaling\": null, \"tie_word_embeddings\": true}",
-                  SHAPE " gpt.norm-epsilon=0.5 gpt.rope-base=500000.0 gpt.tied=on");
+                  SHAPE PLAIN " gpt.norm-epsilon=0.5 gpt.rope-base=500000.0 gpt.tied=on");
     check_options("{" LLAMA("mistral") ", \"rms_norm_eps\": 0.5, \"sliding_window\": null, "
                                        "\"head_dim\": 8, \"rope_parameters\": {\"rope_theta\": "
                                        "1000000, \"rope_type\": \"default\"}}",
-                  SHAPE " gpt.norm-epsilon=0.5 gpt.rope-base=1000000.0 gpt.tied=off|auto");
+                  SHAPE PLAIN " gpt.norm-epsilon=0.5 gpt.rope-base=1000000.0 gpt.tied=off|auto");
+}
+
+static void case_qwen(void **state)
+{
+    (void)state;
+    check_options("{" LLAMA("qwen2") ", \"rms_norm_eps\": 0.5, \"use_sliding_window\": false, "
+                                     "\"sliding_window\": 16, \"max_window_layers\": 1, "
+                                     "\"layer_types\": [\"full_attention\"]}",
+                  SHAPE " gpt.qkv-bias=on gpt.qk-norm=off gpt.norm-epsilon=0.5 "
+                        "gpt.rope-base=10000.0 gpt.tied=off|auto");
+    check_options("{" LLAMA("qwen3") ", \"rms_norm_eps\": 0.5, \"head_dim\": 8}",
+                  SHAPE " gpt.qkv-bias=off gpt.qk-norm=on gpt.norm-epsilon=0.5 "
+                        "gpt.rope-base=10000.0 gpt.tied=off|auto");
 }
 
 static void case_refused(void **state)
@@ -147,6 +161,10 @@ static void case_refused(void **state)
         {"{" LLAMA("llama") ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
          "\"rope_parameters\" is {\"partial_rotary_factor\":0.5}"},
         {"{" LLAMA("llama") ", \"sliding_window\": \"all\"}", "\"sliding_window\" is \"all\""},
+        {"{" LLAMA("qwen2") ", \"use_sliding_window\": true}",
+         "\"use_sliding_window\" is true: only false"},
+        {"{" LLAMA("qwen3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "\"layer_types\" is [\"full_attention\",\"sliding_attention\"]: expected"},
         {"{" LLAMA("llama") ", \"head_dim\": -8}", "\"head_dim\" is -8: expected"},
         {"{" LLAMA("llama") ", \"soft_cap\": 30.0}", "\"soft_cap\" is 30.0: an unknown key"},
     };
@@ -208,8 +226,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_gpt2), cmocka_unit_test(case_llama), cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_cut),  cmocka_unit_test(case_found),
+        cmocka_unit_test(case_gpt2),    cmocka_unit_test(case_llama), cmocka_unit_test(case_qwen),
+        cmocka_unit_test(case_refused), cmocka_unit_test(case_cut),   cmocka_unit_test(case_found),
     };
     return cmocka_run_group_tests_name("model config", tests, set_up, tear_down);
 }
