@@ -65,7 +65,8 @@ struct gpt_state {
     int64_t vocabulary, padded;      /* classes of the model; V */
     int64_t context;
     double dropout;
-    float rope_base, epsilon, deviation;
+    struct tess_rotary rotary;
+    float epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */
 
     /* From the run. */
@@ -132,7 +133,26 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
                                           const struct gpt_block *block,
                                           const struct tess_pass *pass);
 
+/* Rotary positions as the options have them. */
+enum gpt_scaling {
+    GPT_SCALING_OFF,
+    GPT_SCALING_LINEAR,
+    GPT_SCALING_DYNAMIC,
+    GPT_SCALING_LLAMA3,
+    GPT_SCALING_YARN
+};
+struct gpt_rope {
+    double base;
+    int32_t scaling; /* enum gpt_scaling */
+    double factor, low, high, amplitude;
+    int64_t context; /* of training before the scaling */
+    bool whole;      /* YaRN: low and high are rounded to whole pairs */
+};
+
 /* ---- gpt_qk.c -------------------------------------------------------------------------------- */
+
+/* The angles of heads of `head_size` in sequences of `length` positions. Pure. */
+struct tess_rotary tess__gpt_rotary(const struct gpt_rope *rope, int64_t head_size, int64_t length);
 
 void tess__gpt_declare_qk(const struct gpt_state *gpt, struct tess_declare *declare, int32_t layer,
                           struct gpt_block *block);

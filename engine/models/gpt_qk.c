@@ -12,6 +12,7 @@
 
 #include "tessera/check.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const char *const qk_name[2] = {"q", "k"};
@@ -19,6 +20,48 @@ static const char *const qk_name[2] = {"q", "k"};
 static int64_t qk_heads(const struct gpt_state *gpt, int i)
 {
     return i == 0 ? gpt->part_heads : gpt->part_kv_heads;
+}
+
+/* ---- angles ---------------------------------------------------------------------------------- */
+
+/* The pair that makes so many turns in a context (Peng et al. 2023, "YaRN", section 3.2). */
+static double qk_pair(const struct gpt_rope *rope, int64_t head_size, double turns)
+{
+    return (double)head_size * log((double)rope->context / (turns * 2 * acos(-1))) /
+           (2 * log(rope->base));
+}
+
+struct tess_rotary tess__gpt_rotary(const struct gpt_rope *rope, int64_t head_size, int64_t length)
+{
+    struct tess_rotary rotary = {.base = (float)rope->base, .factor = (float)rope->factor};
+    const double size = (double)head_size;
+    if (rope->scaling == GPT_SCALING_OFF)
+        rotary.factor = 1;
+    if (rope->scaling == GPT_SCALING_DYNAMIC) {
+        /* The base is such that the slowest pair turns in `length` positions as it did in
+         * `context`, for factor 1. */
+        const double longer = length > rope->context ? (double)length / (double)rope->context : 1;
+        rotary.base = (float)(rope->base *
+                              pow(rope->factor * longer - (rope->factor - 1), size / (size - 2)));
+        rotary.factor = 1;
+    }
+    if (rope->scaling == GPT_SCALING_LLAMA3) {
+        rotary.kept = TESS_ROTARY_BY_TURNS;
+        rotary.low = (float)rope->low;
+        rotary.high = (float)rope->high;
+        rotary.positions = (float)rope->context;
+    }
+    if (rope->scaling == GPT_SCALING_YARN) {
+        double low = qk_pair(rope, head_size, rope->high);
+        double high = qk_pair(rope, head_size, rope->low);
+        low = fmax(rope->whole ? floor(low) : low, 0);
+        high = fmin(rope->whole ? ceil(high) : high, size - 1);
+        rotary.kept = TESS_ROTARY_BY_PAIR;
+        rotary.low = (float)low;
+        rotary.high = (float)(high == low ? high + 0.001 : high);
+        rotary.amplitude = (float)rope->amplitude;
+    }
+    return rotary;
 }
 
 /* ---- declaration ----------------------------------------------------------------------------- */
@@ -75,7 +118,7 @@ static void qk_rope(const struct gpt_state *gpt, const struct tess_pass *pass, b
     for (int i = 0; i < (both ? 1 : 2); i++)
         tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first,
                   gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
-                  gpt->head_size, gpt->project_stride[i], gpt->rope_base, inverse, qk[i]);
+                  gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse, qk[i]);
 }
 
 /* Leaf `leaf` of q or k of a part, which are [leaves, positions, heads, D] without gaps. */

@@ -8,6 +8,7 @@
 #include "tessera/check.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +112,7 @@ static enum tess_status folder_real(const struct folder_reader *reader, const ch
 {
     json_t *value = folder_take(reader, key), *real;
     enum tess_status status = TESS_OK;
-    if (value != NULL && !(json_is_number(value) && json_number_value(value) > 0))
+    if (value != NULL ? !(json_number_value(value) > 0) : !(fallback > 0))
         status = folder_refuse(reader, key, value, "expected a number above 0");
     real = json_real(value != NULL ? json_number_value(value) : fallback);
     char *text = real != NULL ? json_dumps(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
@@ -299,35 +300,132 @@ static enum tess_status folder_activation(const struct folder_reader *reader)
     return status;
 }
 
+/* ---- rotary positions ------------------------------------------------------------------------ */
+
+/* The object that has a scaling's keys, for a time in the place of the whole. */
+struct folder_rope {
+    struct folder_reader reader;
+    json_t *whole;    /* as it was, for messages */
+    const char *key;  /* of the whole */
+    const char *type; /* of the scaling */
+};
+
+/* The context before the scaling: within the object, or that of the model. */
+static enum tess_status folder_rope_context(const struct folder_rope *rope)
+{
+    int64_t number;
+    return folder_whole(&rope->reader, "original_max_position_embeddings",
+                        rope->reader.folder->positions, "gpt.rope-context", &number);
+}
+
+static enum tess_status folder_rope_yarn(const struct folder_rope *rope)
+{
+    const struct folder_reader *reader = &rope->reader;
+    const double factor = json_number_value(json_object_get(reader->object, "factor"));
+    const double one = json_number_value(json_object_get(reader->object, "mscale"));
+    const double all = json_number_value(json_object_get(reader->object, "mscale_all_dim"));
+    const double grown = factor > 1 ? 0.1 * log(factor) : 0;
+    const bool both = one > 0 && all > 0;
+    bool whole;
+    json_object_del(reader->object, "mscale");
+    json_object_del(reader->object, "mscale_all_dim");
+    TESS_TRY(folder_rope_context(rope));
+    TESS_TRY(folder_real(reader, "beta_slow", 1, "gpt.rope-low"));
+    TESS_TRY(folder_real(reader, "beta_fast", 32, "gpt.rope-high"));
+    TESS_TRY(folder_real(reader, "attention_factor",
+                         both ? (1 + one * grown) / (1 + all * grown) : 1 + grown,
+                         "gpt.rope-amplitude"));
+    TESS_TRY(folder_switch(reader, "truncate", true, &whole));
+    folder_add(reader, "gpt.rope-whole", whole ? "on" : "off", rope->key, rope->whole);
+    return TESS_OK;
+}
+
+static enum tess_status folder_rope_scaling(const struct folder_rope *rope)
+{
+    static const char *const known[] = {"linear", "dynamic", "llama3", "yarn"};
+    const struct folder_reader *reader = &rope->reader;
+    const char *type = rope->type;
+    bool there = false;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        there = there || strcmp(known[i], type) == 0;
+    if (!there)
+        return folder_refuse(reader, rope->key, rope->whole,
+                             "expected the type default, linear, dynamic, llama3 or yarn");
+    folder_add(reader, "gpt.rope-scaling", type, rope->key, rope->whole);
+    if (json_number_value(json_object_get(reader->object, "factor")) <= 0)
+        return folder_refuse(reader, rope->key, rope->whole, "it has no factor");
+    if (strcmp(type, "yarn") == 0)
+        TESS_TRY(folder_rope_yarn(rope));
+    TESS_TRY(folder_real(reader, "factor", 0, "gpt.rope-factor"));
+    if (strcmp(type, "dynamic") == 0) {
+        char text[32];
+        snprintf(text, sizeof(text), "%lld", (long long)reader->folder->positions);
+        folder_add(reader, "gpt.rope-context", text, rope->key, rope->whole);
+    }
+    if (strcmp(type, "llama3") != 0)
+        return TESS_OK;
+    TESS_TRY(folder_rope_context(rope));
+    TESS_TRY(folder_real(reader, "low_freq_factor", 0, "gpt.rope-low"));
+    return folder_real(reader, "high_freq_factor", 0, "gpt.rope-high");
+}
+
+/* Every key of the object, then what is left of it. */
+static enum tess_status folder_rope_keys(struct folder_rope *rope)
+{
+    json_t *object = rope->reader.object, *one;
+    const char *key;
+    for (int i = 0; i < 2; i++) {
+        static const char *const name[] = {"rope_type", "type"};
+        const char *type = json_string_value(json_object_get(object, name[i]));
+        if (type != NULL && rope->type == NULL)
+            rope->type = type;
+    }
+    if (rope->type == NULL || strcmp(rope->type, "default") == 0)
+        folder_add(&rope->reader, "gpt.rope-scaling", "off", rope->key, rope->whole);
+    else
+        TESS_TRY(folder_rope_scaling(rope));
+    json_object_foreach(object, key, one)
+    {
+        const bool type = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
+        const bool all = strcmp(key, "partial_rotary_factor") == 0 && json_number_value(one) == 1;
+        if (!json_is_null(one) && !all && !(type && json_is_string(one)))
+            return folder_refuse(&rope->reader, rope->key, rope->whole,
+                                 "it has a key that is not known for its type");
+    }
+    return TESS_OK;
+}
+
 /* transformers 5 has all about rotary positions in "rope_parameters", before it they were
  * "rope_theta" and "rope_scaling". */
 static enum tess_status folder_rope(const struct folder_reader *reader)
 {
-    json_t *rope = folder_take(reader, "rope_parameters"), *one;
-    const char *whole = "rope_parameters", *key;
-    if (rope == NULL) {
-        whole = "rope_scaling";
-        rope = folder_take(reader, whole);
+    struct folder_rope rope = {.key = "rope_parameters"};
+    rope.whole = folder_take(reader, rope.key);
+    if (rope.whole == NULL) {
+        rope.key = "rope_scaling";
+        rope.whole = folder_take(reader, rope.key);
     }
-    enum tess_status status = TESS_OK;
-    json_object_foreach(rope, key, one)
-    {
-        const bool theta = strcmp(key, "rope_theta") == 0;
-        const bool type = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
-        const char *name = json_string_value(one);
-        if (theta)
-            json_object_set(reader->object, key, one);
-        else if (!json_is_null(one) && !(type && name != NULL && strcmp(name, "default") == 0))
-            status = folder_refuse(reader, whole, rope, "scaled positions are not supported");
-        if (status != TESS_OK)
-            break;
+    if (rope.whole != NULL && !json_is_object(rope.whole)) {
+        const enum tess_status status =
+            folder_refuse(reader, rope.key, rope.whole, "expected an object");
+        json_decref(rope.whole);
+        return status;
     }
-    if (rope != NULL && !json_is_object(rope))
-        status = folder_refuse(reader, whole, rope, "expected an object");
-    json_decref(rope);
+    rope.reader = (struct folder_reader){.folder = reader->folder,
+                                         .object = rope.whole != NULL ? json_copy(rope.whole)
+                                                                      : json_object()};
+    json_t *theta = json_object_get(rope.reader.object, "rope_theta");
+    if (theta != NULL)
+        json_object_set(reader->object, "rope_theta", theta);
+    json_object_del(rope.reader.object, "rope_theta");
+    const enum tess_status status = folder_rope_keys(&rope);
+    json_decref(rope.reader.object);
+    json_decref(rope.whole);
     TESS_TRY(status);
     return folder_real(reader, "rope_theta", 10000, "gpt.rope-base");
 }
+
+/* ---- attention ------------------------------------------------------------------------------- */
 
 static enum tess_status folder_window(const struct folder_reader *reader,
                                       const struct folder_family *family)

@@ -30,6 +30,12 @@ enum { ROWS = 2, LENGTH = 24, VOCABULARY = 40 };
     "\"num_key_value_heads\": 2, \"intermediate_size\": 40, \"max_position_embeddings\": 24, "     \
     "\"vocab_size\": 40, \"rms_norm_eps\": 1e-3"
 
+/* Sequences are longer than what the model was trained with. */
+#define LONG                                                                                       \
+    "\"num_hidden_layers\": 2, \"hidden_size\": 24, \"num_attention_heads\": 4, "                  \
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 40, \"max_position_embeddings\": 16, "     \
+    "\"vocab_size\": 40, \"rms_norm_eps\": 1e-3"
+
 static const struct {
     const char *config;
     double loss[ROWS];
@@ -43,6 +49,25 @@ static const struct {
     {"{\"model_type\": \"qwen3\", " SHAPE
      ", \"rope_theta\": 100.0, \"head_dim\": 10, \"tie_word_embeddings\": true}",
      {96.889665184, 97.535460455}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"rope_parameters\": {\"rope_theta\": 100.0, "
+     "\"rope_type\": \"linear\", \"factor\": 4.0}}",
+     {88.995662012, 87.463666524}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"rope_parameters\": {\"rope_theta\": 100.0, "
+     "\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 0.3, "
+     "\"high_freq_factor\": 2.0, \"original_max_position_embeddings\": 16}}",
+     {88.423454614, 90.041194420}},
+    {"{\"model_type\": \"qwen3\", " SHAPE ", \"head_dim\": 12, \"rope_theta\": 100.0, "
+     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 3.0, \"beta_fast\": 2.0, "
+     "\"beta_slow\": 0.4, \"original_max_position_embeddings\": 8}}",
+     {95.738633527, 92.632331759}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"rope_parameters\": {\"rope_theta\": 100.0, "
+     "\"rope_type\": \"yarn\", \"factor\": 3.0, \"beta_fast\": 2.0, \"beta_slow\": 0.4, "
+     "\"truncate\": false, \"mscale\": 0.7, \"mscale_all_dim\": 0.4, "
+     "\"original_max_position_embeddings\": 8}}",
+     {88.186378475, 90.514568886}},
+    {"{\"model_type\": \"llama\", " LONG ", \"rope_parameters\": {\"rope_theta\": 100.0, "
+     "\"rope_type\": \"dynamic\", \"factor\": 2.0}}",
+     {88.279101829, 90.981227998}},
 };
 
 static const char *folder_kernel = "ref";

@@ -95,7 +95,7 @@ static void case_gpt2(void **state)
 #define SHAPE                                                                                      \
     "gpt.style=llama gpt.layers=2 gpt.heads=8 gpt.kv-heads=4 gpt.width=64 gpt.ffn=160|0 "          \
     "gpt.vocab=300|0 gpt.head-size=8|0"
-#define PLAIN " gpt.qkv-bias=off gpt.qk-norm=off"
+#define PLAIN " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=off"
 
 static void case_llama(void **state)
 {
@@ -113,17 +113,50 @@ static void case_llama(void **state)
                   SHAPE PLAIN " gpt.norm-epsilon=0.5 gpt.rope-base=1000000.0 gpt.tied=off|auto");
 }
 
+/* The four scalings, as both generations of transformers have them. */
+static void case_rope(void **state)
+{
+#define ROPE(text) "{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, " text "}"
+#define REST                                                                                       \
+    SHAPE " gpt.qkv-bias=off gpt.qk-norm=off gpt.norm-epsilon=0.5 gpt.tied=off|auto "              \
+          "gpt.rope-base=500000.0 "
+    (void)state;
+    check_options(
+        ROPE("\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}"),
+        REST "gpt.rope-scaling=linear gpt.rope-factor=8.0");
+    check_options(ROPE("\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"dynamic\", "
+                       "\"factor\": 2.0, \"partial_rotary_factor\": 1.0}"),
+                  REST "gpt.rope-scaling=dynamic gpt.rope-factor=2.0 gpt.rope-context=4096");
+    check_options(ROPE("\"rope_theta\": 5e5, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+                       "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                       "\"original_max_position_embeddings\": 2048}"),
+                  REST "gpt.rope-scaling=llama3 gpt.rope-factor=32.0 gpt.rope-context=2048 "
+                       "gpt.rope-low=1.0 gpt.rope-high=4.0");
+    check_options(ROPE("\"rope_theta\": 5e5, \"rope_scaling\": {\"rope_type\": \"yarn\", "
+                       "\"factor\": 1.0, \"original_max_position_embeddings\": 2048}"),
+                  REST "gpt.rope-scaling=yarn gpt.rope-factor=1.0 gpt.rope-context=2048 "
+                       "gpt.rope-low=1.0 gpt.rope-high=32.0 gpt.rope-amplitude=1.0 "
+                       "gpt.rope-whole=on");
+    check_options(ROPE("\"rope_theta\": 5e5, \"rope_scaling\": {\"rope_type\": \"yarn\", "
+                       "\"factor\": 4.0, \"attention_factor\": 1.5, \"beta_fast\": 8, "
+                       "\"beta_slow\": 2, \"truncate\": false}"),
+                  REST "gpt.rope-scaling=yarn gpt.rope-factor=4.0 gpt.rope-context=4096 "
+                       "gpt.rope-low=2.0 gpt.rope-high=8.0 gpt.rope-amplitude=1.5 "
+                       "gpt.rope-whole=off");
+}
+
 static void case_qwen(void **state)
 {
     (void)state;
     check_options("{" LLAMA("qwen2") ", \"rms_norm_eps\": 0.5, \"use_sliding_window\": false, "
                                      "\"sliding_window\": 16, \"max_window_layers\": 1, "
                                      "\"layer_types\": [\"full_attention\"]}",
-                  SHAPE " gpt.qkv-bias=on gpt.qk-norm=off gpt.norm-epsilon=0.5 "
-                        "gpt.rope-base=10000.0 gpt.tied=off|auto");
-    check_options("{" LLAMA("qwen3") ", \"rms_norm_eps\": 0.5, \"head_dim\": 8}",
-                  SHAPE " gpt.qkv-bias=off gpt.qk-norm=on gpt.norm-epsilon=0.5 "
-                        "gpt.rope-base=10000.0 gpt.tied=off|auto");
+                  SHAPE
+                  " gpt.rope-scaling=off gpt.qkv-bias=on gpt.qk-norm=off gpt.norm-epsilon=0.5 "
+                  "gpt.rope-base=10000.0 gpt.tied=off|auto");
+    check_options("{" LLAMA("qwen3") ", \"rms_norm_eps\": 0.5, \"head_dim\": 8}", SHAPE
+                  " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=on gpt.norm-epsilon=0.5 "
+                  "gpt.rope-base=10000.0 gpt.tied=off|auto");
 }
 
 static void case_refused(void **state)
@@ -160,6 +193,15 @@ static void case_refused(void **state)
          "\"rope_scaling\" is {\"type\":\"longrope\"}"},
         {"{" LLAMA("llama") ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
          "\"rope_parameters\" is {\"partial_rotary_factor\":0.5}"},
+        {"{" LLAMA("llama") ", \"rope_scaling\": {\"type\": \"linear\"}}",
+         "\"rope_scaling\" is {\"type\":\"linear\"}: it has no factor"},
+        {"{" LLAMA("llama") ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}",
+         "it has no factor"},
+        {"{" LLAMA("llama") ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2}}",
+         "\"low_freq_factor\" is missing: expected"},
+        {"{" LLAMA("llama") ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, "
+                            "\"beta_fast\": 2}}",
+         "a key that is not known for its type"},
         {"{" LLAMA("llama") ", \"sliding_window\": \"all\"}", "\"sliding_window\" is \"all\""},
         {"{" LLAMA("qwen2") ", \"use_sliding_window\": true}",
          "\"use_sliding_window\" is true: only false"},
@@ -226,8 +268,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_gpt2),    cmocka_unit_test(case_llama), cmocka_unit_test(case_qwen),
-        cmocka_unit_test(case_refused), cmocka_unit_test(case_cut),   cmocka_unit_test(case_found),
+        cmocka_unit_test(case_gpt2),  cmocka_unit_test(case_llama),   cmocka_unit_test(case_rope),
+        cmocka_unit_test(case_qwen),  cmocka_unit_test(case_refused), cmocka_unit_test(case_cut),
+        cmocka_unit_test(case_found),
     };
     return cmocka_run_group_tests_name("model config", tests, set_up, tear_down);
 }
