@@ -14,6 +14,7 @@
 #define TESSERA_STATE_MODEL_FOLDER_H
 
 #include "state/checkpoint.h"
+#include "state/weights.h"
 #include "tessera/status.h"
 
 #include <stdbool.h>
@@ -45,5 +46,19 @@ bool tess_model_folder_has_weights(const char *folder);
 
 /* Read and check config.json. TESS_ERR_IO, TESS_ERR_DATA: messages name the file and the key. */
 enum tess_status tess_model_folder_read(const char *config, struct tess_model_folder *folder_out);
+
+/* A model gpt whose config.json is to be written. */
+struct tess_folder_source {
+    const char *(*value)(const void *context, const char *option); /* text of an option in full */
+    const void *context;
+    const struct tess_weights *weights; /* sizes that options leave open */
+};
+
+/*
+ * Write config.json of the family that the options describe; a warning instead where there is
+ * none. Keys are those that transformers 4 and 5 read; "max_position_embeddings" is gpt.context, or
+ * data.length where that is 0. TESS_ERR_IO.
+ */
+enum tess_status tess_model_folder_write(const char *folder, const struct tess_folder_source *from);
 
 #endif

@@ -144,6 +144,37 @@ static void case_run(void **state)
     assert_int_equal(rename("gone", "out"), 0);
 }
 
+/* What is exported of a run is a folder again: the same model, the same bits. */
+static void case_export(void **state)
+{
+    static const char *const model[] = {
+        "--gpt.ffn 48 --gpt.tied off --gpt.vocab 300",
+        "--gpt.style llama --gpt.kv-heads 4 --gpt.norm-epsilon 1e-4 --gpt.rope-base 500",
+        "--gpt.style llama --gpt.qkv-bias on --gpt.rope-scaling llama3 --gpt.rope-factor 8 "
+        "--gpt.rope-context 8 --gpt.rope-low 0.5",
+        "--gpt.style llama --gpt.qk-norm on --gpt.head-size 6 --gpt.tied on --gpt.rope-scaling "
+        "yarn --gpt.rope-factor 4 --gpt.rope-context 8 --gpt.rope-amplitude 1.25",
+        "--gpt.style llama --gpt.rope-scaling dynamic --gpt.rope-factor 2 --gpt.rope-context 8",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(model) / sizeof(model[0]); i++) {
+        char hash[32], loss[32], other[32], again[32];
+
+        if (run(DATA "--model gpt --gpt.layers 1 --gpt.width 16 --steps 2 --strategy single --run "
+                     "own --overwrite %s",
+                model[i]) != 0)
+            fail_msg("%s", spawn.err);
+        word_after("hash of all parameters ", hash);
+        word_after("val loss ", loss);
+        assert_int_equal(run("checkpoint export own --out again"), 0);
+        look("--model again", "single", other, again);
+        assert_string_equal(other, hash);
+        assert_string_equal(again, loss);
+        assert_int_equal(spawn_remove("again"), 0);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -167,6 +198,7 @@ int main(void)
         cmocka_unit_test(case_model),
         cmocka_unit_test(case_contradictions),
         cmocka_unit_test(case_run),
+        cmocka_unit_test(case_export),
     };
     return cmocka_run_group_tests_name("model folder", tests, set_up, tear_down);
 }
