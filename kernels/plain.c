@@ -162,11 +162,11 @@ void tess_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc
 }
 
 void tess_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
-               int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
-               bool inverse, void *x)
+               int64_t first, int32_t heads, int64_t head_size, int64_t stride,
+               const struct tess_rotary *rotary, bool inverse, void *x)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, rope, dtype, rows, length, first, heads, head_size, stride, base,
+        KERNEL_RUN(kernel, rope, dtype, rows, length, first, heads, head_size, stride, rotary,
                    inverse, x);
 }
 

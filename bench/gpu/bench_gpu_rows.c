@@ -71,7 +71,7 @@ static enum tess_status rows_rope(struct rows *r)
 {
     const struct tess__gpu_model *m = r->gpu->model;
     tess_rope(r->kernel, r->dtype, r->rows[ROWS_WIDTH], m->length, 0, m->heads, m->width / m->heads,
-              m->width, 1e4f, false, r->array[4]);
+              m->width, &(struct tess_rotary){.base = 1e4f}, false, r->array[4]);
     return TESS_OK;
 }
 

@@ -177,7 +177,8 @@ static enum tess_status sequence_run(void *context)
         break;
     case SEQUENCE_ROPE:
         tess_rope(kernel, s->dtype, SEQUENCE_ROWS, SEQUENCE_LENGTH, 0,
-                  (int32_t)(width / SEQUENCE_HEAD), SEQUENCE_HEAD, width, 1e4f, false, a[0]);
+                  (int32_t)(width / SEQUENCE_HEAD), SEQUENCE_HEAD, width,
+                  &(struct tess_rotary){.base = 1e4f}, false, a[0]);
         break;
     case SEQUENCE_DECODE:
         sequence_run_decode(s);

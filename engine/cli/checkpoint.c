@@ -1,6 +1,10 @@
 /* tessera checkpoint: what a run has saved: list, verify, export, prune. */
 #include "state/checkpoint.h"
 #include "base/options.h"
+#include "config/config.h"
+#include "config/registry.h"
+#include "state/model_folder.h"
+#include "state/weights.h"
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/text.h"
@@ -40,7 +44,7 @@ static const char checkpoint_usage[] =
     "  list      step, size, time and layout of each\n"
     "  verify    read every byte of one or all, and compare it with what was saved\n"
     "  export    copy the weights of one, without the optimizer, to a folder that Hugging Face's\n"
-    "            loaders and --init read\n"
+    "            loaders, --model and --init read: with config.json, of model gpt\n"
     "  prune     remove all but the newest\n"
     "\n"
     "examples\n"
@@ -93,6 +97,46 @@ static enum tess_status checkpoint_verify(const struct checkpoint_call *call)
     return status;
 }
 
+static const char *checkpoint_value(const void *options, const char *name)
+{
+    return tess_options_text(options, name);
+}
+
+/* The options of the model and the data, as the checkpoint has them. */
+static enum tess_status checkpoint_options(const char *path, struct tess_options *options)
+{
+    const struct tess_model_ops *model;
+    tess_options_skip_others(options);
+    TESS_TRY(tess_registry_get_model(TESS_FOLDER_MODEL, &model));
+    TESS_TRY(tess_options_add(options, model->name, model->options, NULL));
+    TESS_TRY(tess_options_add(options, "data", tess_loader_option_table, NULL));
+    return tess_options_load_yaml(options, path);
+}
+
+/* config.json beside exported weights, of the models that Hugging Face's libraries know. */
+static enum tess_status checkpoint_describe(const char *folder, const char *out)
+{
+    char path[TESS_CHECKPOINT_PATH + 16], model[64];
+    char *argument[] = {path};
+    struct tess_options *options = NULL;
+    struct tess_weights *weights = NULL;
+    snprintf(path, sizeof(path), "%s/options.yaml", folder);
+    if (!tess_config_peek(1, argument, "model", model, sizeof(model)) ||
+        strcmp(model, TESS_FOLDER_MODEL) != 0)
+        return TESS_OK;
+    enum tess_status status = tess_options_open(&options);
+    if (status == TESS_OK)
+        status = checkpoint_options(path, options);
+    if (status == TESS_OK)
+        status = tess_weights_open(out, &weights);
+    if (status == TESS_OK)
+        status = tess_model_folder_write(
+            out, &(struct tess_folder_source){checkpoint_value, options, weights});
+    tess_weights_close(weights);
+    tess_options_close(options);
+    return status;
+}
+
 static enum tess_status checkpoint_export(const struct checkpoint_call *call)
 {
     char folder[TESS_CHECKPOINT_PATH];
@@ -102,6 +146,7 @@ static enum tess_status checkpoint_export(const struct checkpoint_call *call)
         TESS_FAIL(TESS_ERR_USAGE, "export needs a folder to write to: --out DIR");
     TESS_TRY(tess_checkpoint_path(call->run, step, false, folder));
     TESS_TRY(tess_checkpoint_export(folder, call->options->out));
+    TESS_TRY(checkpoint_describe(folder, call->options->out));
     printf("weights after step %" PRId64 " in %s\n", step, call->options->out);
     return TESS_OK;
 }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "cli/generate.h"
+#include "state/model_folder.h"
 #include "state/weights.h"
 #include "tessera/check.h"
 #include "text/command.h"
@@ -12,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Of a folder's model without --context. */
+#define MODEL_POSITIONS 4096
 
 static enum tess_status model_path(char path[PATH_MAX], const char *run, const char *file)
 {
@@ -121,6 +125,26 @@ static enum tess_status model_open_head(struct tess__source *source, const char 
     return status;
 }
 
+/* A model's folder describes itself: its config.json. */
+static enum tess_status model_open_folder(struct tess__source *source, const char *folder,
+                                          const struct tess__generate_options *options,
+                                          const struct tess_option *own)
+{
+    struct tess__args args = {0};
+    const char *const word[] = {"--model", folder, "--init", "none"}; /* read by the decoder */
+    for (size_t i = 0; i < sizeof(word) / sizeof(word[0]); i++)
+        TESS_TRY(tess__args_add(&args, word[i]));
+    return model_open_config(&args, options, own, &source->config);
+}
+
+/* A folder with config.json that is not a run's. */
+static bool model_is_folder(const char *path)
+{
+    char config[TESS_CHECKPOINT_PATH], metrics[PATH_MAX];
+    return tess_model_folder_config(path, config) &&
+           model_path(metrics, path, "/metrics.jsonl") == TESS_OK && access(metrics, F_OK) != 0;
+}
+
 static enum tess_status model_open_yaml(struct tess__source *source,
                                         const struct tess__generate_options *options,
                                         const struct tess_option *own)
@@ -128,6 +152,15 @@ static enum tess_status model_open_yaml(struct tess__source *source,
     struct tess__args args = {0};
     TESS_TRY(tess__args_add(&args, options->config));
     return model_open_config(&args, options, own, &source->config);
+}
+
+/* Positions that the model was trained with; of a folder's, which may be very many, some. */
+static int64_t model_trained_length(const struct tess_config *config)
+{
+    if (config->folder == NULL)
+        return config->loader.length;
+    return config->folder->positions < MODEL_POSITIONS ? config->folder->positions
+                                                       : MODEL_POSITIONS;
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -140,6 +173,8 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
     struct tess_weights *weights = NULL;
     if (options->config[0])
         TESS_TRY(model_open_yaml(source, options, own));
+    else if (model_is_folder(run))
+        TESS_TRY(model_open_folder(source, run, options, own));
     else
         TESS_TRY(model_open_head(source, run, options, own));
     const struct tess_config *config = source->config;
@@ -147,7 +182,7 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         source->vocabulary = (int32_t)options->vocabulary;
     /* A shorter context than that of training takes nothing from the model, learnt positions least.
      */
-    const int64_t trained = config->loader.length;
+    const int64_t trained = model_trained_length(config);
     source->context = options->context > 0 ? options->context : trained;
     source->dtype =
         options->precision == 0 ? tess_run_dtype(&config->run) : dtype[options->precision];

@@ -79,6 +79,7 @@ static const char train_usage[] =
     "  tessera train configs/labs/fashion_mlp.yaml --strategy zero1 --explain\n"
     "  tessera train --data synthetic --steps 100\n"
     "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
+    "  tessera train --model folder/gpt2 --data tokens.bin       a Hugging Face folder\n"
     "  tessera train configs/models/tiny-gpt.yaml --strategy ddp+pp --mesh data=2,stage=4\n"
     "\n"
     "Under torchrun, mpirun or srun (RANK, WORLD_SIZE, LOCAL_RANK, or their own variables) it is\n"

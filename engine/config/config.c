@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "base/options_set.h"
+#include "config/config_folder.h"
 #include "config/config_resume.h"
 #include "config/config_save.h"
 #include "config/precision.h"
@@ -153,7 +154,9 @@ static enum tess_status config_choose_parts(struct tess_config *config, int argc
     const char *model = config_peek(config, "model", argc, argv, path);
     const char *strategy = config_peek(config, "strategy", argc, argv, path);
     const char *optimizer = config_peek(config, "optimizer", argc, argv, path);
-    TESS_TRY(tess_registry_get_model(model != NULL ? model : config->run.model, &config->model));
+    model = model != NULL ? model : config->run.model;
+    TESS_TRY(tess__config_folder_open(config, &model));
+    TESS_TRY(tess_registry_get_model(model, &config->model));
     TESS_TRY(config_add_part(config, config->model->name, config->model->options,
                              config->model->options_size, &config->model_options));
     TESS_TRY(config_choose_strategies(config, strategy != NULL ? strategy : config->run.strategy));
@@ -224,6 +227,7 @@ static enum tess_status config_check(struct tess_config *config)
     int64_t grid;
     TESS_TRY(config_check_mesh(config));
     TESS_TRY(config_resolve(config));
+    TESS_TRY(tess__config_folder_check(config));
     TESS_TRY(tess__config_device(config));
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
@@ -288,6 +292,7 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
     if (word_count > 0 && (path == NULL || strcmp(word, path) != 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "more than one word may name the configuration file: put it before the options");
+    TESS_TRY(tess__config_folder_take(config));
     if (config->checkpoint[0] != '\0')
         TESS_TRY(tess__resume_check(config));
     return config->word_of == NULL
@@ -424,6 +429,7 @@ void tess_config_close(struct tess_config *config)
     tess_comm_options_free(&config->comm);
     tess_device_plan_free(&config->device);
     free(config->model_options);
+    free(config->folder);
     free(config->optimizer_options);
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         free(config->axis_options[axis]);

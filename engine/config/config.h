@@ -11,19 +11,20 @@
 
 struct tess_options;
 struct tess_declared;
+struct tess_model_folder;
 
 #define TESS_CONFIG_BATCH_MAX (1 << 24)
 
 /* Options of a run, no prefix. */
 struct tess_run_options {
-    const char *model;
+    const char *model;          /* its name; a folder with config.json becomes one */
     const char *strategy;       /* one, or several joined by '+' with their extra words */
     const char *mesh;           /* "data=2,tensor=2,stage=2"; "" leaves it to the ranks */
     const char *recompute;      /* none|selective|full|every:K */
     const char *kernel;         /* cpu|ref|guard|cuda */
     const char *data;           /* folder of the data set; "synthetic" for made-up images */
     const char *run;            /* folder of the run's files; "" for none */
-    const char *init;           /* safetensors file of first values; "": drawn from the seed */
+    const char *init;           /* file or folder of first values; "": drawn from the seed */
     bool save_weights;          /* into the run's folder, at the end */
     const char *save_every;     /* off, steps, or a time: config_save.c */
     int64_t keep;               /* newest checkpoints that stay; 0: all */
@@ -125,6 +126,8 @@ struct tess_config {
     void *optimizer_options; /* its own */
     const struct tess_model_ops *model;
     void *model_options;
+    struct tess_model_folder *folder;         /* of --model; NULL: a name was given */
+    int64_t init_vocabulary;                  /* of config.json beside --init; 0: there is none */
     const struct tess_strategy_ops *strategy; /* of the data axis */
     void *strategy_options;
     /* Of the other axes, NULL where none was chosen; the data axis is there too. */

@@ -11,7 +11,10 @@ const char tess_config_default_strategy[] =
 
 const struct tess_option tess_run_option_table[] = {
     {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
-     "model to train; its own options begin with its name"},
+     "model to train, its own options begin with its name; or a folder with config.json, as "
+     "Hugging "
+     "Face's libraries write it: the model that is described there, with the folder's weights, if "
+     "there are any, unless --init says otherwise"},
     {"strategy", TESS_OPTION_STRING, CONFIG_FIELD(strategy), tess_config_default_strategy, 0, 0,
      NULL,
      "how a step is spread over the ranks; several are joined by '+', one for each axis of the "
@@ -72,8 +75,9 @@ const struct tess_option tess_run_option_table[] = {
      "under torchrun, which refuses --run"},
     {"init", TESS_OPTION_STRING, CONFIG_FIELD(init), "", 0, 0, NULL,
      "first values: a safetensors file; a run's folder (its newest checkpoint) or a checkpoint's; "
-     "a folder with model.safetensors or model.safetensors.index.json. The optimizer begins anew, "
-     "at step 0; empty draws them from --seed"},
+     "a folder with model.safetensors or model.safetensors.index.json, whose config.json, where "
+     "there is one, must describe the run's model. The optimizer begins anew, at step 0; empty or "
+     "none draws them from --seed"},
     {"save-weights", TESS_OPTION_BOOL, CONFIG_FIELD(save_weights), "on", 0, 0, NULL,
      "write the weights to weights.safetensors in the run folder at the end"},
     {"save-every", TESS_OPTION_STRING, CONFIG_FIELD(save_every), "10min", 0, 0, NULL,

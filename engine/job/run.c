@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define RUN_BYTES 256 /* the vocabulary of text whose tokens are bytes */
+
 /* Made-up images have the shape and classes of the MNIST family. */
 #define SYNTHETIC_SIDE    28
 #define SYNTHETIC_CLASSES 10
@@ -87,6 +89,16 @@ static const char *run_tokens(const struct tess_config *config)
     return tess_options_is_set(config->options, "data") ? config->run.data : "text";
 }
 
+/* Bytes of text are no tokens of a tokenizer, though each is a number below its vocabulary. */
+static void run_check_bytes(const struct tess_config *config, const struct tess_dataset *dataset)
+{
+    if (config->init_vocabulary > RUN_BYTES && dataset->class_count == RUN_BYTES)
+        tess_log(TESS_LOG_WARN,
+                 "the data are bytes, and the weights of %s are of a model with %lld tokens: "
+                 "training begins as if bytes were the first %d tokens of its tokenizer",
+                 config->run.init, (long long)config->init_vocabulary, RUN_BYTES);
+}
+
 static enum tess_status run_open_tokens(const struct tess_config *config,
                                         struct tess_dataset **dataset_out)
 {
@@ -104,8 +116,10 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
                   "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
                   "machine",
                   config->model->name, data, data, data);
-    return tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
-                                    loader->length, dataset_out);
+    TESS_TRY(tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
+                                      loader->length, dataset_out));
+    run_check_bytes(config, *dataset_out);
+    return TESS_OK;
 }
 
 static enum tess_status run_check_data(const struct tess_config *config)

@@ -37,9 +37,11 @@
 
 struct gpt_options {
     int32_t style; /* gpt2|llama */
-    int64_t layers, heads, kv_heads, width, ffn, vocab, context;
+    int64_t layers, heads, kv_heads, head_size, width, ffn, vocab, context;
+    bool qkv_bias, qk_norm;
     int32_t tied; /* auto|on|off */
-    double dropout, rope_base, epsilon, deviation;
+    double dropout, epsilon, deviation;
+    struct gpt_rope rope;
     int64_t head_mib;
 };
 
@@ -55,8 +57,15 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_INT(
         "kv-heads", GPT_FIELD(kv_heads), "0", 0, 4096,
         "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."),
+    TESS_ROW_INT("head-size", GPT_FIELD(head_size), "0", 0, 1 << 16,
+                 "llama: channels of a head; 0: width / heads."),
+    TESS_ROW_BOOL("qkv-bias", GPT_FIELD(qkv_bias), "off",
+                  "llama: biases of queries, keys and values, as Qwen2 has them."),
+    TESS_ROW_BOOL("qk-norm", GPT_FIELD(qk_norm), "off",
+                  "llama: an RMS norm of each head's query and key, as Qwen3 has it."),
     TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
-                 "Channels of the embedding and between blocks; a multiple of heads."),
+                 "Channels of the embedding and between blocks; a multiple of heads unless "
+                 "head-size is given."),
     TESS_ROW_INT(
         "ffn", GPT_FIELD(ffn), "0", 0, 1 << 24,
         "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."),
@@ -69,8 +78,25 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_REAL("dropout", GPT_FIELD(dropout), "0", 0, 0.99,
                   "Share dropped in training of the embedding and of what each attention and "
                   "feed-forward layer adds."),
-    TESS_ROW_REAL("rope-base", GPT_FIELD(rope_base), "10000", 1, 1e12,
+    TESS_ROW_REAL("rope-base", GPT_FIELD(rope.base), "10000", 1, 1e12,
                   "llama: base of the rotary angles."),
+    TESS_ROW_CHOICE("rope-scaling", GPT_FIELD(rope.scaling), "off",
+                    "off|linear|dynamic|llama3|yarn",
+                    "llama: how rotary angles are made smaller for a context that is rope-factor "
+                    "times that of training before: all alike, by the base, or those of slow "
+                    "pairs of channels."),
+    TESS_ROW_REAL("rope-factor", GPT_FIELD(rope.factor), "1", 1, 1e6, "See rope-scaling."),
+    TESS_ROW_INT("rope-context", GPT_FIELD(rope.context), "0", 0, 1 << 24,
+                 "dynamic, llama3, yarn: positions of training before the scaling."),
+    TESS_ROW_REAL("rope-low", GPT_FIELD(rope.low), "1", 1e-6, 1e6,
+                  "llama3, yarn: pairs that turn less often in rope-context are slowed by all of "
+                  "the factor."),
+    TESS_ROW_REAL("rope-high", GPT_FIELD(rope.high), "4", 1e-6, 1e6,
+                  "llama3, yarn: pairs that turn more often in rope-context stay as they are."),
+    TESS_ROW_REAL("rope-amplitude", GPT_FIELD(rope.amplitude), "1", 1e-6, 1e6,
+                  "yarn: rotated queries and keys are multiplied by this."),
+    TESS_ROW_BOOL("rope-whole", GPT_FIELD(rope.whole), "on",
+                  "yarn: the limits between slow and fast are rounded to whole pairs."),
     TESS_ROW_REAL("norm-epsilon", GPT_FIELD(epsilon), "1e-5", 1e-12, 1,
                   "Added to the variance by the norms."),
     TESS_ROW_REAL("init-deviation", GPT_FIELD(deviation), "0.02", 1e-9, 10,
@@ -90,6 +116,33 @@ static int64_t gpt_round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+static enum tess_status gpt_check_rope(const struct gpt_options *o,
+                                       const struct tess_model_input *input, int64_t head_size)
+{
+    const struct gpt_rope *rope = &o->rope;
+    if (rope->scaling == GPT_SCALING_OFF)
+        return TESS_OK;
+    if (o->style == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.rope-scaling is of --gpt.style llama");
+    if (rope->scaling != GPT_SCALING_LINEAR && rope->context == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.rope-scaling needs gpt.rope-context, the positions of training before it");
+    if (rope->scaling == GPT_SCALING_DYNAMIC && head_size < 4)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.rope-scaling dynamic needs heads of 4 channels or more");
+    if (rope->scaling == GPT_SCALING_LLAMA3 && rope->low >= rope->high)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.rope-low %g is not below gpt.rope-high %g", rope->low,
+                  rope->high);
+    if (rope->scaling == GPT_SCALING_YARN && rope->base <= 1)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.rope-scaling yarn needs a gpt.rope-base above 1");
+    /* Keys of earlier positions would have to turn again with each one. */
+    if (rope->scaling == GPT_SCALING_DYNAMIC && input->decode && input->context > rope->context)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.rope-scaling dynamic generates up to gpt.rope-context, %lld positions, not "
+                  "%lld",
+                  (long long)rope->context, (long long)input->context);
+    return TESS_OK;
+}
+
 static enum tess_status gpt_check_shape(const struct gpt_options *o,
                                         const struct tess_model_input *input)
 {
@@ -99,10 +152,11 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   input->row.rank);
     if (input->decode && (input->rows != 1 || input->row.dim[0] != 1))
         TESS_FAIL(TESS_ERR_USAGE, "model gpt generates one position of one sequence at a time");
-    if (o->width % o->heads != 0)
+    const int64_t head_size = o->head_size ? o->head_size : o->width / o->heads;
+    if (o->head_size == 0 && o->width % o->heads != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "gpt.width %lld is not a multiple of gpt.heads %lld: every head has width / "
-                  "heads channels",
+                  "heads channels, unless gpt.head-size is given",
                   (long long)o->width, (long long)o->heads);
     if (o->style == 0 && kv_heads != o->heads)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -113,11 +167,16 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   "gpt.kv-heads %lld does not divide gpt.heads %lld: every key and value head "
                   "serves as many query heads",
                   (long long)kv_heads, (long long)o->heads);
-    if (o->style == 1 && o->width / o->heads % 2 != 0)
+    if (o->style == 0 && (o->head_size != 0 || o->qkv_bias || o->qk_norm))
         TESS_FAIL(TESS_ERR_USAGE,
-                  "gpt.width %lld over gpt.heads %lld gives heads of %lld channels: rotary "
-                  "positions need an even number",
-                  (long long)o->width, (long long)o->heads, (long long)(o->width / o->heads));
+                  "gpt.head-size, gpt.qkv-bias and gpt.qk-norm are of --gpt.style llama");
+    TESS_TRY(gpt_check_rope(o, input, head_size));
+    if (o->style == 1 && head_size % 2 != 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "gpt.width %lld, gpt.heads %lld and gpt.head-size %lld give heads of %lld "
+                  "channels: rotary positions need an even number",
+                  (long long)o->width, (long long)o->heads, (long long)o->head_size,
+                  (long long)head_size);
     return TESS_OK;
 }
 
@@ -176,7 +235,8 @@ static void gpt_read_part(struct gpt_state *gpt, bool stacks)
     gpt->part_heads = gpt->heads / gpt->axis.parts;
     gpt->part_kv_heads = gpt->kv_heads / gpt->axis.parts;
     const int64_t q = gpt->part_heads * gpt->head_size, kv = gpt->part_kv_heads * gpt->head_size;
-    const bool qkv = !gpt->llama || (stacks && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
+    const bool plain = !gpt->qkv_bias && !gpt->qk_norm; /* biases are not stacked, nor norms cut */
+    const bool qkv = !gpt->llama || (stacks && plain && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
     const bool gate_up = gpt->llama && stacks && gpt_stacks(gpt, ffn);
     gpt->project_count = qkv ? 1 : 3;
     gpt->project_stride[0] = qkv ? q + 2 * kv : q;
@@ -198,7 +258,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->heads = (int32_t)o->heads;
     gpt->kv_heads = (int32_t)(o->kv_heads ? o->kv_heads : o->heads);
     gpt->width = o->width;
-    gpt->head_size = o->width / o->heads;
+    gpt->head_size = o->head_size ? o->head_size : o->width / o->heads;
+    gpt->qkv_bias = o->qkv_bias;
+    gpt->qk_norm = o->qk_norm;
     gpt->ffn = o->ffn       ? o->ffn
                : gpt->llama ? gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE)
                             : 4 * o->width;
@@ -206,7 +268,7 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->padded = gpt_round_up(gpt->vocabulary, GPT_PAD);
     gpt->context = o->context ? o->context : input->decode ? input->context : length;
     gpt->dropout = o->dropout;
-    gpt->rope_base = (float)o->rope_base;
+    gpt->rotary = tess__gpt_rotary(&o->rope, gpt->head_size, length);
     gpt->epsilon = (float)o->epsilon;
     gpt->deviation = (float)o->deviation;
     gpt->head_bytes = (o->head_mib     ? o->head_mib

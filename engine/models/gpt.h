@@ -1,12 +1,13 @@
 /*
  * The inside of model gpt, shared by its files: gpt.c (options, the chain of units, embeddings),
- * gpt_block.c (attention and feed-forward), gpt_head.c (logits and loss) and gpt_parts.c (norms and
- * what else several units have).
+ * gpt_block.c (attention and feed-forward), gpt_qk.c (queries and keys before attention),
+ * gpt_head.c (logits and loss) and gpt_parts.c (norms and what else several units have).
  *
- * Shapes: B rows of T positions, C channels, H heads of D, KV key and value heads, F the
- * feed-forward layer's width, V the padded vocabulary. N is B T; with sequence parallel over n
- * ranks, M is N/n, the positions for which this rank computes what the tensor axis does not cut,
- * else N. P is the number of parts that this rank computes; tensors of cut things are [P, N, ...].
+ * Shapes: B rows of T positions, C channels, H heads of D (H D is C unless the options say so), KV
+ * key and value heads, F the feed-forward layer's width, V the padded vocabulary. N is B T; with
+ * sequence parallel over n ranks, M is N/n, the positions for which this rank computes what the
+ * tensor axis does not cut, else N. P is the number of parts that this rank computes; tensors of
+ * cut things are [P, N, ...].
  */
 #ifndef TESSERA_MODELS_GPT_H
 #define TESSERA_MODELS_GPT_H
@@ -21,17 +22,27 @@ struct gpt_norm {
     int32_t mean, rstd;      /* tensors; mean -1: none */
 };
 
+/* What is done to q, or to k. All -1 where there is no norm of heads. */
+struct gpt_qk {
+    int32_t op, gain; /* of the norm; gain [D] */
+    int32_t turned;   /* tensor: what attention reads; else it is as projected, in place */
+    int32_t rstd;
+};
+
 /* Tensors -1: not there. */
 struct gpt_block {
     struct gpt_norm norm[2];
     struct tess__layer project[GPT_PROJECTIONS_MAX], join; /* of attention */
     struct tess__layer widen[2], narrow; /* of feed-forward: gate and up, or one product */
+    struct gpt_qk qk[2];
+    int32_t gains_grad; /* terms of the gains' gradients [P, leaves, 2, D] */
     int32_t attention;
     int32_t projected[GPT_PROJECTIONS_MAX], mixed, lse; /* attention's inputs and outputs */
     int32_t middle;                                     /* x + attention */
     int32_t hidden[2];                                  /* of widen: gate and up, or one */
     int32_t normed[2], active;                          /* remade: of norm, of the activation */
     int32_t projected_grad[GPT_PROJECTIONS_MAX];
+    int32_t mixed_grad; /* of a part; where it does not fit in the place of normed[1] */
     int32_t dropped, term, terms, whole[2]; /* scratch, see gpt_block.c */
     int32_t kept[2];                        /* decode: keys and values */
 };
@@ -48,13 +59,14 @@ struct gpt_head {
 
 struct gpt_state {
     /* From the options. */
-    bool llama, tied;
+    bool llama, tied, qkv_bias, qk_norm;
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
     int64_t vocabulary, padded;      /* classes of the model; V */
     int64_t context;
     double dropout;
-    float rope_base, epsilon, deviation;
+    struct tess_rotary rotary;
+    float epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */
 
     /* From the run. */
@@ -120,6 +132,44 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
 enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
                                           const struct gpt_block *block,
                                           const struct tess_pass *pass);
+
+/* Rotary positions as the options have them. */
+enum gpt_scaling {
+    GPT_SCALING_OFF,
+    GPT_SCALING_LINEAR,
+    GPT_SCALING_DYNAMIC,
+    GPT_SCALING_LLAMA3,
+    GPT_SCALING_YARN
+};
+struct gpt_rope {
+    double base;
+    int32_t scaling; /* enum gpt_scaling */
+    double factor, low, high, amplitude;
+    int64_t context; /* of training before the scaling */
+    bool whole;      /* YaRN: low and high are rounded to whole pairs */
+};
+
+/* ---- gpt_qk.c -------------------------------------------------------------------------------- */
+
+/* The angles of heads of `head_size` in sequences of `length` positions. Pure. */
+struct tess_rotary tess__gpt_rotary(const struct gpt_rope *rope, int64_t head_size, int64_t length);
+
+void tess__gpt_declare_qk(const struct gpt_state *gpt, struct tess_declare *declare, int32_t layer,
+                          struct gpt_block *block);
+
+/* q and k of a part, as they were projected: qk becomes what attention reads. */
+enum tess_status tess__gpt_turn(const struct gpt_state *gpt, const struct gpt_block *block,
+                                const struct tess_pass *pass, int32_t part, void *qk[2]);
+
+/* Gradients of what attention read become those of what was projected, in place; qk: as projected.
+ * With terms of the gains' gradients, which finish adds up after the last part. */
+enum tess_status tess__gpt_turn_backward(const struct gpt_state *gpt, const struct gpt_block *block,
+                                         const struct tess_pass *pass, int32_t part,
+                                         void *const qk[2], void *const grad[2]);
+enum tess_status tess__gpt_gains_finish(const struct gpt_state *gpt, const struct gpt_block *block,
+                                        const struct tess_pass *pass);
+
+/* ---------------------------------------------------------------------------------------------- */
 
 void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare);
 enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struct tess_pass *pass);

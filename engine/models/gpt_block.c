@@ -1,7 +1,7 @@
 /*
  * A block of model gpt:
  *
- *     x -- norm = a -- q, k, v -- (rope) -- attention -- join -- dropout -- + = s
+ *     x -- norm = a -- q, k, v -- (turn) -- attention -- join -- dropout -- + = s
  *      \_____________________________________________________________________/
  *     s -- norm = b -- widen (gate, up) -- GELU (SwiGLU) = g -- narrow -- dropout -- + = y
  *      \____________________________________________________________________________/
@@ -16,10 +16,12 @@
  *
  *     M/N (2 C e + S)                      s, y (the next block's x), statistics of the two norms:
  *                                          S = 16, or 8 of RMS norms
- *     P/parts ((2 C + 2 KV D + W F) e + 4 H)   q, k, v, attention's output, the input of the
+ *     P/parts ((2 H D + 2 KV D + W F) e + 4 H)  q, k, v, attention's output, the input of the
  *                                          activation (W = 1, SwiGLU 2), log-sum-exp
  *     M/N 2 C e + P/parts F e              a, b, g: remade from s, x and the statistics, and from
  *                                          the activation's input, when recompute is selective
+ *
+ * With norms of heads q and k are there twice, and 4 (H + KV) more for their statistics.
  *
  * For GPT-2 in 16 bits that is 32 C + 16 + 4 H, and 20 C + 16 + 4 H with selective recompute, where
  * Korthikanti et al. ("Reducing activation recomputation in large transformer models", 2022,
@@ -31,6 +33,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Places of dropout. */
 enum { BLOCK_AFTER_JOIN, BLOCK_AFTER_NARROW };
@@ -63,6 +66,8 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
                               struct tess__layer *layer_out)
 {
     const double residual = split == TESS_SPLIT_ROWS ? sqrt(2.0 * gpt->layers) : 1;
+    const bool is_project = name == &block_llama.project[0] || name == &block_llama.project[1] ||
+                            name == &block_llama.project[2];
     struct tess__layer_desc desc[TESS_STACK_MAX];
     char text[TESS_STACK_MAX][64];
     for (int32_t i = 0; i < count; i++) {
@@ -80,7 +85,7 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
                    .calls = gpt->axis.count},
             .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
             .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
-            .bias = !gpt->llama,
+            .bias = !gpt->llama || (gpt->qkv_bias && is_project),
             .split = split,
             .blocks = name == block_gpt2.project ? 3 : 1,
         };
@@ -93,7 +98,8 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
 {
     const struct block_names *name = gpt->llama ? &block_llama : &block_gpt2;
     const int64_t kv = gpt->kv_heads * gpt->head_size;
-    const int64_t out[GPT_PROJECTIONS_MAX] = {gpt->llama ? gpt->width : 3 * gpt->width, kv, kv};
+    const int64_t mixed = gpt->heads * gpt->head_size;
+    const int64_t out[GPT_PROJECTIONS_MAX] = {gpt->llama ? mixed : 3 * mixed, kv, kv};
     const int64_t wide[2] = {gpt->ffn, gpt->ffn};
     const int32_t of_project = (gpt->llama ? 3 : 1) / gpt->project_count; /* weights of a product */
     const int32_t of_widen = (gpt->llama ? 2 : 1) / gpt->widen_count;
@@ -106,7 +112,8 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
             for (int32_t p = 0; p < gpt->project_count; p++)
                 block_declare_cut(gpt, declare, layer, &name->project[p], of_project, gpt->width,
                                   &out[p], TESS_SPLIT_COLUMNS, &block->project[p]);
-            block_declare_cut(gpt, declare, layer, &name->join, 1, gpt->width, &gpt->width,
+            tess__gpt_declare_qk(gpt, declare, layer, block);
+            block_declare_cut(gpt, declare, layer, &name->join, 1, mixed, &gpt->width,
                               TESS_SPLIT_ROWS, &block->join);
         }
     }
@@ -141,6 +148,7 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
     const int64_t hidden = parts * gpt->length * gpt->hidden_stride;
     const int64_t q = gpt->length * gpt->project_stride[0];
     const int64_t kv = gpt->length * gpt->project_stride[1];
+    const int64_t mixed = gpt->length * gpt->part_heads * gpt->head_size; /* of a part */
     const int64_t kept = gpt->context * gpt->kv_heads * gpt->head_size;
     const struct {
         bool there;
@@ -155,7 +163,8 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
         {three, "k.grad", &block->projected_grad[1], kv, TESS_LIFE_UNIT},
         {three, "v", &block->projected[2], parts * kv, TESS_LIFE_SAVED},
         {three, "v.grad", &block->projected_grad[2], kv, TESS_LIFE_UNIT},
-        {true, "mixed", &block->mixed, whole / gpt->axis.parts * parts, TESS_LIFE_SAVED},
+        {true, "mixed", &block->mixed, parts * mixed, TESS_LIFE_SAVED},
+        {mixed * gpt->axis.parts != whole, "mixed.grad", &block->mixed_grad, mixed, TESS_LIFE_UNIT},
         {true, "lse", &block->lse, parts * gpt->part_heads * gpt->length, TESS_LIFE_SAVED},
         {true, "middle", &block->middle, own, TESS_LIFE_SAVED},
         {true, two ? "gate" : "hidden", &block->hidden[0], hidden, TESS_LIFE_SAVED},
@@ -229,21 +238,6 @@ static void block_hidden(const struct gpt_state *gpt, const struct gpt_block *bl
                         : tess__gpt_at(pass, block->hidden[0], row + gpt->hidden_stride / 2);
 }
 
-static void block_rope(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
-                       void *q, void *k)
-{
-    const int64_t first = gpt->decode ? pass->position : 0;
-    const bool both = gpt->project_count == 1; /* k's heads follow q's */
-    if (!gpt->llama)
-        return;
-    tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first,
-              gpt->part_heads + (both ? gpt->part_kv_heads : 0), gpt->head_size,
-              gpt->project_stride[0], gpt->rope_base, inverse, q);
-    if (!both)
-        tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first, gpt->part_kv_heads,
-                  gpt->head_size, gpt->project_stride[1], gpt->rope_base, inverse, k);
-}
-
 static void block_activate(const struct gpt_state *gpt, const struct gpt_block *block,
                            const struct tess_pass *pass, int32_t part)
 {
@@ -292,7 +286,7 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     block_qkv(gpt, pass, block->projected, part, qkv);
     for (int32_t i = 0; i < gpt->project_count; i++)
         TESS_TRY(tess__layer_forward_part(pass, &block->project[i], part, x, qkv[i]));
-    block_rope(gpt, pass, false, qkv[0], qkv[1]);
+    TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     if (gpt->decode)
         block_decode(gpt, block, pass, qkv, mixed);
     else
@@ -386,24 +380,43 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
     return block_shared_backward(block, pass, block->widen, gpt->widen_count, part, x, hidden, dx);
 }
 
+/* What attention has read of a part. */
+static void block_read_qkv(const struct gpt_state *gpt, const struct gpt_block *block,
+                           const struct tess_pass *pass, int32_t part, void *const projected[3],
+                           void *read[3])
+{
+    for (int i = 0; i < 3; i++)
+        read[i] = i < 2 && gpt->qk_norm
+                      ? tess__gpt_at(pass, block->qk[i].turned,
+                                     part * gpt->positions * gpt->project_stride[i])
+                      : projected[i];
+}
+
 static enum tess_status block_attend_backward(const struct gpt_state *gpt,
                                               const struct gpt_block *block,
                                               const struct tess_pass *pass, int32_t part,
                                               const void *x, const void *dy, void *dx)
 {
     void *mixed = tess__gpt_at(pass, block->mixed, part * gpt->mixed);
-    /* As large as this rank's parts of attention's output, and read already. */
-    void *mixed_grad = tess__gpt_at(pass, block->normed[1], part * gpt->mixed);
+    /* As large as this rank's parts of attention's output where H D is C, and read already. */
+    void *mixed_grad = block->mixed_grad < 0
+                           ? tess__gpt_at(pass, block->normed[1], part * gpt->mixed)
+                           : pass->tensor[block->mixed_grad];
     const float *lse = pass->tensor[block->lse];
-    void *qkv[3], *grad[3];
+    void *projected[3], *qkv[3], *grad[3];
 
-    block_qkv(gpt, pass, block->projected, part, qkv);
+    block_qkv(gpt, pass, block->projected, part, projected);
+    block_read_qkv(gpt, block, pass, part, projected, qkv);
+    if (pass->remake && gpt->qk_norm) {
+        memcpy(qkv, projected, sizeof(qkv));
+        TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
+    }
     block_qkv(gpt, pass, block->projected_grad, 0, grad);
     TESS_TRY(tess__layer_backward_part(pass, &block->join, part, mixed, dy, NULL, mixed_grad));
     TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
                                      mixed_grad, lse + part * gpt->positions * gpt->part_heads,
                                      grad[0], grad[1], grad[2]));
-    block_rope(gpt, pass, true, grad[0], grad[1]);
+    TESS_TRY(tess__gpt_turn_backward(gpt, block, pass, part, projected, grad));
     return block_shared_backward(block, pass, block->project, gpt->project_count, part, x, grad,
                                  dx);
 }
@@ -446,6 +459,7 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_attend_backward(gpt, block, pass, p, x, dy, block_term(gpt, block, pass, p, dx)));
+    TESS_TRY(tess__gpt_gains_finish(gpt, block, pass));
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
     return tess__gpt_norm_backward(pass, &block->norm[0], pass->input, dx, ds, dx);
 }

@@ -97,8 +97,8 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
                        b, c);
         break;
     case TESS_WORK_ROPE:
-        tess_rope(kernel, dtype, WORK_ROWS, WORK_ROWS, 0, 4, WORK_WIDTH / 4, WORK_WIDTH, 10000,
-                  false, c);
+        tess_rope(kernel, dtype, WORK_ROWS, WORK_ROWS, 0, 4, WORK_WIDTH / 4, WORK_WIDTH,
+                  &(struct tess_rotary){.base = 10000}, false, c);
         break;
     case TESS_WORK_SQUARES:
         tess_square_sum(kernel, WORK_COUNT, TESS_SUM_BLOCK, 1, a, (struct tess_sum *)(void *)row);

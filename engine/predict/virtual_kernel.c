@@ -35,7 +35,7 @@ static void virtual_attention_decode(struct tess_kernel *kernel, const struct te
 
 static void virtual_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                          int64_t length, int64_t first, int32_t heads, int64_t head_size,
-                         int64_t stride, float base, bool inverse, void *x)
+                         int64_t stride, const struct tess_rotary *rotary, bool inverse, void *x)
 {
     kernel_plain(kernel, TESS_WORK_ROPE, dtype, rows * heads * head_size, 2);
 }

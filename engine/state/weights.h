@@ -25,13 +25,13 @@
 struct tess_weights; /* one file or several, opened for reading */
 
 /*
- * Open and check `path`: a file; or a folder, which is a run's (its newest complete checkpoint,
- * else weights.safetensors), a checkpoint's, or one with model.safetensors or, for several files,
- * model.safetensors.index.json. Of every file the length of the header is checked, the JSON, names,
- * dtypes, shapes, and that the tensors lie end to end and fill the file; of an index that each
- * tensor lies where it says, and nowhere else. Values are read later, from the files that are open
- * now. TESS_ERR_IO, TESS_ERR_DATA, TESS_ERR_NOT_FOUND (a folder without weights); messages name the
- * file and the tensor.
+ * Open and check `path`: a file, or the index of several; or a folder, which is a run's (its newest
+ * complete checkpoint, else weights.safetensors), a checkpoint's, or one with model.safetensors or,
+ * for several files, model.safetensors.index.json. Of every file the length of the header is
+ * checked, the JSON, names, dtypes, shapes, and that the tensors lie end to end and fill the file;
+ * of an index that each tensor lies where it says, and nowhere else. Values are read later, from
+ * the files that are open now. TESS_ERR_IO, TESS_ERR_DATA, TESS_ERR_NOT_FOUND (a folder without
+ * weights); messages name the file and the tensor.
  */
 enum tess_status tess_weights_open(const char *path, struct tess_weights **weights_out);
 void tess_weights_close(struct tess_weights *weights); /* NULL is allowed */

@@ -145,6 +145,25 @@ static enum tess_status open_folder(struct tess_weights *weights, const char *gi
               given);
 }
 
+/* An index that is given itself, with the files beside it. */
+static bool open_is_index(const char *path)
+{
+    static const char end[] = ".safetensors.index.json";
+    const size_t length = strlen(path);
+    return length >= strlen(end) && strcmp(path + length - strlen(end), end) == 0;
+}
+
+static enum tess_status open_given_index(struct tess_weights *weights, const char *path)
+{
+    const char *name = strrchr(path, '/');
+    char folder[TESS_CHECKPOINT_PATH];
+    if (strlen(path) >= sizeof(folder))
+        TESS_FAIL(TESS_ERR_USAGE, "%s: the name is too long", path);
+    snprintf(folder, sizeof(folder), "%.*s", name != NULL ? (int)(name - path) : 1,
+             name != NULL ? path : ".");
+    return open_index(weights, folder[0] != '\0' ? folder : "/", path);
+}
+
 enum tess_status tess_weights_open(const char *path, struct tess_weights **weights_out)
 {
     struct stat about;
@@ -152,8 +171,9 @@ enum tess_status tess_weights_open(const char *path, struct tess_weights **weigh
     if (weights == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", path);
     const bool folder = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-    const enum tess_status status =
-        folder ? open_folder(weights, path) : tess__weights_add(weights, path);
+    const enum tess_status status = folder                ? open_folder(weights, path)
+                                    : open_is_index(path) ? open_given_index(weights, path)
+                                                          : tess__weights_add(weights, path);
     if (status != TESS_OK)
         tess_weights_close(weights);
     else

@@ -43,7 +43,7 @@ struct cpu_rope {
     int64_t rows, length, first;
     int32_t heads;
     int64_t head_size, stride;
-    float base;
+    struct tess_rotary rotary;
     bool inverse;
     void *x;
 };

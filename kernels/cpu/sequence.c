@@ -212,8 +212,8 @@ enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *
 }
 
 void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
-                    int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
-                    bool inverse, void *x)
+                    int64_t first, int32_t heads, int64_t head_size, int64_t stride,
+                    const struct tess_rotary *rotary, bool inverse, void *x)
 {
     struct cpu_rope r = {.dtype = dtype,
                          .rows = rows,
@@ -222,7 +222,7 @@ void tess__cpu_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t r
                          .heads = heads,
                          .head_size = head_size,
                          .stride = stride,
-                         .base = base,
+                         .rotary = *rotary,
                          .inverse = inverse,
                          .x = x};
     sequence_share(kernel, tess__cpu_loops(kernel)->rope, &r, tess__cpu_min(rows, length));

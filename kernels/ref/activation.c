@@ -59,16 +59,18 @@ void tess__ref_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype
 }
 
 void tess__ref_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
-                    int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
-                    bool inverse, void *x)
+                    int64_t first, int32_t heads, int64_t head_size, int64_t stride,
+                    const struct tess_rotary *rotary, bool inverse, void *x)
 {
     (void)kernel;
     int64_t half = head_size / 2;
+    double size = rotary->amplitude > 0 ? (double)rotary->amplitude : 1;
     for (int64_t row = 0; row < rows; row++) {
         double position = (double)(first + row % length);
         for (int64_t i = 0; i < half; i++) {
-            double angle = position * pow((double)base, -2.0 * (double)i / (double)head_size);
-            double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
+            double rate = pow((double)rotary->base, -2.0 * (double)i / (double)head_size);
+            double angle = position * tess_rotary_rate(rotary, rate, (double)i);
+            double c = size * cos(angle), s = size * (inverse ? -sin(angle) : sin(angle));
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = row * stride + h * head_size + i;
                 double a = ref_load(dtype, x, at), b = ref_load(dtype, x, at + half);

@@ -241,8 +241,31 @@ static void case_nan(void **state)
 struct rope_case {
     enum tess_dtype dtype;
     int64_t rows, length, first, heads, head_size, gap;
-    float base;
+    struct tess_rotary rotary;
 };
+
+/* The angle of a position, by the formulas of Llama 3.1 (wavelengths) and YaRN (a ramp). */
+static double rope_rate(const struct rope_case *c, int64_t pair)
+{
+    const struct tess_rotary *t = &c->rotary;
+    double r = pow((double)t->base, -2.0 * (double)pair / (double)c->head_size), ramp;
+    if (t->factor == 0)
+        return r;
+    if (t->kept == TESS_ROTARY_NONE)
+        return r / (double)t->factor;
+    if (t->kept == TESS_ROTARY_BY_TURNS) {
+        double wave = 2 * acos(-1) / r, positions = (double)t->positions;
+        if (wave < positions / (double)t->high)
+            return r;
+        if (wave > positions / (double)t->low)
+            return r / (double)t->factor;
+        ramp = (positions / wave - (double)t->low) / ((double)t->high - (double)t->low);
+        return (1 - ramp) * r / (double)t->factor + ramp * r;
+    }
+    ramp = ((double)pair - (double)t->low) / ((double)t->high - (double)t->low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return r / (double)t->factor * ramp + r * (1 - ramp);
+}
 
 /*
  * x rotated in double. The angle must be that of the formula, so sine and cosine are off by a
@@ -258,10 +281,13 @@ static void rope_naive(const struct rope_case *c, bool inverse, const double *x,
         if (place >= c->heads * c->head_size)
             continue; /* a gap: untouched */
         double p = (double)(c->first + row % c->length);
-        double angle = p * pow((double)c->base, -2.0 * (double)(k % half) / (double)c->head_size);
+        double angle = p * rope_rate(c, k % half);
         double sign = inverse ? -1 : 1, other = k < half ? -x[i + half] : x[i - half];
-        y[i] = x[i] * cos(angle) + sign * other * sin(angle);
-        struct pair p2 = rounded(c->dtype, y[i], 4 * UNIT * (fabs(x[i]) + fabs(other)));
+        double size = c->rotary.amplitude > 0 ? (double)c->rotary.amplitude : 1;
+        y[i] = size * (x[i] * cos(angle) + sign * other * sin(angle));
+        /* The amplitude is one more rounding of both. */
+        struct pair p2 =
+            rounded(c->dtype, y[i], (size != 1 ? 5 : 4) * size * UNIT * (fabs(x[i]) + fabs(other)));
         bound[i] = p2.bound;
     }
 }
@@ -276,11 +302,13 @@ static void rope_run(const struct rope_case *c, uint64_t seed)
         void *dev = device_put_real(&device, c->dtype, x, count);
         rope_naive(c, way == 1, x, want, bound);
         tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
-                  c->head_size, stride, c->base, way == 1, dev);
+                  c->head_size, stride, &c->rotary, way == 1, dev);
         device_check(&device, way ? "rope inverse" : "rope", c->dtype, dev, want, bound, count);
+        if (c->rotary.amplitude > 0)
+            continue; /* no rotation */
         /* and back: off by what both ways may be off, as a rotation grows nothing */
         tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
-                  c->head_size, stride, c->base, way == 0, dev);
+                  c->head_size, stride, &c->rotary, way == 0, dev);
         for (int64_t i = 0; i < count; i++)
             bound[i] = bound[i] > 0 ? 6 * unit_of(c->dtype) + 16 * UNIT + 4 * tiny_of(c->dtype) : 0;
         device_check(&device, "rope and back", c->dtype, dev, x, bound, count);
@@ -293,14 +321,57 @@ static void rope_run(const struct rope_case *c, uint64_t seed)
 static void rope_all(enum tess_dtype dtype)
 {
     static const struct rope_case cases[] = {
-        {.rows = 0, .length = 1, .heads = 1, .head_size = 2, .base = 10000},
-        {.rows = 1, .length = 1, .heads = 1, .head_size = 2, .base = 10000},
-        {.rows = 6, .length = 3, .heads = 2, .head_size = 4, .base = 10000},
-        {.rows = 7, .length = 7, .heads = 3, .head_size = 6, .gap = 5, .base = 100},
-        {.rows = 40, .length = 20, .heads = 2, .head_size = 16, .gap = 32, .base = 10000},
-        {.rows = 33, .length = 33, .heads = 1, .head_size = 64, .base = 500000},
-        {.rows = 16, .length = 16, .first = 2000, .heads = 4, .head_size = 34, .base = 10000},
-        {.rows = 5, .length = 8, .first = 100000, .heads = 1, .head_size = 8, .base = 10000},
+        {.rows = 0, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
+        {.rows = 1, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
+        {.rows = 6, .length = 3, .heads = 2, .head_size = 4, .rotary = {.base = 10000}},
+        {.rows = 7, .length = 7, .heads = 3, .head_size = 6, .gap = 5, .rotary = {.base = 100}},
+        {.rows = 40,
+         .length = 20,
+         .heads = 2,
+         .head_size = 16,
+         .gap = 32,
+         .rotary = {.base = 10000}},
+        {.rows = 33, .length = 33, .heads = 1, .head_size = 64, .rotary = {.base = 500000}},
+        {.rows = 16,
+         .length = 16,
+         .first = 2000,
+         .heads = 4,
+         .head_size = 34,
+         .rotary = {.base = 10000}},
+        {.rows = 5,
+         .length = 8,
+         .first = 100000,
+         .heads = 1,
+         .head_size = 8,
+         .rotary = {.base = 10000}},
+        {.rows = 16,
+         .length = 16,
+         .first = 2000,
+         .heads = 2,
+         .head_size = 16,
+         .rotary = {.base = 10000, .factor = 8}},
+        {.rows = 16,
+         .length = 16,
+         .first = 500,
+         .heads = 2,
+         .head_size = 32,
+         .rotary = {.base = 1000,
+                    .factor = 8,
+                    .kept = TESS_ROTARY_BY_TURNS,
+                    .low = 1,
+                    .high = 4,
+                    .positions = 256}},
+        {.rows = 16,
+         .length = 16,
+         .first = 500,
+         .heads = 2,
+         .head_size = 32,
+         .rotary = {.base = 10000,
+                    .factor = 4,
+                    .kept = TESS_ROTARY_BY_PAIR,
+                    .low = 3,
+                    .high = 11,
+                    .amplitude = 1.25f}},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rope_case c = cases[i];
@@ -337,7 +408,7 @@ static void case_random(void **state)
                                  .heads = draw_between(&draw, 1, 5),
                                  .head_size = 2 * draw_between(&draw, 1, 70),
                                  .gap = draw_between(&draw, 0, 9),
-                                 .base = 10000};
+                                 .rotary = {.base = 10000}};
         rope_run(&rope, draw_word(&draw));
     }
 }

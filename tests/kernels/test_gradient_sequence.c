@@ -198,16 +198,19 @@ static void swiglu_backward(struct problem *b)
 }
 
 /* x [15, 4, 10] */
+static const struct tess_rotary rope_rotary = {
+    .base = 1e4f, .factor = 4, .kept = TESS_ROTARY_BY_PAIR, .low = 1, .high = 3, .amplitude = 1.2f};
+
 static void rope_forward(struct problem *b)
 {
     tess_copy(device.kernel, PLAIN * (int64_t)sizeof(float), b->p_dev[0], b->y);
-    tess_rope(device.kernel, TESS_F32, 15, 5, 2, 4, 10, 40, 10000.0f, false, b->y);
+    tess_rope(device.kernel, TESS_F32, 15, 5, 2, 4, 10, 40, &rope_rotary, false, b->y);
 }
 
 static void rope_backward(struct problem *b)
 {
     tess_copy(device.kernel, PLAIN * (int64_t)sizeof(float), b->r_dev, b->grad_dev[0]);
-    tess_rope(device.kernel, TESS_F32, 15, 5, 2, 4, 10, 40, 10000.0f, true, b->grad_dev[0]);
+    tess_rope(device.kernel, TESS_F32, 15, 5, 2, 4, 10, 40, &rope_rotary, true, b->grad_dev[0]);
 }
 
 static void plain_case(const char *name, int parts, void (*forward)(struct problem *),

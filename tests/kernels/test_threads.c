@@ -278,7 +278,7 @@ static void run_plain(struct twin *twin, enum tess_dtype dtype)
     tess_dropout(kernel, dtype, count, 0.3f, key, 5, a, take(twin, bytes));
     tess_copy(kernel, (int64_t)bytes, a, take(twin, bytes));
     tess_fill(kernel, (int64_t)bytes, 7, take(twin, bytes));
-    tess_rope(kernel, dtype, 300, 100, 3, 2, 32, 70, 1e4f, false, b);
+    tess_rope(kernel, dtype, 300, 100, 3, 2, 32, 70, &(struct tess_rotary){.base = 1e4f}, false, b);
     float *wide = take(twin, (size_t)count * 4);
     tess_cast(kernel, count, dtype, a, TESS_F32, wide);
 }

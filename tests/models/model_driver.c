@@ -35,10 +35,10 @@ void *model_read_options(const struct tess_model_ops *model, const char *const *
 {
     void *target = driver_alloc(model->options_size);
     struct tess_options *options;
-    char *argv[16];
+    char *argv[32];
     int positional_count;
 
-    assert_true(argument_count <= 16);
+    assert_true(argument_count <= 32);
     for (int i = 0; i < argument_count; i++)
         argv[i] = strdup(argument[i]);
     assert_int_equal(tess_options_open(&options), TESS_OK);

@@ -273,6 +273,7 @@ static void case_refusals(void **unused)
     const struct gpt_words groups = {
         {"--style=llama", "--heads=4", "--kv-heads=3", "--width=16", NULL}};
     const struct gpt_words odd = {{"--style=llama", "--heads=4", "--width=12", NULL}};
+    const struct gpt_words gpt2 = {{"--qk-norm=on", NULL}};
     const struct gpt_words small = {{"--vocab=200", NULL}};
     const struct gpt_words brief = {{"--context=8", NULL}};
     const struct gpt_words cut = {
@@ -285,6 +286,7 @@ static void case_refusals(void **unused)
     gpt_check_refused(&shared, &input, "only in --gpt.style llama");
     gpt_check_refused(&groups, &input, "gpt.kv-heads 3 does not divide gpt.heads 4");
     gpt_check_refused(&odd, &input, "heads of 3 channels");
+    gpt_check_refused(&gpt2, &input, "gpt.qk-norm are of --gpt.style llama");
     gpt_check_refused(&small, &input, "smaller than the vocabulary of the data, 256");
     gpt_check_refused(&brief, &input, "9 positions do not fit into gpt.context 8");
     input.axis = (struct tess_tensor_axis){.parts = 4, .count = 1, .rank_count = 4};

@@ -392,7 +392,8 @@ static void parts_check_stacked(const struct gpt_words *words, enum tess_dtype d
     gpt_stacked = true;
     parts_open_alone(&stacked.driver, words, dtype, 1);
     const int32_t blocks = apart.declare.unit_count - 3;
-    assert_int_equal(apart.declare.op_count - stacked.driver.declare.op_count, 3 * blocks);
+    assert_int_equal(apart.declare.op_count - stacked.driver.declare.op_count,
+                     (words == &gpt_small[4] ? 1 : 3) * blocks); /* q, k, v with biases are apart */
     assert_int_equal(apart.declare.param_count, stacked.driver.declare.param_count);
     model_forward(&apart);
     model_backward(&apart);

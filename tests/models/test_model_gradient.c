@@ -333,6 +333,18 @@ static void case_llama_tied_dropout(void **unused)
     gradient_check_gpt(argument, 9, 1);
 }
 
+/* Queries and keys with biases and norms, heads wider than width / heads. */
+static void case_qwen(void **unused)
+{
+    const char *const argument[] = {"--style=llama", "--layers=2",    "--heads=4",
+                                    "--kv-heads=2",  "--width=12",    "--init-deviation=0.2",
+                                    "--head-size=6", "--qkv-bias=on", "--qk-norm=on"};
+
+    (void)unused;
+    gradient_check_gpt(argument, 9, 1);
+    gradient_check_gpt(argument, 9, 2);
+}
+
 static void case_detects_a_wrong_gradient(void **unused)
 {
     const char *const argument[] = {"--channels=4,6", "--fc=16"};
@@ -362,6 +374,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_gpt2_untied_dropout),
         cmocka_unit_test(case_llama),
         cmocka_unit_test(case_llama_tied_dropout),
+        cmocka_unit_test(case_qwen),
         cmocka_unit_test(case_detects_a_wrong_gradient),
     };
 

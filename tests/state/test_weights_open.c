@@ -118,6 +118,7 @@ static void case_read(void **state)
     write_several();
     check_values("several");
     check_values("several/");
+    check_values(INDEX);
     write_tensors("one/model.safetensors", "dbac");
     check_values("one");
     check_values("one/model.safetensors");

@@ -38,7 +38,8 @@ static const char *const mesh_model[] = {
     MESH_LLAMA "--gpt.heads 8 --gpt.kv-heads 4 --gpt.width 32 --precision bf16 --optimizer lamb",
     MESH_GPT "--gpt.layers 4 --gpt.width 16 --gpt.tied off --gpt.vocab 300 --precision bf16 "
              "--master-weights off --rounding stochastic --optimizer momentum --clip 0.2",
-    MESH_LLAMA "--gpt.width 16 --gpt.tied on --optimizer novograd --weight-decay 0.01",
+    MESH_LLAMA "--gpt.width 16 --gpt.tied on --gpt.head-size 6 --gpt.qkv-bias on --gpt.qk-norm on "
+               "--optimizer novograd --weight-decay 0.01",
 };
 
 /* A way to lay a step out, and the leaves that the batch is cut into for it. */

@@ -19,7 +19,8 @@
     "--model gpt --data.length 8 --batch-size 16 --gpt.layers 4 --gpt.width 16 --gpt.vocab 300 "   \
     "--bind=off --data.workers 0 --grid 8 --optimizer adamw "
 #define BYTES_LLAMA                                                                                \
-    BYTES_GPT "--gpt.style llama --gpt.layers 5 --gpt.kv-heads 2 --gpt.ffn 16 --precision bf16 "
+    BYTES_GPT "--gpt.style llama --gpt.layers 5 --gpt.kv-heads 2 --gpt.ffn 16 --precision bf16 "   \
+              "--gpt.head-size 6 --gpt.qkv-bias on --gpt.qk-norm on "
 
 struct bytes_layout {
     int32_t ranks;

@@ -99,6 +99,42 @@ struct tess_op_desc {
     int64_t q_stride, kv_stride;
 };
 
+/*
+ * Angles of rotary positions. Those of a context longer than that of training turn some pairs of
+ * channels more slowly: with r = base^(-2i/D) and m as `kept` says, pair i has the rate r (m + (1 -
+ * m)/factor).
+ */
+enum tess_rotary_kept {
+    TESS_ROTARY_NONE,     /* m = 0: all pairs alike */
+    TESS_ROTARY_BY_TURNS, /* m rises from 0 to 1 between low and high turns in `positions`, p r / 2
+                             pi (Llama 3.1) */
+    TESS_ROTARY_BY_PAIR,  /* m falls from 1 to 0 between the pairs low and high (YaRN; Peng et al.
+                             2023) */
+};
+struct tess_rotary {
+    float base;
+    float factor; /* 0 or 1: every pair has the rate r */
+    enum tess_rotary_kept kept;
+    float low, high, positions;
+    float amplitude; /* of sine and cosine; 0: 1 */
+};
+
+/* The rate of pair `pair`, whose r is `rate`. Pure. */
+static inline TESS_ANYWHERE double tess_rotary_rate(const struct tess_rotary *rotary, double rate,
+                                                    double pair)
+{
+    const double low = rotary->low, width = (double)rotary->high - low;
+    double m = 0;
+    if (rotary->factor == 0 || rotary->factor == 1)
+        return rate;
+    if (rotary->kept == TESS_ROTARY_BY_TURNS)
+        m = (rotary->positions * rate / 6.28318530717958647693 - low) / width;
+    else if (rotary->kept == TESS_ROTARY_BY_PAIR)
+        m = 1 - (pair - low) / width;
+    m = m < 0 ? 0 : m > 1 ? 1 : m;
+    return rate * (m + (1 - m) / rotary->factor);
+}
+
 /* Height or width of the output: floor((size + 2 padding - window)/stride) + 1. */
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
 
@@ -299,12 +335,13 @@ void tess_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc
  * Rotary positions (Su et al. 2021), in place, in the halves form of Llama in Hugging Face's files:
  * for each head of x [rows, heads, D], rows `stride` elements apart, with position p = first + row
  * % length and i < D/2,
- *   angle = p base^(-2i/D);  (x[i], x[i + D/2]) is rotated by angle, by -angle where `inverse`.
- * The inverse is also the backward.
+ *   angle = p tess_rotary_rate(base^(-2i/D), i);  (x[i], x[i + D/2]) is rotated by angle, by -angle
+ *   where `inverse`, and multiplied by the amplitude.
+ * The inverse is also the backward; of amplitude 1 it is the inverse.
  */
 void tess_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
-               int64_t first, int32_t heads, int64_t head_size, int64_t stride, float base,
-               bool inverse, void *x);
+               int64_t first, int32_t heads, int64_t head_size, int64_t stride,
+               const struct tess_rotary *rotary, bool inverse, void *x);
 /* y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016; what GPT-2 uses).
  * y is distinct from x. */
 void tess_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,

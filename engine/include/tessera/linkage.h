@@ -10,4 +10,11 @@
 #define TESS_END_DECLS
 #endif
 
+/* Of inline functions that kernels of a device call, too. */
+#ifdef __CUDACC__
+#define TESS_ANYWHERE __host__ __device__
+#else
+#define TESS_ANYWHERE
+#endif
+
 #endif

@@ -93,14 +93,19 @@ CPU_INLINE void place_rope_pairs(enum tess_dtype dtype, int64_t first, int64_t c
     double rate[CPU_BLOCK], angle[CPU_BLOCK];
     float sine[CPU_BLOCK], cosine[CPU_BLOCK];
     int64_t half = p->head_size / 2;
-    for (int64_t i = 0; i < count; i++)
-        rate[i] = pow((double)p->base, -2.0 * (double)(first + i) / (double)p->head_size);
+    const float size = p->rotary.amplitude > 0 ? p->rotary.amplitude : 1;
+    for (int64_t i = 0; i < count; i++) {
+        rate[i] = pow((double)p->rotary.base, -2.0 * (double)(first + i) / (double)p->head_size);
+        rate[i] = tess_rotary_rate(&p->rotary, rate[i], (double)(first + i));
+    }
     for (int64_t t = begin; t < end; t++) {
         for (int64_t i = 0; i < count; i++)
             angle[i] = (double)(p->first + t) * rate[i];
         place_turns(count, angle, sine, cosine);
-        for (int64_t i = 0; p->inverse && i < count; i++)
-            sine[i] = -sine[i];
+        for (int64_t i = 0; i < count; i++) {
+            sine[i] *= p->inverse ? -size : size;
+            cosine[i] *= size;
+        }
         for (int64_t row = t; row < p->rows; row += p->length)
             for (int32_t h = 0; h < p->heads; h++)
                 place_rotate(dtype, p->x, row * p->stride + h * p->head_size + first, half, count,

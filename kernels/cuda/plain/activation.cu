@@ -176,7 +176,7 @@ void tess__cuda_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtyp
 struct rope_shape {
     int64_t rows, length, first, stride;
     int32_t heads, half;
-    float base;
+    struct tess_rotary rotary;
     bool inverse;
 };
 
@@ -232,8 +232,12 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(rope_shape shape, T 
 {
     __shared__ double quarters[ROPE_HALF_MAX]; /* of a turn, per position */
     for (int i = (int)threadIdx.x; i < shape.half; i += ROPE_THREADS)
-        quarters[i] = pow((double)shape.base, -(double)i / (double)shape.half) *
-                      0.63661977236758134308; /* 2 / pi */
+        quarters[i] =
+            tess_rotary_rate(&shape.rotary,
+                             pow((double)shape.rotary.base, -(double)i / (double)shape.half),
+                             (double)i) *
+            0.63661977236758134308; /* 2 / pi */
+    const float size = shape.rotary.amplitude > 0 ? shape.rotary.amplitude : 1.0f;
     __syncthreads();
     const int64_t across = shape.half / W; /* threads of one row */
     const int64_t item = (int64_t)blockIdx.x * ROPE_THREADS + threadIdx.x;
@@ -248,7 +252,8 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(rope_shape shape, T 
 #pragma unroll
         for (int e = 0; e < W; e++) {
             rope_sincos(position * quarters[i + e], &sine[e], &cosine[e]);
-            sine[e] = shape.inverse ? -sine[e] : sine[e];
+            sine[e] *= shape.inverse ? -size : size;
+            cosine[e] *= size;
         }
         T *at = x + row * shape.stride + i;
 #pragma unroll
@@ -276,11 +281,11 @@ static cudaError_t rope_launch(cudaStream_t stream, enum tess_dtype dtype, const
 
 void tess__cuda_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                      int64_t length, int64_t first, int32_t heads, int64_t head_size,
-                     int64_t stride, float base, bool inverse, void *x)
+                     int64_t stride, const struct tess_rotary *rotary, bool inverse, void *x)
 {
     const bool fits = head_size / 2 <= ROPE_HALF_MAX && head_size % 2 == 0;
-    const rope_shape shape = {rows, length, first, stride, heads, (int32_t)(head_size / 2),
-                              base, inverse};
+    const rope_shape shape = {rows,    length, first, stride, heads, (int32_t)(head_size / 2),
+                              *rotary, inverse};
     tess__cuda_note(kernel,
                     fits ? rope_launch(tess__cuda_stream(kernel), dtype, shape, x)
                          : cudaErrorInvalidValue,

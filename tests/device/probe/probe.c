@@ -442,7 +442,8 @@ static void work_pointwise(struct device *d, struct result *r)
     take(d, r, of.dtype, y, COUNT);
     tess_swiglu_forward(kernel, of.dtype, 1, COUNT, COUNT, a, b, y);
     take(d, r, of.dtype, y, COUNT);
-    tess_rope(kernel, of.dtype, ROWS, ROWS, 0, 1, WIDTH, WIDTH, 1e4f, false, y);
+    tess_rope(kernel, of.dtype, ROWS, ROWS, 0, 1, WIDTH, WIDTH, &(struct tess_rotary){.base = 1e4f},
+              false, y);
     take(d, r, of.dtype, y, COUNT);
     tess_swiglu_backward(kernel, of.dtype, 1, COUNT, COUNT, a, b, c, a, b);
     take(d, r, of.dtype, a, COUNT);
