@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -390,15 +390,17 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
     return sent;
 }
 
-ssize_t readv(int fd, const struct iovec *part, int parts)
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
+    const struct iovec *part = message->msg_iov;
+    const size_t parts = message->msg_iovlen;
     struct endpoint *end = endpoint_of(fd);
     struct member *member = end != NULL ? crowd_enter() : NULL;
     ssize_t got = 0;
     if (member == NULL)
-        return syscall(SYS_readv, fd, part, parts);
+        return syscall(SYS_recvmsg, fd, message, flags);
     crowd_catch_up(member);
-    for (int i = 0; i < parts && end->used > 0; i++) {
+    for (size_t i = 0; i < parts && end->used > 0; i++) {
         const size_t count = part[i].iov_len < end->used ? part[i].iov_len : end->used;
         memcpy(part[i].iov_base, end->bytes + end->at, count);
         end->at += count;
@@ -419,8 +421,9 @@ ssize_t readv(int fd, const struct iovec *part, int parts)
 
 ssize_t recv(int fd, void *bytes, size_t count, int flags)
 {
-    const struct iovec part = {bytes, count};
-    return endpoint_of(fd) != NULL ? readv(fd, &part, 1)
+    struct iovec part = {bytes, count};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    return endpoint_of(fd) != NULL ? recvmsg(fd, &message, flags)
                                    : syscall(SYS_recvfrom, fd, bytes, count, flags, NULL, NULL);
 }
 
@@ -498,14 +501,27 @@ int epoll_create1(int flags)
     return fd;
 }
 
-int eventfd(unsigned int count, int flags)
+/* Bells, which nothing rings here. */
+int pipe2(int fd[2], int flags)
 {
     struct member *member = crowd_enter();
     if (member == NULL)
-        return (int)syscall(SYS_eventfd2, count, flags);
-    const int fd = open_endpoint(KIND_BELL, crowd.current);
+        return (int)syscall(SYS_pipe2, fd, flags);
+    for (int end = 0; end < 2; end++)
+        fd[end] = open_endpoint(KIND_BELL, crowd.current);
     crowd_leave(member);
-    return fd;
+    return 0;
+}
+
+/* Participants are of different hosts: they share no memory. */
+int memfd_create(const char *name, unsigned int flags)
+{
+    struct member *member = crowd_enter();
+    if (member == NULL)
+        return (int)syscall(SYS_memfd_create, name, flags);
+    crowd_leave(member);
+    errno = ENOSYS;
+    return -1;
 }
 
 /* Descriptors that were closed have left the list when it is looked at. */

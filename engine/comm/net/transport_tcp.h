@@ -26,6 +26,7 @@
 #include "tessera/device.h"
 #include "tessera/transport.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
@@ -153,6 +154,7 @@ struct tcp_peer {
     struct tcp_call *call;         /* NULL: none under way */
     bool blocked[TCP_CONNECTIONS]; /* the socket or ring takes nothing: watched for that */
     bool bye;                      /* it has ended in order */
+    bool look;                     /* it waits for room and has no bell here: TCP_LOOK is due */
     int32_t rank;
     struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
     LIST_ENTRY(tcp_peer) near_link;
@@ -234,10 +236,14 @@ struct tcp {
 /* transport_tcp_move.c: read and write what sockets take and give, after waiting for it up to
  * timeout_ms (0: not at all). What fails is noted in tcp->status. */
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
-/* A frame on the words to a peer, with `bytes` of text where that is not NULL. */
-void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
 /* The receiver of this send is ready; `number`: of the receive. */
 void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
+/* Connect to a rank, unless that is done or under way. TESS_ERR_MEMORY, or tcp->status. */
+enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
+
+/* transport_tcp_words.c: a frame on the words to a peer, with `bytes` of text where that is not
+ * NULL. */
+void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
 /* The announcement of a small receive: it may wait for others, and goes soon. */
 void tess__tcp_say_later(struct tcp *tcp, int32_t peer, const struct tcp_frame *ready);
 /* Take the first with the tag; NULL: there is none. */
@@ -249,9 +255,23 @@ void tess__tcp_differ(struct tcp *tcp, int32_t peer, bool theirs, uint64_t expec
 void tess__tcp_stranger(struct tcp *tcp, int32_t peer, const char *what);
 /* The job fails: keep the first reason and send it to all. `who`: as in enum tcp_word. */
 void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text);
+/* Send a peer, once more, how the job has ended. */
+void tess__tcp_say_end(struct tcp *tcp, int32_t r);
+/* Send what is in `out`, as far as the connection takes it; of all peers whose words wait. */
+void tess__tcp_words_push(struct tcp *tcp, int32_t r);
+void tess__tcp_words_push_late(struct tcp *tcp);
+/* The words of a peer have ended, with an errno or 0: in order, or it has gone. */
+void tess__tcp_words_end(struct tcp *tcp, int32_t r, int error);
+/* Without waiting, by memory or the connection, as sendmsg. */
+ssize_t tess__tcp_write(struct tcp_peer *peer, int which, struct iovec *part, int parts);
+/* Watch a connection, also for room where it took nothing. */
+void tess__tcp_watch(struct tcp *tcp, int32_t r, int which, bool blocked);
+void tess__tcp_close_fd(int *fd);
 
-/* Connect to a rank, unless that is done or under way. TESS_ERR_MEMORY, or tcp->status. */
-enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
+static inline bool tess__tcp_again(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
 
 /* transport_tcp_call.c: what came of an event; nothing, unless one of these is set. */
 struct tcp_news {
@@ -288,10 +308,8 @@ void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer);
 /* Does what goes to the peer go by memory? */
 bool tess__tcp_near_gives(const struct tcp_peer *peer);
 /* As readv and writev without waiting. EAGAIN; EPROTO: the peer is none of this program. */
-ssize_t tess__tcp_near_take(struct tcp *tcp, const struct tcp_peer *peer, int which,
-                            const struct iovec *part, int parts);
-ssize_t tess__tcp_near_give(struct tcp *tcp, const struct tcp_peer *peer, int which,
-                            const struct iovec *part, int parts);
+ssize_t tess__tcp_near_take(struct tcp_peer *peer, int which, const struct iovec *part, int parts);
+ssize_t tess__tcp_near_give(struct tcp_peer *peer, int which, const struct iovec *part, int parts);
 /* Of one of near_peers: is there something to take; can what was blocked go on? */
 bool tess__tcp_near_comes(const struct tcp_peer *peer, int which);
 bool tess__tcp_near_goes(const struct tcp_peer *peer, int which);
@@ -301,7 +319,10 @@ void tess__tcp_near_wake_up(struct tcp *tcp);
 
 /* transport_tcp_early.c: may a message of this size go early; what it costs of the room. */
 bool tess__tcp_early_is(uint64_t bytes);
-size_t tess__tcp_early_cost(uint64_t bytes);
+static inline size_t tess__tcp_early_cost(uint64_t bytes)
+{
+    return (size_t)bytes + 64;
+}
 /* False: no memory. */
 bool tess__tcp_readies_add(struct tcp_readies *readies, const struct tcp_ready *ready);
 /* The first with the tag; false: there is none. */

@@ -12,11 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t tess__tcp_early_cost(uint64_t bytes)
-{
-    return (size_t)bytes + 64;
-}
-
 bool tess__tcp_early_is(uint64_t bytes)
 {
     return bytes <= TCP_EARLY_MOST;

@@ -16,23 +16,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MOVE_EVENTS    64
-#define MOVE_BATCH     8                 /* messages in one write */
-#define MOVE_OUT_LEAST 512               /* bytes for words, at first */
-#define MOVE_FAIR      ((size_t)1 << 20) /* bytes of one peer before others have their turn */
+#define MOVE_EVENTS 64
+#define MOVE_BATCH  8                 /* messages in one write */
+#define MOVE_FAIR   ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
 #define MOVE_LATE_S 1e-3 /* for which words wait for others */
-
-struct tcp_request *tess__tcp_take(struct tcp_list *list, uint32_t tag)
-{
-    struct tcp_request *request = TAILQ_FIRST(list);
-
-    while (request != NULL && request->head.tag != tag)
-        request = TAILQ_NEXT(request, link);
-    if (request != NULL)
-        TAILQ_REMOVE(list, request, link);
-    return request;
-}
 
 /* The receive of which nothing has come; NULL: there is none. */
 static struct tcp_request *move_receive(struct tcp *tcp, int32_t r, uint32_t tag, uint32_t number)
@@ -45,112 +33,20 @@ static struct tcp_request *move_receive(struct tcp *tcp, int32_t r, uint32_t tag
                : NULL;
 }
 
-/* ---- endings --------------------------------------------------------------------------------- */
-
-static void move_say_end(struct tcp *tcp, int32_t r)
+/* Of shared memory. A peer whose bell this rank cannot ring gets word that there is room. */
+static ssize_t move_take(struct tcp *tcp, struct tcp_peer *peer, int which, struct iovec *part,
+                         int parts)
 {
-    const struct tcp_frame frame = {
-        .word = tcp->end_word, .tag = (uint32_t)tcp->end_who, .bytes = strlen(tcp->end_text)};
+    const struct tcp_frame look = {.word = TCP_LOOK};
+    const ssize_t got = tess__tcp_near_take(peer, which, part, parts);
+    const int error = errno;
 
-    tess__tcp_say(tcp, r, &frame, tcp->end_text);
-}
-
-void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char *text)
-{
-    const struct tess_transport *transport = &tcp->transport;
-
-    if (tcp->status != TESS_OK)
-        return;
-    snprintf(tcp->end_text, sizeof(tcp->end_text), "%s", text);
-    tcp->end_word = word;
-    tcp->end_who = who;
-    tcp->status = word == TCP_LOST ? TESS_ERR_COMM : TESS_ERR_ABORTED;
-    if (word == TCP_LOST)
-        snprintf(tcp->reason, sizeof(tcp->reason), "rank %d (%s) has gone: %s", (int)who,
-                 transport->host_name[who], tcp->end_text);
-    else
-        snprintf(tcp->reason, sizeof(tcp->reason), "stopped because rank %d (%s) failed: %s",
-                 (int)who, transport->host_name[who], tcp->end_text);
-    /* Receivers pass it on, so that it arrives before the end of the connection does, and at ranks
-     * that have none with this one. Those that connect later get it then. */
-    for (int32_t r = 0; r < transport->rank_count; r++)
-        if (tcp->peer[r] != NULL && tcp->peer[r]->met[TCP_WORDS])
-            move_say_end(tcp, r);
-}
-
-static void move_close(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-/* The peer's words have ended: in order, or it has gone. */
-static void move_words_end(struct tcp *tcp, int32_t r, int error)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-
-    move_close(&peer->fd[TCP_WORDS]);
-    peer->out_used = 0;
-    if (peer->bye)
-        return;
-    move_close(&peer->fd[TCP_DATA]);
-    tess__tcp_end(tcp, TCP_LOST, r,
-                  error == 0 ? "it closed the connection without a word" : strerror(error));
-}
-
-void tess__tcp_stranger(struct tcp *tcp, int32_t r, const char *what)
-{
-    /* The peer gets the reason too; otherwise it would report that this rank has gone. */
-    tess__tcp_end(tcp, TCP_LOST, r, what);
-    move_close(&tcp->peer[r]->fd[TCP_DATA]);
-}
-
-void tess__tcp_differ(struct tcp *tcp, int32_t r, bool theirs, uint64_t expected, uint64_t bytes)
-{
-    const int rank = (int)tcp->transport.rank;
-    char what[160], sides[80];
-
-    if (theirs)
-        snprintf(sides, sizeof(sides), "expects %llu bytes where rank %d sends %llu",
-                 (unsigned long long)expected, rank, (unsigned long long)bytes);
-    else
-        snprintf(sides, sizeof(sides), "sends %llu bytes where rank %d expects %llu",
-                 (unsigned long long)bytes, rank, (unsigned long long)expected);
-    snprintf(what, sizeof(what), "it %s: every rank must make the same calls in the same order",
-             sides);
-    tess__tcp_stranger(tcp, r, what);
-}
-
-/* ---- what is watched ------------------------------------------------------------------------- */
-
-static void move_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-    struct epoll_event event = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0u),
-                                .data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which};
-
-    if (peer->blocked[which] == blocked || peer->fd[which] < 0)
-        return;
-    peer->blocked[which] = blocked;
-    if (!tess__tcp_near_gives(peer))
-        (void)epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->fd[which], &event); /* it is watched */
-}
-
-static bool move_again(int error)
-{
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
-
-/* Without waiting: of the memory that is shared with the peer, else of the connection. */
-static ssize_t move_write(struct tcp *tcp, struct tcp_peer *peer, int which, struct iovec *part,
-                          int parts)
-{
-    const struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
-
-    return tess__tcp_near_gives(peer)
-               ? tess__tcp_near_give(tcp, peer, which, part, parts)
-               : sendmsg(peer->fd[which], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (peer->look) {
+        peer->look = false;
+        tess__tcp_say(tcp, peer->rank, &look, NULL);
+    }
+    errno = error;
+    return got;
 }
 
 /* `all`: of the connection too, after what is in memory: it ends last. */
@@ -158,14 +54,14 @@ static ssize_t move_read(struct tcp *tcp, struct tcp_peer *peer, int which, bool
                          struct iovec *part, int parts)
 {
     struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
-    ssize_t got = tess__tcp_near_take(tcp, peer, which, part, parts);
+    ssize_t got = move_take(tcp, peer, which, part, parts);
 
-    if (got >= 0 || !move_again(errno) || !all)
+    if (got >= 0 || !tess__tcp_again(errno) || !all)
         return got;
     got = recvmsg(peer->fd[which], &message, MSG_DONTWAIT);
     if (got > 0 || peer->boxes == NULL || !tess__tcp_near_comes(peer, which))
         return got;
-    return tess__tcp_near_take(tcp, peer, which, part, parts);
+    return move_take(tcp, peer, which, part, parts);
 }
 
 static void words_pull(struct tcp *tcp, int32_t r, bool all);
@@ -217,18 +113,18 @@ static void data_push(struct tcp *tcp, int32_t r)
         struct iovec part[2 * MOVE_BATCH];
         size_t bytes;
         const int parts = data_gather(peer, part, &bytes);
-        const ssize_t sent = move_write(tcp, peer, TCP_DATA, part, parts);
-        if (sent < 0 && !move_again(errno)) {
+        const ssize_t sent = tess__tcp_write(peer, TCP_DATA, part, parts);
+        if (sent < 0 && !tess__tcp_again(errno)) {
             const int error = errno;
             words_pull(tcp, r, true); /* the reason may be there */
             if (peer->fd[TCP_WORDS] >= 0)
-                move_words_end(tcp, r, error);
+                tess__tcp_words_end(tcp, r, error);
             return;
         }
         if (sent > 0)
             data_sent(tcp, peer, (size_t)sent);
         if (sent < 0 || (size_t)sent < bytes) {
-            move_watch(tcp, r, TCP_DATA, true);
+            tess__tcp_watch(tcp, r, TCP_DATA, true);
             return;
         }
     }
@@ -252,104 +148,10 @@ static void data_unblock(struct tcp *tcp, int32_t r)
     if (peer->blocked[TCP_DATA] || tcp->status != TESS_OK)
         return;
     peer->blocked[TCP_DATA] = true;
-    move_watch(tcp, r, TCP_DATA, false);
+    tess__tcp_watch(tcp, r, TCP_DATA, false);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
-
-static void words_push(struct tcp *tcp, int32_t r)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-    size_t done = 0;
-
-    if (peer->late)
-        LIST_REMOVE(peer, late_link);
-    peer->late = false;
-    peer->late_bytes = 0;
-
-    while (peer->fd[TCP_WORDS] >= 0 && done < peer->out_used) {
-        struct iovec part = {peer->out + done, peer->out_used - done};
-        const ssize_t sent = move_write(tcp, peer, TCP_WORDS, &part, 1);
-        if (sent < 0 && move_again(errno))
-            break;
-        if (sent < 0) { /* reading gives the reason: a last word may be there */
-            peer->out_used = done = 0;
-            break;
-        }
-        done += (size_t)sent;
-    }
-    peer->out_used -= done;
-    if (done > 0 && peer->out_used > 0)
-        memmove(peer->out, peer->out + done, peer->out_used);
-    move_watch(tcp, r, TCP_WORDS, peer->out_used > 0);
-}
-
-/* Memory for so many bytes of words. */
-static bool words_room(struct tcp_peer *peer, size_t bytes)
-{
-    const size_t room = bytes < 2 * peer->out_room ? 2 * peer->out_room : bytes + MOVE_OUT_LEAST;
-    char *out = bytes > peer->out_room ? realloc(peer->out, room) : peer->out;
-
-    if (out != NULL && bytes > peer->out_room)
-        peer->out_room = room;
-    peer->out = out != NULL ? out : peer->out;
-    return out != NULL;
-}
-
-/* True: it is to be sent. */
-static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-    struct tcp_frame out = *frame;
-    const size_t text_bytes = text != NULL ? (size_t)frame->bytes : 0;
-    const size_t needed = peer->out_used + sizeof(out) + text_bytes;
-
-    if (peer->fd[TCP_WORDS] < 0 && peer->met[TCP_WORDS])
-        return false;
-    if (needed > TCP_OUT_BYTES ||
-        !words_room(peer, needed)) { /* it has sent messages without waiting for their words */
-        move_close(&peer->fd[TCP_WORDS]);
-        tess__tcp_end(tcp, TCP_LOST, r, "it does not read what it is sent");
-        return false;
-    }
-    out.magic = TCP_MAGIC;
-    memcpy(peer->out + peer->out_used, &out, sizeof(out));
-    if (text_bytes > 0)
-        memcpy(peer->out + peer->out_used + sizeof(out), text, text_bytes);
-    peer->out_used = needed;
-    return !peer->blocked[TCP_WORDS];
-}
-
-void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
-{
-    if (words_add(tcp, r, frame, text))
-        words_push(tcp, r);
-}
-
-/* Half of the room that the sender has, at most. */
-void tess__tcp_say_later(struct tcp *tcp, int32_t r, const struct tcp_frame *ready)
-{
-    struct tcp_peer *peer = tcp->peer[r];
-
-    if (!words_add(tcp, r, ready, NULL))
-        return;
-    peer->late_bytes += tess__tcp_early_cost(ready->bytes);
-    if (peer->late_bytes >= TCP_EARLY_ROOM / 2) {
-        words_push(tcp, r);
-        return;
-    }
-    if (LIST_EMPTY(&tcp->late))
-        tcp->late_s = tess_clock_s();
-    if (!peer->late)
-        LIST_INSERT_HEAD(&tcp->late, peer, late_link);
-    peer->late = true;
-}
-
-static void words_push_late(struct tcp *tcp)
-{
-    while (!LIST_EMPTY(&tcp->late))
-        words_push(tcp, LIST_FIRST(&tcp->late)->rank);
-}
 
 /* The peer has announced the receive of a message that went early: there is room again. */
 static void words_early(struct tcp *tcp, int32_t r, const struct tcp_ready *early,
@@ -434,10 +236,10 @@ static void words_pull(struct tcp *tcp, int32_t r, bool all)
         const ssize_t got = move_read(tcp, peer, TCP_WORDS, all, &part, 1);
         size_t used = 0, taken = 1;
 
-        if (got < 0 && move_again(errno))
+        if (got < 0 && tess__tcp_again(errno))
             return;
         if (got <= 0) {
-            move_words_end(tcp, r, got == 0 ? 0 : errno);
+            tess__tcp_words_end(tcp, r, got == 0 ? 0 : errno);
             return;
         }
         peer->in_used += (size_t)got;
@@ -521,16 +323,16 @@ static void data_pull(struct tcp *tcp, int32_t r, bool all)
         };
         const size_t wanted = part[0].iov_len + part[1].iov_len;
         const ssize_t got = move_read(tcp, peer, TCP_DATA, all, part, 2);
-        if (got < 0 && move_again(errno))
+        if (got < 0 && tess__tcp_again(errno))
             return;
         if (got <= 0) {
             const int error = got == 0 ? 0 : errno;
             const bool between = request == NULL && peer->head_used == 0;
             words_pull(tcp, r, true);
-            move_close(&peer->fd[TCP_DATA]);
+            tess__tcp_close_fd(&peer->fd[TCP_DATA]);
             /* Otherwise its words have the reason. */
             if (peer->fd[TCP_WORDS] >= 0 && (!between || error != 0))
-                move_words_end(tcp, r, error);
+                tess__tcp_words_end(tcp, r, error);
             return;
         }
         total += (size_t)got;
@@ -548,7 +350,7 @@ static void near_move(struct tcp *tcp)
     LIST_FOREACH(peer, &tcp->near_peers, near_link)
     {
         if (tess__tcp_near_goes(peer, TCP_WORDS))
-            words_push(tcp, peer->rank);
+            tess__tcp_words_push(tcp, peer->rank);
         if (tess__tcp_near_comes(peer, TCP_WORDS))
             words_pull(tcp, peer->rank, false);
         if (tess__tcp_near_goes(peer, TCP_DATA))
@@ -564,9 +366,9 @@ static void near_move(struct tcp *tcp)
 static void move_news(struct tcp *tcp, const struct tcp_news *news)
 {
     if (news->open && news->which == TCP_WORDS && tcp->status != TESS_OK)
-        move_say_end(tcp, news->peer);
+        tess__tcp_say_end(tcp, news->peer);
     if (news->open) {
-        words_push(tcp, news->peer);
+        tess__tcp_words_push(tcp, news->peer);
         data_push(tcp, news->peer);
     }
     if (news->failed)
@@ -609,7 +411,7 @@ static void move_event(struct tcp *tcp, const struct epoll_event *event)
         tess__tcp_call_event(tcp, r, which, &news);
     } else {
         if ((event->events & EPOLLOUT) != 0)
-            (which == TCP_WORDS ? words_push : data_unblock)(tcp, r);
+            (which == TCP_WORDS ? tess__tcp_words_push : data_unblock)(tcp, r);
         if ((event->events & ~(uint32_t)EPOLLOUT) != 0)
             (which == TCP_WORDS ? words_pull : data_pull)(tcp, r, true);
     }
@@ -637,5 +439,5 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
         tess__tcp_end(tcp, TCP_ABORT, tcp->transport.rank, tcp->abort_text);
     tcp->looked_s = tess_clock_s();
     if (!LIST_EMPTY(&tcp->late) && tcp->looked_s - tcp->late_s > MOVE_LATE_S)
-        words_push_late(tcp);
+        tess__tcp_words_push_late(tcp);
 }

@@ -252,13 +252,12 @@ void tess__tcp_near_close(struct tcp *tcp)
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-static void near_wake(struct tcp *tcp, const struct tcp_peer *peer)
+static void near_wake(struct tcp_peer *peer)
 {
-    const struct tcp_frame look = {.word = TCP_LOOK};
     struct tcp_inbox *inbox = peer->boxes->inbox;
 
     if (inbox == NULL)
-        tess__tcp_say(tcp, peer->rank, &look, NULL);
+        peer->look = true;
     else if (atomic_load(&inbox->sleeps) != 0 && atomic_exchange(&inbox->sleeps, 0) != 0 &&
              write(peer->boxes->bell, "", 1) < 0) {
         /* It is full of rings already, or its rank has gone. */
@@ -299,8 +298,7 @@ static size_t near_room(struct near_end *end)
     return near_free(end, true);
 }
 
-static void near_moved(struct tcp *tcp, const struct tcp_peer *peer, struct near_end *end,
-                       size_t count, bool out)
+static void near_moved(struct tcp_peer *peer, struct near_end *end, size_t count, bool out)
 {
     struct tcp_ring *ring = end->ring;
 
@@ -309,11 +307,11 @@ static void near_moved(struct tcp *tcp, const struct tcp_peer *peer, struct near
     /* A sender that waits comes back once half of the ring is free. */
     if (out || (atomic_load(&ring->wants_room) != 0 && near_free(end, false) <= end->room / 2 &&
                 atomic_exchange(&ring->wants_room, 0) != 0))
-        near_wake(tcp, peer);
+        near_wake(peer);
 }
 
-static ssize_t near_move(struct tcp *tcp, const struct tcp_peer *peer, struct near_end *end,
-                         const struct iovec *part, int parts, bool out)
+static ssize_t near_move(struct tcp_peer *peer, struct near_end *end, const struct iovec *part,
+                         int parts, bool out)
 {
     size_t room = out ? near_room(end) : near_free(end, false), total = 0;
 
@@ -328,7 +326,7 @@ static ssize_t near_move(struct tcp *tcp, const struct tcp_peer *peer, struct ne
             if (count == 0)
                 return (ssize_t)total;
             near_copy(end, end->at, (char *)part[k].iov_base + done, count, out);
-            near_moved(tcp, peer, end, count, out);
+            near_moved(peer, end, count, out);
             done += count;
             total += count;
             room -= count;
@@ -336,18 +334,15 @@ static ssize_t near_move(struct tcp *tcp, const struct tcp_peer *peer, struct ne
     return (ssize_t)total;
 }
 
-ssize_t tess__tcp_near_take(struct tcp *tcp, const struct tcp_peer *peer, int which,
-                            const struct iovec *part, int parts)
+ssize_t tess__tcp_near_take(struct tcp_peer *peer, int which, const struct iovec *part, int parts)
 {
     errno = EAGAIN;
-    return peer->boxes != NULL ? near_move(tcp, peer, &peer->boxes->in[which], part, parts, false)
-                               : -1;
+    return peer->boxes != NULL ? near_move(peer, &peer->boxes->in[which], part, parts, false) : -1;
 }
 
-ssize_t tess__tcp_near_give(struct tcp *tcp, const struct tcp_peer *peer, int which,
-                            const struct iovec *part, int parts)
+ssize_t tess__tcp_near_give(struct tcp_peer *peer, int which, const struct iovec *part, int parts)
 {
-    return near_move(tcp, peer, &peer->boxes->out[which], part, parts, true);
+    return near_move(peer, &peer->boxes->out[which], part, parts, true);
 }
 
 bool tess__tcp_near_gives(const struct tcp_peer *peer)
