@@ -1,33 +1,37 @@
 #!/usr/bin/env bash
 # How far predicted steps are from measured ones: bench/plan_accuracy.sh [--tessera FILE] [--out FOLDER]
-#       [--calibrate-s N] [--only REGEX] [STAGE...]
+#       [--calibrate-s N] [--tries N] [--only REGEX] [STAGE...]
 #   runs    calibrates, trains 66 short runs (strategies and products, 1 to 8 ranks, three models, f32 and bf16, shared
-#           memory and sockets), and prints the table of tessera plan --accuracy; --only: those whose name matches
-#   choice  six searches: trains the five best layouts of each plan, and prints how much slower the plan's choice is
-#           than the best of them, and the share of searches in which that is at most 3 %
-# Needs a release build and jq; about 15 minutes on two cores, on which nothing else may run.
+#           memory and sockets) N times (3), one pass over all after the other, and prints the table of
+#           tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
+#   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
+#   choice  trains them twice each, and prints how much slower the plan's choice is than the best of its five, and the
+#           share of searches in which that is at most 3 %
+# --only: runs and searches whose name matches. Needs a release build and jq; about 15 minutes on two cores, on which
+# nothing else may run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usage()
 {
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit "$1"
 }
 
-tessera=$PWD/build/release/tessera out='' calibrate_s=20 only='' stages=()
+tessera=$PWD/build/release/tessera out='' calibrate_s=30 tries=3 only='' stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --tessera) tessera=$(realpath "${2:?--tessera FILE}") && shift 2 ;;
     --out) out=${2:?--out FOLDER} && shift 2 ;;
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
+    --tries) tries=${2:?--tries N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
-    runs | choice) stages+=("$1") && shift ;;
+    runs | plans | choice) stages+=("$1") && shift ;;
     -h | --help) usage 0 ;;
     *) usage 2 >&2 ;;
     esac
 done
-[ ${#stages[@]} -gt 0 ] || stages=(runs choice)
+[ ${#stages[@]} -gt 0 ] || stages=(runs plans choice)
 configs=$PWD/configs
 [ -n "$out" ] || out=$(mktemp -d)
 mkdir -p "$out"
@@ -45,15 +49,21 @@ model()
     esac
 }
 
-# train FOLDER OPTIONS...: leaves the end of what it printed beside the folder
+# train FOLDER OPTIONS...: without the loss of each step; leaves the end of what it printed beside the folder
 train()
 {
     local folder=$1
     shift
     rm -rf "$folder"
-    "$tessera" train "$@" --run "$folder" --evaluate off --no-save-weights --save-every off \
+    "$tessera" train "$@" --run "$folder" --evaluate off --no-save-weights --save-every off --log-every 1000 \
         >"$folder.log" 2>&1 && return
     echo "$folder failed: $(tail -n 1 "$folder.log")" >&2
+}
+
+# measured FOLDER: seconds of a step, of a run that has ended
+measured()
+{
+    tail -n 1 "$1/metrics.jsonl" 2>/dev/null | jq -r '.final.prediction.measured.step_s // empty'
 }
 
 calibrate()
@@ -87,57 +97,114 @@ pp 4
 ddp+tp 4
 fsdp+pp 4'
 
-stage_runs()
+# once FOLDER: every run that matches, in FOLDER
+once()
 {
-    local name strategy ranks options done_runs=()
-    calibrate
+    local name strategy ranks options run
+    mkdir -p "$1"
     for name in mlp cnn gpt; do
         while read -r strategy ranks options; do
-            local run=$name-$strategy-$ranks${options// /}
+            run=$name-$strategy-$ranks${options// /}
             [[ $run =~ $only ]] || continue
-            train "$out/$run" $(model $name) --strategy "$strategy" --ranks "$ranks" $options || true
-            ! tail -n 1 "$out/$run/metrics.jsonl" 2>/dev/null | grep -q '"final"' || done_runs+=("$run")
+            train "$1/$run" $(model $name) --strategy "$strategy" --ranks "$ranks" $options || true
         done <<<"$layouts"
     done
-    (cd "$out" && "$tessera" plan --accuracy "${done_runs[@]}" --json accuracy.json)
 }
 
-# The least step of two runs, in seconds.
-step_of()
+# The fastest try of each run, in $out; how much slower the slowest one was.
+fastest()
 {
-    local best='' step i
-    for i in 1 2; do
-        train "$out/choice" "$@"
-        step=$(tail -n 1 "$out/choice/metrics.jsonl" | jq -r '.final.prediction.measured.step_s // empty')
-        best=$(awk -v a="${best:-1e9}" -v b="${step:-1e9}" 'BEGIN {print a < b ? a : b}')
+    local run name t steps
+    for run in "$out"/try1/*/; do
+        name=$(basename "$run")
+        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name") $t"; done | sort -g | awk 'NF == 2')
+        [ -n "$steps" ] || continue
+        rm -rf "${out:?}/$name"
+        cp -r "$out/try$(awk 'NR == 1 {print $2}' <<<"$steps")/$name" "$out/$name"
+        awk -v n="$name" '{s[NR] = $1} END {print s[NR] / s[1] - 1, n}' <<<"$steps"
+    done >"$out/apart"
+}
+
+# The table, and its errors by group.
+errors()
+{
+    local group
+    (cd "$out" && "$tessera" plan --accuracy $(awk '{print $2}' apart) --json accuracy.json)
+    for group in 'mlp' 'cnn' 'gpt' 'bf16' 'tcp' '-1(--|$)' '-2(--|$)' '-(4|8)(--|$)' '.'; do
+        jq -r --arg g "$group" '.runs[] | select(.ratio != null and (.run | test($g))) | .ratio - 1 | fabs' \
+            "$out/accuracy.json" | sort -g | awk -v g="$group" '{e[NR] = $1} END {
+                if (NR > 0) printf "%-14s %3d runs: median error %4.1f %%, 95th percentile %4.1f %%\n", g, NR,
+                    100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
     done
-    echo "$best"
+    sort -g "$out/apart" | awk -v t="$tries" '{e[NR] = $1} END {
+        printf "the slowest of %d equal runs was slower than the fastest by %.1f %% (median), %.1f %% (95th percentile)\n",
+            t, 100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
+}
+
+stage_runs()
+{
+    local t
+    calibrate
+    for t in $(seq "$tries"); do
+        once "$out/try$t"
+    done
+    fastest
+    errors
+}
+
+# Model, ranks, batch size, steps and further options of each search.
+searches()
+{
+    local ranks
+    for ranks in 2 4; do
+        printf 'mlp %d %d 40\n' $ranks 32 $ranks 64 $ranks 128 $ranks 256
+        printf 'cnn %d %d 14\n' $ranks 16 $ranks 32 $ranks 64 $ranks 128
+        printf 'gpt %d %d 14\n' $ranks 4 $ranks 8 $ranks 16 $ranks 32
+        printf '%s --precision bf16\n' "mlp $ranks 64 20" "cnn $ranks 32 10" "gpt $ranks 4 8"
+    done
+}
+
+stage_plans()
+{
+    local name ranks batch steps options k search
+    calibrate
+    mkdir -p "$out/plans"
+    while read -r name ranks batch steps options; do
+        search=$name-$ranks-$batch${options// /}
+        [[ $search =~ $only ]] || continue
+        for k in 1 2 3 4 5; do
+            "$tessera" plan $(model "$name") --batch-size "$batch" --steps "$steps" $options --ranks "$ranks" \
+                --device "$out/host.yaml" --top 5 --choose $k --out "$out/plans/$search.$k.yaml" \
+                >"$out/plans/$search.log" 2>&1 || break
+        done
+    done < <(searches)
 }
 
 stage_choice()
 {
-    local name ranks k first best step near=0 searches=0 chosen
-    calibrate
-    for name in mlp cnn gpt; do
-        for ranks in 2 4; do
-            first='' best=1e9 chosen=''
-            for k in 1 2 3 4 5; do
-                "$tessera" plan $(model $name) --ranks $ranks --device "$out/host.yaml" --top 5 --choose $k \
-                    --out "$out/layout.yaml" >"$out/plan.log" 2>&1 || break
-                step=$(step_of "$out/layout.yaml")
-                first=${first:-$step}
-                if awk "BEGIN {exit !($step < $best)}"; then
-                    best=$step chosen=$k
-                fi
-            done
-            [ -n "$first" ] || continue
-            searches=$((searches + 1))
-            ! awk "BEGIN {exit !($first <= 1.03 * $best)}" || near=$((near + 1))
-            awk -v n="$name, $ranks ranks" -v f="$first" -v b="$best" -v k="$chosen" 'BEGIN {
-                printf "%-16s first %8.3f ms, best (number %s) %8.3f ms: x %.3f\n", n, f * 1e3, k, b * 1e3, f / b}'
+    local t file search
+    for t in 1 2; do
+        for file in "$out"/plans/*.yaml; do
+            [[ $(basename "$file") =~ $only ]] || continue
+            train "$out/choice" "$file" || true
+            echo "$(basename "${file%.*}") $(measured "$out/choice" || true)"
         done
-    done
-    echo "$near of $searches searches: the first layout is within 3 % of the best one"
+    done | sort | awk 'NF == 2 {
+            search = $1; sub(/\.[0-9]+$/, "", search); k = substr($1, length(search) + 2)
+            if (!((search, k) in least) || $2 < least[search, k]) least[search, k] = $2
+            if (!(search in best) || $2 < best[search]) {best[search] = $2; number[search] = k}
+        }
+        END {
+            for (search in best) {
+                ratio = least[search, 1] / best[search]
+                printf "%-26s first %8.3f ms, best (number %s) %8.3f ms: x %.3f\n", search, least[search, 1] * 1e3,
+                    number[search], best[search] * 1e3, ratio | "sort"
+                near += ratio <= 1.03
+                count++
+            }
+            close("sort")
+            printf "%d of %d searches: the first layout is within 3 %% of the best one\n", near, count
+        }'
 }
 
 for stage in "${stages[@]}"; do

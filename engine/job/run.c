@@ -264,8 +264,9 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
     TESS_TRY(tess__run_open_planned(run, config, dataset));
     const struct tess_device_plan *plan = &config->device;
     run->rank = calloc((size_t)run->rank_count, sizeof(*run->rank));
+    run->usual = calloc((size_t)run->rank_count, sizeof(*run->usual));
     run->bus = calloc((size_t)run->rank_count, sizeof(*run->bus));
-    if (run->rank == NULL || run->bus == NULL)
+    if (run->rank == NULL || run->usual == NULL || run->bus == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a run of %d ranks", run->rank_count);
     for (int32_t r = 0; r < run->rank_count && plan->module != NULL; r++)
         run->bus[r] = run_bus(plan->info[plan->of_rank[r]].bus);
@@ -288,6 +289,8 @@ void tess__run_close(struct tess__run *run)
     run->bus = NULL;
     free(run->rank);
     run->rank = NULL;
+    free(run->usual);
+    run->usual = NULL;
 }
 
 /* What this rank's own plan is. */
@@ -316,6 +319,8 @@ void tess__run_keep(struct tess__run *run, const struct tess__message *message)
 
     if (message->kind == TESS__RUN_RANK)
         memcpy(&run->rank[message->rank], message->payload, sizeof(run->rank[0]));
+    else if (message->kind == TESS__RUN_USUAL)
+        memcpy(&run->usual[message->rank], message->payload, sizeof(run->usual[0]));
     else if (message->kind == TESS__RUN_FINAL)
         memcpy(&run->final, message->payload, sizeof(run->final));
     if (message->kind == TESS__RUN_RANK && run->folded &&

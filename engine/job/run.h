@@ -98,6 +98,11 @@ struct tess__run_rank {
                                much of it a processor worked for it */
 };
 
+/* Every rank: usual.h, of the steps after the warm-up. */
+struct tess__run_usual {
+    struct tess_times step;
+};
+
 _Static_assert(sizeof(struct tess__run_rank) <= TESS__MESSAGE_BYTES &&
                    sizeof(struct tess__run_step) <= TESS__MESSAGE_BYTES,
                "a rank's costs are a message, and so is a step");
@@ -116,6 +121,7 @@ enum tess__run_kind {
     TESS__RUN_FINAL,
     TESS__RUN_CHUNK,
     TESS__RUN_RANK,
+    TESS__RUN_USUAL,
     TESS__RUN_TIMES,
     TESS__RUN_DIGEST,
     TESS__RUN_SAVED, /* struct tess__run_saved, saving.h */
@@ -163,6 +169,7 @@ struct tess__run {
     struct tess_job_memory *exact;
     const char **bus;              /* [ranks] of this host's places, for tess__launch.bus */
     struct tess__run_rank *rank;   /* [ranks], filled by tess__run_keep */
+    struct tess__run_usual *usual; /* [ranks] likewise */
     struct tess__run_final final;  /* filled by tess__run_keep */
     struct tess_flops flops;       /* of one sample */
     struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */

@@ -12,6 +12,7 @@
 #include "job/place.h"
 #include "job/run.h"
 #include "job/saving.h"
+#include "job/usual.h"
 #include "tessera/check.h"
 #include "topology/hwloc/live.h"
 
@@ -59,6 +60,7 @@ struct loop {
     int64_t first_step; /* steps done before this process began */
     int64_t step_count, steps_per_epoch, log_every, record_every, warm_steps;
     struct stretch since_log, epoch, warm; /* warm: all steps after the warm-up */
+    struct tess__usual usual;              /* of the same */
     struct tess_times all;
     double begin_s, live_s, cumulative_s;
     double mark_s;      /* up to here time is accounted for; the next step begins here */
@@ -143,6 +145,7 @@ static enum tess_status loop_open(struct loop *loop, const struct tess__run *run
         if (loop->digest == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the digests of %d parameters", params);
     }
+    TESS_TRY(tess__usual_open(&loop->usual));
     TESS_TRY(tess__saving_open(&loop->saving, run, rank, loop->engine));
     TESS_TRY(
         tess__pace_open(&loop->pace, run, rank, loop->comm, tess_engine_plan_of(loop->engine)));
@@ -206,8 +209,12 @@ static enum tess_status loop_step(struct loop *loop, int64_t number)
     tess_times_add(&loop->all, &result.times, 1);
     stretch_add(&loop->since_log, time_s, &result);
     stretch_add(&loop->epoch, time_s, &result);
-    if (number > loop->warm_steps)
+    if (number > loop->warm_steps) {
+        struct tess_times times = result.times;
+        times.total_s = time_s;
         stretch_add(&loop->warm, time_s, &result);
+        tess__usual_add(&loop->usual, &times);
+    }
     if (recorded) {
         loop->final.loss = result.loss;
         loop->final.loss_scale = result.loss_scale;
@@ -378,6 +385,8 @@ static enum tess_status loop_send_end(struct loop *loop)
         if (module->device_memory(&cost.device_memory) != TESS_OK)
             cost.device_memory = (struct tess_device_memory){0, 0};
     }
+    const struct tess__run_usual usual = {tess__usual_take(&loop->usual)};
+    TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_USUAL, &usual, sizeof(usual)));
     TESS_TRY(loop_send_chunks(loop));
     TESS_TRY(tess__rank_send(loop->rank, TESS__RUN_RANK, &cost, sizeof(cost)));
     TESS_TRY(tess_engine_hash(loop->engine, &loop->final.hash));
@@ -448,6 +457,7 @@ enum tess_status tess__run_body(void *context, struct tess__rank *rank)
 
 close_engine:
     tess__pace_close(&loop.pace);
+    tess__usual_close(&loop.usual);
     tess__saving_close(&loop.saving);
     tess_engine_close(loop.engine);
 close_comm:

@@ -1,10 +1,12 @@
 /* Measuring a processor; see calibrate.h. What the measurements say is calibrate_fit.c. */
 #include "predict/calibrate.h"
 
+#include "base/clock.h"
 #include "kernel_open.h"
 #include "predict/calibrate_op.h"
 #include "tessera/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,26 +36,127 @@ static enum tess_status calibrate_passes(struct calibrate *calibrate)
     return TESS_OK;
 }
 
+/* ---- a shared cache -------------------------------------------------------------------------- */
+
+#define OLD_SHORT_S   0.04
+#define OLD_LONG_S    0.16
+#define OLD_REPEATS   7
+#define OLD_AGE_MAX_S 0.3 /* what two ages cannot tell from a straight line */
+
+/* The median of a pass over what was touched so long ago, while the processor was busy. */
+static double old_pass_s(struct calibrate *calibrate, const struct tess_sample *sample,
+                         double age_s)
+{
+    double seconds[OLD_REPEATS];
+    for (int i = 0; i < OLD_REPEATS; i++) {
+        for (const double from_s = tess_clock_s(); tess_clock_s() - from_s < age_s;)
+            ;
+        const double begin_s = tess_clock_s();
+        (void)pass_run(calibrate, sample);
+        seconds[i] = tess_clock_s() - begin_s;
+    }
+    qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
+    return seconds[OLD_REPEATS / 2];
+}
+
+/* From two ages: of the longer one, four times the other, x = exp(-short / age) solves
+ * (1 - x^4) / (1 - x) = 1 + x + x^2 + x^3. */
+static void calibrate_old(struct calibrate *calibrate, struct tess_profile *profile)
+{
+    const struct tess_sample sample = {.bytes = 12 * TESS_PROFILE_FAR};
+    const double now_s = old_pass_s(calibrate, &sample, 0);
+    const double short_s = fmax(0, old_pass_s(calibrate, &sample, OLD_SHORT_S) - now_s);
+    const double long_s = fmax(0, old_pass_s(calibrate, &sample, OLD_LONG_S) - now_s);
+    double low = 0.01, high = exp(-OLD_SHORT_S / OLD_AGE_MAX_S);
+    if (!(long_s > 0))
+        return;
+    for (int i = 0; i < 40; i++) {
+        const double x = (low + high) / 2;
+        const bool above = (1 + x + x * x + x * x * x) * short_s > long_s;
+        *(above ? &high : &low) = x;
+    }
+    profile->old_age_s = -OLD_SHORT_S / log(low);
+    profile->old_byte_s = long_s / (1 - exp(-OLD_LONG_S / profile->old_age_s)) / sample.bytes;
+}
+
+/* What a byte costs in passes over so many of them. */
+static enum tess_status share_byte_s(struct calibrate *calibrate, double bytes, double *byte_s)
+{
+    double seconds[OLD_REPEATS];
+    const int64_t count = (int64_t)(bytes / 12);
+    float *memory = malloc(3 * (size_t)count * sizeof(*memory));
+    if (memory == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory of %g MiB to measure its passes", bytes / (1 << 20));
+    memset(memory, 0, 3 * (size_t)count * sizeof(*memory));
+    for (int i = 0; i < OLD_REPEATS; i++) {
+        const double begin_s = tess_clock_s();
+        tess_add(calibrate->kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
+        seconds[i] = tess_clock_s() - begin_s;
+    }
+    free(memory);
+    qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
+    *byte_s = seconds[OLD_REPEATS / 2] / bytes;
+    return TESS_OK;
+}
+
+/* Each size is twice the one before; the first is kept by any processor's last cache. */
+static enum tess_status calibrate_share(struct calibrate *calibrate, struct tess_profile *profile)
+{
+    double byte_s[5], bytes = 24 << 20;
+    for (int i = 0; i < 5; i++, bytes *= 2)
+        TESS_TRY(share_byte_s(calibrate, bytes, &byte_s[i]));
+    const double lost_s = byte_s[4] - byte_s[0];
+    bytes = 24 << 20;
+    for (int i = 1; i < 5 && lost_s > 0; i++, bytes *= 2) {
+        const double below = (byte_s[i - 1] - byte_s[0]) / lost_s;
+        const double above = (byte_s[i] - byte_s[0]) / lost_s;
+        if (above < 0.5)
+            continue;
+        profile->share_bytes = bytes * (1 + (0.5 - below) / (above - below)) / 1.5;
+        profile->lost_byte_s = lost_s;
+        break;
+    }
+    return TESS_OK;
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
+/* Forward reads what was just written, and so does backward dy. Weights and their gradients were
+ * last touched a step ago, and what forward keeps is read much later. Results lie where no operand
+ * is: as numbers of another type they might be slow. */
 static enum tess_status product_run(struct calibrate *calibrate, const struct tess_sample *sample)
 {
     struct tess_op *op = &calibrate->op;
-    float *a = calibrate_part(calibrate, 0), *b = calibrate_part(calibrate, 1);
-    float *c = calibrate_part(calibrate, 2), *d = calibrate_part(calibrate, 3);
+    const struct tess_op_desc *desc = &op->desc;
+    const bool conv = desc->kind == TESS_OP_CONV2D;
+    const double size = (double)tess_dtype_bytes(desc->dtype);
+    const double pixels = conv ? (double)(desc->height * desc->width) : 1;
+    const double side =
+        conv ? (double)tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding)
+             : 1;
+    const double x_bytes = size * (double)(desc->rows * desc->in) * pixels;
+    const double y_bytes = size * (double)(desc->rows * desc->out) * side * side;
+    const double w_bytes =
+        (double)(desc->in * desc->out) * (conv ? desc->window * desc->window : 1) * 4;
+    float *x = calibrate_part(calibrate, 0), *y = calibrate_part(calibrate, 1);
+    float *w = calibrate_far(calibrate, 2, w_bytes), *bias = calibrate_part(calibrate, 3);
+    float *x_kept = calibrate_far(calibrate, 4, x_bytes);
+    float *y_kept = calibrate_far(calibrate, 5, y_bytes),
+          *dw = calibrate_far(calibrate, 6, w_bytes);
+    float *dx = calibrate_part(calibrate, 7), *dbias = dx + PASS_MAX - desc->out;
     switch ((enum tess_product)sample->which) {
     case TESS_PRODUCT_FORWARD:
-        return tess_linear_forward(op, a, b, d, c);
+        return tess_linear_forward(op, x, w, bias, y_kept);
     case TESS_PRODUCT_DATA:
-        return tess_linear_backward_data(op, a, b, c);
+        return tess_linear_backward_data(op, y, w, dx);
     case TESS_PRODUCT_WEIGHT:
-        return tess_linear_backward_weight(op, a, b, c, d);
+        return tess_linear_backward_weight(op, x_kept, y, dw, dbias);
     case TESS_PRODUCT_CONV_FORWARD:
-        return tess_conv2d_forward(op, a, b, d, c);
+        return tess_conv2d_forward(op, x, w, bias, y_kept);
     case TESS_PRODUCT_CONV_DATA:
-        return tess_conv2d_backward_data(op, a, b, c);
+        return tess_conv2d_backward_data(op, y, w, dx);
     default:
-        return tess_conv2d_backward_weight(op, a, b, c, d);
+        return tess_conv2d_backward_weight(op, x_kept, y, dw, dbias);
     }
 }
 
@@ -77,16 +180,20 @@ static enum tess_status product_measure(struct calibrate *calibrate,
     return calibrate_op(calibrate, desc, sample, product_run);
 }
 
-/* Rows, columns and length of sums from small to large, one after the other and together; those of
- * 16 bits are fewer. */
+/* So many rows of layers: of all sizes for f32, of some for 16 bits, which take long where they are
+ * multiplied in f32. */
 static enum tess_status calibrate_linear(struct calibrate *calibrate, enum tess_dtype dtype)
 {
     static const int64_t size[][3] = {
-        {512, 512, 512}, {2048, 128, 512}, {16, 512, 512},   {1024, 384, 128}, {128, 1024, 784},
-        {64, 64, 64},    {128, 10, 1024},  {64, 1024, 1024}, {512, 64, 512},   {512, 512, 64},
-        {32, 128, 128},  {8, 256, 256},    {512, 16, 64},
+        {1024, 512, 128}, {128, 1024, 1024}, {16, 512, 512},    {64, 128, 4096}, {1024, 128, 128},
+        {1024, 128, 512}, {128, 128, 128},   {64, 64, 64},      {256, 512, 512}, {64, 128, 128},
+        {16, 128, 128},   {256, 128, 128},   {16, 512, 128},    {64, 512, 128},  {256, 512, 128},
+        {16, 128, 512},   {64, 128, 512},    {256, 128, 512},   {64, 512, 512},  {1024, 512, 512},
+        {16, 1024, 1024}, {64, 1024, 1024},  {256, 1024, 1024}, {64, 4096, 128}, {256, 128, 4096},
+        {16, 16, 512},    {64, 16, 512},     {256, 16, 512},    {1024, 16, 512}, {8, 64, 64},
+        {4096, 256, 64},  {64, 1024, 256},   {2048, 256, 256},
     };
-    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 6;
+    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 10;
     for (size_t i = 0; i < count; i++)
         for (int which = TESS_PRODUCT_FORWARD; which <= TESS_PRODUCT_WEIGHT; which++) {
             const struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
@@ -102,14 +209,17 @@ static enum tess_status calibrate_linear(struct calibrate *calibrate, enum tess_
     return TESS_OK;
 }
 
-/* Images, channels in and out, pixels of a side, window, stride. */
+/* Images, channels in and out, pixels of a side, window, stride, padding. */
 static enum tess_status calibrate_conv(struct calibrate *calibrate, enum tess_dtype dtype)
 {
-    static const int64_t size[][6] = {
-        {8, 32, 64, 28, 3, 1},  {8, 16, 16, 32, 3, 1},  {8, 1, 32, 28, 3, 1}, {8, 64, 64, 14, 3, 1},
-        {8, 64, 128, 16, 1, 2}, {32, 16, 32, 16, 3, 2}, {8, 32, 32, 8, 3, 1},
+    static const int64_t size[][7] = {
+        {8, 32, 64, 28, 3, 1, 1},  {32, 1, 32, 28, 3, 1, 1},  {8, 16, 16, 32, 3, 1, 1},
+        {8, 64, 64, 14, 3, 1, 1},  {8, 1, 32, 28, 3, 1, 0},   {32, 32, 64, 30, 3, 1, 0},
+        {8, 64, 128, 16, 1, 2, 0}, {32, 16, 32, 16, 3, 2, 1}, {8, 32, 32, 8, 3, 1, 1},
+        {8, 3, 16, 32, 3, 1, 1},   {32, 64, 64, 14, 3, 1, 1}, {2, 32, 64, 28, 3, 1, 0},
+        {32, 32, 32, 28, 3, 1, 1},
     };
-    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 4;
+    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 6;
     for (size_t i = 0; i < count; i++)
         for (int which = TESS_PRODUCT_CONV_FORWARD; which <= TESS_PRODUCT_CONV_WEIGHT; which++) {
             const struct tess_op_desc desc = {.kind = TESS_OP_CONV2D,
@@ -122,7 +232,7 @@ static enum tess_status calibrate_conv(struct calibrate *calibrate, enum tess_dt
                                               .width = size[i][3],
                                               .window = (int32_t)size[i][4],
                                               .stride = (int32_t)size[i][5],
-                                              .padding = (int32_t)size[i][4] / 2,
+                                              .padding = (int32_t)size[i][6],
                                               .input_grad = true};
             const int64_t side =
                 tess_op_output_size(desc.height, desc.window, desc.stride, desc.padding);
@@ -141,64 +251,79 @@ static enum tess_status attention_run(struct calibrate *calibrate, const struct 
     struct tess_op *op = &calibrate->op;
     const int64_t size = (int64_t)tess_dtype_bytes(op->desc.dtype);
     const int64_t next = op->desc.in * op->desc.heads * size;
-    char *q = (char *)calibrate_part(calibrate, 0), *dq = (char *)calibrate_part(calibrate, 1);
-    float *y = calibrate_part(calibrate, 2), *lse = calibrate_part(calibrate, 3);
-    if (sample->kind == TESS_SAMPLE_FORWARD)
+    const double bytes = (double)(op->desc.rows * op->desc.length * next);
+    const bool forward = sample->which == TESS_PRODUCT_ATTENTION_FORWARD;
+    char *q =
+        (char *)(forward ? calibrate_part(calibrate, 0) : calibrate_far(calibrate, 0, 3 * bytes));
+    char *dq = (char *)calibrate_part(calibrate, 7);
+    float *y = calibrate_far(calibrate, 5, bytes), *dy = calibrate_part(calibrate, 1);
+    float *lse = calibrate_part(calibrate, 6);
+    if (forward)
         return tess_attention_forward(op, q, q + next, q + 2 * next, y, lse);
-    return tess_attention_backward(op, q, q + next, q + 2 * next, y, y, lse, dq, dq + next,
+    return tess_attention_backward(op, q, q + next, q + 2 * next, y, dy, lse, dq, dq + next,
                                    dq + 2 * next);
 }
 
-/* Four sequences, four heads of so many. */
-static enum tess_status calibrate_attention(struct calibrate *calibrate, enum tess_dtype dtype,
-                                            int64_t width, int64_t length)
+/* Sequences, heads, width of a head, positions. */
+static enum tess_status calibrate_attention(struct calibrate *calibrate, enum tess_dtype dtype)
 {
-    const int64_t rows = 4, heads = 4;
-    const struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
-                                      .dtype = dtype,
-                                      .rows = rows,
-                                      .leaf_rows = 1,
-                                      .in = width,
-                                      .length = length,
-                                      .heads = (int32_t)heads,
-                                      .kv_heads = (int32_t)heads,
-                                      .q_stride = 3 * width * heads,
-                                      .kv_stride = 3 * width * heads};
-    const double square = (double)(rows * length * length * width * heads);
-    const enum tess_peak_type type = dtype == TESS_F32 ? TESS_PEAK_F32 : TESS_PEAK_16;
-    TESS_TRY(calibrate_op(calibrate, &desc,
-                          (struct tess_sample){.kind = TESS_SAMPLE_FORWARD,
-                                               .type = type,
-                                               .size = {2 * square, (double)length}},
-                          attention_run));
-    return calibrate_op(calibrate, &desc,
-                        (struct tess_sample){.kind = TESS_SAMPLE_BACKWARD,
-                                             .type = type,
-                                             .size = {5 * square, (double)length}},
-                        attention_run);
+    static const int64_t size[][4] = {
+        {4, 8, 16, 128}, {4, 4, 32, 128},  {4, 4, 64, 64},  {2, 4, 64, 256},  {4, 8, 16, 32},
+        {8, 4, 16, 64},  {2, 4, 16, 256},  {4, 4, 32, 32},  {2, 4, 32, 512},  {4, 4, 64, 128},
+        {2, 2, 64, 512}, {2, 2, 128, 256}, {2, 8, 16, 128}, {16, 8, 32, 128},
+    };
+    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 4;
+    for (size_t i = 0; i < count; i++)
+        for (int which = TESS_PRODUCT_ATTENTION_FORWARD; which <= TESS_PRODUCT_ATTENTION_BACKWARD;
+             which++) {
+            const int64_t rows = size[i][0], heads = size[i][1], width = size[i][2];
+            const int64_t length = size[i][3];
+            const struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
+                                              .dtype = dtype,
+                                              .rows = rows,
+                                              .leaf_rows = 1,
+                                              .in = width,
+                                              .length = length,
+                                              .heads = (int32_t)heads,
+                                              .kv_heads = (int32_t)heads,
+                                              .q_stride = 3 * width * heads,
+                                              .kv_stride = 3 * width * heads};
+            const struct tess_sample sample = {
+                .kind = TESS_SAMPLE_PRODUCT,
+                .type = dtype == TESS_F32 ? TESS_PEAK_F32 : TESS_PEAK_16,
+                .which = which,
+                .size = {(double)(rows * heads * length), (double)length, (double)width}};
+            TESS_TRY(calibrate_op(calibrate, &desc, sample, attention_run));
+        }
+    return TESS_OK;
 }
 
 /* ---- the profile ----------------------------------------------------------------------------- */
 
+/* Numbers from 0.008 to 0.016, and so is each half of them in bf16. */
+static void calibrate_fill(struct calibrate *calibrate)
+{
+    for (size_t i = 0; i < BYTES_MAX / sizeof(uint16_t); i++) {
+        const uint16_t small = (uint16_t)(0x3c00 | ((i * 2654435761u) >> 13 & 0x7f));
+        memcpy(calibrate->memory + i * sizeof(small), &small, sizeof(small));
+    }
+}
+
 static enum tess_status calibrate_type(struct calibrate *calibrate, enum tess_dtype dtype)
 {
+    calibrate_fill(calibrate);
     TESS_TRY(calibrate_linear(calibrate, dtype));
     TESS_TRY(calibrate_conv(calibrate, dtype));
-    TESS_TRY(calibrate_attention(calibrate, dtype, 16, 128));
-    for (int64_t length = 32; length <= 256; length *= 2)
-        TESS_TRY(calibrate_attention(calibrate, dtype, 32, length));
-    return TESS_OK;
+    TESS_TRY(calibrate_attention(calibrate, dtype));
+    return calibrate_works(calibrate, dtype == TESS_F32 ? TESS_PEAK_F32 : TESS_PEAK_16);
 }
 
 static enum tess_status calibrate_all(struct calibrate *calibrate)
 {
-    const uint32_t small = 0x3c243c24; /* 0.01, and so is each half of it in bf16 */
-    for (size_t i = 0; i < BYTES_MAX / sizeof(small); i++)
-        memcpy(calibrate->memory + i * sizeof(small), &small, sizeof(small));
     for (int32_t i = 0; i < CALIBRATE_IDS; i++)
         calibrate->id[i] = i * 37 % 128;
+    calibrate_fill(calibrate);
     TESS_TRY(calibrate_passes(calibrate));
-    TESS_TRY(calibrate_works(calibrate));
     TESS_TRY(calibrate_type(calibrate, TESS_F32));
     return calibrate_type(calibrate, TESS_BF16);
 }
@@ -233,7 +358,7 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
 }
 
 /* About the measurements without those of the ranks. */
-#define CALIBRATE_COUNT 170
+#define CALIBRATE_COUNT 320
 
 enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, const char *name,
                                         double limit_s, struct tess_profile *profile_out)
@@ -256,6 +381,10 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
         status = calibrate_all(calibrate);
     }
     struct tess_profile profile = calibrate_begin(kernel, name);
+    if (status == TESS_OK)
+        status = calibrate_share(calibrate, &profile);
+    if (status == TESS_OK)
+        calibrate_old(calibrate, &profile);
     if (status == TESS_OK)
         tess_profile_fit(&profile, calibrate->sample, calibrate->count);
     if (status == TESS_OK && profile.cores > 1)

@@ -9,9 +9,7 @@
 enum tess_sample_kind {
     TESS_SAMPLE_PASS,
     TESS_SAMPLE_WORK,
-    TESS_SAMPLE_PRODUCT,
-    TESS_SAMPLE_FORWARD, /* attention */
-    TESS_SAMPLE_BACKWARD,
+    TESS_SAMPLE_PRODUCT, /* and attention */
     TESS_SAMPLE_KINDS
 };
 
@@ -19,8 +17,7 @@ struct tess_sample {
     enum tess_sample_kind kind;
     enum tess_peak_type type; /* f32 or 16 bits */
     int which;                /* WORK: enum tess_work; PRODUCT: enum tess_product */
-    double size[3]; /* PRODUCT: m, n, k; WORK: elements; attention: FLOPs of the lower half,
-                       positions */
+    double size[3];           /* PRODUCT: m, n, k; WORK: elements, TESS_PROFILE_NEAR or FAR */
     double bytes;
     double seconds;
 };
@@ -30,9 +27,9 @@ double tess_sample_predict(const struct tess_profile *profile, const struct tess
 
 /*
  * The profile, one core of it, that comes nearest to the samples: the least mean square of the
- * logarithms of (predicted / measured), of each kind alone, by trying numbers up and down. Starts
- * with what *profile has, and changes its rates, start_s, times of an element, halves and shares of
- * attention. Pure.
+ * logarithms of (predicted / measured), of each kind alone, by trying numbers up and down; what is
+ * left of each product becomes a point of its kind. Starts with what *profile has, and changes its
+ * rates, start_s, times of an element, and products. Pure.
  */
 void tess_profile_fit(struct tess_profile *profile, const struct tess_sample *sample,
                       int32_t count);

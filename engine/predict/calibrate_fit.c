@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 static int sample_width(const struct tess_sample *sample)
 {
@@ -17,13 +18,10 @@ double tess_sample_predict(const struct tess_profile *profile, const struct tess
         return tess_profile_pass_s(profile, sample->bytes);
     case TESS_SAMPLE_WORK:
         return tess_profile_work_s(profile, (enum tess_work)sample->which, sample_width(sample),
-                                   false, size[0], sample->bytes, 0);
-    case TESS_SAMPLE_PRODUCT:
+                                   false, size[0], sample->bytes);
+    default:
         return tess_profile_layer_s(profile, (enum tess_product)sample->which, sample->type,
                                     size[0], size[1], size[2], sample->bytes);
-    default:
-        return tess_profile_attention_s(profile, sample->type, sample->kind == TESS_SAMPLE_FORWARD,
-                                        size[0], size[1], sample->bytes);
     }
 }
 
@@ -130,11 +128,15 @@ static void fit_numbers(const struct fit *fit, int32_t count, double *const *num
 /* The time of an element is what is left of it: one measurement each. */
 static void fit_works(struct tess_profile *profile, const struct tess_sample *sample, int32_t count)
 {
-    for (int32_t i = 0; i < count; i++)
-        if (sample[i].kind == TESS_SAMPLE_WORK)
-            profile->work_s[sample[i].which][sample_width(&sample[i])] =
-                fmax(sample[i].seconds - profile->start_s, sample[i].seconds / 2) /
-                sample[i].size[0];
+    for (int32_t i = 0; i < count; i++) {
+        const struct tess_sample *one = &sample[i];
+        const int width = sample_width(one);
+        const double seconds = fmax(one->seconds - profile->start_s, one->seconds / 2);
+        if (one->kind == TESS_SAMPLE_WORK && one->size[0] < TESS_PROFILE_FAR)
+            profile->work_s[one->which][width] = seconds / one->size[0];
+        else if (one->kind == TESS_SAMPLE_WORK)
+            profile->far_work_s[one->which][width] = seconds / one->size[0];
+    }
     profile->element_s = fmax(profile->work_s[TESS_WORK_GELU][TESS_WIDTH_32], profile->element_s);
 }
 
@@ -149,8 +151,10 @@ static void fit_product(struct fit *fit, struct tess_product_rate *rate)
     struct tess_product_rate best = {0};
     double least = INFINITY;
     for (size_t i = 0; i < sizeof(start) / sizeof(*start) && fit_any(fit); i++) {
-        *rate = (struct tess_product_rate){fit->profile->flops_per_s[TESS_PEAK_F32], start[i][0],
-                                           start[i][1], start[i][2]};
+        *rate = (struct tess_product_rate){.flops_per_s = fit->profile->flops_per_s[TESS_PEAK_F32],
+                                           .half_m = start[i][0],
+                                           .half_n = start[i][1],
+                                           .half_k = start[i][2]};
         fit_numbers(fit, 1, number, most); /* else the halves make up for a rate that is far off */
         fit_numbers(fit, 4, number, most);
         const double error = fit_error(fit);
@@ -158,6 +162,22 @@ static void fit_product(struct fit *fit, struct tess_product_rate *rate)
         least = error < least ? error : least;
     }
     *rate = best;
+}
+
+/* What the formula leaves of each of them. */
+static void fit_points(const struct fit *fit, struct tess_product_rate *rate)
+{
+    struct tess_product_point point[TESS_PROFILE_POINTS] = {{{0}, 0}};
+    int32_t points = 0;
+    for (int32_t i = 0; i < fit->count && points < TESS_PROFILE_POINTS; i++) {
+        const struct tess_sample *sample = &fit->sample[i];
+        if (!fit_takes(fit, sample))
+            continue;
+        for (int axis = 0; axis < 3; axis++)
+            point[points].log2_size[axis] = log2(sample->size[axis]);
+        point[points++].ratio = sample->seconds / tess_sample_predict(fit->profile, sample);
+    }
+    memcpy(rate->point, point, sizeof(point));
 }
 
 /* Every kind of product, and from the forward ones those of any product. */
@@ -168,8 +188,10 @@ static void fit_products(struct fit *fit)
     fit->kind = TESS_SAMPLE_PRODUCT;
     for (size_t t = 0; t < sizeof(type) / sizeof(*type); t++) {
         fit->type = type[t];
-        for (fit->which = 0; fit->which < TESS_PRODUCT_COUNT; fit->which++)
+        for (fit->which = 0; fit->which < TESS_PRODUCT_COUNT; fit->which++) {
             fit_product(fit, &profile->product[fit->which][t]);
+            fit_points(fit, &profile->product[fit->which][t]);
+        }
         const struct tess_product_rate *any = &profile->product[TESS_PRODUCT_FORWARD][t];
         if (any->flops_per_s <= 0)
             continue;
@@ -180,27 +202,6 @@ static void fit_products(struct fit *fit)
             profile->half_k = any->half_k;
         }
     }
-}
-
-static void fit_attention(struct fit *fit)
-{
-    static const double share[FIT_NUMBERS_MAX] = {1, 1e6, 1, 1, 1}, any[FIT_NUMBERS_MAX] = {1e3};
-    struct tess_profile *profile = fit->profile;
-    double *const forward[] = {&profile->attention_forward, &profile->attention_half};
-    double *const backward[] = {&profile->attention_backward};
-    double *const narrow[] = {&profile->attention_forward_16};
-    double *const narrow_back[] = {&profile->attention_backward_16};
-    fit->type = TESS_PEAK_F32;
-    fit->kind = TESS_SAMPLE_FORWARD;
-    fit_numbers(fit, 2, forward, share);
-    fit->kind = TESS_SAMPLE_BACKWARD;
-    fit_numbers(fit, 1, backward, share);
-    profile->attention_forward_16 = profile->attention_forward;
-    profile->attention_backward_16 = profile->attention_backward;
-    fit->type = TESS_PEAK_16;
-    fit_numbers(fit, 1, narrow_back, any);
-    fit->kind = TESS_SAMPLE_FORWARD;
-    fit_numbers(fit, 1, narrow, any);
 }
 
 void tess_profile_fit(struct tess_profile *profile, const struct tess_sample *sample, int32_t count)
@@ -216,5 +217,4 @@ void tess_profile_fit(struct tess_profile *profile, const struct tess_sample *sa
     fit_numbers(&fit, 4, pass, most);
     fit_works(profile, sample, count);
     fit_products(&fit);
-    fit_attention(&fit);
 }

@@ -11,7 +11,7 @@
 
 /* Each is measured so often, however long it takes, and until the processor has worked for the
  * sample's time; where other programs take it, up to so many times as long. */
-#define REPEATS_LEAST 3
+#define REPEATS_LEAST 5
 #define PATIENCE      4
 
 /* Longer ones are interrupted now and then: of those the processor's time counts, whose clock is
@@ -24,9 +24,24 @@ float *calibrate_part(const struct calibrate *calibrate, int number)
     return (float *)(void *)(calibrate->memory + (size_t)number * bytes);
 }
 
+float *calibrate_far(const struct calibrate *calibrate, int number, double bytes)
+{
+    const size_t part = BYTES_MAX / CALIBRATE_PARTS / 64 * 64;
+    const size_t each = tess_round_up((size_t)bytes + 64, 64), places = part / each;
+    const size_t place = places > 1 ? (size_t)calibrate->turn % places : 0;
+    return calibrate_part(calibrate, number) + place * each / sizeof(float);
+}
+
+int calibrate_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static enum tess_status measure_once(struct calibrate *calibrate, const struct tess_sample *sample,
                                      calibrate_run *run, double *seconds_out)
 {
+    calibrate->turn++;
     const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
     TESS_TRY(run(calibrate, sample));
     *seconds_out = tess_clock_s() - begin_s;
@@ -39,18 +54,18 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
                                    calibrate_run *run)
 {
     const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
-    double seconds;
+    double seconds[REPEATS_MAX];
+    int count = 0;
     if (calibrate->count == SAMPLES_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d measurements", SAMPLES_MAX);
-    sample.seconds = INFINITY;
-    for (int i = 0; i < REPEATS_MAX; i++) {
-        if (i >= REPEATS_LEAST && (tess_clock_thread_s() - processor_s > calibrate->each_s ||
-                                   tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
+    for (; count < REPEATS_MAX; count++) {
+        if (count >= REPEATS_LEAST && (tess_clock_thread_s() - processor_s > calibrate->each_s ||
+                                       tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
             break;
-        TESS_TRY(measure_once(calibrate, &sample, run, &seconds));
-        sample.seconds = fmin(sample.seconds, seconds);
+        TESS_TRY(measure_once(calibrate, &sample, run, &seconds[count]));
     }
-    sample.seconds = fmax(sample.seconds, 1e-9);
+    qsort(seconds, (size_t)count, sizeof(*seconds), calibrate_order);
+    sample.seconds = fmax(seconds[count / 2], 1e-9);
     calibrate->sample[calibrate->count++] = sample;
     return calibrate->kernel->ops->failed(calibrate->kernel);
 }

@@ -1,5 +1,5 @@
-/* Measuring calls between ranks of this host: threads in memory that they share, and over sockets.
- */
+/* Measuring calls between ranks of this host: processes, in memory that they share, and over
+ * sockets. */
 #include "predict/calibrate_op.h"
 
 #include "base/clock.h"
@@ -8,80 +8,139 @@
 #include "comm/world.h"
 #include "tessera/check.h"
 
-#include <pthread.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#define RANKS_MAX   64
-#define RANKS_BYTES ((size_t)1 << 20) /* of a large call, of each rank */
-#define RANKS_LIMIT 30                /* seconds of a wait */
+#define RANKS_MAX         64
+#define RANKS_BYTES       ((size_t)1 << 20)  /* of a large call, of each rank; of many ranks less */
+#define RANKS_ALL         ((size_t)8 << 20)  /* of all ranks together at most */
+#define RANKS_ROW         ((size_t)24 << 20) /* calls one after the other are over so much */
+#define RANKS_REPEATS_MAX 100
+#define RANKS_LIMIT       30 /* seconds of a wait */
 
-enum ranks_call { RANKS_SMALL, RANKS_GATHER, RANKS_SUM, RANKS_CALLS };
+enum ranks_call { RANKS_SMALL, RANKS_GATHER, RANKS_SUM, RANKS_SCATTER, RANKS_CALLS };
 
 struct ranks {
     struct tess_world *world;
     bool sockets;
+    bool turns; /* more ranks than cores: what is waited for a turn counts, so means count */
     int repeats;
     double seconds[RANKS_CALLS]; /* of rank 0 */
+    double byte_s;               /* its processor's, of a pass over its own memory, as all do one */
 };
 
 struct ranks_one {
     struct ranks *all;
     int32_t rank;
-    enum tess_status status;
 };
 
-static int ranks_order(const void *a, const void *b)
+static size_t ranks_bytes(int32_t count)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    const size_t share = RANKS_ALL / (size_t)count;
+    return share < RANKS_BYTES ? share : RANKS_BYTES;
 }
 
 static enum tess_status ranks_call(struct tess_comm *comm, enum ranks_call call, char *memory)
 {
+    const size_t bytes = ranks_bytes(comm->rank_count);
     float *sum = (float *)(void *)memory;
     switch (call) {
     case RANKS_SMALL:
         return tess_comm_all_gather(comm, memory + 64 * comm->rank, memory, 64, TESS_U8, NULL);
     case RANKS_GATHER:
-        return tess_comm_all_gather(comm, memory + (size_t)comm->rank * RANKS_BYTES, memory,
-                                    RANKS_BYTES, TESS_U8, NULL);
+        return tess_comm_all_gather(comm, memory + (size_t)comm->rank * bytes, memory, bytes,
+                                    TESS_U8, NULL);
+    case RANKS_SCATTER: /* as gradients are, from a place of their own */
+        return tess_comm_reduce_scatter(comm, sum, sum + bytes / sizeof(*sum),
+                                        bytes / sizeof(*sum) / (size_t)comm->rank_count, TESS_F32,
+                                        TESS_REDUCE_SUM, NULL);
     default:
-        return tess_comm_all_reduce(comm, sum, sum, RANKS_BYTES / sizeof(*sum), TESS_F32,
-                                    TESS_REDUCE_SUM, NULL);
+        return tess_comm_all_reduce(comm, sum, sum, bytes / sizeof(*sum), TESS_F32, TESS_REDUCE_SUM,
+                                    NULL);
     }
 }
 
-/* The median of a call, ranks having met before it. */
-static enum tess_status ranks_measure(struct tess_comm *comm, enum ranks_call call, char *memory,
-                                      int repeats, double *median_s)
+/* The median of a small call. */
+static enum tess_status ranks_small(struct tess_comm *comm, char *memory, int repeats,
+                                    double *median_s)
 {
-    double seconds[100];
+    double seconds[RANKS_REPEATS_MAX];
     for (int i = 0; i < repeats; i++) {
-        if (call != RANKS_SMALL)
-            TESS_TRY(tess_comm_barrier(comm));
         const double begin_s = tess_clock_s();
-        TESS_TRY(ranks_call(comm, call, memory));
+        TESS_TRY(ranks_call(comm, RANKS_SMALL, memory));
         seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, (size_t)repeats, sizeof(*seconds), ranks_order);
+    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
     *median_s = seconds[repeats / 2];
+    return TESS_OK;
+}
+
+/* The median of a large call: of several one after the other, over what each rank has written, as
+ * backward does before a sum. */
+static enum tess_status ranks_large(struct tess_comm *comm, enum ranks_call call, char *memory,
+                                    int repeats, bool mean, double *median_s)
+{
+    double sum_s = 0;
+    const size_t each = (size_t)comm->rank_count * ranks_bytes(comm->rank_count);
+    const size_t calls = RANKS_ROW / each;
+    double seconds[RANKS_REPEATS_MAX];
+    for (int i = 0; i < repeats; i++) {
+        memset(memory, 0, RANKS_ROW);
+        TESS_TRY(tess_comm_barrier(comm));
+        const double begin_s = tess_clock_s();
+        for (size_t c = 0; c < calls; c++)
+            TESS_TRY(ranks_call(comm, call, memory + c * each));
+        TESS_TRY(tess_comm_barrier(comm));
+        seconds[i] = (tess_clock_s() - begin_s) / (double)calls;
+        sum_s += seconds[i];
+    }
+    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
+    *median_s = mean ? sum_s / repeats : seconds[repeats / 2];
+    return TESS_OK;
+}
+
+/* The median of passes over a rank's memory while all ranks do the same. */
+static enum tess_status ranks_pass(struct tess_comm *comm, char *memory, int repeats,
+                                   double *byte_s)
+{
+    double seconds[RANKS_REPEATS_MAX];
+    for (int i = 0; i < repeats; i++) {
+        TESS_TRY(tess_comm_barrier(comm));
+        const double begin_s = tess_clock_thread_s();
+        for (size_t at = 0; at < RANKS_ROW; at += RANKS_ROW / 8)
+            memcpy(memory + at, memory + at + RANKS_ROW / 16, RANKS_ROW / 16);
+        seconds[i] = tess_clock_thread_s() - begin_s;
+    }
+    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
+    *byte_s = seconds[repeats / 2] / (double)RANKS_ROW;
     return TESS_OK;
 }
 
 static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *comm)
 {
     struct ranks *all = mine->all;
-    const int calls = comm->rank_count > 2 ? RANKS_GATHER : RANKS_CALLS;
     void *memory;
-    TESS_TRY(tess_comm_alloc(comm, 2 * RANKS_BYTES, &memory));
-    memset(memory, 0, 2 * RANKS_BYTES);
-    for (int call = 0; call < calls; call++) {
+    TESS_TRY(tess_comm_alloc(comm, RANKS_ROW, &memory));
+    for (int call = 0; call < RANKS_CALLS; call++) {
         double median_s = 0;
-        TESS_TRY(ranks_measure(comm, (enum ranks_call)call, memory, all->repeats, &median_s));
+        if (call == RANKS_SMALL)
+            TESS_TRY(ranks_small(comm, memory, all->repeats, &median_s));
+        else
+            TESS_TRY(ranks_large(comm, (enum ranks_call)call, memory, all->repeats / 2, all->turns,
+                                 &median_s));
         if (mine->rank == 0)
             all->seconds[call] = median_s;
     }
+    double byte_s = 0;
+    TESS_TRY(ranks_pass(comm, memory, all->repeats, &byte_s));
+    if (mine->rank == 0)
+        all->byte_s = byte_s;
     return TESS_OK;
 }
 
@@ -101,39 +160,79 @@ static enum tess_status ranks_on_sockets(struct ranks_one *mine, struct tess_com
     return status;
 }
 
-static void *ranks_thread(void *context)
+static enum tess_status ranks_body(struct ranks_one *mine)
 {
-    struct ranks_one *mine = context;
     struct tess_comm *comm = NULL;
-    mine->status = tess_comm_local_open(mine->all->world, mine->rank, TESS_ORDER_CANONICAL,
-                                        RANKS_LIMIT, &comm);
-    if (mine->status == TESS_OK)
-        mine->status = mine->all->sockets ? ranks_on_sockets(mine, comm) : ranks_calls(mine, comm);
-    if (mine->status != TESS_OK && comm != NULL)
+    TESS_TRY(tess_comm_local_open(mine->all->world, mine->rank, TESS_ORDER_CANONICAL, RANKS_LIMIT,
+                                  &comm));
+    const enum tess_status status =
+        mine->all->sockets ? ranks_on_sockets(mine, comm) : ranks_calls(mine, comm);
+    if (status != TESS_OK)
         tess_comm_abort(comm, "a measurement failed");
     tess_comm_close(comm);
-    return NULL;
+    return status;
 }
 
-static enum tess_status ranks_run(struct ranks *all, int32_t count)
+/* Ranks that are as many as cores have one each. */
+static void ranks_bind(int32_t rank)
 {
-    struct ranks_one one[RANKS_MAX];
-    pthread_t thread[RANKS_MAX];
-    int32_t started = 0;
-    TESS_TRY(tess_world_open(count, TESS_RANKS_THREADS, &all->world));
+    cpu_set_t all, one;
+    int32_t left = rank;
+    if (sched_getaffinity(0, sizeof(all), &all) != 0)
+        return;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && left-- == 0) {
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+            (void)sched_setaffinity(0, sizeof(one), &one);
+        }
+}
+
+/* As runs start them. */
+static enum tess_status ranks_start(struct ranks *all, int32_t count)
+{
+    pid_t pid[RANKS_MAX];
+    int32_t started = 0, wrong = 0;
+    (void)fflush(NULL);
     for (; started < count; started++) {
-        one[started] = (struct ranks_one){.all = all, .rank = started};
-        if (pthread_create(&thread[started], NULL, ranks_thread, &one[started]) != 0)
+        pid[started] = fork();
+        if (pid[started] < 0)
             break;
+        struct ranks_one mine = {.all = all, .rank = started};
+        if (pid[started] > 0)
+            continue;
+        if (!all->turns)
+            ranks_bind(started);
+        _exit(ranks_body(&mine) == TESS_OK ? 0 : 1);
     }
-    for (int32_t i = 0; i < started; i++)
-        (void)pthread_join(thread[i], NULL);
-    tess_world_close(all->world);
     if (started < count)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot start %d threads", (int)count);
-    for (int32_t i = 0; i < count; i++)
-        TESS_TRY(one[i].status);
+        tess_world_abort(all->world, -1, "a rank cannot be started");
+    for (int32_t i = 0; i < started; i++) {
+        int ended = 0;
+        while (waitpid(pid[i], &ended, 0) < 0 && errno == EINTR)
+            ;
+        wrong += ended != 0;
+    }
+    if (started < count || wrong > 0)
+        TESS_FAIL(TESS_ERR_COMM, "calls of %d ranks cannot be measured", (int)count);
     return TESS_OK;
+}
+
+static enum tess_status ranks_run(struct ranks *result, int32_t count)
+{
+    struct ranks *all =
+        mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure calls");
+    *all = *result;
+    enum tess_status status = tess_world_open(count, TESS_RANKS_PROCESSES, &all->world);
+    if (status == TESS_OK)
+        status = ranks_start(all, count);
+    if (all->world != NULL)
+        tess_world_close(all->world);
+    *result = *all;
+    (void)munmap(all, sizeof(*all));
+    return status;
 }
 
 /* What `bytes` take beyond a small call; 0: too little to say. */
@@ -146,18 +245,24 @@ static double ranks_rate(const struct ranks *all, enum ranks_call call, double b
 enum tess_status calibrate_ranks(struct tess_profile *profile)
 {
     struct ranks local = {.repeats = 100}, net = {.sockets = true, .repeats = 50},
-                 turns = {.repeats = 100};
+                 turns = {.turns = true, .repeats = 100};
     const int32_t many = (int32_t)(2 * profile->cores);
+    const double bytes = (double)ranks_bytes(many);
     TESS_TRY(ranks_run(&local, 2));
     profile->call_s = local.seconds[RANKS_SMALL];
     profile->copy_bytes_per_s = ranks_rate(&local, RANKS_GATHER, RANKS_BYTES);
     profile->sum_bytes_per_s = ranks_rate(&local, RANKS_SUM, RANKS_BYTES);
+    profile->scatter_bytes_per_s = ranks_rate(&local, RANKS_SCATTER, 0.75 * RANKS_BYTES);
     TESS_TRY(ranks_run(&net, 2));
     profile->net_call_s = net.seconds[RANKS_SMALL];
     profile->net_bytes_per_s = ranks_rate(&net, RANKS_GATHER, RANKS_BYTES);
+    profile->net_sum_bytes_per_s = ranks_rate(&net, RANKS_SUM, RANKS_BYTES);
     if (many > RANKS_MAX)
         return TESS_OK;
     TESS_TRY(ranks_run(&turns, many));
     profile->turn_s = turns.seconds[RANKS_SMALL] / 2;
+    profile->turn_copy_bytes_per_s = 2 * ranks_rate(&turns, RANKS_GATHER, (many - 1) * bytes);
+    profile->turn_byte_s = turns.byte_s > local.byte_s ? turns.byte_s - local.byte_s : 0;
+    profile->turn_sum_bytes_per_s = 2 * ranks_rate(&turns, RANKS_SUM, bytes);
     return TESS_OK;
 }

@@ -1,13 +1,44 @@
-/* Measuring what is neither a product nor attention: each operation once, in f32 and in 16 bits,
- * over arrays that the second cache keeps. */
+/* Measuring what is neither a product nor attention: each operation in f32 and in 16 bits, over
+ * arrays of two sizes. Forward reads what was just written, and writes what is read much later;
+ * backward the other way round. */
 #include "predict/calibrate_op.h"
 
 #include "tessera/check.h"
 
-/* Rows of so many elements; as images 16 of 8 x 8 pixels with 16 channels. */
-#define WORK_ROWS  128
+/* Rows of so many elements; as images 8 x 8 pixels with 16 channels. */
 #define WORK_WIDTH 128
-#define WORK_COUNT ((int64_t)WORK_ROWS * WORK_WIDTH)
+#define WORK_IMAGE 1024
+
+static int64_t work_count(const struct tess_sample *sample)
+{
+    return (int64_t)sample->size[0];
+}
+
+static int64_t work_rows(const struct tess_sample *sample)
+{
+    return work_count(sample) / WORK_WIDTH;
+}
+
+/* Arrays: what an operation reads, reads too, and writes. */
+struct work_arrays {
+    float *a, *b, *c;
+};
+
+static struct work_arrays work_arrays(const struct calibrate *calibrate,
+                                      const struct tess_sample *sample)
+{
+    static const bool back[TESS_WORK_COUNT] = {
+        [TESS_WORK_RELU_BACKWARD] = true,       [TESS_WORK_GELU_BACKWARD] = true,
+        [TESS_WORK_SWIGLU_BACKWARD] = true,     [TESS_WORK_NORM_BACKWARD] = true,
+        [TESS_WORK_BATCH_NORM_BACKWARD] = true,
+    };
+    const double bytes = 4 * sample->size[0];
+    return back[sample->which]
+               ? (struct work_arrays){calibrate_far(calibrate, 0, bytes),
+                                      calibrate_part(calibrate, 1), calibrate_part(calibrate, 2)}
+               : (struct work_arrays){calibrate_part(calibrate, 0), calibrate_part(calibrate, 1),
+                                      calibrate_far(calibrate, 2, bytes)};
+}
 
 static enum tess_dtype work_dtype(const struct tess_sample *sample)
 {
@@ -16,11 +47,15 @@ static enum tess_dtype work_dtype(const struct tess_sample *sample)
 
 /* ---- operations of no description ------------------------------------------------------------ */
 
-static void work_update(struct tess_kernel *kernel, enum tess_update_kind kind, float *const part[])
+static void work_update(const struct calibrate *calibrate, enum tess_update_kind kind,
+                        int64_t count)
 {
     const bool adamw = kind == TESS_UPDATE_ADAMW;
+    float *part[4];
+    for (int i = 0; i < 4; i++)
+        part[i] = calibrate_far(calibrate, i, 4 * (double)count);
     const struct tess_update update = {.kind = kind,
-                                       .count = WORK_COUNT,
+                                       .count = count,
                                        .w = part[0],
                                        .g = part[1],
                                        .m = kind != TESS_UPDATE_SGD ? part[2] : NULL,
@@ -34,7 +69,7 @@ static void work_update(struct tess_kernel *kernel, enum tess_update_kind kind, 
                                        .correction2 = 1,
                                        .grad_scale = 1,
                                        .tensor_scale = 1};
-    tess_update(kernel, &update);
+    tess_update(calibrate->kernel, &update);
 }
 
 /* Pieces of arrays and numbers of rows lie behind the fourth part. */
@@ -43,74 +78,73 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
     static const uint64_t key[2] = {1, 2};
     struct tess_kernel *kernel = calibrate->kernel;
     const enum tess_dtype dtype = work_dtype(sample);
-    float *part[CALIBRATE_PARTS];
-    for (int i = 0; i < CALIBRATE_PARTS; i++)
-        part[i] = calibrate_part(calibrate, i);
-    float *a = part[0], *b = part[1], *c = part[2], *row = part[4];
-    int32_t *correct = (int32_t *)(void *)part[5];
+    const struct work_arrays of = work_arrays(calibrate, sample);
+    const int64_t count = work_count(sample), rows = work_rows(sample);
+    float *a = of.a, *b = of.b, *c = of.c, *more = calibrate_part(calibrate, 3);
+    float *row = calibrate_part(calibrate, 4);
+    int32_t *correct = (int32_t *)(void *)calibrate_part(calibrate, 5);
     switch ((enum tess_work)sample->which) {
     case TESS_WORK_ADD:
-        tess_add(kernel, dtype, WORK_COUNT, a, b, c);
+        tess_add(kernel, dtype, count, a, b, c);
         break;
     case TESS_WORK_ACCUMULATE:
-        tess_accumulate(kernel, WORK_COUNT, 0.5f, a, c);
+        tess_accumulate(kernel, count, 0.5f, a, c);
         break;
     case TESS_WORK_RELU:
-        tess_relu_forward(kernel, dtype, WORK_COUNT, a, c);
+        tess_relu_forward(kernel, dtype, count, a, c);
         break;
     case TESS_WORK_RELU_BACKWARD:
-        tess_relu_backward(kernel, dtype, WORK_COUNT, a, b, c);
+        tess_relu_backward(kernel, dtype, count, a, b, c);
         break;
     case TESS_WORK_GELU:
-        tess_gelu_forward(kernel, dtype, WORK_COUNT, a, c);
+        tess_gelu_forward(kernel, dtype, count, a, c);
         break;
     case TESS_WORK_GELU_BACKWARD:
-        tess_gelu_backward(kernel, dtype, WORK_COUNT, a, b, c);
+        tess_gelu_backward(kernel, dtype, count, a, b, c);
         break;
     case TESS_WORK_SWIGLU:
-        tess_swiglu_forward(kernel, dtype, WORK_ROWS, WORK_WIDTH, WORK_WIDTH, a, b, c);
+        tess_swiglu_forward(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, a, b, c);
         break;
     case TESS_WORK_SWIGLU_BACKWARD:
-        tess_swiglu_backward(kernel, dtype, WORK_ROWS, WORK_WIDTH, WORK_WIDTH, a, b, part[3], c,
-                             row);
+        tess_swiglu_backward(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, a, b, more, c, row);
         break;
     case TESS_WORK_DROPOUT:
-        tess_dropout(kernel, dtype, WORK_COUNT, 0.1f, key, 0, a, c);
+        tess_dropout(kernel, dtype, count, 0.1f, key, 0, a, c);
         break;
     case TESS_WORK_CAST:
-        tess_cast(kernel, WORK_COUNT, TESS_F32, a, TESS_BF16, c);
+        tess_cast(kernel, count, TESS_F32, calibrate_far(calibrate, 0, 4 * sample->size[0]),
+                  TESS_BF16, c);
         break;
     case TESS_WORK_XENT:
-        tess_softmax_xent(kernel, dtype, WORK_ROWS, WORK_WIDTH, 1, a, calibrate->id, c, row,
-                          correct);
+        tess_softmax_xent(kernel, dtype, rows, WORK_WIDTH, 1, a, calibrate->id, c, row, correct);
         break;
     case TESS_WORK_XENT_MAX:
-        tess_xent_max(kernel, dtype, WORK_ROWS, WORK_WIDTH, WORK_WIDTH, a, row, row + WORK_ROWS,
-                      row + 2 * WORK_ROWS, row + 3 * WORK_ROWS);
+        tess_xent_max(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, a, row, row + rows,
+                      row + 2 * rows, row + 3 * rows);
         break;
     case TESS_WORK_XENT_SUM:
-        tess_xent_sum(kernel, dtype, WORK_ROWS, WORK_WIDTH, WORK_WIDTH, 0, a, calibrate->id, b,
-                      row + WORK_ROWS, row + 2 * WORK_ROWS, row + 3 * WORK_ROWS);
+        tess_xent_sum(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, a, calibrate->id, b,
+                      row + rows, row + 2 * rows, row + 3 * rows);
         break;
     case TESS_WORK_XENT_GRAD:
-        tess_xent_grad(kernel, dtype, WORK_ROWS, WORK_WIDTH, WORK_WIDTH, 0, 1, a, calibrate->id, b,
-                       b, c);
+        tess_xent_grad(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, 1, a, calibrate->id, b, b,
+                       c);
         break;
     case TESS_WORK_ROPE:
-        tess_rope(kernel, dtype, WORK_ROWS, WORK_ROWS, 0, 4, WORK_WIDTH / 4, WORK_WIDTH,
+        tess_rope(kernel, dtype, rows, rows, 0, 4, WORK_WIDTH / 4, WORK_WIDTH,
                   &(struct tess_rotary){.base = 10000}, false, c);
         break;
     case TESS_WORK_SQUARES:
-        tess_square_sum(kernel, WORK_COUNT, TESS_SUM_BLOCK, 1, a, (struct tess_sum *)(void *)row);
+        tess_square_sum(kernel, count, TESS_SUM_BLOCK, 1, c, (struct tess_sum *)(void *)row);
         break;
     case TESS_WORK_UPDATE_SGD:
-        work_update(kernel, TESS_UPDATE_SGD, part);
+        work_update(calibrate, TESS_UPDATE_SGD, count);
         break;
     case TESS_WORK_UPDATE_MOMENTUM:
-        work_update(kernel, TESS_UPDATE_MOMENTUM, part);
+        work_update(calibrate, TESS_UPDATE_MOMENTUM, count);
         break;
     default:
-        work_update(kernel, TESS_UPDATE_ADAMW, part);
+        work_update(calibrate, TESS_UPDATE_ADAMW, count);
         break;
     }
     return TESS_OK;
@@ -121,14 +155,15 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
 static enum tess_status work_opened(struct calibrate *calibrate, const struct tess_sample *sample)
 {
     struct tess_op *op = &calibrate->op;
-    float *part[CALIBRATE_PARTS];
+    const struct work_arrays of = work_arrays(calibrate, sample);
+    const int64_t rows = work_rows(sample);
+    float *a = of.a, *b = of.b, *c = of.c, *part[CALIBRATE_PARTS];
     for (int i = 0; i < CALIBRATE_PARTS; i++)
         part[i] = calibrate_part(calibrate, i);
-    float *a = part[0], *b = part[1], *c = part[2], *weight = part[3], *row = part[4];
-    uint8_t *window = (uint8_t *)calibrate->id; /* of the first element of each */
+    float *weight = part[3], *row = part[4];
     switch ((enum tess_work)sample->which) {
     case TESS_WORK_NORM:
-        return tess_norm_forward(op, a, NULL, NULL, weight, weight, c, row, row + WORK_ROWS);
+        return tess_norm_forward(op, a, NULL, NULL, weight, weight, c, row, row + rows);
     case TESS_WORK_NORM_BACKWARD:
         return tess_norm_backward(op, a, b, weight, row, row, NULL, c, part[5], part[6]);
     case TESS_WORK_BATCH_NORM:
@@ -138,8 +173,6 @@ static enum tess_status work_opened(struct calibrate *calibrate, const struct te
     case TESS_WORK_MAX_POOL:
         return tess_max_pool_forward(op, a, c, (uint8_t *)part[5]);
     case TESS_WORK_MAX_POOL_BACKWARD:
-        for (int64_t i = 0; i < WORK_COUNT / 4; i++)
-            ((uint8_t *)part[5])[i] = window[i] & 3;
         return tess_max_pool_backward(op, a, (uint8_t *)part[5], c);
     case TESS_WORK_AVG_POOL:
         return tess_avg_pool_forward(op, a, c);
@@ -153,17 +186,24 @@ static enum tess_status work_opened(struct calibrate *calibrate, const struct te
 }
 
 /* False: the operation has no description. */
-static bool work_desc(enum tess_work work, enum tess_dtype dtype, struct tess_op_desc *desc)
+static bool work_desc(const struct tess_sample *sample, struct tess_op_desc *desc)
 {
-    *desc = (struct tess_op_desc){
-        .dtype = dtype, .rows = 16, .leaf_rows = 16, .in = 16, .out = 16, .height = 8, .width = 8};
-    switch (work) {
+    const enum tess_dtype dtype = work_dtype(sample);
+    const int64_t rows = work_rows(sample), images = work_count(sample) / WORK_IMAGE;
+    *desc = (struct tess_op_desc){.dtype = dtype,
+                                  .rows = images,
+                                  .leaf_rows = images,
+                                  .in = 16,
+                                  .out = 16,
+                                  .height = 8,
+                                  .width = 8};
+    switch ((enum tess_work)sample->which) {
     case TESS_WORK_NORM:
     case TESS_WORK_NORM_BACKWARD:
         *desc = (struct tess_op_desc){.kind = TESS_OP_NORM,
                                       .dtype = dtype,
-                                      .rows = WORK_ROWS,
-                                      .leaf_rows = WORK_ROWS,
+                                      .rows = rows,
+                                      .leaf_rows = rows,
                                       .in = WORK_WIDTH,
                                       .out = WORK_WIDTH,
                                       .epsilon = 1e-5f};
@@ -188,8 +228,8 @@ static bool work_desc(enum tess_work work, enum tess_dtype dtype, struct tess_op
     case TESS_WORK_EMBEDDING_BACKWARD:
         *desc = (struct tess_op_desc){.kind = TESS_OP_EMBEDDING,
                                       .dtype = dtype,
-                                      .rows = WORK_ROWS,
-                                      .leaf_rows = WORK_ROWS,
+                                      .rows = rows,
+                                      .leaf_rows = rows,
                                       .in = 128,
                                       .out = WORK_WIDTH};
         return true;
@@ -205,22 +245,29 @@ static bool work_one_type(enum tess_work work, enum tess_peak_type type)
     return (wide && type != TESS_PEAK_F32) || (work == TESS_WORK_CAST && type == TESS_PEAK_F32);
 }
 
-enum tess_status calibrate_works(struct calibrate *calibrate)
+static enum tess_status work_measure(struct calibrate *calibrate, struct tess_sample sample)
 {
-    static const enum tess_peak_type type[] = {TESS_PEAK_F32, TESS_PEAK_16};
+    struct tess_op_desc desc;
+    if (work_one_type((enum tess_work)sample.which, sample.type))
+        return TESS_OK;
+    if (!work_desc(&sample, &desc))
+        return calibrate_measure(calibrate, sample, work_plain);
+    if (sample.which == TESS_WORK_MAX_POOL_BACKWARD) { /* the greatest of each four */
+        uint8_t *which = (uint8_t *)calibrate_part(calibrate, 5);
+        for (int64_t i = 0; i < work_count(&sample) / 4; i++)
+            which[i] = (uint8_t)(calibrate->id[i % CALIBRATE_IDS] & 3);
+    }
+    return calibrate_op(calibrate, &desc, sample, work_opened);
+}
+
+enum tess_status calibrate_works(struct calibrate *calibrate, enum tess_peak_type type)
+{
+    static const double count[] = {TESS_PROFILE_NEAR, TESS_PROFILE_FAR};
     for (int work = 0; work < TESS_WORK_COUNT; work++)
-        for (size_t t = 0; t < sizeof(type) / sizeof(*type); t++) {
-            const struct tess_sample sample = {.kind = TESS_SAMPLE_WORK,
-                                               .type = type[t],
-                                               .which = work,
-                                               .size = {(double)WORK_COUNT}};
-            struct tess_op_desc desc;
-            if (work_one_type((enum tess_work)work, type[t]))
-                continue;
-            if (work_desc((enum tess_work)work, work_dtype(&sample), &desc))
-                TESS_TRY(calibrate_op(calibrate, &desc, sample, work_opened));
-            else
-                TESS_TRY(calibrate_measure(calibrate, sample, work_plain));
-        }
+        for (int i = 0; i < 2; i++)
+            TESS_TRY(work_measure(calibrate, (struct tess_sample){.kind = TESS_SAMPLE_WORK,
+                                                                  .type = type,
+                                                                  .which = work,
+                                                                  .size = {count[i]}}));
     return TESS_OK;
 }

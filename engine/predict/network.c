@@ -64,10 +64,19 @@ void tess_network_crowd(struct tess_network *network, const struct tess_profile 
     struct tess_cluster *cluster = &network->cluster;
     if (!cluster->busy)
         return;
+    const bool shared = cluster->sum_bytes_per_s > 0 && turns > 1;
+    if (shared && profile->turn_sum_bytes_per_s > 0) {
+        cluster->scatter_bytes_per_s *= profile->turn_sum_bytes_per_s / cluster->sum_bytes_per_s;
+        cluster->sum_bytes_per_s = profile->turn_sum_bytes_per_s;
+    }
+    if (shared && profile->turn_copy_bytes_per_s > 0)
+        cluster->host_bytes_per_s = profile->turn_copy_bytes_per_s;
     cluster->sum_bytes_per_s /= turns;
+    cluster->scatter_bytes_per_s /= turns;
+    cluster->sent_sum_bytes_per_s /= turns;
     cluster->host_bytes_per_s /= turns;
     for (int group = 0; group <= TESS_AXIS_COUNT; group++)
-        network->group[group].host_bytes_per_s /= turns;
+        network->group[group].host_bytes_per_s = cluster->host_bytes_per_s;
     if (all <= 1)
         return;
     const double call_s = cluster->call_s + cluster->host_hop_s;
@@ -144,7 +153,7 @@ static double network_shared_s(const struct network_call *call, enum tess_collec
         return n / sum;
     case TESS_COLLECTIVE_REDUCE_SCATTER:
     case TESS_COLLECTIVE_REDUCE:
-        return (1 + 1 / k) / 2 * n / sum;
+        return (1 + 1 / k) / 2 * n / call->cluster->scatter_bytes_per_s;
     case TESS_COLLECTIVE_ALL_GATHER:
     case TESS_COLLECTIVE_ALL_TO_ALL:
         return network_divide((k - 1) / k * n, call->group.host_bytes_per_s);
@@ -153,8 +162,21 @@ static double network_shared_s(const struct network_call *call, enum tess_collec
     }
 }
 
+/* Busy ranks send pieces of a sum and add them up: half of it where each gets its share. */
+static double network_added_s(const struct network_call *call, enum tess_collective collective)
+{
+    const double k = call->group.ranks, all = collective == TESS_COLLECTIVE_ALL_REDUCE ? 2 : 1;
+    return all * (k - 1) / k * call->bytes / call->cluster->sent_sum_bytes_per_s +
+           network_steps(call->group.ranks) * call->cluster->host_hop_s;
+}
+
 static double network_moved_s(const struct network_call *call, enum tess_collective collective)
 {
+    const bool adds = collective == TESS_COLLECTIVE_ALL_REDUCE ||
+                      collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
+                      collective == TESS_COLLECTIVE_REDUCE;
+    if (adds && call->cluster->sent_sum_bytes_per_s > 0)
+        return network_added_s(call, collective);
     switch (collective) {
     case TESS_COLLECTIVE_ALL_REDUCE:
         return 2 * network_spread(call);

@@ -24,7 +24,9 @@ struct predict_stage {
     struct tess_comm *comm;
     enum tess_order order;
     int warm_steps;
-    double begin_s; /* of the step that is taken */
+    double begin_s;   /* of the step that is taken */
+    double all_bytes; /* that ranks of its host touch in a step */
+    bool takes_turns; /* ranks are more than cores */
     struct tess_prediction_stage *out;
 };
 
@@ -34,6 +36,7 @@ struct predict {
     struct tess_profile profile; /* of one of the ranks that share cores */
     struct tess_network network; /* of the same */
     double turns, crowd;         /* of a stage's ranks, and of all: for each core, at least 1 */
+    int32_t here;                /* ranks of a host */
     struct virtual_world world;
     int32_t event_max;           /* of a stage's time line; 0: none */
     struct predict_stage *stage; /* [world.stage_count] */
@@ -159,9 +162,25 @@ static enum tess_status stage_warm(struct predict_stage *stage)
         virtual_comm_open(rank, tess_engine_plan_of(stage->engine), stage->order, &stage->comm));
     TESS_TRY(tess_engine_open_hollow(stage->engine, stage->comm));
     rank->board = tess_engine_board(stage->engine);
+    stage->begin_s = rank->host_s;
     for (int i = 0; i < stage->warm_steps; i++)
         TESS_TRY(tess_engine_step(stage->engine, false, &result));
     return TESS_OK;
+}
+
+/* Of what an operation reads and writes the share that was last touched a step ago: parameters,
+ * what forward keeps for backward. */
+#define STAGE_OLD 0.5
+
+/* A step is as long as the one before. */
+static void stage_age(struct predict_stage *stage)
+{
+    struct virtual_rank *rank = stage->rank;
+    const struct tess_profile *profile = rank->world->profile;
+    const double age_s = (rank->host_s - stage->begin_s) / stage->warm_steps;
+    rank->old_s = STAGE_OLD * tess_profile_old_s(profile, age_s) +
+                  tess_profile_lost_s(profile, stage->all_bytes) +
+                  (stage->takes_turns ? profile->turn_byte_s : 0);
 }
 
 static enum tess_status stage_step(struct predict_stage *stage)
@@ -169,6 +188,7 @@ static enum tess_status stage_step(struct predict_stage *stage)
     struct tess_step_result result;
     uint64_t sent[TESS_PREDICT_GROUPS];
     stage_sent(stage->engine, sent);
+    stage_age(stage);
     TESS_TRY(stage_mark(stage, 0));
     TESS_TRY(tess_engine_step(stage->engine, false, &result));
     TESS_TRY(stage_mark(stage, 1));
@@ -210,6 +230,7 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     const double threads = (double)config->run.threads;
     predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
     predict->network = *network;
+    predict->here = here;
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
@@ -271,7 +292,8 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
     stage->out->memory_beside = tess_memory_beside(memory);
-    rank->far_bytes = (double)stage->out->memory_total * predict->crowd;
+    stage->takes_turns = predict->crowd > 1;
+    stage->all_bytes = (double)stage->out->memory_total * predict->here;
     return TESS_OK;
 }
 

@@ -13,27 +13,28 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes)
     return profile->start_s + bytes / (cached ? profile->cache_bytes_per_s : profile->bytes_per_s);
 }
 
-/* The caches keep of it what they can, the rest comes from memory. */
-double tess_profile_far_s(const struct tess_profile *profile, double bytes, double all)
+double tess_profile_old_s(const struct tess_profile *profile, double age_s)
 {
-    const double cache = profile->cache_bytes_per_s > 0 ? profile->cache_bytes : 0;
-    const double kept = all > cache ? cache / all : 1;
-    const double far_s = (1 - kept) / profile->bytes_per_s;
-    return profile->start_s + bytes * (kept > 0 && cache > 0
-                                           ? kept / profile->cache_bytes_per_s + far_s
-                                           : 1 / profile->bytes_per_s);
+    return profile->old_age_s > 0 ? profile->old_byte_s * (1 - exp(-age_s / profile->old_age_s))
+                                  : 0;
+}
+
+double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes)
+{
+    const double beyond = profile->share_bytes > 0 ? all_bytes / profile->share_bytes - 1 : 0;
+    return profile->lost_byte_s * fmin(1, fmax(0, beyond));
 }
 
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,
-                           bool math, double elements, double bytes, double all)
+                           bool math, double elements, double bytes)
 {
-    const double element_s = profile->work_s[work][width];
-    if (element_s <= 0)
+    const double near_s = profile->work_s[work][width], far_s = profile->far_work_s[work][width];
+    if (near_s <= 0)
         return math ? tess_profile_math_s(profile, elements, bytes)
                     : tess_profile_pass_s(profile, bytes);
-    return fmax(profile->start_s + elements * element_s,
-                all > 0 ? tess_profile_far_s(profile, bytes, all)
-                        : tess_profile_pass_s(profile, bytes));
+    const double above = log2(fmax(1, elements / TESS_PROFILE_NEAR));
+    const double share = fmin(1, above / log2(TESS_PROFILE_FAR / TESS_PROFILE_NEAR));
+    return profile->start_s + elements * (near_s + share * (fmax(far_s, near_s) - near_s));
 }
 
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes)
@@ -83,6 +84,36 @@ double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak
     return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
 }
 
+/* A distance in octaves at which a point counts less, and one from which on the formula counts more
+ * than a single point. */
+#define POINT_NEAR 0.2
+#define POINT_FAR  4.0
+
+static double profile_weight(double square)
+{
+    const double sum = square + POINT_NEAR * POINT_NEAR;
+    return 1 / (sum * sum);
+}
+
+/* Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968, of the
+ * logarithms. */
+static double profile_around(const struct tess_product_rate *rate, double m, double n, double k)
+{
+    const double at[3] = {log2(m), log2(n), log2(k)};
+    double sum = 0, weights = profile_weight(POINT_FAR * POINT_FAR);
+    for (int i = 0; i < TESS_PROFILE_POINTS && rate->point[i].ratio > 0; i++) {
+        double square = 0;
+        for (int axis = 0; axis < 3; axis++) {
+            const double away = at[axis] - rate->point[i].log2_size[axis];
+            square += away * away;
+        }
+        const double weight = profile_weight(square);
+        sum += weight * log(rate->point[i].ratio);
+        weights += weight;
+    }
+    return exp(sum / weights);
+}
+
 double tess_profile_layer_s(const struct tess_profile *profile, enum tess_product product,
                             enum tess_peak_type type, double m, double n, double k, double bytes)
 {
@@ -92,21 +123,13 @@ double tess_profile_layer_s(const struct tess_profile *profile, enum tess_produc
         return tess_profile_product_s(profile, type, m, n, k, bytes);
     const double seconds = 2 * m * n * (k + rate->half_k) * (1 + rate->half_m / m) *
                            (1 + rate->half_n / n) / rate->flops_per_s;
-    return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
-}
-
-static double profile_attention(const struct tess_profile *profile, bool narrow, bool forward)
-{
-    const double own = forward ? profile->attention_forward_16 : profile->attention_backward_16;
-    if (narrow && own > 0)
-        return own;
-    return forward ? profile->attention_forward : profile->attention_backward;
+    return (profile->start_s + seconds) * profile_around(rate, m, n, k);
 }
 
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,
                                 bool forward, double flops, double length, double bytes)
 {
-    const double share = profile_attention(profile, type == TESS_PEAK_16, forward);
+    const double share = forward ? profile->attention_forward : profile->attention_backward;
     const double peak = profile->flops_per_s[profile_type(profile, type)];
     const double seconds = flops / (peak * share) * (1 + profile->attention_half / length);
     return fmax(profile->start_s + seconds, tess_profile_pass_s(profile, bytes));
@@ -124,10 +147,15 @@ struct tess_profile tess_profile_share(const struct tess_profile *profile, int32
         share.flops_per_s[t] *= part;
     for (int i = 0; i < TESS_PRODUCT_COUNT * TESS_WIDTHS; i++)
         share.product[i / TESS_WIDTHS][i % TESS_WIDTHS].flops_per_s *= part;
-    for (int i = 0; i < TESS_WORK_COUNT * TESS_WIDTHS; i++)
+    for (int i = 0; i < TESS_WORK_COUNT * TESS_WIDTHS; i++) {
         share.work_s[i / TESS_WIDTHS][i % TESS_WIDTHS] /= part;
+        share.far_work_s[i / TESS_WIDTHS][i % TESS_WIDTHS] /= part;
+    }
     share.start_s /= fmin(1, part);
     share.element_s /= part;
+    share.old_byte_s /= part;
+    share.lost_byte_s /= part;
+    share.turn_byte_s /= part;
     share.bytes_per_s *= part;
     share.cache_bytes_per_s *= part;
     share.cache_bytes /= fmin(ranks, profile->cores);

@@ -68,14 +68,17 @@ enum tess_work {
         TESS_WORK_COUNT
 };
 
-/* The products of a layer. Weight gradients include those of a bias. */
+/* The products of a layer. Weight gradients include those of a bias. Attention, where it was
+ * measured, counts as one of m = sequences heads positions, n = positions, k = width of a head. */
 #define TESS_PRODUCT_LIST(X)                                                                       \
     X(FORWARD, "forward")                                                                          \
     X(DATA, "data")                                                                                \
     X(WEIGHT, "weight")                                                                            \
     X(CONV_FORWARD, "conv-forward")                                                                \
     X(CONV_DATA, "conv-data")                                                                      \
-    X(CONV_WEIGHT, "conv-weight")
+    X(CONV_WEIGHT, "conv-weight")                                                                  \
+    X(ATTENTION_FORWARD, "attention-forward")                                                      \
+    X(ATTENTION_BACKWARD, "attention-backward")
 
 enum tess_product {
 #define TESS_PRODUCT(name, key) TESS_PRODUCT_##name,
@@ -84,14 +87,28 @@ enum tess_product {
         TESS_PRODUCT_COUNT
 };
 
+/* A size at which a product was measured, and what it took there by what the formula gives. */
+struct tess_product_point {
+    double log2_size[3]; /* of m, n and k, each >= 0 */
+    double ratio;        /* > 0; 0: none */
+};
+
+#define TESS_PROFILE_POINTS 40
+
 /* Of one kind of product, on one core: as the formula above with one unit and a tile of one
- * element. A rate of 0: it was not measured, and is as any product. */
+ * element, times the mean of the ratios at the points around, each weighted by its distance.
+ * A rate of 0: it was not measured, and is as any product. */
 struct tess_product_rate {
     double flops_per_s, half_m, half_n, half_k;
+    struct tess_product_point point[TESS_PROFILE_POINTS]; /* those that are come first */
 };
 
 /* Types whose times are measured apart: f32, and those of 16 bits. */
 enum { TESS_WIDTH_32, TESS_WIDTH_16, TESS_WIDTHS };
+
+/* Elements of arrays that the second cache of most processors keeps, and of larger ones. */
+#define TESS_PROFILE_NEAR 131072.0
+#define TESS_PROFILE_FAR  2097152.0
 
 struct tess_profile {
     char name[64];                  /* "h100-80" */
@@ -112,17 +129,30 @@ struct tess_profile {
     double cache_bytes;       /* passes over less than this ... */
     double cache_bytes_per_s; /* ... run at this rate; 0: at bytes_per_s */
     double link_bytes_per_s;  /* between host and device; 0: the same memory */
+    /* A cache that others share keeps what a rank has touched for a while only: after t seconds a
+     * byte costs old_byte_s (1 - exp(-t / old_age_s)) more. */
+    double old_byte_s, old_age_s; /* old_age_s 0: it was not measured */
+    /* It keeps share_bytes of what all ranks of the host touch in a step; of twice as much nothing,
+     * and a byte costs lost_byte_s more. 0: not measured. */
+    double share_bytes, lost_byte_s;
     double element_s; /* least time for an element of what needs exp, tanh or random numbers */
-    double work_s[TESS_WORK_COUNT][TESS_WIDTHS]; /* the same of each operation; 0: not measured */
+    /* Seconds of an element of each operation, of arrays of TESS_PROFILE_NEAR elements, and of
+     * TESS_PROFILE_FAR; 0: not measured. */
+    double work_s[TESS_WORK_COUNT][TESS_WIDTHS], far_work_s[TESS_WORK_COUNT][TESS_WIDTHS];
 
     /* Calls between ranks that share this processor; 0: not measured. */
     double copy_bytes_per_s; /* what a rank takes from others, as in network.h */
     double sum_bytes_per_s;  /* of the array that ranks add up together */
+    double
+        scatter_bytes_per_s; /* the same where each gets its share elsewhere, as network.h counts */
     double call_s;           /* of the smallest call, of two ranks on a core each */
     double turn_s;           /* the same of ranks that take turns on cores, for each of a core */
-    double net_call_s;       /* the smallest call over sockets, and what a rank sends there */
+    double turn_copy_bytes_per_s, turn_sum_bytes_per_s; /* of ranks that take turns, in theirs */
+    double turn_byte_s; /* more for a byte, as ranks that take turns clear each other's caches */
+    double net_call_s;  /* the smallest call over sockets, and what a rank sends there */
     double net_bytes_per_s;
-    double cores; /* that ranks of a host share; 0: every rank has a device */
+    double net_sum_bytes_per_s; /* of the array that two ranks add up over sockets */
+    double cores;               /* that ranks of a host share; 0: every rank has a device */
 
     /* Products, by type. A peak of 0: the device has no such units. */
     double flops_per_s[TESS_PEAK_TYPES];
@@ -132,9 +162,8 @@ struct tess_profile {
     struct tess_product_rate product[TESS_PRODUCT_COUNT][TESS_WIDTHS];
 
     /* Causal attention, by what is computed: the lower half of the square. */
-    double attention_forward, attention_backward;       /* share of the peak, T large */
-    double attention_forward_16, attention_backward_16; /* in 16 bits; 0: the same share */
-    double attention_half;                              /* positions at which it is half of that */
+    double attention_forward, attention_backward; /* share of the peak, T large */
+    double attention_half;                        /* positions at which it is half of that */
 };
 
 /* A built-in profile by its name; NULL where there is none. Borrowed, never freed. */
@@ -169,19 +198,22 @@ enum tess_status tess_profile_check(const struct tess_profile *profile);
  * Pure, > 0.
  *
  *   pass       over `bytes` of memory, read and written together
- *   far        the same, of memory that was touched a step ago, of which a rank has `all` bytes
  *   math       the same, with a function such as exp for each of so many elements
- *   work       the same, with the operation's own time for an element
+ *   work       the operation's own time for an element, between the two sizes by the logarithm of
+ *              the number of elements
  *   product    [m, n] = [m, k] [k, n], operands and result of `bytes` in all
  *   attention  causal: `flops` are those of the lower half, `length` the positions, `bytes` the
  *              operands and results
  */
 double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
-double tess_profile_far_s(const struct tess_profile *profile, double bytes, double all);
+/* What a byte costs more that was last touched age_s ago; and where all ranks touch so many. 0
+ * where that was not measured. */
+double tess_profile_old_s(const struct tess_profile *profile, double age_s);
+double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
-/* `math`: it is one where its time was not measured. `all` > 0: of far memory. */
+/* Where its time was not measured it is math or a pass. */
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,
-                           bool math, double elements, double bytes, double all);
+                           bool math, double elements, double bytes);
 double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak_type type,
                               double m, double n, double k, double bytes);
 /* Of a kind of product that may have been measured. */

@@ -15,6 +15,7 @@
 struct profile_file {
     struct tess_profile profile;
     const char *name, *kernel, *source;
+    const char *points[TESS_PRODUCT_COUNT][TESS_WIDTHS];
 };
 
 #define FIELD(member) offsetof(struct profile_file, member)
@@ -26,6 +27,7 @@ struct profile_file {
 #define RATE_MAX       1e21
 #define TIME_MAX       1e3
 #define SIZE_MAX_BYTES 1e18
+#define RATIO_MAX      1e6
 
 /* Of each type; a peak of 0: there are no such units. */
 #define PEAK(key, type, text)                                                                      \
@@ -37,6 +39,10 @@ struct profile_file {
     NUMBER("work-" key "-32-s", work_s[TESS_WORK_##name][TESS_WIDTH_32], 0, TIME_MAX,              \
            "Seconds of an element, f32."),                                                         \
         NUMBER("work-" key "-16-s", work_s[TESS_WORK_##name][TESS_WIDTH_16], 0, TIME_MAX,          \
+               "In 16 bits."),                                                                     \
+        NUMBER("work-" key "-far-32-s", far_work_s[TESS_WORK_##name][TESS_WIDTH_32], 0, TIME_MAX,  \
+               "Of arrays that no cache keeps, f32."),                                             \
+        NUMBER("work-" key "-far-16-s", far_work_s[TESS_WORK_##name][TESS_WIDTH_16], 0, TIME_MAX,  \
                "In 16 bits."),
 #define RATE(name, key, width, bits)                                                               \
     NUMBER("product-" key "-" bits "-flops-per-s",                                                 \
@@ -48,7 +54,10 @@ struct profile_file {
         NUMBER("product-" key "-" bits "-half-n", product[TESS_PRODUCT_##name][width].half_n, 0,   \
                1e9, "Columns."),                                                                   \
         NUMBER("product-" key "-" bits "-half-k", product[TESS_PRODUCT_##name][width].half_k, 0,   \
-               1e9, "Length of sums."),
+               1e9, "Length of sums."),                                                            \
+        TESS_ROW_STRING("product-" key "-" bits "-points",                                         \
+                        FIELD(points[TESS_PRODUCT_##name][width]), "",                             \
+                        "What some sizes took by what the rate gives: m n k ratio, ..."),
 #define PRODUCT(name, key) RATE(name, key, TESS_WIDTH_32, "32") RATE(name, key, TESS_WIDTH_16, "16")
 
 static const struct tess_option profile_table[] = {
@@ -65,13 +74,23 @@ static const struct tess_option profile_table[] = {
     NUMBER("cache-bytes", cache_bytes, 0, SIZE_MAX_BYTES, "Passes over less run from the cache."),
     NUMBER("cache-bytes-per-s", cache_bytes_per_s, 0, RATE_MAX, "Passes from the cache."),
     NUMBER("link-bytes-per-s", link_bytes_per_s, 0, RATE_MAX, "Between host and device."),
+    NUMBER("old-byte-s", old_byte_s, 0, TIME_MAX, "More for a byte touched long ago."),
+    NUMBER("old-age-s", old_age_s, 0, 1e6, "When most of that is due; 0: not measured."),
+    NUMBER("share-bytes", share_bytes, 0, SIZE_MAX_BYTES, "Kept of what all ranks touch."),
+    NUMBER("lost-byte-s", lost_byte_s, 0, TIME_MAX, "More for a byte that is not; 0: unknown."),
     NUMBER("element-s", element_s, 0, TIME_MAX, "For an element of exp, tanh or random numbers."),
     NUMBER("copy-bytes-per-s", copy_bytes_per_s, 0, RATE_MAX, "Between ranks of the processor."),
     NUMBER("sum-bytes-per-s", sum_bytes_per_s, 0, RATE_MAX, "Arrays that they add up."),
+    NUMBER("scatter-bytes-per-s", scatter_bytes_per_s, 0, RATE_MAX,
+           "Arrays of which each gets a share."),
     NUMBER("call-s", call_s, 0, TIME_MAX, "Smallest call between them."),
     NUMBER("turn-s", turn_s, 0, TIME_MAX, "Of ranks that take turns, for each of a core."),
+    NUMBER("turn-copy-bytes-per-s", turn_copy_bytes_per_s, 0, RATE_MAX, "Copies of such ranks."),
+    NUMBER("turn-sum-bytes-per-s", turn_sum_bytes_per_s, 0, RATE_MAX, "Sums of such ranks."),
+    NUMBER("turn-byte-s", turn_byte_s, 0, TIME_MAX, "More for a byte of such ranks."),
     NUMBER("net-call-s", net_call_s, 0, TIME_MAX, "Smallest call over sockets."),
     NUMBER("net-bytes-per-s", net_bytes_per_s, 0, RATE_MAX, "Between ranks over sockets."),
+    NUMBER("net-sum-bytes-per-s", net_sum_bytes_per_s, 0, RATE_MAX, "Arrays added up over them."),
     NUMBER("cores", cores, 0, 1e6, "Cores that ranks share; 0: a device each."),
     PEAK("f32", TESS_PEAK_F32, "f32"),
     PEAK("tf32", TESS_PEAK_TF32, "tf32"),
@@ -86,8 +105,6 @@ static const struct tess_option profile_table[] = {
     NUMBER("attention-forward", attention_forward, 0, 1, "Share of the peak, forward."),
     NUMBER("attention-backward", attention_backward, 0, 1, "Share of the peak, backward."),
     NUMBER("attention-half", attention_half, 0, 1e9, "Positions at which it is half of that."),
-    NUMBER("attention-forward-16", attention_forward_16, 0, 1e3, "In 16 bits; 0: the same."),
-    NUMBER("attention-backward-16", attention_backward_16, 0, 1e3, "In 16 bits; 0: the same."),
     TESS_WORK_LIST(WORK) TESS_PRODUCT_LIST(PRODUCT) TESS_ROW_END,
 };
 
@@ -146,12 +163,45 @@ static enum tess_status profile_text(const char *path, const char *key, const ch
     return TESS_OK;
 }
 
+/* "m n k ratio" of each, with commas between them. */
+static enum tess_status profile_points(const char *path, const char *text,
+                                       struct tess_product_rate *rate)
+{
+    int count = 0, used = 0;
+    for (const char *at = text; *at != '\0'; at += used + (at[used] == ',')) {
+        struct tess_product_point *point = &rate->point[count];
+        double size[3], ratio;
+        if (count == TESS_PROFILE_POINTS ||
+            sscanf(at, "%lf %lf %lf %lf%n", &size[0], &size[1], &size[2], &ratio, &used) != 4 ||
+            (at[used] != ',' && at[used] != '\0'))
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "%s: points must be up to %d times \"m n k ratio\", with commas between "
+                      "them, not \"%.40s\"",
+                      path, TESS_PROFILE_POINTS, at);
+        for (int axis = 0; axis < 3; axis++) {
+            if (!(size[axis] >= 1 && size[axis] <= SIZE_MAX_BYTES))
+                TESS_FAIL(TESS_ERR_USAGE, "%s: a point's size is %g; it must be from 1 to %g", path,
+                          size[axis], SIZE_MAX_BYTES);
+            point->log2_size[axis] = log2(size[axis]);
+        }
+        if (!(ratio >= 1 / RATIO_MAX && ratio <= RATIO_MAX))
+            TESS_FAIL(TESS_ERR_USAGE, "%s: a point's ratio is %g; it must be from %g to %g", path,
+                      ratio, 1 / RATIO_MAX, RATIO_MAX);
+        point->ratio = ratio;
+        count++;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status profile_take(const char *path, struct profile_file *file)
 {
     struct tess_profile *profile = &file->profile;
     TESS_TRY(profile_text(path, "name", file->name, profile->name, sizeof(profile->name)));
     TESS_TRY(profile_text(path, "kernel", file->kernel, profile->kernel, sizeof(profile->kernel)));
     TESS_TRY(profile_text(path, "source", file->source, profile->source, sizeof(profile->source)));
+    for (int i = 0; i < TESS_PRODUCT_COUNT * TESS_WIDTHS; i++)
+        TESS_TRY(profile_points(path, file->points[i / TESS_WIDTHS][i % TESS_WIDTHS],
+                                &profile->product[i / TESS_WIDTHS][i % TESS_WIDTHS]));
     if (profile->kernel[0] == '\0')
         TESS_FAIL(TESS_ERR_USAGE, "%s: there is no kernel: the file is no profile, or cut", path);
     return profile_check(path, profile);
@@ -202,23 +252,54 @@ static void profile_print(FILE *to, const struct profile_file *file)
     }
 }
 
+static void profile_print_points(FILE *to, const struct tess_product_rate *rate)
+{
+    for (int i = 0; i < TESS_PROFILE_POINTS && rate->point[i].ratio > 0; i++) {
+        const double *size = rate->point[i].log2_size;
+        fprintf(to, "%s%.0f %.0f %.0f %.4g", i > 0 ? ", " : "", exp2(size[0]), exp2(size[1]),
+                exp2(size[2]), rate->point[i].ratio);
+    }
+}
+
+/* The texts of all points, one after the other; with its room freed by the caller. */
+static char *profile_text_of_points(const struct tess_profile *profile, struct profile_file *file)
+{
+    size_t begin[TESS_PRODUCT_COUNT * TESS_WIDTHS], bytes = 0;
+    char *text = NULL;
+    FILE *to = open_memstream(&text, &bytes);
+    for (int i = 0; to != NULL && i < TESS_PRODUCT_COUNT * TESS_WIDTHS; i++) {
+        begin[i] = (size_t)ftell(to);
+        profile_print_points(to, &profile->product[i / TESS_WIDTHS][i % TESS_WIDTHS]);
+        fputc('\0', to);
+    }
+    if (to == NULL || fclose(to) != 0) {
+        free(text);
+        return NULL;
+    }
+    for (int i = 0; i < TESS_PRODUCT_COUNT * TESS_WIDTHS; i++)
+        file->points[i / TESS_WIDTHS][i % TESS_WIDTHS] = text + begin[i];
+    return text;
+}
+
 enum tess_status tess_profile_write(const struct tess_profile *profile, const char *path)
 {
-    const struct profile_file file = {.profile = *profile,
-                                      .name = profile->name,
-                                      .kernel = profile->kernel,
-                                      .source = profile->source};
+    struct profile_file file = {.profile = *profile,
+                                .name = profile->name,
+                                .kernel = profile->kernel,
+                                .source = profile->source};
     char *text = NULL;
     size_t bytes = 0;
     TESS_TRY(tess_profile_check(profile));
-    FILE *to = open_memstream(&text, &bytes);
+    char *points = profile_text_of_points(profile, &file);
+    FILE *to = points != NULL ? open_memstream(&text, &bytes) : NULL;
     if (to != NULL)
         profile_print(to, &file);
-    if (to == NULL || fclose(to) != 0) {
-        free(text);
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the text of a profile");
-    }
-    enum tess_status status = tess_file_write(path, text, bytes);
+    enum tess_status status = TESS_OK;
+    if (to == NULL || fclose(to) != 0)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the text of a profile");
+    if (status == TESS_OK)
+        status = tess_file_write(path, text, bytes);
+    free(points);
     free(text);
     return status;
 }

@@ -60,7 +60,7 @@ struct virtual_rank {
     bool tf32;
     struct virtual_queue kernels; /* where they are */
     char *memory_end;             /* of the device: from world->space to here */
-    double far_bytes;             /* that are touched in a step by those who share its caches */
+    double old_s;                 /* more for a byte, as it was not just touched */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, what was spent before; and the records. */

@@ -16,6 +16,7 @@
 #include "comm/call.h"
 #include "tessera/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,9 +201,23 @@ static void ticket_meet(const struct virtual_comm *virtual, const struct tess_co
     ticket->number = sends ? meeting->sent[pair]++ : meeting->received[pair]++;
 }
 
+/* What a rank takes from others; its own part too, where that lies elsewhere and it copies itself.
+ */
+static double call_taken(const struct virtual_comm *virtual, const struct tess_comm_call *call)
+{
+    const struct tess_comm *comm = &virtual->comm;
+    const double bytes = call_bytes(comm, call);
+    const size_t part = call->count * tess_dtype_bytes(call->dtype);
+    if (virtual->network.cluster.sum_bytes_per_s <= 0 ||
+        call->collective != TESS_COLLECTIVE_ALL_GATHER ||
+        call->source == (const char *)call->target + (size_t)comm->rank * part)
+        return bytes;
+    return bytes * comm->rank_count / fmax(1, comm->rank_count - 1);
+}
+
 static double comm_call_s(struct virtual_comm *virtual, const struct tess_comm_call *call)
 {
-    const double bytes = call_bytes(&virtual->comm, call);
+    const double bytes = call_taken(virtual, call);
     const uint32_t collective = (uint32_t)call->collective, order = (uint32_t)call->order;
     struct virtual_time
         *time = &virtual->time[(call->count / 64 + collective + call->count % 64) % VIRTUAL_TIMES];
@@ -233,6 +248,8 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .collective = call->collective,
                                       .dtype = call->dtype,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
+    if (virtual->network.cluster.busy) /* what it reads and writes */
+        ticket->seconds += 2 * call_bytes(comm, call) * virtual->rank->old_s;
     if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
         ticket->own_s = ticket->seconds;
     if (virtual->meeting != NULL)

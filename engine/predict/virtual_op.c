@@ -27,7 +27,8 @@ static enum tess_status op_pass(struct tess_op *op, double bytes)
 
 static enum tess_product op_kind(const struct tess_op *op, enum tess_product product)
 {
-    return op->desc.kind == TESS_OP_CONV2D ? product + TESS_PRODUCT_CONV_FORWARD : product;
+    const bool conv = op->desc.kind == TESS_OP_CONV2D && product <= TESS_PRODUCT_WEIGHT;
+    return conv ? product + TESS_PRODUCT_CONV_FORWARD : product;
 }
 
 /* `calls` products of this shape, with so many bytes of operands and results each. */
@@ -48,7 +49,7 @@ static void op_product(struct tess_op *op, enum tess_product product, double cal
         known->seconds = calls * tess_profile_layer_s(rank->world->profile, kind, type, known->m,
                                                       known->n, known->k, bytes);
     }
-    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds);
+    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds + calls * bytes * rank->old_s);
 }
 
 _Static_assert(VIRTUAL_PRODUCTS == 64, "op_product takes six bits of a hash");
@@ -123,7 +124,7 @@ static void op_accumulate(struct tess_op *op, double leaves, double count)
     if (profile->work_s[TESS_WORK_ACCUMULATE][TESS_WIDTH_32] > 0)
         virtual_work(rank, VIRTUAL_PASS,
                      leaves * tess_profile_work_s(profile, TESS_WORK_ACCUMULATE, TESS_WIDTH_32,
-                                                  false, count, bytes, 0));
+                                                  false, count, bytes));
     else
         kernel_pass(op->kernel, leaves * bytes);
 }
@@ -315,10 +316,16 @@ static enum tess_status op_attention(struct tess_op *op, bool forward)
     const double q = (double)desc->rows * length * width * desc->heads;
     const double kv = (double)desc->rows * length * width * desc->kv_heads;
     const double arrays = forward ? 2 * q + 2 * kv : 4 * q + 4 * kv;
-    const double seconds = tess_profile_attention_s(rank->world->profile, op_type(op), forward,
-                                                    (forward ? 2 : 5) * square, length,
-                                                    arrays * (double)tess_dtype_bytes(desc->dtype));
-    virtual_work(rank, VIRTUAL_PRODUCT, seconds);
+    const double bytes = arrays * (double)tess_dtype_bytes(desc->dtype);
+    const enum tess_product kind =
+        forward ? TESS_PRODUCT_ATTENTION_FORWARD : TESS_PRODUCT_ATTENTION_BACKWARD;
+    if (op_is_measured(op, kind))
+        op_product(op, kind, 1, desc->rows * desc->heads * desc->length, desc->length, desc->in,
+                   bytes);
+    else
+        virtual_work(rank, VIRTUAL_PRODUCT,
+                     tess_profile_attention_s(rank->world->profile, op_type(op), forward,
+                                              (forward ? 2 : 5) * square, length, bytes));
     return TESS_OK;
 }
 

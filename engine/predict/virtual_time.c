@@ -21,8 +21,8 @@ void kernel_work(struct tess_kernel *kernel, enum tess_work work, enum tess_dtyp
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const int width = dtype == TESS_F32 ? TESS_WIDTH_32 : TESS_WIDTH_16;
     const double seconds =
-        tess_profile_work_s(rank->world->profile, work, width, math, elements, bytes, 0);
-    virtual_work(rank, VIRTUAL_PASS, seconds);
+        tess_profile_work_s(rank->world->profile, work, width, math, elements, bytes);
+    virtual_work(rank, VIRTUAL_PASS, seconds + bytes * rank->old_s);
 }
 
 /* `arrays` of `count` elements each. */
@@ -46,7 +46,8 @@ void kernel_far(struct tess_kernel *kernel, enum tess_work work, double calls, d
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const struct tess_profile *profile = rank->world->profile;
     const bool host = profile->work_s[work][TESS_WIDTH_32] > 0;
-    const double seconds = tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes,
-                                               host ? rank->far_bytes : 0);
+    const double seconds =
+        tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes) +
+        bytes * rank->old_s;
     virtual_work(rank, VIRTUAL_PASS, seconds + (host ? (calls - 1) * profile->start_s : 0));
 }

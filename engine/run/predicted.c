@@ -187,7 +187,7 @@ struct tess__phases tess__predicted_measured(const struct tess__run *run)
     const double share = 1.0 / run->rank_count;
     for (int32_t r = 0; r < run->rank_count; r++) {
         const struct tess__run_rank *rank = &run->rank[r];
-        const struct tess_times *step = &rank->step;
+        const struct tess_times *step = &run->usual[r].step;
         sum.step_s += share * step->total_s;
         sum.data_s += share * step->data_s;
         sum.forward_s += share * step->forward_s;

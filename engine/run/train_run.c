@@ -248,6 +248,7 @@ static enum tess_status train_message(void *context, const struct tess__message 
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
     case TESS__RUN_RANK:
+    case TESS__RUN_USUAL:
         tess__run_keep(&train->run, message);
         break;
     }

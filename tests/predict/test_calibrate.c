@@ -23,6 +23,7 @@ static const struct tess_profile known = {
     .cache_bytes_per_s = 4e10,
     .element_s = 7e-10,
     .work_s[0] = {4e-10, 9e-10},
+    .far_work_s[0] = {5e-10, 11e-10},
     .cores = 4,
     .flops_per_s = {6e10, 0, 3e10, 0},
     .efficiency = {1, 1, 1, 1},
@@ -34,7 +35,9 @@ static const struct tess_profile known = {
     .half_k = 40,
     .attention_forward = 0.4,
     .attention_backward = 0.3,
-    .product = {{{6e10, 7, 11, 40}, {3e10, 7, 11, 40}}, {{0}, {0}}, {{2e10, 3, 30, 400}, {0}}},
+    .product = {{{6e10, 7, 11, 40, {{{0}, 0}}}, {3e10, 7, 11, 40, {{{0}, 0}}}},
+                {{0}, {0}},
+                {{2e10, 3, 30, 400, {{{0}, 0}}}, {0}}},
     .attention_half = 90};
 
 static struct tess_sample sample[96];
@@ -62,8 +65,11 @@ static void add_all(void)
     samples = 0;
     for (double bytes = 192; bytes < 1e8; bytes *= 4)
         add(TESS_SAMPLE_PASS, TESS_PEAK_F32, 0, 0, 0, bytes);
-    add(TESS_SAMPLE_WORK, TESS_PEAK_F32, 16384, 0, 0, 0);
-    add(TESS_SAMPLE_WORK, TESS_PEAK_16, 16384, 0, 0, 0);
+    for (int type = 0; type < 2; type++) {
+        const enum tess_peak_type of = type == 0 ? TESS_PEAK_F32 : TESS_PEAK_16;
+        add(TESS_SAMPLE_WORK, of, TESS_PROFILE_NEAR, 0, 0, 0);
+        add(TESS_SAMPLE_WORK, of, TESS_PROFILE_FAR, 0, 0, 0);
+    }
     for (double small = 16; small <= 256; small *= 4) {
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, small, 512, 512, 0);
         add(TESS_SAMPLE_PRODUCT, TESS_PEAK_F32, 512, small, 512, 0);
@@ -74,8 +80,6 @@ static void add_all(void)
         add_weight(512, small, 512);
         add_weight(512, 512, small);
         add_weight(4 * small, 4 * small, 4 * small);
-        add(TESS_SAMPLE_FORWARD, TESS_PEAK_F32, 1e4 * small * small, 2 * small, 0, 0);
-        add(TESS_SAMPLE_BACKWARD, TESS_PEAK_F32, 3e4 * small * small, 2 * small, 0, 0);
     }
 }
 
@@ -90,12 +94,11 @@ static void test_fit(void **state)
     profile.cache_bytes = 1e6;
     profile.cache_bytes_per_s = 1e10;
     memset(profile.work_s, 0, sizeof(profile.work_s));
+    memset(profile.far_work_s, 0, sizeof(profile.far_work_s));
     memset(profile.product, 0, sizeof(profile.product));
     profile.flops_per_s[TESS_PEAK_F32] = profile.flops_per_s[TESS_PEAK_16] = 1e10;
     profile.half_m = profile.half_n = 4;
     profile.half_k = 16;
-    profile.attention_forward = profile.attention_backward = 0.5;
-    profile.attention_half = 32;
     tess_profile_fit(&profile, sample, samples);
     for (int32_t i = 0; i < samples; i++) {
         const double ratio = tess_sample_predict(&profile, &sample[i]) / sample[i].seconds;
@@ -111,6 +114,37 @@ static void test_fit(void **state)
                                                    TESS_PEAK_F32, 100, 300, 200, 0);
         assert_true(fabs(fitted / other - 1) < 0.03);
     }
+}
+
+/* One size that takes longer than the formula has it is a point: it counts there and a little
+ * around it, and not far away. */
+static void test_points(void **state)
+{
+    struct tess_profile profile = known;
+    (void)state;
+    memset(profile.product, 0, sizeof(profile.product));
+    add_all();
+    int32_t slow = -1;
+    for (int32_t i = 0; i < samples && slow < 0; i++)
+        if (sample[i].kind == TESS_SAMPLE_PRODUCT && sample[i].which == TESS_PRODUCT_WEIGHT &&
+            sample[i].size[0] == 16)
+            slow = i;
+    sample[slow].seconds *= 1.5;
+    tess_profile_fit(&profile, sample, samples);
+    const double *size = sample[slow].size;
+    const double there = tess_profile_layer_s(&profile, TESS_PRODUCT_WEIGHT, TESS_PEAK_F32, size[0],
+                                              size[1], size[2], 0);
+    assert_true(fabs(there / sample[slow].seconds - 1) < 0.03);
+    const double near = tess_profile_layer_s(&profile, TESS_PRODUCT_WEIGHT, TESS_PEAK_F32,
+                                             size[0] + 3, size[1], size[2], 0);
+    const double near_known = tess_profile_layer_s(&known, TESS_PRODUCT_WEIGHT, TESS_PEAK_F32,
+                                                   size[0] + 3, size[1], size[2], 0);
+    assert_true(near > 1.2 * near_known && near < 1.55 * near_known);
+    const double far =
+        tess_profile_layer_s(&profile, TESS_PRODUCT_WEIGHT, TESS_PEAK_F32, 1024, 1024, 1024, 0);
+    const double far_known =
+        tess_profile_layer_s(&known, TESS_PRODUCT_WEIGHT, TESS_PEAK_F32, 1024, 1024, 1024, 0);
+    assert_true(fabs(far / far_known - 1) < 0.1);
 }
 
 /* This machine: the file that is written is a profile, of a processor that computes something. */
@@ -140,9 +174,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_points),
         cmocka_unit_test(test_measure),
     };
     const bool measure = argc > 1 && strcmp(argv[1], "measure") == 0;
-    return _cmocka_run_group_tests("calibrate", tests, measure ? 2 : 1, scratch_file_make,
+    return _cmocka_run_group_tests("calibrate", tests, measure ? 3 : 2, scratch_file_make,
                                    scratch_file_remove);
 }

@@ -95,6 +95,25 @@ static void test_share(void **state)
     assert_true(tess_profile_share(gpu, 512, 1).bytes_per_s == gpu->bytes_per_s);
 }
 
+/* What is not in the shared cache any more costs more: by its age, up to all of it, and where ranks
+ * touch more than their share. */
+static void test_shared_cache(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    assert_true(tess_profile_old_s(&cpu, 1) == 0 && tess_profile_lost_s(&cpu, 1e12) == 0);
+    cpu.old_byte_s = 4e-11;
+    cpu.old_age_s = 0.1;
+    cpu.share_bytes = 1e8;
+    cpu.lost_byte_s = 2e-11;
+    assert_true(tess_profile_old_s(&cpu, 0) == 0);
+    assert_true(fabs(tess_profile_old_s(&cpu, 0.1) - 4e-11 * (1 - exp(-1))) < 1e-20);
+    assert_true(fabs(tess_profile_old_s(&cpu, 100) - 4e-11) < 1e-20);
+    assert_true(tess_profile_lost_s(&cpu, 1e8) == 0);
+    assert_true(fabs(tess_profile_lost_s(&cpu, 1.5e8) - 1e-11) < 1e-20);
+    assert_true(tess_profile_lost_s(&cpu, 1e9) == 2e-11);
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static void test_file(void **state)
@@ -114,6 +133,13 @@ static void test_file(void **state)
     assert_true(read.measured);
     assert_memory_equal(&read.memory_bytes, &wrote.memory_bytes,
                         sizeof(wrote) - offsetof(struct tess_profile, memory_bytes));
+    wrote.product[TESS_PRODUCT_DATA][TESS_WIDTH_16].point[0] =
+        (struct tess_product_point){{9, 3, 10}, 1.25};
+    wrote.product[TESS_PRODUCT_DATA][TESS_WIDTH_16].point[1] =
+        (struct tess_product_point){{0, 4, 2}, 0.5};
+    assert_int_equal(tess_profile_write(&wrote, path), TESS_OK);
+    assert_int_equal(tess_profile_read(path, &read), TESS_OK);
+    assert_memory_equal(read.product, wrote.product, sizeof(wrote.product));
     wrote.bytes_per_s = NAN;
     assert_int_equal(tess_profile_write(&wrote, path), TESS_ERR_USAGE);
 }
@@ -137,6 +163,11 @@ static void test_hostile(void **state)
         "units: 0\n",
         "units: 1e99\n",
         "no-such-key: 1\n",
+        "kernel: cpu\nproduct-data-32-points: \"8 8 8\"\n",
+        "kernel: cpu\nproduct-data-32-points: \"8 8 8 1 2\"\n",
+        "kernel: cpu\nproduct-data-32-points: \"8 0 8 1\"\n",
+        "kernel: cpu\nproduct-data-32-points: \"8 8 8 nan\"\n",
+        "kernel: cpu\nproduct-data-32-points: \"8 8 8 1, 8 8 inf 1\"\n",
         "kernel: a-kernel-whose-name-is-longer-than-there-is-room-for\n",
     };
     static const char good[] =
@@ -171,9 +202,10 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_built_in),    cmocka_unit_test(test_product),
-        cmocka_unit_test(test_power_limit), cmocka_unit_test(test_share),
-        cmocka_unit_test(test_file),        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
+        cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
+        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_file),
+        cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }

@@ -3,6 +3,7 @@
  * a mesh share a host. Clusters as they are sold and as files describe them.
  */
 #include "predict/network.h"
+#include "predict/profile.h"
 #include "topology/machine/topology.h"
 
 #include <math.h>
@@ -167,6 +168,51 @@ static void case_latency(void **state)
                 1008);
 }
 
+/* Ranks on a processor: a sum over sockets has a rate of its own, one in shared memory that ends in
+ * a share for each too; ranks that take turns have less of all, and other rates. */
+static void case_processor(void **state)
+{
+    const struct tess_profile profile = {.bytes_per_s = 100,
+                                         .cores = 2,
+                                         .copy_bytes_per_s = 50,
+                                         .sum_bytes_per_s = 20,
+                                         .scatter_bytes_per_s = 10,
+                                         .turn_copy_bytes_per_s = 40,
+                                         .turn_sum_bytes_per_s = 10,
+                                         .call_s = 1e-300,
+                                         .net_call_s = 1e-300,
+                                         .net_bytes_per_s = 5,
+                                         .net_sum_bytes_per_s = 4};
+    struct tess_cluster cluster;
+    (void)state;
+    tess_cluster_of_processor(&profile, 2, true, &cluster);
+    struct tess_network network = network_of(&cluster, 2, 1, 1);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 40),
+        10);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_ORDER_CANONICAL, 40),
+        5);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL, 40), 4);
+    tess_cluster_of_processor(&profile, 4, false, &cluster);
+    network = network_of(&cluster, 4, 1, 1);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 40), 2);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_ORDER_CANONICAL, 40),
+        2.5);
+    tess_network_crowd(&network, &profile, 2, 2);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 40), 8);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_REDUCE_SCATTER, TESS_ORDER_CANONICAL, 40),
+        10);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL, 40),
+        30.0 / 20);
+}
+
 /* The line of words of a DGX H100 in configs/clusters, and the built-in one, agree. */
 static void case_described(void **state)
 {
@@ -319,17 +365,12 @@ static void case_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_one_host),
-        cmocka_unit_test(case_two_levels),
-        cmocka_unit_test(case_three_neighbours),
-        cmocka_unit_test(case_mesh),
-        cmocka_unit_test(case_cards_and_racks),
-        cmocka_unit_test(case_latency),
-        cmocka_unit_test(case_described),
-        cmocka_unit_test(case_described_racks),
-        cmocka_unit_test(case_order),
-        cmocka_unit_test(case_natural),
-        cmocka_unit_test(case_racks_in_turn),
+        cmocka_unit_test(case_one_host),         cmocka_unit_test(case_two_levels),
+        cmocka_unit_test(case_three_neighbours), cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_cards_and_racks),  cmocka_unit_test(case_latency),
+        cmocka_unit_test(case_processor),        cmocka_unit_test(case_described),
+        cmocka_unit_test(case_described_racks),  cmocka_unit_test(case_order),
+        cmocka_unit_test(case_natural),          cmocka_unit_test(case_racks_in_turn),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
