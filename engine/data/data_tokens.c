@@ -23,8 +23,16 @@
 #define SHARD_HEADER_BYTES 1024
 
 static const struct tess__token_kind tokens_shard[] = {
-    {.name = "GPT-2 tokens", .width = 2, .vocabulary = 50257, .magic = 20240520, .version = 1},
-    {.name = "Llama 3 tokens", .width = 4, .vocabulary = 128256, .magic = 20240801, .version = 7},
+    {.name = "GPT-2 tokens",
+     .width = 2,
+     .vocabulary = 50257,
+     .magic = TESS__SHARD_MAGIC_GPT2,
+     .version = 1},
+    {.name = "Llama 3 tokens",
+     .width = 4,
+     .vocabulary = 128256,
+     .magic = TESS__SHARD_MAGIC_LLAMA3,
+     .version = 7},
 };
 
 /* ---- one file ------------------------------------------------------------------------------ */
@@ -66,11 +74,10 @@ static enum tess_status shard_kind(const char *name, const int32_t *header, size
     for (size_t k = 0; k < count && bytes >= sizeof(*header); k++)
         if (header[0] == tokens_shard[k].magic)
             kind = &tokens_shard[k];
-    if (bytes >= sizeof(*header) && kind == NULL)
-        TESS_FAIL(TESS_ERR_DATA,
-                  "%s: wrong magic number %d: expected %d (GPT-2) or %d (Llama 3), the layouts of "
-                  "llm.c; a text's name must not end in .bin",
-                  name, (int)header[0], (int)tokens_shard[0].magic, (int)tokens_shard[1].magic);
+    if (bytes >= sizeof(*header) && kind == NULL) {
+        TESS_TRY(tess__format_check_magic(name, header, bytes));
+        return tess__format_fail_shard(name, header[0]);
+    }
     if (bytes < SHARD_HEADER_BYTES)
         TESS_FAIL(TESS_ERR_DATA, "%s: truncated: %zu bytes where the header alone has %d", name,
                   bytes, SHARD_HEADER_BYTES);
@@ -109,7 +116,8 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
     enum tess_status status = tokens_map(name, &piece);
     if (status == TESS_OK && fnmatch("*.bin", name, 0) == 0) {
         status = shard_check(name, &piece, &kind);
-    } else {
+    } else if (status == TESS_OK) {
+        status = tess__format_check_text(name, piece.map, piece.map_bytes);
         piece.token = piece.map;
         piece.count = (int64_t)piece.map_bytes;
     }

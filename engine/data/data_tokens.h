@@ -62,6 +62,23 @@ enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                                const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
 
+/* ---- data_format.c: files of other formats ----------------------------------------------------
+ */
+
+#define TESS__SHARD_MAGIC_GPT2   20240520
+#define TESS__SHARD_MAGIC_LLAMA3 20240801
+
+/*
+ * TESS_ERR_DATA, with the format's name and the way to convert it, when a file that begins with
+ * these `count` bytes is of a format that is known and neither text nor tokens.
+ */
+enum tess_status tess__format_check_magic(const char *name, const void *bytes, size_t count);
+/* The same for a whole file that is to be text, which has no NUL byte either: looked for in its
+ * first 64 KiB and in 16 places spread over the rest, so that no time goes into a large file. */
+enum tess_status tess__format_check_text(const char *name, const void *bytes, size_t count);
+/* TESS_ERR_DATA: a shard begins with none of the magic numbers. */
+enum tess_status tess__format_fail_shard(const char *name, int32_t magic);
+
 /* Names of files. Starts zeroed. */
 struct tess__names {
     char **name; /* each owned */
