@@ -58,7 +58,8 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
  *           with NUL bytes are refused (data_format.c)
  *   tokens  files that end in .bin, in the layouts of llm.c: 256 int32 (magic, version, count, then
  *           zeros), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257
- *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3)
+ *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3). Or what
+ *           tessera data prepare writes, with any vocabulary: data/shard.h
  *   "text"  the word: text that every Debian machine has, about 12 MB of it (data_text.c)
  *
  * length is T. The files are one stream, end to end: a sample may begin in one and end in the next,

@@ -34,8 +34,10 @@ static const struct format {
      "t = np.load('F').ravel().astype('u2'); h = np.zeros(256, 'i4'); h[:3] = 20240520, 1, len(t); "
      "open('tokens.bin', 'wb').write(h.tobytes() + t.tobytes())\" (below 50257), or its text to a "
      ".txt file"},
-    {"\x1f\x8b", 2, 0, "compressed with gzip", "decompress it with gunzip -k"},
-    {"\x28\xb5\x2f\xfd", 4, 0, "compressed with zstd", "decompress it with zstd -d"},
+    {"\x1f\x8b", 2, 0, "compressed with gzip",
+     "decompress it with gunzip -k (tessera data prepare reads it as it is)"},
+    {"\x28\xb5\x2f\xfd", 4, 0, "compressed with zstd",
+     "decompress it with zstd -d (tessera data prepare reads it as it is)"},
     {"\xfd"
      "7zXZ",
      5, 0, "compressed with xz", "decompress it with xz -dk"},

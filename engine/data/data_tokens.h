@@ -7,13 +7,15 @@
 #define TESSERA_DATA_DATA_TOKENS_H
 
 #include "data/data.h"
+#include "data/shard.h"
 
 /* How files keep tokens: one after the other, in the machine's (little endian) order. */
 struct tess__token_kind {
-    const char *name; /* for messages: "text" */
-    int32_t width;    /* bytes of a token: 1, 2 or 4 */
+    char name[64]; /* for messages: "text" */
+    int32_t width; /* bytes of a token: 1, 2 or 4 */
     int32_t vocabulary;
     int32_t magic, version; /* of the header; 0: no header */
+    uint64_t tokenizer;     /* hash of its file; 0: it is not known */
 };
 
 extern const struct tess__token_kind tess__token_text;
@@ -35,7 +37,8 @@ struct tess__token_piece {
  *     first     0             13      20                37 = count
  */
 struct tess_token_stream {
-    const struct tess__token_kind *kind;
+    const struct tess__token_kind *kind; /* &own, or static */
+    struct tess__token_kind own;
     int64_t count;
     int32_t piece_count;
     struct tess__token_piece *piece;
@@ -65,7 +68,7 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
 /* ---- data_format.c: files of other formats ----------------------------------------------------
  */
 
-#define TESS__SHARD_MAGIC_GPT2   20240520
+#define TESS__SHARD_MAGIC_GPT2   TESS__SHARD_MAGIC
 #define TESS__SHARD_MAGIC_LLAMA3 20240801
 
 /*

@@ -50,6 +50,15 @@ const char *tess__data_id_text(const struct tess_dataset *dataset, const struct 
     return text;
 }
 
+const char *tess__data_text(const struct tess_dataset *dataset, char text[TESS__DATA_BYTES])
+{
+    char train[TESS__DATA_ID_BYTES], test[TESS__DATA_ID_BYTES];
+    snprintf(text, TESS__DATA_BYTES, "training %s, validation %s",
+             tess__data_id_text(dataset, &dataset->train, train),
+             tess__data_id_text(dataset, &dataset->test, test));
+    return text;
+}
+
 const char *tess__words_rate(const struct tess__words *words, double rows_per_s,
                              char text[TESS__TEXT_BYTES])
 {

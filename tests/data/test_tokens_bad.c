@@ -58,7 +58,7 @@ static void case_headers(void **state)
         {0, 20240326, "wrong magic number 20240326"}, /* llm.c's model files */
         {0, -1, "wrong magic number -1"},
         {1, 0, "wrong version 0"},
-        {1, 2, "wrong version 2"},
+        {1, 3, "wrong version 3"},
         {1, -7, "wrong version -7"},
         {2, 0, "wrong count: the header promises 0 tokens"},
         {2, -1, "wrong count: the header promises -1 tokens"},
