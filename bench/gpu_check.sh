@@ -61,7 +61,8 @@ environment
                           apt-get download PACKAGE...; for f in *.deb; do dpkg -x \$f FOLDER; done
                       of libyaml-dev libyaml-0-2 libjansson-dev libjansson4 libcmocka-dev libcmocka0
                       nettle-dev libnettle8 zlib1g-dev zlib1g libdnnl-dev libdnnl2 ocl-icd-libopencl1 pkgconf pkgconf-bin
-                      libpkgconf3 dataset-fashion-mnist
+                      libpkgconf3 dataset-fashion-mnist libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2
+                      libzstd-dev libzstd1
   TESS_TEST_SEED      of the random shapes (default: random, and printed)
   GPU_CHECK_ARCHS     of --make-prebuilt, as TESS_CUDA_ARCHS (default: 90a)
   GPU_CHECK_PYTHON    with PyTorch, for the stages that compare with it (default: python3)

@@ -113,6 +113,11 @@ tess_room(job FOLDERS engine/job SEES ${engine} engine/job ${machines} LINKS Thr
 # ---- the program ----
 tess_room(text PROGRAM FOLDERS engine/text SEES ${base} engine/data engine/text
     LINKS PkgConfig::JANSSON)
+tess_room(tokenizer PROGRAM FOLDERS engine/tokenizer SEES ${base} engine/tokenizer
+    LINKS PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+tess_room(prepare PROGRAM FOLDERS engine/prepare
+    SEES ${base} engine/data engine/text engine/tokenizer engine/prepare
+    LINKS PkgConfig::JANSSON ZLIB::ZLIB PkgConfig::ZSTD)
 tess_room(draw PROGRAM FOLDERS topology/draw SEES ${base} engine/text ${machines} topology/draw
     LINKS PkgConfig::JANSSON)
 if(PROTOBUF_C_FOUND AND PROTOC_C)
@@ -148,6 +153,7 @@ tess_room(bench PROGRAM FOLDERS bench bench/comm bench/kernels bench/step bench/
     KERNELS kernel_open.h cpu/best.h
     LINKS PkgConfig::JANSSON Threads::Threads)
 tess_room(cli PROGRAM FOLDERS engine/cli EXCEPT main
-    SEES ${engine} engine/job engine/text engine/run engine/study engine/report engine/cli
+    SEES ${engine} engine/job engine/text engine/tokenizer engine/prepare engine/run engine/study engine/report
+         engine/cli
          ${machines} topology/draw
     LINKS PkgConfig::JANSSON)

@@ -16,9 +16,11 @@
 
 static const struct tess_option generate_option_table[] = {
     {"prompt", TESS_OPTION_STRING, GENERATE_FIELD(prompt), "", 0, 0, NULL,
-     "text to continue, for a vocabulary of bytes; without a prompt: a line end"},
+     "text to continue; without a prompt: a line end"},
     {"prompt-tokens", TESS_OPTION_STRING, GENERATE_FIELD(prompt_tokens), "", 0, 0, NULL,
      "tokens to continue, such as 1,2,3, in place of text; the output is numbers, too"},
+    {"tokenizer", TESS_OPTION_STRING, GENERATE_FIELD(tokenizer), "", 0, 0, NULL,
+     "tokenizer.json of the model, or its folder; empty: that of the run's prepared data"},
     {"tokens", TESS_OPTION_INT, GENERATE_FIELD(tokens), "200", 1, 1e9, NULL,
      "tokens to generate; the prompt and these must fit the context"},
     {"temperature", TESS_OPTION_REAL, GENERATE_FIELD(temperature), "0.8", 0, 100, NULL,
@@ -67,7 +69,8 @@ static const char generate_usage[] =
     "  tessera generate gpt2.safetensors --config configs/models/gpt2-124m.yaml \\\n      "
     "--prompt-tokens 464,3280,318\n"
     "\n"
-    "A model of bytes reads and writes text; with a tokenizer, tokens are numbers. A terminal\n"
+    "A model of bytes reads and writes text, and so does one with a tokenizer: --tokenizer, or\n"
+    "that of tessera data prepare. Without, tokens are numbers (--prompt-tokens). A terminal\n"
     "shows bytes that are not text as \\xHH; a pipe or a file gets them unchanged.\n";
 
 struct generate {
@@ -109,13 +112,15 @@ static enum tess_status generate_open(struct generate *generate, const char *run
 {
     const struct tess__source *source = &generate->source;
     TESS_TRY(tess__source_open(&generate->source, run, &generate->options, generate_option_table));
-    TESS_TRY(tess__prompt_read(&generate->options, source->vocabulary, &generate->prompt,
-                               &generate->prompt_count));
+    TESS_TRY(tess__source_open_tokenizer(&generate->source, &generate->options));
+    TESS_TRY(
+        tess__prompt_read(&generate->options, source, &generate->prompt, &generate->prompt_count));
     TESS_TRY(generate_check_room(generate));
     generate->logits = calloc((size_t)source->vocabulary, sizeof(*generate->logits));
     generate->candidate = calloc((size_t)source->vocabulary, sizeof(*generate->candidate));
     if (!generate->logits || !generate->candidate)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d logits", source->vocabulary);
+    generate->printer.tokenizer = source->tokenizer;
     generate->printer.numbers = generate->options.prompt_tokens[0] != '\0';
     generate->printer.terminal = isatty(STDOUT_FILENO) == 1;
     return TESS_OK;

@@ -5,9 +5,10 @@
 
 #include "config/config.h"
 #include "core/decode.h"
+#include "tokenizer/tokenizer.h"
 
 struct tess__generate_options {
-    const char *prompt, *prompt_tokens, *config, *device, *kernel;
+    const char *prompt, *prompt_tokens, *tokenizer, *config, *device, *kernel;
     int64_t tokens, top_k, seed, context, vocabulary, threads;
     double temperature, top_p;
     int32_t precision; /* index into run|f32|bf16|f16 */
@@ -19,6 +20,7 @@ struct tess__generate_options {
 struct tess__source {
     struct tess_config *config; /* the model's options, the kernel */
     struct tess_decoder *decoder;
+    struct tess__tokenizer *tokenizer; /* NULL: tokens are bytes, or numbers */
     enum tess_dtype dtype;
     int32_t vocabulary;
     int64_t context;
@@ -65,15 +67,24 @@ enum tess_status tess__sample(const struct tess__sampler *sampler, const float *
 /* ---- generate_text.c: tokens in and out ------------------------------------------------------ */
 
 /*
- * The prompt as tokens: bytes of --prompt, or the numbers of --prompt-tokens, both checked against
- * the vocabulary. To be freed. TESS_ERR_USAGE with what would do.
+ * The tokenizer of --tokenizer, else the one that tessera data prepare put beside the data of the
+ * run; none where there is neither, or --prompt-tokens are given, or the vocabulary is of bytes.
  */
-enum tess_status tess__prompt_read(const struct tess__generate_options *options, int32_t vocabulary,
-                                   int32_t **token_out, int64_t *count_out);
+enum tess_status tess__source_open_tokenizer(struct tess__source *source,
+                                             const struct tess__generate_options *options);
 
-/* Writes tokens to stdout as they come. Zeroed but for the first two. */
+/*
+ * The prompt as tokens: of the tokenizer, or bytes, of --prompt, or the numbers of --prompt-tokens,
+ * all checked against the vocabulary. To be freed. TESS_ERR_USAGE with what would do.
+ */
+enum tess_status tess__prompt_read(const struct tess__generate_options *options,
+                                   const struct tess__source *source, int32_t **token_out,
+                                   int64_t *count_out);
+
+/* Writes tokens to stdout as they come. Zeroed but for the first three. */
 struct tess__printer {
-    bool numbers;  /* as "1,2,3"; else as bytes */
+    const struct tess__tokenizer *tokenizer; /* NULL: tokens are bytes */
+    bool numbers;                            /* as "1,2,3"; else as text */
     bool terminal; /* bytes that are no UTF-8, or that move the cursor, as \xHH */
     int64_t count;
     unsigned char pending[4]; /* begun and not complete UTF-8 */

@@ -59,7 +59,7 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
 /* Is it an option that decides what the weights are? */
 static bool model_takes(const char *name, const char *model)
 {
-    static const char *const own[] = {"model", "precision", "f32-ops", "data.length"};
+    static const char *const own[] = {"model", "data", "precision", "f32-ops", "data.length"};
     const size_t length = strlen(model);
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(name, own[i]) == 0)
@@ -210,5 +210,6 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
 void tess__source_close(struct tess__source *source)
 {
     tess_decoder_close(source->decoder);
+    tess__tokenizer_close(source->tokenizer);
     tess_config_close(source->config);
 }

@@ -1,12 +1,14 @@
-/* Tokens in and out: bytes for a vocabulary of bytes, else the numbers of a tokenizer. */
+/* Tokens in and out: as text, by a tokenizer or byte by byte, or as numbers. */
 #include "base/utf8.h"
 #include "cli/generate.h"
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TEXT_BYTES_VOCABULARY 256
 
@@ -17,7 +19,8 @@ static enum tess_status text_read_bytes(const char *prompt, int32_t vocabulary, 
     if (vocabulary > TEXT_BYTES_VOCABULARY)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--prompt is text, whose tokens are bytes, and this model has %d tokens of a "
-                  "tokenizer that is not here: give their numbers, --prompt-tokens 1,2,3",
+                  "tokenizer that is not here: name it, --tokenizer FOLDER|FILE, or give their "
+                  "numbers, --prompt-tokens 1,2,3",
                   vocabulary);
     for (size_t i = 0; i < length; i++) {
         token[i] = (unsigned char)prompt[i];
@@ -29,6 +32,44 @@ static enum tess_status text_read_bytes(const char *prompt, int32_t vocabulary, 
     }
     *count_out = (int64_t)length;
     return TESS_OK;
+}
+
+enum tess_status tess__source_open_tokenizer(struct tess__source *source,
+                                             const struct tess__generate_options *options)
+{
+    char path[PATH_MAX];
+    const char *data = source->config->run.data;
+    if (options->prompt_tokens[0])
+        return TESS_OK;
+    if (options->tokenizer[0])
+        return tess__tokenizer_open(options->tokenizer, &source->tokenizer);
+    if (source->vocabulary <= TEXT_BYTES_VOCABULARY ||
+        snprintf(path, sizeof(path), "%s/tokenizer.json", data) >= (int)sizeof(path) ||
+        access(path, R_OK) != 0)
+        return TESS_OK;
+    return tess__tokenizer_open(data, &source->tokenizer);
+}
+
+static enum tess_status text_read_tokens(const char *prompt, const struct tess__source *source,
+                                         int32_t **token, int64_t *count_out)
+{
+    struct tess__ids ids = {0};
+    const enum tess_status status =
+        tess__tokenizer_encode(source->tokenizer, prompt, strlen(prompt), &ids);
+    for (size_t i = 0; status == TESS_OK && i < ids.count; i++) {
+        if (ids.id[i] < (uint32_t)source->vocabulary)
+            continue;
+        const uint32_t id = ids.id[i];
+        free(ids.id);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--prompt: the tokenizer %s makes token %u of it, and this model has %d: it is "
+                  "not the model's tokenizer",
+                  tess__tokenizer_file(source->tokenizer), id, source->vocabulary);
+    }
+    free(*token);
+    *token = (int32_t *)(void *)ids.id;
+    *count_out = (int64_t)ids.count;
+    return status;
 }
 
 static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, int32_t *token,
@@ -56,17 +97,21 @@ static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, 
     return TESS_OK;
 }
 
-enum tess_status tess__prompt_read(const struct tess__generate_options *options, int32_t vocabulary,
-                                   int32_t **token_out, int64_t *count_out)
+enum tess_status tess__prompt_read(const struct tess__generate_options *options,
+                                   const struct tess__source *source, int32_t **token_out,
+                                   int64_t *count_out)
 {
     const bool numbers = options->prompt_tokens[0];
     const char *text = numbers ? options->prompt_tokens : options->prompt;
+    const int32_t vocabulary = source->vocabulary;
     /* No fewer bytes than tokens in either. */
     int32_t *token = calloc(strlen(text) + 1, sizeof(*token));
     if (!token)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the prompt");
     enum tess_status status = numbers ? text_read_numbers(text, vocabulary, token, count_out)
-                                      : text_read_bytes(text, vocabulary, token, count_out);
+                              : source->tokenizer
+                                  ? text_read_tokens(text, source, &token, count_out)
+                                  : text_read_bytes(text, vocabulary, token, count_out);
     if (status == TESS_OK && *count_out == 0)
         status =
             tess_fail(TESS_ERR_USAGE, "the prompt is empty: the model needs at least one token");
@@ -140,10 +185,16 @@ static void text_print_byte(struct tess__printer *printer, unsigned char byte)
 
 enum tess_status tess__print_token(struct tess__printer *printer, int32_t token)
 {
-    if (printer->numbers)
+    size_t count = 0;
+    if (printer->numbers) {
         printf("%s%d", printer->count > 0 ? "," : "", token);
-    else
+    } else if (printer->tokenizer) {
+        const char *bytes = tess__tokenizer_bytes(printer->tokenizer, token, &count);
+        for (size_t i = 0; i < count; i++)
+            text_print_byte(printer, (unsigned char)bytes[i]);
+    } else {
         text_print_byte(printer, (unsigned char)token);
+    }
     printer->count++;
     return text_flush();
 }

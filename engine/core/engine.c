@@ -108,7 +108,7 @@ static enum tess_status engine_open_checkpoint(struct tess_engine *engine)
     TESS_TRY(tess_checkpoint_open(config->checkpoint, &engine->model,
                                   config->optimizer->state_arrays, &engine->checkpoint));
     const struct tess_checkpoint_state *state = tess_checkpoint_state_of(engine->checkpoint);
-    if (state->data_id != tess_dataset_id(engine->dataset))
+    if (state->data_id != tess_dataset_id(engine->dataset, &engine->dataset->train))
         TESS_FAIL(TESS_ERR_USAGE,
                   "--data %s is not what %s was trained on: sizes or samples differ; give the same "
                   "data, or begin another run with --init",

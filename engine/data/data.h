@@ -54,10 +54,12 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
  * "shards/train_*.bin", whose files are taken in the order of their names' bytes. All are of one
  * kind:
  *
- *   text    any other file: a token is a byte, the vocabulary 256
+ *   text    any other file: a token is a byte, the vocabulary 256. Known binary formats and files
+ *           with NUL bytes are refused (data_format.c)
  *   tokens  files that end in .bin, in the layouts of llm.c: 256 int32 (magic, version, count, then
  *           zeros), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257
- *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3)
+ *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3). Or what
+ *           tessera data prepare writes, with any vocabulary: data/shard.h
  *   "text"  the word: text that every Debian machine has, about 12 MB of it (data_text.c)
  *
  * length is T. The files are one stream, end to end: a sample may begin in one and end in the next,
@@ -96,8 +98,12 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
                                                     int64_t test_count, uint64_t seed,
                                                     struct tess_dataset **dataset_out);
 
-/* Fingerprint of a set: its sizes, and the bytes of 64 samples spread over it. */
-uint64_t tess_dataset_id(const struct tess_dataset *dataset);
+/*
+ * Fingerprint of a split, `train` or `test` of the set: the sizes of both, and the bytes of 64
+ * samples spread over it (all of them where it has no more). The same on every layout. It is cheap
+ * for any size, so a change of other samples alone is not seen.
+ */
+uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_split *split);
 
 /*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1

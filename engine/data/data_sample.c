@@ -237,16 +237,15 @@ int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_spl
     return rows;
 }
 
-uint64_t tess_dataset_id(const struct tess_dataset *dataset)
+uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_split *split)
 {
     enum { SAMPLES = 64 };
-    const struct tess_split *split = &dataset->train;
     const int64_t row = tess_shape_count(&dataset->row);
-    const int64_t number[] = {split->count, dataset->test.count, dataset->class_count,
+    const int64_t number[] = {dataset->train.count, dataset->test.count, dataset->class_count,
                               dataset->labels, row};
     uint64_t id = tess_hash_bytes(number, sizeof(number));
     int32_t *room = dataset->tokens ? calloc((size_t)row, 2 * sizeof(*room)) : NULL;
-    for (int64_t i = 0; i < SAMPLES && dataset->given == NULL; i++) {
+    for (int64_t i = 0; i < SAMPLES && split->count > 0 && dataset->given == NULL; i++) {
         const int64_t sample = split->count * i / SAMPLES;
         if (!dataset->tokens)
             id += tess_hash_bytes(split->image + sample * row, (size_t)row) + split->label[sample];

@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,8 +25,16 @@
 #define SHARD_HEADER_BYTES 1024
 
 static const struct tess__token_kind tokens_shard[] = {
-    {.name = "GPT-2 tokens", .width = 2, .vocabulary = 50257, .magic = 20240520, .version = 1},
-    {.name = "Llama 3 tokens", .width = 4, .vocabulary = 128256, .magic = 20240801, .version = 7},
+    {.name = "GPT-2 tokens",
+     .width = 2,
+     .vocabulary = 50257,
+     .magic = TESS__SHARD_MAGIC_GPT2,
+     .version = 1},
+    {.name = "Llama 3 tokens",
+     .width = 4,
+     .vocabulary = 128256,
+     .magic = TESS__SHARD_MAGIC_LLAMA3,
+     .version = 7},
 };
 
 /* ---- one file ------------------------------------------------------------------------------ */
@@ -57,36 +67,74 @@ static enum tess_status tokens_map(const char *name, struct tess__token_piece *p
     return status;
 }
 
-/* The kind whose magic number a shard begins with. */
+/* The layout of llm.c whose magic number a shard begins with. */
 static enum tess_status shard_kind(const char *name, const int32_t *header, size_t bytes,
-                                   const struct tess__token_kind **kind_out)
+                                   struct tess__token_kind *kind_out)
 {
     const size_t count = sizeof(tokens_shard) / sizeof(*tokens_shard);
     const struct tess__token_kind *kind = NULL;
     for (size_t k = 0; k < count && bytes >= sizeof(*header); k++)
         if (header[0] == tokens_shard[k].magic)
             kind = &tokens_shard[k];
-    if (bytes >= sizeof(*header) && kind == NULL)
-        TESS_FAIL(TESS_ERR_DATA,
-                  "%s: wrong magic number %d: expected %d (GPT-2) or %d (Llama 3), the layouts of "
-                  "llm.c; a text's name must not end in .bin",
-                  name, (int)header[0], (int)tokens_shard[0].magic, (int)tokens_shard[1].magic);
+    if (bytes >= sizeof(*header) && kind == NULL) {
+        TESS_TRY(tess__format_check_magic(name, header, bytes));
+        return tess__format_fail_shard(name, header[0]);
+    }
     if (bytes < SHARD_HEADER_BYTES)
         TESS_FAIL(TESS_ERR_DATA, "%s: truncated: %zu bytes where the header alone has %d", name,
                   bytes, SHARD_HEADER_BYTES);
-    if (header[1] != kind->version)
-        TESS_FAIL(TESS_ERR_DATA, "%s: wrong version %d: expected %d for %s", name, (int)header[1],
-                  (int)kind->version, kind->name);
-    *kind_out = kind;
+    *kind_out = *kind;
+    return TESS_OK;
+}
+
+const char *tess__shard_fault(const struct tess__shard_header *header)
+{
+    if (header->width != 2 && header->width != 4)
+        return "wrong width: a token has 2 or 4 bytes";
+    if (header->vocabulary < 1 || (header->width == 2 && header->vocabulary > 65536))
+        return "wrong vocabulary";
+    if (header->tokens < 1 || header->tokens > INT64_MAX / 16)
+        return "wrong count of tokens";
+    if (header->documents < 0 || header->documents > header->tokens)
+        return "wrong count of documents";
+    return NULL;
+}
+
+/* A file of tessera data prepare. */
+static enum tess_status shard_check_prepared(const char *name, struct tess__token_piece *piece,
+                                             struct tess__token_kind *kind)
+{
+    const struct tess__shard_header *header = piece->map;
+    const char *fault = tess__shard_fault(header);
+    if (fault != NULL)
+        TESS_FAIL(TESS_ERR_DATA, "%s: %s", name, fault);
+    const uint64_t expected = (uint64_t)tess__shard_bytes(header);
+    if (piece->map_bytes != expected)
+        TESS_FAIL(TESS_ERR_DATA, "%s: %s: %zu bytes, but the header needs %llu", name,
+                  piece->map_bytes < expected ? "truncated" : "trailing bytes", piece->map_bytes,
+                  (unsigned long long)expected);
+    *kind = (struct tess__token_kind){.magic = header->magic,
+                                      .version = header->version,
+                                      .width = header->width,
+                                      .vocabulary = header->vocabulary,
+                                      .tokenizer = header->tokenizer};
+    snprintf(kind->name, sizeof(kind->name), "tokens of tokenizer %016" PRIx64, header->tokenizer);
+    piece->token = header + 1;
+    piece->count = header->tokens;
     return TESS_OK;
 }
 
 static enum tess_status shard_check(const char *name, struct tess__token_piece *piece,
-                                    const struct tess__token_kind **kind_out)
+                                    struct tess__token_kind *kind)
 {
     const int32_t *header = piece->map;
-    TESS_TRY(shard_kind(name, header, piece->map_bytes, kind_out));
-    const int32_t count = header[2], width = (*kind_out)->width;
+    TESS_TRY(shard_kind(name, header, piece->map_bytes, kind));
+    if (header[0] == TESS__SHARD_MAGIC && header[1] == TESS__SHARD_VERSION)
+        return shard_check_prepared(name, piece, kind);
+    if (header[1] != kind->version)
+        TESS_FAIL(TESS_ERR_DATA, "%s: wrong version %d: expected %d for %s", name, (int)header[1],
+                  (int)kind->version, kind->name);
+    const int32_t count = header[2], width = kind->width;
     if (count < 1)
         TESS_FAIL(TESS_ERR_DATA, "%s: wrong count: the header promises %d tokens", name,
                   (int)count);
@@ -101,28 +149,36 @@ static enum tess_status shard_check(const char *name, struct tess__token_piece *
     return TESS_OK;
 }
 
+static bool tokens_same_kind(const struct tess__token_kind *a, const struct tess__token_kind *b)
+{
+    return a->width == b->width && a->vocabulary == b->vocabulary && a->magic == b->magic &&
+           a->version == b->version && a->tokenizer == b->tokenizer;
+}
+
 /* Append one file, of the same kind as those before it. */
 static enum tess_status tokens_add_file(struct tess_token_stream *stream, const char *name)
 {
     struct tess__token_piece piece = {.map = MAP_FAILED};
-    const struct tess__token_kind *kind = &tess__token_text;
+    struct tess__token_kind kind = tess__token_text;
     enum tess_status status = tokens_map(name, &piece);
     if (status == TESS_OK && fnmatch("*.bin", name, 0) == 0) {
         status = shard_check(name, &piece, &kind);
-    } else {
+    } else if (status == TESS_OK) {
+        status = tess__format_check_text(name, piece.map, piece.map_bytes);
         piece.token = piece.map;
         piece.count = (int64_t)piece.map_bytes;
     }
-    if (status == TESS_OK && stream->kind != NULL && stream->kind != kind)
+    if (status == TESS_OK && stream->kind != NULL && !tokens_same_kind(stream->kind, &kind))
         status =
             tess_fail(TESS_ERR_DATA, "%s holds %s, but %s holds %s: one data set is of one kind",
-                      stream->piece[0].name, stream->kind->name, name, kind->name);
+                      stream->piece[0].name, stream->kind->name, name, kind.name);
     if (status != TESS_OK) {
         if (piece.map != MAP_FAILED)
             munmap(piece.map, piece.map_bytes);
         return status;
     }
-    stream->kind = kind;
+    stream->own = kind;
+    stream->kind = &stream->own;
     return tess__stream_append(stream, name, piece);
 }
 
@@ -227,7 +283,7 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
     const bool own_files = validation_source != NULL && validation_source[0] != '\0';
     TESS_TRY(tokens_open(source, &train));
     enum tess_status status = own_files ? tokens_open(validation_source, &test) : TESS_OK;
-    if (status == TESS_OK && test != NULL && test->kind != train->kind)
+    if (status == TESS_OK && test != NULL && !tokens_same_kind(test->kind, train->kind))
         status = tess_fail(
             TESS_ERR_DATA,
             "%s for validation holds %s, but %s for training holds %s: expected the same kind",

@@ -7,13 +7,15 @@
 #define TESSERA_DATA_DATA_TOKENS_H
 
 #include "data/data.h"
+#include "data/shard.h"
 
 /* How files keep tokens: one after the other, in the machine's (little endian) order. */
 struct tess__token_kind {
-    const char *name; /* for messages: "text" */
-    int32_t width;    /* bytes of a token: 1, 2 or 4 */
+    char name[64]; /* for messages: "text" */
+    int32_t width; /* bytes of a token: 1, 2 or 4 */
     int32_t vocabulary;
     int32_t magic, version; /* of the header; 0: no header */
+    uint64_t tokenizer;     /* hash of its file; 0: it is not known */
 };
 
 extern const struct tess__token_kind tess__token_text;
@@ -35,7 +37,8 @@ struct tess__token_piece {
  *     first     0             13      20                37 = count
  */
 struct tess_token_stream {
-    const struct tess__token_kind *kind;
+    const struct tess__token_kind *kind; /* &own, or static */
+    struct tess__token_kind own;
     int64_t count;
     int32_t piece_count;
     struct tess__token_piece *piece;
@@ -61,6 +64,23 @@ enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
  */
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                                const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
+
+/* ---- data_format.c: files of other formats ----------------------------------------------------
+ */
+
+#define TESS__SHARD_MAGIC_GPT2   TESS__SHARD_MAGIC
+#define TESS__SHARD_MAGIC_LLAMA3 20240801
+
+/*
+ * TESS_ERR_DATA, with the format's name and the way to convert it, when a file that begins with
+ * these `count` bytes is of a format that is known and neither text nor tokens.
+ */
+enum tess_status tess__format_check_magic(const char *name, const void *bytes, size_t count);
+/* The same for a whole file that is to be text, which has no NUL byte either: looked for in its
+ * first 64 KiB and in 16 places spread over the rest, so that no time goes into a large file. */
+enum tess_status tess__format_check_text(const char *name, const void *bytes, size_t count);
+/* TESS_ERR_DATA: a shard begins with none of the magic numbers. */
+enum tess_status tess__format_fail_shard(const char *name, int32_t magic);
 
 /* Names of files. Starts zeroed. */
 struct tess__names {

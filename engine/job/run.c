@@ -6,6 +6,7 @@
 #include "job/place.h"
 #include "tessera/check.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,25 @@ static void run_check_bytes(const struct tess_config *config, const struct tess_
                  config->run.init, (long long)config->init_vocabulary, RUN_BYTES);
 }
 
+/* Is it a folder that tessera data prepare has completed? */
+static bool run_is_prepared(const char *folder)
+{
+    char path[PATH_MAX];
+    return snprintf(path, sizeof(path), "%s/index.json", folder) < (int)sizeof(path) &&
+           run_kind_of(path) == S_IFREG;
+}
+
+static enum tess_status run_open_prepared(const struct tess_config *config, const char *folder,
+                                          struct tess_dataset **dataset_out)
+{
+    const struct tess_loader_options *loader = &config->loader;
+    char pattern[PATH_MAX];
+    if (snprintf(pattern, sizeof(pattern), "%s/tokens_*.bin", folder) >= (int)sizeof(pattern))
+        TESS_FAIL(TESS_ERR_USAGE, "--data: the path %s is too long", folder);
+    return tess_dataset_open_tokens(pattern, loader->validation_files, loader->validation,
+                                    loader->length, dataset_out);
+}
+
 static enum tess_status run_open_tokens(const struct tess_config *config,
                                         struct tess_dataset **dataset_out)
 {
@@ -110,6 +130,8 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
                                                   run_synthetic_test_rows(run), (uint64_t)run->seed,
                                                   dataset_out);
+    if (strcmp(data, "text") != 0 && run_kind_of(data) == S_IFDIR && run_is_prepared(data))
+        return run_open_prepared(config, data, dataset_out);
     if (strcmp(data, "text") != 0 && run_kind_of(data) == S_IFDIR)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from text or tokens, but --data %s is a folder: name files, "

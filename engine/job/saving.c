@@ -36,7 +36,7 @@ static enum tess_status saving_describe(struct tess__saving *saving)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to save the state");
     }
     about->model_id = tess_engine_model_id(saving->engine);
-    about->data_id = tess_dataset_id(saving->run->dataset);
+    about->data_id = tess_dataset_id(saving->run->dataset, &saving->run->dataset->train);
     about->batch_size = config->run.batch_size;
     about->grid = tess_engine_plan_of(saving->engine)->grid;
     about->learning_rate = config->optim.learning_rate;

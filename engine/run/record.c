@@ -89,6 +89,14 @@ static void record_option(void *context, const char *name, const char *value, co
     json_object_set_new(context, name, json_string(value));
 }
 
+/* The fingerprints of what is trained on. */
+static json_t *record_data(const struct tess_dataset *dataset)
+{
+    char train[TESS__DATA_ID_BYTES], test[TESS__DATA_ID_BYTES];
+    return json_pack("{s:s, s:s}", "train", tess__data_id_text(dataset, &dataset->train, train),
+                     "validation", tess__data_id_text(dataset, &dataset->test, test));
+}
+
 json_t *tess__record_head(const struct tess__run *run)
 {
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
@@ -97,7 +105,7 @@ json_t *tess__record_head(const struct tess__run *run)
         return NULL;
     tess_options_visit(run->config->options, record_option, options);
     return json_pack("{s:{s:s, s:s, s:s, s:o, s:s, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
-                     "s:s, s:o}}",
+                     "s:s, s:o, s:o}}",
                      "run", "version", TESS_VERSION, "model", run->config->model->name, "strategy",
                      run->config->run.strategy, "mesh", tess__record_mesh(run), "kernel",
                      run->config->kernel->name, "ranks", run->rank_count, "grid", plan->grid,
@@ -108,7 +116,7 @@ json_t *tess__record_head(const struct tess__run *run)
                      (json_int_t)run->config->run.batch_size, "sample_tokens",
                      tess__record_sample_tokens(run->dataset), "learning_rate",
                      tess__json_number(run->config->optim.learning_rate), "precision",
-                     record_precision(run), "options", options);
+                     record_precision(run), "data", record_data(run->dataset), "options", options);
 }
 
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step)

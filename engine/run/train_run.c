@@ -375,6 +375,7 @@ static void train_print_start(const struct tess__run *run)
     const struct tess_plan *plan = tess_engine_plan_of(run->planned);
     const struct tess__words words = tess__words_of(run->dataset);
     char parameters[TESS__TEXT_BYTES], mesh[TESS__MESH_TEXT_BYTES];
+    char data[TESS__DATA_BYTES];
     printf("%s, %s parameters, %s, under %s on %d rank%s", config->model->name,
            tess__text_count((double)tess_engine_model_size(run->planned), parameters),
            tess_dtype_name(tess_run_dtype(&config->run)), config->run.strategy, run->rank_count,
@@ -387,6 +388,7 @@ static void train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
+    printf("data: %s\n", tess__data_text(run->dataset, data));
     if (config->checkpoint[0])
         printf("continues after step %" PRId64 ", from %s\n", tess_engine_step_done(run->planned),
                config->checkpoint);

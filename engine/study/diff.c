@@ -47,7 +47,8 @@ struct diff {
 static const char diff_usage[] =
     "usage: tessera diff RUN_A RUN_B\n\n"
     "Compare two runs by the folders that tessera train --run wrote: the options that differ,\n"
-    "the first step whose loss differs and, when both were trained with --hash-every K, the\n"
+    "whether the data do, the first step whose loss differs and, when both were trained with "
+    "--hash-every K, the\n"
     "first step and tensor whose bits differ, how far apart it is, and whether rounding alone\n"
     "(another order of additions) explains that. With --hash-every 1 the step is exact.\n\n"
     "exit status: 0 the same bits in everything that both wrote, 1 they differ, 2 error\n\n"
@@ -149,6 +150,22 @@ static void diff_options(struct diff *diff)
     json_decref(all);
     if (shown == 0)
         printf("options: the same\n");
+}
+
+/* By their fingerprints; runs of earlier versions have none. */
+static void diff_data(struct diff *diff)
+{
+    static const char *const set[] = {"train", "validation"};
+    for (size_t i = 0; i < sizeof(set) / sizeof(*set); i++) {
+        const json_t *a = json_object_get(json_object_get(diff->run[0].head, "data"), set[i]);
+        const json_t *b = json_object_get(json_object_get(diff->run[1].head, "data"), set[i]);
+        if (!a || !b)
+            continue;
+        const bool same = json_equal(a, b);
+        diff->differ = diff->differ || !same;
+        printf("data: %s set %s and %s: %s\n", set[i], diff_text(a), diff_text(b),
+               same ? "the same" : "they differ");
+    }
 }
 
 /* The element of an array of objects whose "step" is `step`, or NULL. Both are in rising order. */
@@ -345,6 +362,7 @@ static int diff_command(struct tess__call *call)
     if (status == TESS_OK) {
         printf("A %s\nB %s\n", diff.run[0].path, diff.run[1].path);
         diff_options(&diff);
+        diff_data(&diff);
         diff_losses(&diff);
         diff_digests(&diff);
         diff_final(&diff);

@@ -3,6 +3,7 @@
 
 #include "data/data.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -37,6 +38,25 @@ struct tess__words tess__words_mixed(void)
                                 .counted = "samples",
                                 .rate = "samples/s",
                                 .rate_short = "smp/s"};
+}
+
+const char *tess__data_id_text(const struct tess_dataset *dataset, const struct tess_split *split,
+                               char text[TESS__DATA_ID_BYTES])
+{
+    if (split->count > 0)
+        snprintf(text, TESS__DATA_ID_BYTES, "%016" PRIx64, tess_dataset_id(dataset, split));
+    else
+        snprintf(text, TESS__DATA_ID_BYTES, "none");
+    return text;
+}
+
+const char *tess__data_text(const struct tess_dataset *dataset, char text[TESS__DATA_BYTES])
+{
+    char train[TESS__DATA_ID_BYTES], test[TESS__DATA_ID_BYTES];
+    snprintf(text, TESS__DATA_BYTES, "training %s, validation %s",
+             tess__data_id_text(dataset, &dataset->train, train),
+             tess__data_id_text(dataset, &dataset->test, test));
+    return text;
 }
 
 const char *tess__words_rate(const struct tess__words *words, double rows_per_s,

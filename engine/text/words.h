@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 struct tess_dataset;
+struct tess_split;
 
 /* All texts are static. Rates are per row within the program; the shown figure is rate_of_row times
  * that, with `rate` behind it. */
@@ -25,6 +26,18 @@ struct tess__words tess__words_of(const struct tess_dataset *dataset);
 
 /* For a table of several kinds of rows: "samples", as they are. */
 struct tess__words tess__words_mixed(void);
+
+#define TESS__DATA_ID_BYTES 17
+
+/* The fingerprint of a split (tess_dataset_id) as 16 hexadecimal digits, "none" where it is empty.
+ * Fills and returns the caller's buffer. */
+const char *tess__data_id_text(const struct tess_dataset *dataset, const struct tess_split *split,
+                               char text[TESS__DATA_ID_BYTES]);
+
+#define TESS__DATA_BYTES 64
+
+/* "training 0123456789abcdef, validation none": the fingerprints of both splits. */
+const char *tess__data_text(const struct tess_dataset *dataset, char text[TESS__DATA_BYTES]);
 
 /* A rate of rows as text: "17.3 k". Fills and returns the caller's buffer. */
 const char *tess__words_rate(const struct tess__words *words, double rows_per_s,

@@ -125,23 +125,25 @@ static void case_prompt(void **state)
         {"", "99999999999999999999", "item 1 is not a number", 256},
     };
     struct tess__generate_options options = {.prompt = "\xc3\xa4 z", .prompt_tokens = ""};
+    struct tess__source source = {.vocabulary = 256};
     int32_t *token = NULL;
     int64_t count = 0;
     (void)state;
-    assert_int_equal(tess__prompt_read(&options, 256, &token, &count), TESS_OK);
+    assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_OK);
     assert_int_equal(count, 4);
     assert_true(token[0] == 0xc3 && token[1] == 0xa4 && token[2] == ' ' && token[3] == 'z');
     free(token);
     options = (struct tess__generate_options){.prompt = "\n", .prompt_tokens = "50256,0,7"};
-    assert_int_equal(tess__prompt_read(&options, 50257, &token, &count), TESS_OK);
+    source.vocabulary = 50257;
+    assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_OK);
     assert_int_equal(count, 3);
     assert_true(token[0] == 50256 && token[1] == 0 && token[2] == 7);
     free(token);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         options = (struct tess__generate_options){.prompt = wrong[i].text,
                                                   .prompt_tokens = wrong[i].numbers};
-        assert_int_equal(tess__prompt_read(&options, wrong[i].vocabulary, &token, &count),
-                         TESS_ERR_USAGE);
+        source.vocabulary = wrong[i].vocabulary;
+        assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_ERR_USAGE);
         if (strstr(tess_log_last_error(), wrong[i].phrase) == NULL)
             fail_msg("'%s' in: %s", wrong[i].phrase, tess_log_last_error());
     }

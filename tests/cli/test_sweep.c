@@ -37,6 +37,9 @@ static void write_file(const char *path, const char *text)
 #define TRAIN                                                                                      \
     "train --data synthetic --synthetic-rows 512 --batch-size 64 --mlp.hidden 32 --steps 6 "       \
     "--log-every 1 --hash-every 2 "
+#define LEARN                                                                                      \
+    "train --model gpt --gpt.layers 1 --gpt.width 16 --gpt.heads 2 --data text.txt --data.length " \
+    "16 --batch-size 8 --steps 2 --log-every 1 "
 
 static int set_up(void **state)
 {
@@ -124,6 +127,8 @@ static void case_diff(void **state)
 
     assert_int_equal(run("diff a again"), 0);
     assert_non_null(strstr(spawn.out, "options: the same"));
+    assert_non_null(strstr(spawn.out, "data: validation set "));
+    assert_null(strstr(spawn.out, "differ"));
     assert_non_null(strstr(spawn.out, "the same bits at all 4 digests")); /* 0, 2, 4, 6 */
     assert_int_equal(run("diff a order"), 1);
     assert_non_null(strstr(spawn.out, "first differ at step 2"));
@@ -134,6 +139,22 @@ static void case_diff(void **state)
     assert_non_null(strstr(spawn.out, "verdict: NOT rounding"));
     assert_int_equal(run("diff a seed"), 1);
     assert_non_null(strstr(spawn.out, "first differ at step 0"));
+
+    /* A file of the same name and size with another byte near its end, where validation is. */
+    char text[8193];
+    for (size_t i = 0; i + 1 < sizeof(text); i++)
+        text[i] = (char)('a' + i * i % 23);
+    text[sizeof(text) - 1] = '\0';
+    write_file("text.txt", text);
+    assert_int_equal(run(LEARN "--run text"), 0);
+    assert_non_null(strstr(spawn.out, "data: training "));
+    text[8100] = 'Z';
+    write_file("text.txt", text);
+    assert_int_equal(run(LEARN "--run other --strategy ddp --ranks 2"), 0);
+    assert_int_equal(run("diff text other"), 1);
+    assert_non_null(strstr(spawn.out, "data: train set "));
+    assert_non_null(strstr(spawn.out, ": the same\ndata: validation set "));
+    assert_non_null(strstr(spawn.out, ": they differ\nloss"));
 }
 
 /* Files that are no run, and one that was cut short. */

@@ -1,7 +1,7 @@
 /*
  * Text and token files that are not as they should be: every field of a header, every length, and
- * names that lead nowhere. Messages name the file and what is wrong with it. Then tokens outside
- * the vocabulary, which show when their sample is loaded.
+ * names that lead nowhere, and files of other formats. Messages name the file and what is wrong
+ * with it. Then tokens outside the vocabulary, which show when their sample is loaded.
  */
 #include "data/data.h"
 #include "data/token_files.h"
@@ -58,7 +58,7 @@ static void case_headers(void **state)
         {0, 20240326, "wrong magic number 20240326"}, /* llm.c's model files */
         {0, -1, "wrong magic number -1"},
         {1, 0, "wrong version 0"},
-        {1, 2, "wrong version 2"},
+        {1, 3, "wrong version 3"},
         {1, -7, "wrong version -7"},
         {2, 0, "wrong count: the header promises 0 tokens"},
         {2, -1, "wrong count: the header promises -1 tokens"},
@@ -153,6 +153,7 @@ static void case_names(void **state)
     token_draw(TOKEN_GPT2, 0, COUNT, token);
     token_write(&folder, "gpt.bin", TOKEN_GPT2, token, COUNT);
     token_write(&folder, "llama.bin", TOKEN_LLAMA3, token, COUNT);
+    token_draw(TOKEN_TEXT, 0, COUNT, token);
     token_write(&folder, "a.txt", TOKEN_TEXT, token, COUNT);
     token_write(&folder, "short.txt", TOKEN_TEXT, token, 8);
     token_write(&folder, "tiny.txt", TOKEN_TEXT, token, 4);
@@ -191,6 +192,74 @@ static void case_names(void **state)
     assert_int_equal(tess_dataset_open_tokens("a.txt", NULL, 0.1, INT64_MAX, &set), data);
     assert_null(set);
     assert_int_equal(chdir(here), 0);
+    token_folder_close(&folder);
+}
+
+/* ---- other formats --------------------------------------------------------------------------- */
+
+/* By their first bytes, behind which 300 bytes of plausible text follow; whatever the name. */
+static void case_formats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *magic;
+        size_t bytes;
+        const char *name, *way;
+    } format[] = {
+        {"PAR1", 4, "a Parquet file", "read_parquet"},
+        {"ARROW1", 6, "an Arrow file", "to_json"},
+        {"PK\003\004", 4, "a zip archive", "unzip"},
+        {"\223NUMPY", 6, "a NumPy array (.npy)", "np.load"},
+        {"\037\213", 2, "compressed with gzip", "gunzip"},
+        {"\050\265\057\375", 4, "compressed with zstd", "zstd -d"},
+        {"\377\376a", 3, "UTF-16", "iconv"},
+        {"\177ELF", 4, "a program", "write its text"},
+    };
+    struct token_folder folder;
+    struct tess_dataset *set = NULL;
+    char text[400];
+    token_folder_open(&folder);
+    for (size_t i = 0; i < sizeof(format) / sizeof(*format); i++) {
+        static const char *const name[] = {"x", "x.txt", "x.bin"};
+        memset(text, 'a', sizeof(text));
+        memcpy(text, format[i].magic, format[i].bytes);
+        for (size_t n = 0; n < sizeof(name) / sizeof(*name); n++) {
+            token_write_bytes(&folder, name[n], text, sizeof(text));
+            check_refused(&folder, token_path(&folder, name[n]), NULL, TESS_ERR_DATA,
+                          format[i].name, format[i].way);
+        }
+    }
+    memset(text, 'a', sizeof(text)); /* such bytes in the middle of a text are text */
+    memcpy(text + 50, "PAR1", 4);
+    token_write_bytes(&folder, "x.txt", text, sizeof(text));
+    assert_int_equal(tess_dataset_open_tokens(token_path(&folder, "x.txt"), NULL, 0.1, 4, &set),
+                     TESS_OK);
+    tess_dataset_close(set);
+    token_folder_close(&folder);
+}
+
+/* A NUL byte: any in the first 64 KiB, and zeros of some length wherever they are. */
+static void case_nul(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    (void)state;
+    static const struct {
+        size_t at, count;
+    } zeros[] = {{0, 1}, {1, 1}, {65535, 1}, {300000, BYTES / 8}, {BYTES - 1, 1}};
+    struct token_folder folder;
+    char *text = malloc(BYTES), expected[64];
+    assert_non_null(text);
+    token_folder_open(&folder);
+    for (size_t i = 0; i < sizeof(zeros) / sizeof(*zeros); i++) {
+        memset(text, 'a', BYTES);
+        memset(text + zeros[i].at, 0, zeros[i].count);
+        token_write_bytes(&folder, "tokens", text, BYTES);
+        snprintf(expected, sizeof(expected), zeros[i].count > 1 ? "is NUL" : "byte %zu ",
+                 zeros[i].at);
+        check_refused(&folder, token_path(&folder, "tokens"), NULL, TESS_ERR_DATA, expected,
+                      "np.fromfile");
+    }
+    free(text);
     token_folder_close(&folder);
 }
 
@@ -291,6 +360,7 @@ int main(void)
         cmocka_unit_test(case_cut_in_use), /* first: cmocka takes SIGBUS again for each case */
         cmocka_unit_test(case_headers),    cmocka_unit_test(case_lengths),
         cmocka_unit_test(case_damage),     cmocka_unit_test(case_names),
+        cmocka_unit_test(case_formats),    cmocka_unit_test(case_nul),
         cmocka_unit_test(case_values),
     };
     return cmocka_run_group_tests_name("tokens_bad", cases, NULL, NULL);

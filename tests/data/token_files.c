@@ -92,11 +92,12 @@ void token_draw(enum token_layout layout, uint64_t stream, size_t count, uint32_
 {
     const struct tess_rng_key key = tess_rng_key(17, TESS_RNG_TEST, stream);
     const uint32_t vocabulary = token_vocabulary(layout);
+    const uint32_t low = layout == TOKEN_TEXT ? 1 : 0; /* a text has no NUL byte */
     /* Its ends are in every draw. */
     for (size_t i = 0; i < count; i++)
         token_out[i] = i == 1   ? vocabulary - 1
-                       : i == 2 ? 0
-                                : tess_rng_word(key, i, layout) % vocabulary;
+                       : i == 2 ? low
+                                : low + tess_rng_word(key, i, layout) % (vocabulary - low);
 }
 
 int token_open_files(void)

@@ -81,9 +81,13 @@ $(find kernels -type f \( -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)"
     breach "libyaml outside engine/base and topology/formats/yaml" \
         "$(search 'include [<"]yaml' $(sources engine kernels strategies topology bench |
             grep -vE '^engine/base/|^topology/formats/yaml[a-z_]*\.c'))"
-    breach "zlib outside engine/data" \
+    breach "zlib outside engine/data and engine/prepare" \
         "$(search 'include [<"]zlib' $(sources engine kernels strategies topology bench |
-            grep -v '^engine/data/'))"
+            grep -vE '^engine/(data|prepare)/'))"
+    breach "PCRE2 or utf8proc outside engine/tokenizer, zstd outside engine/prepare" \
+        "$(search 'include [<"](pcre2|utf8proc)' $(sources engine kernels strategies topology bench |
+            grep -v '^engine/tokenizer/'))$(search 'include [<"]zstd' $(sources engine kernels strategies topology bench |
+            grep -v '^engine/prepare/'))"
     breach "nettle outside engine/comm/boot" \
         "$(search 'include [<"]nettle' $(sources engine kernels strategies topology bench |
             grep -v '^engine/comm/boot/'))"

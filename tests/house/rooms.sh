@@ -49,6 +49,8 @@ room models tessera/model.h base/hash.h state/declare.h
 room strategies tessera/strategy.h base/hash.h core/engine.h
 room job job/run.h text/text.h run/record.h cli/top.h topology/draw/topo.h
 room text text/text.h run/record.h job/run.h core/engine.h
+room tokenizer tokenizer/tokenizer.h data/data.h text/text.h prepare/prepare.h
+room prepare prepare/prepare.h core/engine.h run/record.h config/config.h
 room draw topology/draw/topo.h cli/top.h report/report_data.h run/record.h job/run.h
 room predict predict/predict.h run/record.h text/text.h study/trial.h ref/ref.h
 room run run/record.h study/trial.h report/report_data.h cli/top.h

@@ -1,0 +1,293 @@
+/*
+ * tessera data prepare as a user meets it: the same shards for any number of processes, packing and
+ * interruption, whose tokens are those of the texts; files that are damaged; training on the result
+ * and text from it. Runs the built program.
+ */
+#include "base/clock.h"
+#include "data/shard.h"
+#include "harness/spawn.h"
+#include "tokenizer/tokenizer_files.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <cmocka.h>
+
+#define PREPARE "data prepare --tokenizer t.json --end <|end|> "
+
+static char folder[] = "/tmp/tessera_prepare_XXXXXX";
+static struct spawn spawn;
+static char *lines; /* of a.jsonl */
+static size_t lines_bytes;
+
+static int run(const char *words)
+{
+    return spawn_words(&spawn, words);
+}
+
+static void write_file(const char *path, const void *bytes, size_t count)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A shard's header and tokens, to be freed. */
+static uint16_t *read_shard(const char *path, struct tess__shard_header *header)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        fail_msg("no %s", path);
+    assert_int_equal(fread(header, sizeof(*header), 1, file), 1);
+    assert_int_equal(header->width, 2);
+    uint16_t *token = malloc((size_t)header->tokens * sizeof(*token));
+    assert_non_null(token);
+    assert_int_equal(fread(token, sizeof(*token), (size_t)header->tokens, file), header->tokens);
+    fclose(file);
+    return token;
+}
+
+static void printed_id(char id[17])
+{
+    const char *at = strstr(spawn.out, "fingerprint ");
+    if (at == NULL)
+        fail_msg("no fingerprint in: %s%s", spawn.out, spawn.err);
+    snprintf(id, 17, "%.16s", at + 12);
+}
+
+/* About 3 MB: three shards. */
+static int set_up(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder) || chdir(folder) != 0)
+        return -1;
+    tokenizer_write("t.json", "gpt2");
+    lines = malloc(40000 * 100);
+    for (int i = 0; lines && i < 40000; i++)
+        lines_bytes +=
+            (size_t)sprintf(lines + lines_bytes,
+                            "{\"n\": %d, \"text\": \"hello the %d \\u00e9 \\n\xff wide %s\"}\n", i,
+                            i * 7919, i % 3 ? "inging hello's" : "12312 \\ud83d\\ude00");
+    write_file("a.jsonl", lines, lines_bytes);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    free(lines);
+    return spawn_remove(folder);
+}
+
+/* Three shards by one process and by three, and after one was removed and one damaged. */
+static void case_processes(void **state)
+{
+    char first[17], id[17];
+    struct tess__shard_header header;
+    (void)state;
+    assert_int_equal(run(PREPARE "--text a.jsonl --out one --processes 1"), 0);
+    assert_non_null(strstr(spawn.out, "40.0 k documents"));
+    assert_non_null(strstr(spawn.out, "in 3 shards"));
+    printed_id(first);
+    assert_int_equal(run(PREPARE "--text a.jsonl --out three --processes 3"), 0);
+    printed_id(id);
+    assert_string_equal(id, first);
+    assert_int_equal(run(PREPARE "--text a.jsonl --out three"), 0);
+    assert_non_null(strstr(spawn.out, "3 of 3 shards are there already"));
+    assert_int_equal(unlink("three/tokens_000001.bin"), 0);
+    assert_int_equal(truncate("three/tokens_000002.bin", 5000), 0);
+    assert_int_equal(run(PREPARE "--text a.jsonl --out three"), 0);
+    assert_non_null(strstr(spawn.out, "1 of 3 shards are there already"));
+    printed_id(id);
+    assert_string_equal(id, first);
+    free(read_shard("three/tokens_000002.bin", &header));
+    assert_int_equal(header.vocabulary, TOKENIZER_VOCABULARY);
+    assert_int_equal(header.end, TOKENIZER_END);
+}
+
+/* Killed with all its processes at any time, it goes on: the same shards in the end. */
+static void case_killed(void **state)
+{
+    char whole[17], id[17];
+    (void)state;
+    assert_int_equal(run(PREPARE "--text a.jsonl --out whole"), 0);
+    printed_id(whole);
+    for (int i = 0; i < 6; i++) {
+        char *argv[] = {"tessera", "data",        "prepare", "--tokenizer", "t.json",
+                        "--end",   "<|end|>",     "--text",  "a.jsonl",     "--out",
+                        "killed",  "--processes", "2",       NULL};
+        spawn_start(&spawn, argv, NULL);
+        const struct timespec wait = {.tv_nsec = 4000000L << i};
+        nanosleep(&wait, NULL);
+        kill(spawn.pid, SIGKILL); /* the others end with it */
+        (void)spawn_end(&spawn, 60);
+        assert_true(spawn_gone(&spawn, 60));
+    }
+    assert_int_equal(run(PREPARE "--text a.jsonl --out killed"), 0);
+    printed_id(id);
+    assert_string_equal(id, whole);
+}
+
+static void gzip_file(const char *path, const char *bytes, size_t count)
+{
+    gzFile file = gzopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(gzwrite(file, bytes, (unsigned)count), (int)count);
+    assert_int_equal(gzclose(file), Z_OK);
+}
+
+static size_t zstd_file(const char *path, const char *bytes, size_t count)
+{
+    const size_t room = ZSTD_compressBound(count);
+    char *packed = malloc(room);
+    assert_non_null(packed);
+    const size_t made = ZSTD_compress(packed, room, bytes, count, 3);
+    assert_false(ZSTD_isError(made));
+    write_file(path, packed, made);
+    free(packed);
+    return made;
+}
+
+/* Plain, by gzip and by zstd: the same tokens. Lines lie across the borders of pieces. */
+static void case_packings(void **state)
+{
+    static const char *const name[] = {"a.jsonl", "a.jsonl.gz", "a.jsonl.zst"};
+    uint16_t *whole = NULL;
+    int64_t count = 0;
+    (void)state;
+    gzip_file("a.jsonl.gz", lines, lines_bytes);
+    (void)zstd_file("a.jsonl.zst", lines, lines_bytes);
+    for (size_t n = 3; n-- > 0;) {
+        char words[256];
+        struct tess__shard_header header;
+        snprintf(words, sizeof(words), PREPARE "--text %s --out packed --overwrite", name[n]);
+        assert_int_equal(run(words), 0);
+        if (whole == NULL) {
+            whole = read_shard("packed/tokens_000000.bin", &header);
+            count = header.tokens;
+            assert_int_equal(header.documents, 40000);
+            continue;
+        }
+        int64_t at = 0;
+        for (int shard = 0; at < count; shard++) {
+            char path[64];
+            snprintf(path, sizeof(path), "packed/tokens_%06d.bin", shard);
+            uint16_t *token = read_shard(path, &header);
+            assert_true(at + header.tokens <= count);
+            assert_memory_equal(token, whole + at, (size_t)header.tokens * sizeof(*token));
+            at += header.tokens;
+            free(token);
+        }
+    }
+    free(whole);
+}
+
+/* Documents by hand: a text is a file, an empty line is none, an empty text neither. */
+static void case_documents(void **state)
+{
+    static const char text[] =
+        "{\"text\": \"hello\"}\r\n\n{\"text\": \"\"}\n{\"body\": 1, \"text\": "
+        "\"he\\u0000<|endx|>\"}";
+    static const uint16_t expected[] = {259, 274, 256, 0, 275, 274, 257, 274};
+    struct tess__shard_header header;
+    int64_t ends[3];
+    (void)state;
+    write_file("b.jsonl", text, sizeof(text) - 1);
+    write_file("c.txt", "ll", 2);
+    assert_int_equal(run(PREPARE "--text b.jsonl,c.txt --out few"), 0);
+    uint16_t *token = read_shard("few/tokens_000000.bin", &header);
+    assert_int_equal(header.tokens, 8);
+    assert_memory_equal(token, expected, sizeof(expected));
+    assert_int_equal(header.documents, 3);
+    FILE *file = fopen("few/tokens_000000.bin", "r");
+    assert_int_equal(fseek(file, 1024 + 16, SEEK_SET), 0);
+    assert_int_equal(fread(ends, sizeof(*ends), 3, file), 3);
+    assert_true(ends[0] == 2 && ends[1] == 6 && ends[2] == 8);
+    fclose(file);
+    free(token);
+    assert_int_equal(run(PREPARE "--text b.jsonl --out few"), 2);
+    assert_non_null(strstr(spawn.err, "--overwrite"));
+}
+
+static void check_refused(const char *words, const char *phrase)
+{
+    char all[256];
+    snprintf(all, sizeof(all), "data prepare --tokenizer t.json --out no %s", words);
+    assert_true(run(all) > 0);
+    if (strstr(spawn.err, phrase) == NULL)
+        fail_msg("%s: no \"%s\" in: %s", words, phrase, spawn.err);
+    assert_int_not_equal(access("no/index.json", F_OK), 0);
+}
+
+static void case_refusals(void **state)
+{
+    (void)state;
+    write_file("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a}\n", 27);
+    write_file("key.jsonl", "{\"text\": \"a\"}\n{\"body\": \"a\"}\n", 29);
+    write_file("half.jsonl", "{\"text\": \"\\ud83d\"}\n", 19);
+    write_file("nul.txt", "a\0b", 3);
+    write_file("p.parquet", "PAR1....", 8);
+    write_file("empty.txt", "", 0);
+    write_file("cut.zst", lines, zstd_file("whole.zst", lines, lines_bytes));
+    gzip_file("cut.gz", lines, 100000);
+    assert_int_equal(truncate("cut.gz", 3000), 0);
+    FILE *whole = fopen("whole.zst", "r"), *cut = fopen("cut.zst", "w");
+    for (int i = 0; i < 5000; i++)
+        fputc(fgetc(whole), cut);
+    fclose(whole);
+    fclose(cut);
+    check_refused("--text a.jsonl", "which token ends a document");
+    check_refused("--end <|none|> --text a.jsonl", "no token <|none|>");
+    check_refused("--end none --text bad.jsonl", "bad.jsonl:2: not a line of JSON");
+    check_refused("--end none --text key.jsonl", "key.jsonl:2: no text under the key \"text\"");
+    check_refused("--end none --text half.jsonl", "half.jsonl:1: not a line of JSON");
+    check_refused("--end none --text nul.txt", "nul.txt: not text: byte 1");
+    check_refused("--end none --text p.parquet", "a Parquet file");
+    check_refused("--end none --text empty.txt", "all files are empty");
+    check_refused("--end none --text cut.zst", "cut.zst: truncated");
+    check_refused("--end none --text cut.gz", "cut.gz: truncated");
+    check_refused("--end none --text no*.txt", "no file matches");
+    check_refused("--end none --text .", "not a regular file");
+}
+
+/* What was prepared is trained on, and text comes out by its tokenizer; a damaged shard is not. */
+static void case_train(void **state)
+{
+    (void)state;
+    assert_int_equal(run(PREPARE "--text a.jsonl --out data"), 0);
+    assert_int_equal(
+        run("train --model gpt --gpt.layers 1 --gpt.width 16 --gpt.heads 2 --data data "
+            "--data.length 16 --batch-size 8 --steps 2 --run r"),
+        0);
+    assert_int_equal(run("generate r --prompt hello<|end|>the --tokens 1 --temperature 0"), 0);
+    assert_int_equal(strncmp(spawn.out, "hello<|end|>the", 15), 0);
+    assert_non_null(strstr(spawn.err, "after a prompt of 4")); /* hello, the end, t, he */
+    tokenizer_write_changed("u.json", "gpt2", "\"hello\": 259", "\"hello\": 259, \"QQ\": 277");
+    assert_int_equal(run("data prepare --tokenizer u.json --end none --text c.txt --out other"), 0);
+    assert_int_equal(run("train --model gpt --data data/tokens_000000.bin,other/tokens_000000.bin"),
+                     1);
+    assert_non_null(strstr(spawn.err, "one data set is of one kind"));
+    assert_int_equal(truncate("data/tokens_000001.bin", 4096), 0);
+    assert_int_equal(run("train --model gpt --data data"), 1);
+    assert_non_null(strstr(spawn.err, "tokens_000001.bin: truncated"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(case_processes), cmocka_unit_test(case_killed),
+        cmocka_unit_test(case_packings),  cmocka_unit_test(case_documents),
+        cmocka_unit_test(case_refusals),  cmocka_unit_test(case_train),
+    };
+    return cmocka_run_group_tests_name("prepare", cases, set_up, tear_down);
+}
