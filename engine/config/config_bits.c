@@ -53,6 +53,7 @@ static const struct {
     {"min-ranks", TESS_BITS_FREE},
     {"hosts", TESS_BITS_FREE},
     {"meet", TESS_BITS_FREE},
+    {"secret-file", TESS_BITS_FREE},
     {"elastic", TESS_BITS_FREE},
     {"redundancy", TESS_BITS_FREE},
     {"save-weights", TESS_BITS_FREE},

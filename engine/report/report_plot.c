@@ -234,7 +234,7 @@ void tess__plot_x_axis(struct tess__plot *plot, const char *title, bool grid)
 /* Room for the longest label left of an axis. */
 static double plot_left(const struct tess__plot *plot, size_t longest)
 {
-    return plot->font * (0.574 * (double)longest + 1.4);
+    return plot->font * (0.6 * (double)longest + 1.4);
 }
 
 static void plot_y_axis(struct tess__plot *plot, const char *title)

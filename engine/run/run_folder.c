@@ -186,3 +186,19 @@ enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t 
     close(fd);
     return TESS_OK;
 }
+
+enum tess_status tess__run_folder_check_init(const char *run_path, const char *init_path)
+{
+    char *run = realpath(run_path, NULL), *init = realpath(init_path, NULL);
+    const size_t length = run ? strlen(run) : 0;
+    const bool inside = run && init && strncmp(init, run, length) == 0 &&
+                        (init[length] == '/' || init[length] == '\0');
+    free(run);
+    free(init);
+    if (inside)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--init %s is in the folder whose run --overwrite removes: choose another folder "
+                  "with --run",
+                  init_path);
+    return TESS_OK;
+}

@@ -27,5 +27,7 @@ void tess__run_folder_close(int lock); /* -1 is allowed */
  * TESS_ERR_NOT_FOUND: there is no such folder. */
 enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
                                         bool *live_out);
+/* --overwrite must not remove what the run begins with. */
+enum tess_status tess__run_folder_check_init(const char *run_path, const char *init_path);
 
 #endif

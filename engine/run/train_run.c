@@ -596,29 +596,12 @@ static enum tess_status train_check_weights(const char *run)
     return tess_file_check(path, TESS_FILE_WHOLE, "--save-weights");
 }
 
-/* --overwrite must not remove what the run begins with. */
-static enum tess_status train_check_init(const struct tess_run_options *options)
-{
-    char *run = realpath(options->run, NULL), *init = realpath(options->init, NULL);
-    const size_t length = run ? strlen(run) : 0;
-    const bool inside = run && init && strncmp(init, run, length) == 0 &&
-                        (init[length] == '/' || init[length] == '\0');
-    free(run);
-    free(init);
-    if (inside)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--init %s is in the folder whose run --overwrite removes: choose another folder "
-                  "with --run",
-                  options->init);
-    return TESS_OK;
-}
-
 static enum tess_status train_open_folder(struct train *train, const struct tess_config *config)
 {
     const struct tess_run_options *options = &config->run;
     const bool resumes = config->checkpoint[0] != '\0';
     if (options->overwrite && options->init[0])
-        TESS_TRY(train_check_init(options));
+        TESS_TRY(tess__run_folder_check_init(options->run, options->init));
     TESS_TRY(tess__run_folder_open(options->run,
                                    resumes              ? TESS__FOLDER_RESUME
                                    : options->overwrite ? TESS__FOLDER_OVERWRITE
