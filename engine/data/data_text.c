@@ -62,7 +62,7 @@ static enum tess_status text_take(int folder, const char *name, struct text_foun
     return TESS_OK;
 }
 
-/* Some file systems do not tell the kind of an entry. */
+/* Some file systems do not give the kind of an entry. */
 static unsigned char text_kind(int folder, const struct dirent *entry)
 {
     struct stat about;

@@ -1,6 +1,6 @@
 /*
  * Parts of the network that became slow while ranks trained. Placing takes them from the speed of a
- * topology that does not know of it: a file's, or Slurm's; a measurement sees them itself.
+ * topology that was made before: of a file, or of Slurm. A measurement finds them itself.
  */
 #ifndef TESSERA_JOB_PLACE_SLOW_H
 #define TESSERA_JOB_PLACE_SLOW_H

@@ -41,7 +41,7 @@ static enum tess_status calibrate_passes(struct calibrate *calibrate)
 #define OLD_SHORT_S   0.04
 #define OLD_LONG_S    0.16
 #define OLD_REPEATS   7
-#define OLD_AGE_MAX_S 0.3 /* what two ages cannot tell from a straight line */
+#define OLD_AGE_MAX_S 0.3 /* two ages do not distinguish more from a straight line */
 
 /* The median of a pass over what was touched so long ago, while the processor was busy. */
 static double old_pass_s(struct calibrate *calibrate, const struct tess_sample *sample,

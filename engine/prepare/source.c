@@ -154,8 +154,8 @@ static enum tess_status source_line(struct prepare_source *source, const char **
         return TESS_OK;
     }
     for (;;) {
-        const char *begin = source->text.at + source->at;
         const size_t left = source->text.count - source->at;
+        const char *begin = left > 0 ? source->text.at + source->at : "";
         const char *end = left > looked ? memchr(begin + looked, '\n', left - looked) : NULL;
         if (end != NULL || source->ended) {
             *line_out = begin;

@@ -6,7 +6,7 @@
  *     stays     slow in a whole window of TESS__PACE_STEPS steps, too, which began after that
  *     helps     another order of ranks gains ADAPT_GAIN or more, by the topology with this part as
  *               slow as it is (place_slow.h). Where the topology does not have the part, and was
- *               measured, only another measurement can tell
+ *               measured, another measurement decides
  *     pays      what the part costs in the steps that are left is more than a start does
  *
  * It requests that ranks save and end; the supervisor starts them again (restart.h), and as at any

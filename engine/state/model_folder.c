@@ -256,7 +256,7 @@ static enum tess_status folder_tied(const struct folder_reader *reader, bool fal
 static enum tess_status folder_vocabulary(const struct folder_reader *reader)
 {
     TESS_TRY(folder_whole(reader, "vocab_size", 0, "gpt.vocab", &reader->folder->vocabulary));
-    folder_imply(reader, true, "0"); /* the weights' shapes tell */
+    folder_imply(reader, true, "0"); /* of the weights' shapes */
     return TESS_OK;
 }
 
@@ -270,7 +270,7 @@ static enum tess_status folder_read_gpt2(const struct folder_reader *reader)
     TESS_TRY(folder_whole(reader, "n_inner", 4 * width, "gpt.ffn", &ffn));
     folder_imply(reader, ffn == 4 * width, "0");
     TESS_TRY(folder_whole(reader, "n_positions", 0, "gpt.context", &folder->positions));
-    folder_imply(reader, true, "0"); /* the weights' shapes tell */
+    folder_imply(reader, true, "0"); /* of the weights' shapes */
     TESS_TRY(folder_vocabulary(reader));
     TESS_TRY(folder_real(reader, "layer_norm_epsilon", 1e-5, "gpt.norm-epsilon"));
 
@@ -478,7 +478,7 @@ static enum tess_status folder_read_llama(const struct folder_reader *reader,
     folder_imply(reader, number == heads, "0");
     TESS_TRY(folder_whole(reader, "hidden_size", 0, "gpt.width", &width));
     TESS_TRY(folder_whole(reader, "intermediate_size", 0, "gpt.ffn", &number));
-    folder_imply(reader, true, "0"); /* the weights' shapes tell */
+    folder_imply(reader, true, "0"); /* of the weights' shapes */
     TESS_TRY(folder_whole(reader, "max_position_embeddings", 2048, NULL, &folder->positions));
     TESS_TRY(folder_vocabulary(reader));
     TESS_TRY(folder_real(reader, "rms_norm_eps", 1e-6, "gpt.norm-epsilon"));

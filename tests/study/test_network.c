@@ -302,6 +302,18 @@ static void case_order(void **state)
     tess_topology_free(topology);
 }
 
+static void same_groups(const struct tess_network *one, const struct tess_network *other)
+{
+    for (int g = 0; g <= TESS_AXIS_COUNT; g++) {
+        const struct tess_network_group *a = &one->group[g], *b = &other->group[g];
+        assert_int_equal(a->ranks, b->ranks);
+        assert_int_equal(a->host_ranks, b->host_ranks);
+        assert_int_equal(a->hosts, b->hosts);
+        assert_true(a->host_bytes_per_s == b->host_bytes_per_s);
+        assert_true(a->net_bytes_per_s == b->net_bytes_per_s);
+    }
+}
+
 /* Switches reach all alike: nothing is better than the natural order, and nothing changes. */
 static void case_natural(void **state)
 {
@@ -320,8 +332,8 @@ static void case_natural(void **state)
         TESS_OK);
     assert_null(device);
     tess_network_make(&cluster, &mesh, &made);
-    assert_memory_equal(network.group, made.group, sizeof(made.group));
-    assert_memory_equal(natural.group, made.group, sizeof(made.group));
+    same_groups(&network, &made);
+    same_groups(&natural, &made);
     tess_topology_free(topology);
 }
 

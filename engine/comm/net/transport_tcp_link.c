@@ -17,7 +17,7 @@ bool tess__tcp_link(struct tess_transport *transport, int32_t peer,
     socklen_t bytes = sizeof(info);
     const struct tcp_peer *to = ((const struct tcp *)transport)->peer[peer];
     const int fd = to != NULL ? to->fd[TCP_DATA] : -1;
-    /* Kernels before 4.10 know less of it. What goes by memory nobody counts. */
+    /* Kernels before 4.10 have less of it. Bytes that go by memory are not counted. */
     if (fd < 0 || tess__tcp_near_gives(to) ||
         getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
         bytes < offsetof(struct tcp_info, tcpi_sndbuf_limited))
