@@ -33,11 +33,14 @@ static int run(const char *words)
 static char *read_file(const char *path, size_t *count)
 {
     FILE *file = fopen(path, "rb");
-    char *bytes = calloc(1, 1 << 20);
+    struct stat about;
+    char *bytes;
 
     assert_non_null(file);
+    assert_int_equal(fstat(fileno(file), &about), 0);
+    bytes = calloc(1, (size_t)about.st_size + 1);
     assert_non_null(bytes);
-    *count = fread(bytes, 1, (1 << 20) - 1, file);
+    *count = fread(bytes, 1, (size_t)about.st_size, file);
     fclose(file);
     return bytes;
 }
