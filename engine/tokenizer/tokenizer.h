@@ -20,9 +20,9 @@ struct tess__ids {
 
 /*
  * Open `path`: a tokenizer.json, or a folder that has one (beside it tokenizer_config.json may name
- * the token that ends a document). TESS_ERR_NOT_FOUND, TESS_ERR_IO, TESS_ERR_DATA; a key that asks
- * for more than is known here is TESS_ERR_UNSUPPORTED, and the message names it: nothing is ignored
- * that would change a number.
+ * the token that ends a document). TESS_ERR_NOT_FOUND, TESS_ERR_IO, TESS_ERR_DATA; a key that is
+ * known to change numbers and not followed here is TESS_ERR_UNSUPPORTED, and the message names it.
+ * Other keys are ignored.
  */
 enum tess_status tess__tokenizer_open(const char *path, struct tess__tokenizer **tokenizer_out);
 void tess__tokenizer_close(struct tess__tokenizer *tokenizer); /* NULL is allowed */

@@ -236,8 +236,8 @@ static int damage_rank(struct tess_comm *comm, struct tess_world *world, void *a
     struct tcp *tcp = (struct tcp *)transport;
     struct tcp_peer *peer = tcp->peer[1 - comm->rank];
     if (comm->rank == 1 && damage <= DATA)
-        WORLD_CHECK(tess__tcp_near_give(peer, damage == WORDS ? TCP_WORDS : TCP_DATA, &part,
-                                        1) == sizeof(garbage));
+        WORLD_CHECK(tess__tcp_near_give(peer, damage == WORDS ? TCP_WORDS : TCP_DATA, &part, 1) ==
+                    sizeof(garbage));
     WORLD_CHECK(comm->rank == 0 || damage <= DATA || damage_ring(tcp, damage == WRITTEN));
     WORLD_OK(tess_comm_barrier(comm));
     if (comm->rank == 1)
