@@ -34,7 +34,7 @@ kind()
 }
 
 kind loose | fault "a command outside a fenced block"
-kind block | grep -vE $'\t(sh( (fails|needs-[a-z]+))?|text( output)?|c|cpp|cmake|yaml|json|)$' |
+kind block | grep -vE $'\t(sh( (fails|needs-[a-z]+))?|text( output)?|c|cpp|cmake|yaml|json|python|)$' |
     fault "a block of an unknown kind"
 grep -nHE '^.{121}' "${documents[@]}" | cut -d: -f1,2 | fault "a line of more than 120 columns"
 awk 'END { if (NR > 150) print FILENAME ": " NR " lines" }' README.md 2>/dev/null | fault "a long README"
