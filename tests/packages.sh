@@ -8,8 +8,8 @@ packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libya
 packages_tests="locales jq"
 packages_data="dataset-fashion-mnist"
 packages_ci="clang lld libclang-rt-14-dev clang-format clang-tidy chromium iproute2 openmpi-bin libopenmpi-dev
-    mpich libmpich-dev slurmd slurmctld slurm-client munge"
-packages_full="libglpk-dev python3-torch"
+    mpich libmpich-dev python3-numpy slurmd slurmctld slurm-client munge"
+packages_full="libglpk-dev python3-torch python3-venv"
 
 # packages_missing NAME...: those of the names that are not installed, on one line.
 packages_missing()

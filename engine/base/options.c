@@ -79,7 +79,8 @@ bool tess_options_is_stronger(const struct tess_options *options, const char *na
 /* ---- tables --------------------------------------------------------------------------------- */
 
 static enum tess_status options_add_row(struct tess_options *options, const char *prefix,
-                                        const struct tess_option *row, char *target)
+                                        const char *group, const struct tess_option *row,
+                                        char *target)
 {
     char name[TESS__NAME_MAX];
     if (!tess__name_join(name, prefix, row->name))
@@ -107,6 +108,7 @@ static enum tess_status options_add_row(struct tess_options *options, const char
     entry += options->entry_count;
     *entry = (struct tess__option_entry){.name = kept,
                                          .prefix = prefix,
+                                         .group = group,
                                          .option = row,
                                          .shown = row,
                                          .field = target != NULL ? target + row->offset : NULL};
@@ -137,8 +139,12 @@ enum tess_status tess_options_add(struct tess_options *options, const char *pref
 {
     const char *kept;
     TESS_TRY(options_keep_prefix(options, prefix, &kept));
+    const char *group = kept;
     for (const struct tess_option *row = table; row != NULL && row->name != NULL; row++)
-        TESS_TRY(options_add_row(options, kept, row, target));
+        if (row->type == TESS_OPTION_TOPIC)
+            group = row->name;
+        else
+            TESS_TRY(options_add_row(options, kept, group, row, target));
     return TESS_OK;
 }
 
@@ -256,11 +262,36 @@ uint64_t tess_options_hash(const struct tess_options *options)
 
 /* ---- unknown names -------------------------------------------------------------------------- */
 
+/* What other programs call it. */
+static const char *options_synonym(const struct tess_options *options, const char *name)
+{
+    static const char *const of[][2] = {
+        {"batch", "batch-size"},
+        {"bs", "batch-size"},
+        {"lr", "learning-rate"},
+        {"wd", "weight-decay"},
+        {"dtype", "precision"},
+        {"world-size", "ranks"},
+        {"nproc", "ranks"},
+        {"max-steps", "steps"},
+        {"grad-accum", "accumulate"},
+        {"output", "run"},
+        {"output-dir", "run"},
+        {"checkpoint", "init"},
+        {"gradient-clipping", "clip"},
+        {"dataset", "data"},
+    };
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+        if (strcmp(of[i][0], name) == 0 && tess__options_find(options, of[i][1]) != NULL)
+            return of[i][1];
+    return NULL;
+}
+
 /* The nearest known name, or the one that ends in ".name": a prefix is easily forgotten. */
 static const char *options_nearest(const struct tess_options *options, const char *name, bool group)
 {
-    const char *nearest = NULL;
-    int least = TESS__WORD_FAR;
+    const char *nearest = group ? NULL : options_synonym(options, name);
+    int least = nearest != NULL ? 0 : TESS__WORD_FAR;
     for (int i = 0; i < options->entry_count; i++) {
         const struct tess__option_entry *entry = &options->entry[i];
         const char *known = group ? entry->prefix : entry->name;

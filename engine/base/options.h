@@ -100,8 +100,12 @@ void tess_options_visit(const struct tess_options *options,
                                       const char *origin, const struct tess_option *option),
                         void *context);
 
-/* Print the help of all tables, one option a line, wrapped at 100 columns, to stdout. */
-void tess_options_print_help(const struct tess_options *options);
+/* Print the help to stdout, one option a line, wrapped at the terminal's width, at most 100
+ * columns. `topic` NULL: of all options; "": of those without a topic and those that `first` names
+ * (between spaces; may be NULL), and the list of topics; else of those of the topic, or of the
+ * prefix where rows have none. False where there is no such topic. */
+bool tess_options_print_help(const struct tess_options *options, const char *topic,
+                             const char *first);
 
 /* 64-bit hash of all names and values, to compare across ranks. */
 uint64_t tess_options_hash(const struct tess_options *options);

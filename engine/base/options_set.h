@@ -35,6 +35,7 @@ union tess__option_value {
 struct tess__option_entry {
     const char *name; /* full, normal form */
     const char *prefix;
+    const char *group; /* of the help: the topic, the prefix where there is none */
     const struct tess_option *option;
     const struct tess_option *shown; /* by the help: `option`, or a command's row of this name */
     void *field;                     /* NULL: the value is stored nowhere */
@@ -128,6 +129,13 @@ void tess__option_expected(const struct tess_option *option, char *text, size_t 
 #define TESS__VALUE_TEXT_MAX 768 /* TESS_INTS_MAX numbers of 20 characters and their commas */
 void tess__option_print(const struct tess_option *option, const union tess__option_value *value,
                         char text[TESS__VALUE_TEXT_MAX]);
+
+/* ---- options_help.c ------------------------------------------------------------------------- */
+
+/* "  --name N"; returns its length. */
+int tess__help_left(const struct tess__option_entry *entry, char *text, size_t text_bytes);
+/* What it does, what may be written, the default. */
+void tess__help_right(const struct tess_option *option, char *text, size_t text_bytes);
 
 /* ---- options_yaml.c ------------------------------------------------------------------------- */
 

@@ -189,7 +189,8 @@ static bool value_choice(const char *choices, const char *text, int32_t *choice_
             return true;
         }
         snprintf(word, sizeof(word), "%.*s", (int)length, choices);
-        const int distance = tess__word_distance(text, word);
+        const bool meant = strcmp(text, "gpu") == 0 && strcmp(word, "cuda") == 0;
+        const int distance = meant ? 0 : tess__word_distance(text, word);
         if (distance < least) {
             least = distance;
             snprintf(hint, hint_bytes, "; did you mean '%s'?", word);
@@ -247,6 +248,7 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
         wrong = value_real(option, text, &value.real);
         break;
     case TESS_OPTION_STRING:
+    case TESS_OPTION_TOPIC:
         break;
     case TESS_OPTION_CHOICE:
         if (!value_choice(option->choices, text, &value.choice, hint, sizeof(hint)))
@@ -310,6 +312,7 @@ void tess__option_print(const struct tess_option *option, const union tess__opti
                                      i > 0 ? "," : "", value->ints.value[i]);
         break;
     case TESS_OPTION_STRING:
+    case TESS_OPTION_TOPIC:
         break; /* its text is the value */
     }
 }

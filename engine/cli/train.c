@@ -16,6 +16,7 @@
 #include <string.h>
 
 static const struct tess_option train_option_table[] = {
+    TESS_ROW_TOPIC("watching"),
     {"explain", TESS_OPTION_BOOL, offsetof(struct tess__train_options, explain), "off", 0, 0, NULL,
      "print every option with its origin, the plan and the memory of every rank; do not train"},
     {"explain-rank", TESS_OPTION_INT, offsetof(struct tess__train_options, explain_rank), "0", 0,
@@ -36,6 +37,7 @@ static const struct tess_option train_option_table[] = {
      "write what the driver reports about GPUs (utilisation, memory, power) to metrics.jsonl once "
      "a "
      "second: auto, of those that the run computes on; on, of all of this machine"},
+    TESS_ROW_TOPIC("hosts"),
     {"restarts", TESS_OPTION_INT, offsetof(struct tess__train_options, restarts), "0", 0, 1e6, NULL,
      "start the ranks again, from the newest checkpoint of --run, after a process was lost, a time "
      "limit passed or a device failed: at most so often"},
@@ -59,6 +61,7 @@ static const struct tess_option train_option_table[] = {
      "connections "
      "of processes that do not have it are refused. Else TESS_JOB_SECRET, or the file that "
      "TESS_JOB_SECRET_FILE names"},
+    TESS_ROW_TOPIC("watching"),
     {"prometheus", TESS_OPTION_STRING, offsetof(struct tess__train_options, prometheus), "", 0, 0,
      NULL,
      "latest numbers for Prometheus: a port, or ADDRESS:PORT beyond this machine, to serve "
@@ -379,6 +382,8 @@ const struct tess__command tess__command_train = {
     .name = "train",
     .summary = "train a model on several ranks under one strategy",
     .usage = train_usage,
+    .first = "model data strategy ranks batch-size learning-rate epochs precision run resume "
+             "explain",
     .table = train_option_table,
     .options_size = sizeof(struct tess__train_options),
     .reads = TESS__READS_TRAINING,

@@ -436,8 +436,9 @@ void tess_config_close(struct tess_config *config)
     free(config);
 }
 
-enum tess_status tess_config_print_help(int argc, char **argv,
-                                        const struct tess_config_table *extra, int extra_count)
+enum tess_status tess_config_show(
+    int argc, char **argv, const struct tess_config_table *extra, int extra_count,
+    enum tess_status (*show)(const struct tess_options *options, void *context), void *context)
 {
     struct tess_config *config = calloc(1, sizeof(*config));
     const char *path = NULL;
@@ -446,7 +447,7 @@ enum tess_status tess_config_print_help(int argc, char **argv,
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
     status = config_declare(argc, argv, extra, extra_count, config, &path);
     if (status == TESS_OK)
-        tess_options_print_help(config->options);
+        status = show(config->options, context);
     tess_config_close(config);
     return status;
 }
@@ -486,7 +487,9 @@ enum tess_status tess_config_take(struct tess_options *options, const struct tes
     const char *path =
         status == TESS_OK ? tess_options_first_word(config.options, *argc, argv) : NULL;
     for (const struct tess_option *row = table; status == TESS_OK && row->name != NULL; row++)
-        if (tess__options_find(config.options, row->name)->option != row)
+        if (row->type == TESS_OPTION_TOPIC)
+            continue;
+        else if (tess__options_find(config.options, row->name)->option != row)
             tess_options_skip_file(options, row->name);
         else
             wanted = true;

@@ -194,9 +194,11 @@ enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_confi
                                   int extra_count, struct tess_mesh *mesh_out,
                                   int64_t *accumulate_out);
 
-/* Print the options of a run and of the parts that argv and its YAML file choose, to stdout. */
-enum tess_status tess_config_print_help(int argc, char **argv,
-                                        const struct tess_config_table *extra, int extra_count);
+/* Call `show` with the options of a run and of the parts that argv and its YAML file choose, at
+ * their defaults. */
+enum tess_status tess_config_show(
+    int argc, char **argv, const struct tess_config_table *extra, int extra_count,
+    enum tess_status (*show)(const struct tess_options *options, void *context), void *context);
 
 /* The value that argv, its YAML file or the environment give to an option, copied to text (cut at
  * text_bytes); false when none does. Before the rest is resolved. */

@@ -10,6 +10,7 @@ const char tess_config_default_strategy[] =
     ;
 
 const struct tess_option tess_run_option_table[] = {
+    TESS_ROW_TOPIC("layout"),
     {"model", TESS_OPTION_STRING, CONFIG_FIELD(model), "mlp", 0, 0, NULL,
      "model to train, its own options begin with its name; or a folder with config.json, as "
      "Hugging "
@@ -24,6 +25,10 @@ const struct tess_option tess_run_option_table[] = {
      "--ranks"},
     {"ranks", TESS_OPTION_INT, CONFIG_FIELD(ranks), "2", 1, TESS_RANKS_MAX, NULL,
      "ranks to start; --explain plans them without starting any"},
+    {"recompute", TESS_OPTION_STRING, CONFIG_FIELD(recompute), "none", 0, 0, NULL,
+     "activations recomputed in backward instead of kept: none, selective (cheap ones), full (all "
+     "of a unit but its input), every:K (full in one unit of K)"},
+    TESS_ROW_TOPIC("precision"),
     {"precision", TESS_OPTION_CHOICE, CONFIG_FIELD(precision), "f32", 0, 0, "f32|bf16|f16",
      "type of activations and parameters in use; bf16 and f16 keep f32 masters and f32 gradients"},
     {"f32-ops", TESS_OPTION_STRING, CONFIG_FIELD(f32_ops), "", 0, 0, NULL,
@@ -43,9 +48,10 @@ const struct tess_option tess_run_option_table[] = {
     {"rounding", TESS_OPTION_CHOICE, CONFIG_FIELD(rounding), "nearest", 0, 0, "nearest|stochastic",
      "how updated parameters become bf16 or f16: stochastic rounds up or down at random, keyed by "
      "seed, step and element, the same on every layout"},
-    {"recompute", TESS_OPTION_STRING, CONFIG_FIELD(recompute), "none", 0, 0, NULL,
-     "activations recomputed in backward instead of kept: none, selective (cheap ones), full (all "
-     "of a unit but its input), every:K (full in one unit of K)"},
+    {"fp8", TESS_OPTION_CHOICE, CONFIG_FIELD(fp8), "off", 0, 0, "off|now|history",
+     "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
+     "element: now, of the tensor itself; history, of the latest 16 calls"},
+    TESS_ROW_TOPIC("device"),
     {"device", TESS_OPTION_CHOICE, CONFIG_FIELD(device), "auto", 0, 0, "auto|cpu|cuda",
      "where ranks compute: cpu, this machine's processor; cuda, NVIDIA GPUs, ranks distributed "
      "over the visible ones; auto: cuda where there is one and --kernel is not given"},
@@ -56,12 +62,10 @@ const struct tess_option tess_run_option_table[] = {
      "between devices unless ranks share one or are threads whose devices reach each other; on the "
      "host local; among processes that another program started mpi under mpirun where it is "
      "installed, else tcp"},
-    {"fp8", TESS_OPTION_CHOICE, CONFIG_FIELD(fp8), "off", 0, 0, "off|now|history",
-     "multiply linear layers of bf16 and f16 runs in 8 bits, each tensor scaled by its greatest "
-     "element: now, of the tensor itself; history, of the latest 16 calls"},
     {"peak-tflops", TESS_OPTION_REAL, CONFIG_FIELD(peak_tflops), "0", 0, 1e6, NULL,
      "best product measured on a device (tessera bench gpu), in 10^12 operations per second: "
      "utilisation is then given against it too; 0: not known"},
+    TESS_ROW_TOPIC("data"),
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
      NULL,
      "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
@@ -69,6 +73,7 @@ const struct tess_option tess_run_option_table[] = {
      ".bin shards of tokens, or the word text for this machine's own; synthetic generates data"},
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training samples of --data synthetic; a quarter as many are for validation"},
+    TESS_ROW_TOPIC("saving"),
     {"run", TESS_OPTION_STRING, CONFIG_FIELD(run), "", 0, 0, NULL,
      "folder for the run's files (metrics.jsonl, weights.safetensors, checkpoints); empty writes "
      "none. One run at a time; one that has a run needs --resume or --overwrite. Also --run-dir, "
@@ -100,6 +105,7 @@ const struct tess_option tess_run_option_table[] = {
      "options that decide on the run's numbers are the checkpoint's"},
     {"overwrite", TESS_OPTION_BOOL, CONFIG_FIELD(overwrite), "off", 0, 0, NULL,
      "begin anew in a folder that has a run, which is then lost"},
+    TESS_ROW_TOPIC("steps"),
     {"epochs", TESS_OPTION_REAL, CONFIG_FIELD(epochs), "1", 0, 1e6, NULL,
      "passes over the training data; fractions are allowed"},
     {"steps", TESS_OPTION_INT, CONFIG_FIELD(steps), "0", 0, 1e12, NULL,
@@ -124,6 +130,7 @@ const struct tess_option tess_run_option_table[] = {
      "1"},
     {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
      "running averages from the statistics of all ranks, or of rank 0 broadcast"},
+    TESS_ROW_TOPIC("processes"),
     {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "1", 1, 1024, NULL,
      "threads one kernel may use in each rank"},
     {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,

@@ -9,6 +9,7 @@
 #define OPTIM_FIELD(field) offsetof(struct tess_optim_options, field)
 
 const struct tess_option tess_optim_option_table[] = {
+    TESS_ROW_TOPIC("optimizer"),
     {"optimizer", TESS_OPTION_STRING, OPTIM_FIELD(name), "momentum", 0, 0, NULL,
      "update rule; tessera help lists them"},
     {"learning-rate", TESS_OPTION_REAL, OPTIM_FIELD(learning_rate), "0.05", 0, 1000, NULL,

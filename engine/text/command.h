@@ -49,6 +49,8 @@ struct tess__command {
     const char *summary;             /* one line of tessera --help */
     const char *usage;               /* what stands above the options in its own help */
     void (*print_more)(void);        /* OPTIONAL: printed behind `usage` */
+    const char *first;               /* OPTIONAL: options of its short help beside its own, in
+                                        their order, between spaces */
     const struct tess_option *table; /* OPTIONAL: none */
     size_t options_size;             /* of the struct that the table fills */
     enum tess__reads reads;

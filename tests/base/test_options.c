@@ -614,7 +614,7 @@ static void case_help(void **state)
     fflush(stdout);
     int saved = dup(STDOUT_FILENO);
     assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
-    tess_options_print_help(f.options);
+    assert_true(tess_options_print_help(f.options, NULL, NULL));
     fflush(stdout);
     dup2(saved, STDOUT_FILENO);
     close(saved);

@@ -34,7 +34,7 @@ kind()
 }
 
 kind loose | fault "a command outside a fenced block"
-kind block | grep -vE $'\t(sh( (fails|needs-[a-z]+))?|text( output)?|c|cpp|cmake|yaml|json|)$' |
+kind block | grep -vE $'\t(sh( (fails|needs-[a-z]+))?|text( output)?|c|cpp|cmake|yaml|json|python|)$' |
     fault "a block of an unknown kind"
 grep -nHE '^.{121}' "${documents[@]}" | cut -d: -f1,2 | fault "a line of more than 120 columns"
 awk 'END { if (NR > 150) print FILENAME ": " NR " lines" }' README.md 2>/dev/null | fault "a long README"
@@ -53,13 +53,13 @@ names_below()
 }
 
 {
-    for strategy in $(names_below strategies); do "$program" train --strategy "$strategy" --help; done
-    for model in $(names_below models); do "$program" train --model "$model" --help; done
+    for strategy in $(names_below strategies); do "$program" train --strategy "$strategy" --help all; done
+    for model in $(names_below models); do "$program" train --model "$model" --help all; done
 } | options >"$work/parts_options"
 names_below commands | while read -r command; do
     # Unquoted: "bench comm" is two words.
     # shellcheck disable=SC2086
-    "$program" help $command >"$work/page" 2>&1 || echo "$command" | fault "a command without help" >&2
+    "$program" help $command all >"$work/page" 2>&1 || echo "$command" | fault "a command without help" >&2
     options <"$work/page" >"$work/help"
     if grep -qx -- --strategy "$work/help"; then
         cat "$work/parts_options" >>"$work/help"
@@ -102,7 +102,7 @@ sed -n 's/^command\t//p' "$work/wrong" | fault "a command that does not exist"
 
 # docs/options.md lists every option of train but those of models and strategies.
 if [ -f docs/options.md ]; then
-    "$program" help train | sed -n 's/^  \(--[^ ]*\) .*/\1/p' | sed 's/\[no-\]//' | grep -vE "^--(mlp|single)\." |
+    "$program" help train all | sed -n 's/^  \(--[^ ]*\) .*/\1/p' | sed 's/\[no-\]//' | grep -vE "^--(mlp|single)\." |
         while read -r option; do
             grep -qF "\`$option\`" docs/options.md || grep -qF "\`$option " docs/options.md || echo "$option"
         done | fault "an option that docs/options.md lacks"

@@ -34,7 +34,7 @@ function(tess_mpi_module name text package library)
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
         BUILD_RPATH "$ORIGIN;${folder}"
         INSTALL_RPATH "$ORIGIN/..;$ORIGIN;${folder}")
-    install(TARGETS tessera_mpi_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
+    install(TARGETS tessera_mpi_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera COMPONENT mpi)
     set_property(GLOBAL APPEND PROPERTY TESS_MPI_MODULES ${name})
     set_property(GLOBAL APPEND PROPERTY TESS_MPI_TEXTS "${text} ${TESS_${word}_VERSION}")
 endfunction()

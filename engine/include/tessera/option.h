@@ -26,6 +26,7 @@ enum tess_option_type {
     TESS_OPTION_STRING, /* const char *, owned by the option set, never NULL ("" when empty) */
     TESS_OPTION_CHOICE, /* int32_t: index into `choices` */
     TESS_OPTION_INTS,   /* struct tess_ints: comma list or YAML sequence */
+    TESS_OPTION_TOPIC,  /* no option: the rows that follow have this name's heading in the help */
 };
 
 #define TESS_INTS_MAX 32
@@ -64,7 +65,8 @@ struct tess_option {
     TESS_ROW(TESS_OPTION_REAL, key, at, value, least, most, NULL, text)
 #define TESS_ROW_INTS(key, at, value, least, most, text)                                           \
     TESS_ROW(TESS_OPTION_INTS, key, at, value, least, most, NULL, text)
-#define TESS_ROW_END TESS_ROW(TESS_OPTION_BOOL, NULL, 0, NULL, 0, 0, NULL, NULL)
+#define TESS_ROW_TOPIC(name) TESS_ROW(TESS_OPTION_TOPIC, name, 0, NULL, 0, 0, NULL, NULL)
+#define TESS_ROW_END         TESS_ROW(TESS_OPTION_BOOL, NULL, 0, NULL, 0, 0, NULL, NULL)
 
 TESS_END_DECLS
 #endif
