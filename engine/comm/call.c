@@ -43,6 +43,36 @@ enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct te
     return TESS_OK;
 }
 
+int32_t tess__call_partials(int32_t n)
+{
+    return n > TESS_QUEUE_PEERS_MAX ? (n + TESS_QUEUE_PEERS_MAX - 1) / TESS_QUEUE_PEERS_MAX : 0;
+}
+
+_Static_assert((TESS_QUEUE_PEERS_MAX & (TESS_QUEUE_PEERS_MAX - 1)) == 0,
+               "so many neighbours are a subtree");
+
+enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtype dtype,
+                                        enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                                        const void **source, void *target, size_t count,
+                                        const struct tess__partials *partials)
+{
+    const bool narrow = (dtype == TESS_F16 || dtype == TESS_BF16) && reduce == TESS_REDUCE_SUM;
+    const enum tess_dtype wide = narrow ? TESS_F32 : dtype; /* rounded once, at the end */
+    for (; n > TESS_QUEUE_PEERS_MAX; n = tess__call_partials(n), dtype = wide) {
+        /* Partial sum g takes the place of source g, and in later turns that of a partial sum
+         * which has been added up: it is of subtree g or of one before. */
+        for (int32_t g = 0; g < tess__call_partials(n); g++) {
+            const int32_t first = g * TESS_QUEUE_PEERS_MAX, rest = n - first;
+            void *partial = partials->memory + (size_t)g * partials->stride;
+            TESS_TRY(queue->ops->reduce(queue, dtype, wide, reduce,
+                                        rest < TESS_QUEUE_PEERS_MAX ? rest : TESS_QUEUE_PEERS_MAX,
+                                        source + first, 1, &partial, count));
+            source[g] = partial;
+        }
+    }
+    return queue->ops->reduce(queue, dtype, to, reduce, n, source, 1, &target, count);
+}
+
 enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
                                  struct tess_queue *queue, const void **source, size_t stride,
                                  size_t begin, size_t count)

@@ -33,6 +33,20 @@ enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct te
                                    struct tess_queue *queue, const void *const *source, int32_t m,
                                    void *const *target, size_t count);
 
+/* Room for the sums of subtrees: `stride` bytes for each of tess__call_partials(n) arrays; those of
+ * 16 bits are f32 there. */
+struct tess__partials {
+    unsigned char *memory; /* on the device */
+    size_t stride;
+};
+
+int32_t tess__call_partials(int32_t n);
+/* tess_queue_ops.reduce into one target, of any number of sources. `source` [n] is used up. */
+enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtype dtype,
+                                        enum tess_dtype to, enum tess_reduce reduce, int32_t n,
+                                        const void **source, void *target, size_t count,
+                                        const struct tess__partials *partials);
+
 /*
  * Take this rank's part of elements [begin, begin + count) of the call's result out of the ranks'
  * sources. source[r] points at element `begin` of rank r's first piece; its pieces are `stride`

@@ -85,8 +85,9 @@ void tess_network_make(const struct tess_cluster *cluster, const struct tess_mes
 
 /*
  * Ranks in the order that topology/map finds for the mesh, as placing does where a run is given the
- * same description: rank 0 stays. bytes [axes]: what a rank sends along each in a step. chain: the
- * last stage does not send to the first.
+ * same description: rank 0 stays. Of more than 256 ranks it is found for those of one host, and the
+ * same on all; the natural one where they are no part of the mesh. bytes [axes]: what a rank sends
+ * along each in a step. chain: the last stage does not send to the first.
  *
  * Of each axis then count the links that its neighbours within a host use, with those that several
  * of them share; hosts are taken to be made alike, as in the cluster. So that the two compare, the

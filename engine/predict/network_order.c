@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define GB 1e9
+/* Ranks up to which the whole cluster is searched; of more, one host. */
+#define ORDER_WHOLE 256
 
 /* An order of ranks while its links are counted. */
 struct order {
@@ -226,6 +228,53 @@ static enum tess_status order_find(const struct tess_topology *topology,
     return tess_map_find(topology, &ask, map);
 }
 
+/* The part of the mesh that the first `ranks` ranks are, all of them neighbours; false: they are
+ * none. */
+static bool order_inner(const struct tess_mesh *mesh, int32_t ranks, struct tess_mesh *inner_out)
+{
+    static const enum tess_axis fastest[] = {TESS_AXIS_TENSOR, TESS_AXIS_DATA, TESS_AXIS_STAGE};
+    struct tess_mesh inner = {.rank_count = ranks};
+    for (size_t i = 0; i < sizeof(fastest) / sizeof(*fastest); i++) {
+        const int32_t count = mesh->count[fastest[i]];
+        const int32_t taken = count < ranks ? count : ranks;
+        if (ranks % taken != 0 || count % taken != 0)
+            return false;
+        inner.count[fastest[i]] = taken;
+        ranks /= taken;
+    }
+    *inner_out = inner;
+    return ranks == 1 && mesh->rank_count % inner.rank_count == 0;
+}
+
+/* As order_find, but for the ranks of one host, and the same on all of them; hosts stay in the
+ * natural order, switch by switch. Without a place where ranks of a host are no part of the mesh.
+ */
+static enum tess_status order_fold(const struct tess_cluster *cluster,
+                                   const struct tess_topology *topology,
+                                   const struct tess_mesh *mesh,
+                                   const double bytes[TESS_AXIS_COUNT], bool chain,
+                                   const int32_t *natural, struct tess_map *map)
+{
+    const int32_t ranks = cluster->host_ranks;
+    struct tess_mesh inner;
+    struct tess_topology part;
+    struct tess_map host = {0};
+    if (ranks == 1 || !order_inner(mesh, ranks, &inner))
+        return TESS_OK;
+    enum tess_status status = tess__cluster_part(topology, ranks, &part);
+    if (status == TESS_OK)
+        status = order_find(&part, &inner, bytes, chain, natural, &host);
+    tess__cluster_part_free(&part);
+    if (status == TESS_OK) {
+        map->place = malloc((size_t)mesh->rank_count * sizeof(*map->place));
+        status = map->place != NULL ? TESS_OK : tess__no_memory("the order of ranks");
+    }
+    for (int32_t r = 0; r < mesh->rank_count && status == TESS_OK; r++)
+        map->place[r] = r / ranks * ranks + host.place[r % ranks];
+    tess_map_free(&host);
+    return status;
+}
+
 /* Both orders, which differ. */
 static enum tess_status order_count(const struct tess_cluster *cluster,
                                     const struct tess_topology *topology,
@@ -259,7 +308,9 @@ enum tess_status tess_network_order(const struct tess_cluster *cluster,
     *device_out = NULL;
     if (natural == NULL)
         return tess__no_memory("the order of ranks");
-    if (mesh->rank_count > 1)
+    if (mesh->rank_count > ORDER_WHOLE)
+        status = order_fold(cluster, topology, mesh, bytes, chain, natural, &map);
+    else if (mesh->rank_count > 1)
         status = order_find(topology, mesh, bytes, chain, natural, &map);
     if (status == TESS_OK && map.place != NULL && memcmp(map.place, natural, size) != 0) {
         status = order_count(cluster, topology, mesh, chain, natural, map.place, network_out,

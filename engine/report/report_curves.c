@@ -11,6 +11,8 @@
 #define CURVES_POINTS_MAX 240
 /* Losses this far apart are read on a logarithmic axis. */
 #define CURVES_LOG_RATIO 40
+/* Of more changes those that come first are marked. */
+#define CURVES_MARKS_MAX 16
 #define CURVES_TIME      "time since the start [s]"
 #define GIB              (1024.0 * 1024 * 1024)
 
@@ -191,7 +193,8 @@ static double curves_mean(const struct tess__rows *rows, size_t from, size_t to,
 /* The curves of a picture in the making. */
 struct curves_draft {
     struct tess__curve curve[TESS__PLOT_CURVES_MAX];
-    int count, style;
+    struct tess__mark mark[CURVES_MARKS_MAX];
+    int count, style, marks;
     size_t left_out;
     double min, max;
 };
@@ -256,6 +259,17 @@ static void curves_add_devices(struct tess__report *report, const struct curves_
     }
 }
 
+/* Where the ranks of a run got other numbers; its curve has been added, with the style before. */
+static void curves_mark(const struct tess__report_run *run, enum curves_by by,
+                        struct curves_draft *draft)
+{
+    for (size_t i = 0; i < run->adapt_count && draft->marks < CURVES_MARKS_MAX; i++) {
+        const double x = by == CURVES_STEP ? run->adapt[i].step : run->adapt[i].elapsed;
+        if (run->adapt[i].renumbers && !isnan(x))
+            draft->mark[draft->marks++] = (struct tess__mark){x, draft->style - 1};
+    }
+}
+
 static void curves_figure(struct tess__report *report, const struct curves_plot *plot, bool control,
                           struct tess__html *html)
 {
@@ -272,11 +286,15 @@ static void curves_figure(struct tess__report *report, const struct curves_plot 
         else if (!run->compared)
             curves_add(report, plot, control, by_step ? &run->step : &run->epoch, run->name,
                        &draft);
+        if (by_step && !run->compared)
+            curves_mark(run, plot->by, &draft);
         longest = by_step && run->step.count > longest ? run->step.count : longest;
     }
     if (draft.max < draft.min || (control && draft.max <= draft.min))
         return;
     lines.curve_count = draft.count;
+    lines.mark = draft.mark;
+    lines.mark_count = draft.marks;
     if (plot->may_be_log && draft.min > 0 && draft.max / draft.min > CURVES_LOG_RATIO) {
         lines.y.kind = TESS__AXIS_LOG10;
         lines.y.title = tess__report_text(report, "%s (log)", plot->y.title);
@@ -287,6 +305,10 @@ static void curves_figure(struct tess__report *report, const struct curves_plot 
     if (draft.left_out > 0 && plot->by != CURVES_DEVICE_TIME)
         figure.caption = tess__report_text(report, "%s %zu more runs are in the tables only.",
                                            figure.caption, draft.left_out);
+    if (draft.marks > 0)
+        figure.caption = tess__report_text(
+            report, "%s At the dotted line ranks got other numbers: see Slow ranks and links.",
+            figure.caption);
     tess__figure_lines(&figure, &lines, html);
 }
 

@@ -118,6 +118,14 @@ enum tess__report_state {
     TESS__REPORT_CUT_SHORT /* no final line */
 };
 
+/* A decision of --topology.adapt about a part of the network that stays slow. */
+struct tess__report_adapt {
+    double step, since; /* after which; from which on the part was slow */
+    double elapsed;     /* s, of that step */
+    bool renumbers;
+    const char *why;
+};
+
 /* Strings are NULL and numbers NaN where the files do not give them. */
 struct tess__report_run {
     const char *path; /* folder, or FILE/NAME for an entry of compare */
@@ -132,7 +140,8 @@ struct tess__report_run {
     struct tess__rows device; /* samples of all devices, by time */
     struct tess__rows step, epoch, times; /* times: sums over all epochs, one row per rank */
     struct tess__report_memory *memory;
-    size_t memory_count;
+    struct tess__report_adapt *adapt;
+    size_t memory_count, adapt_count;
     size_t order;         /* of reading */
     bool ambiguous;       /* while names are looked for */
     bool final, compared; /* compared: an entry of compare, without curves */

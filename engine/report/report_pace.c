@@ -1,6 +1,7 @@
 /*
  * Slow ranks and links: the latest window of steps of every run that recorded any, each rank and
- * link against its like.
+ * link against its like; and what --topology.adapt made of slow ones, with the speed before, until
+ * then and afterwards.
  */
 #include "report/report_section.h"
 
@@ -129,6 +130,60 @@ static void pace_network(struct tess__html *html, const json_t *network)
                      tess__real(1e-6 * pace_number(network, "usual_bytes_per_s"), text[2]));
 }
 
+static int pace_compare_speeds(const void *a, const void *b)
+{
+    const double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+/* The median speed of the steps after `from`, up to `to`; NaN where none was recorded. */
+static double pace_speed(const struct tess__report_run *run, double from, double to)
+{
+    double *speed = calloc(run->step.count + 1, sizeof(*speed)), median = NAN;
+    size_t count = 0;
+    for (size_t i = 0; i < run->step.count && speed; i++) {
+        const double step = tess__row(&run->step, i, TESS__STEP);
+        const double value = tess__row(&run->step, i, TESS__STEP_SPEED);
+        if (step > from && step <= to && !isnan(value))
+            speed[count++] = value * run->rate_of_row;
+    }
+    if (count > 0) {
+        qsort(speed, count, sizeof(*speed), pace_compare_speeds);
+        median = (speed[(count - 1) / 2] + speed[count / 2]) / 2;
+    }
+    free(speed);
+    return median;
+}
+
+/* A decision: from the one before it, or the first step, to the next or the last step. */
+static void pace_adapt(struct tess__html *html, const struct tess__words *words,
+                       const struct tess__report_run *run, size_t at)
+{
+    const struct tess__report_adapt *adapt = &run->adapt[at];
+    const double begin = at > 0 ? adapt[-1].step : 0;
+    const double end = at + 1 < run->adapt_count ? adapt[1].step : INFINITY;
+    char text[TESS__REAL_BYTES];
+    tess__html_print(
+        html, "<p>%s after step %s: ", adapt->renumbers ? "Numbered anew" : "Not numbered anew",
+        tess__real_fixed(adapt->step, 0, text));
+    tess__html_put_short(html, "", adapt->why ? adapt->why : "no reason was recorded", 400, ".");
+    const struct {
+        double speed;
+        const char *when;
+    } part[] = {{pace_speed(run, begin, adapt->since - 1), "before"},
+                {pace_speed(run, adapt->since - 1, adapt->step), "while it was slow"},
+                {pace_speed(run, adapt->step, end), "afterwards"}};
+    const char *between = " Median speed: ";
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+        if (isnan(part[i].speed))
+            continue;
+        tess__html_print(html, "%s%s %s %s", between, tess__real(part[i].speed, text), words->rate,
+                         part[i].when);
+        between = ", ";
+    }
+    tess__html_add(html, between[0] == ',' ? ".</p>\n" : "</p>\n");
+}
+
 void tess__report_pace(struct tess__report *report, struct tess__html *html)
 {
     static const char *const rank[] = {
@@ -137,10 +192,15 @@ void tess__report_pace(struct tess__report *report, struct tess__html *html)
     static const char *const link[] = {"link", "axis", "", "score", "MB/s", "late [ms]"};
     char text[TESS__REAL_BYTES];
     for (size_t i = 0; i < report->run_count; i++) {
-        const json_t *pace = report->run[i].pace;
+        const struct tess__report_run *run = &report->run[i];
+        const json_t *pace = run->pace;
+        if (!pace && run->adapt_count == 0)
+            continue;
+        tess__html_put(html, "<h3>", run->name, "</h3>\n");
+        for (size_t a = 0; a < run->adapt_count; a++)
+            pace_adapt(html, &report->words, run, a);
         if (!pace)
             continue;
-        tess__html_put(html, "<h3>", report->run[i].name, "</h3>\n");
         tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",
                          tess__real_fixed(pace_number(pace, "step"), 0, text));
         pace_network(html, json_object_get(pace, "network"));

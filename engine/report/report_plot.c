@@ -292,6 +292,17 @@ static void plot_curve(struct tess__plot *plot, const struct tess__lines *lines,
     tess__html_add(plot->html, "</g>\n");
 }
 
+static void plot_mark(struct tess__plot *plot, const struct tess__mark *mark)
+{
+    if (!(mark->x >= plot->x.from && mark->x <= plot->x.to))
+        return;
+    tess__html_print(plot->html,
+                     "<path class=\"mark\" stroke=\"var(--s%d)\" stroke-width=\"1.6\" "
+                     "stroke-dasharray=\"2,3\" d=\"M%.2f,%.2fV%.2f\"/>\n",
+                     mark->style % TESS__PLOT_COLOURS, tess__plot_x(plot, mark->x), plot->bottom,
+                     plot->top);
+}
+
 void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *alternative,
                       struct tess__html *html)
 {
@@ -309,6 +320,8 @@ void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *
         plot_scale_y(&plot, lines);
         plot_y_axis(&plot, lines->y.title);
         tess__plot_x_axis(&plot, lines->x.title, false);
+        for (int m = 0; m < lines->mark_count; m++)
+            plot_mark(&plot, &lines->mark[m]);
         for (int c = 0; c < lines->curve_count; c++)
             plot_curve(&plot, lines, c);
         tess__html_add(html, "</svg>\n");

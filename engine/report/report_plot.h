@@ -34,8 +34,16 @@ struct tess__curve {
     enum tess__curve_look look;
 };
 
+/* A place on the x axis where something happened to a run: a dotted line. */
+struct tess__mark {
+    double x;
+    int style; /* colour */
+};
+
 struct tess__lines {
     struct tess__axis x, y;
+    const struct tess__mark *mark; /* [mark_count] */
+    int mark_count;
     const struct tess__curve *curve;
     int curve_count; /* 1 .. TESS__PLOT_CURVES_MAX */
 };

@@ -104,6 +104,27 @@ static void read_pace(const struct tess__place *place, json_t *pace, struct tess
     run->pace = json_incref(pace);
 }
 
+/* After the lines of the step that it is about, and of the pace by which it was decided. */
+static void read_adapt(const struct tess__place *place, const json_t *adapt,
+                       struct tess__report_run *run)
+{
+    const json_t *network = json_object_get(run->pace, "network");
+    if (!json_is_object(adapt)) {
+        tess__report_note(place, "\"adapt\" is not an object: left out");
+        return;
+    }
+    struct tess__report_adapt *added =
+        tess__report_add(place->report, &run->adapt, &run->adapt_count, sizeof(*run->adapt));
+    *added = (struct tess__report_adapt){
+        .step = tess__report_number(place, adapt, "step"),
+        .since = tess__report_number(place, network, "since"),
+        .elapsed = run->step.count > 0
+                       ? tess__row(&run->step, run->step.count - 1, TESS__STEP_ELAPSED)
+                       : NAN,
+        .renumbers = json_is_true(json_object_get(adapt, "renumbers")),
+        .why = tess__report_string(place, adapt, "why")};
+}
+
 static void read_step(const struct tess__place *place, const json_t *line,
                       struct tess__report_run *run)
 {
@@ -146,6 +167,8 @@ static bool read_object(const struct tess__place *place, json_t *line, struct te
         read_times(place, part, run);
     else if ((part = json_object_get(line, "pace")))
         read_pace(place, part, run);
+    else if ((part = json_object_get(line, "adapt")))
+        read_adapt(place, part, run);
     else if ((part = json_object_get(line, "validation")))
         read_validation(place, part, run);
     else if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))

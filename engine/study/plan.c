@@ -129,10 +129,6 @@ static enum tess_status plan_read_cluster(struct tess__plan *plan)
                   plan->given->cluster, plan->cluster.ranks);
     if (plan->given->ranks > 0)
         plan->cluster.ranks = (int32_t)plan->given->ranks;
-    if (plan->cluster.ranks > TESS__PLAN_ORDERED) {
-        tess_cluster_close(plan->topology);
-        plan->topology = NULL;
-    }
     return TESS_OK;
 }
 

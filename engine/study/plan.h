@@ -24,7 +24,6 @@
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
-#define TESS__PLAN_ORDERED    256 /* ranks: of more, an order takes longer than the search */
 
 /* Ranks in another order than the devices of --cluster. */
 struct tess__plan_order {

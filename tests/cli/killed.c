@@ -15,13 +15,6 @@
 
 #include <cmocka.h>
 
-void killed_final_hash(const struct spawn *spawn, char hash[17])
-{
-    const char *at = strstr(spawn->out, "hash of all parameters ");
-    assert_non_null(at);
-    snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
-}
-
 void killed_nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);

@@ -26,9 +26,6 @@ void killed_find_copies(const struct spawn *spawn, char path[300]);
 /* Wait until that folder has a copy of a step after `former`; returns its step. */
 int killed_wait_copy(const struct spawn *spawn, int former, char path[300]);
 
-/* The hash that a run has printed. */
-void killed_final_hash(const struct spawn *spawn, char hash[17]);
-
 /* A number of the last line of a run's metrics; -1: null. */
 json_int_t killed_final_number(const char *run, const char *name);
 

@@ -44,16 +44,6 @@ static void complained(const char *words, int wanted, const char *part)
     assert_int_equal(spawn_count(spawn.err, "error: "), 1);
 }
 
-/* "hash of all parameters 0123456789abcdef" */
-static void hash_of(char hash[17])
-{
-    static const char before[] = "hash of all parameters ";
-    const char *at = strstr(spawn.out, before);
-
-    assert_non_null(at);
-    snprintf(hash, 17, "%s", at + sizeof(before) - 1);
-}
-
 /* Four ranks on two devices are threads of one process, and compute what four on the host do. */
 static void case_shared(void **state)
 {
@@ -65,10 +55,10 @@ static void case_shared(void **state)
     printed("under fsdp on 4 ranks");
     assert_null(strstr(spawn.out, "(a thread)"));
     assert_null(strstr(spawn.out, "memory per device"));
-    hash_of(host);
+    spawn_hash(&spawn, host);
     assert_int_equal(spawn_words(&spawn, RUN "--strategy fsdp --ranks 4 --device cuda"), 0);
     assert_int_equal(spawn_count(spawn.out, "(a thread)"), 4);
-    hash_of(device);
+    spawn_hash(&spawn, device);
     assert_string_equal(device, host);
     printed("memory per device");
     printed("of 66.9 TFLOP/s dense f32 (H200) x 2 devices");

@@ -7,6 +7,8 @@
 #include "comm/boot/boot_door.h"
 #include "killed.h"
 
+#include "harness/work_folder.h"
+
 #include <arpa/inet.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -25,7 +27,6 @@
     "train --data synthetic --synthetic-rows 3200 --batch-size 32 --evaluate off --model cnn "     \
     "--cnn.channels 4,6 --cnn.fc 20 --timeout 20 "
 
-static char folder[] = "/tmp/tessera_hosts_XXXXXX";
 static struct spawn host[HOSTS];
 static int port;
 
@@ -67,7 +68,7 @@ static void whole_hash(const char *words, char hash[17])
     char text[1024];
     snprintf(text, sizeof(text), MODEL "%s", words);
     assert_int_equal(spawn_words(&host[0], text), 0);
-    killed_final_hash(&host[0], hash);
+    spawn_hash(&host[0], hash);
 }
 
 /* All end well, and one of them has printed this hash. */
@@ -84,7 +85,7 @@ static void end_all(int hosts, const char *hash)
     }
     assert_true(leader >= 0);
     char own[17];
-    killed_final_hash(&host[leader], own);
+    spawn_hash(&host[leader], own);
     assert_string_equal(own, hash);
 }
 
@@ -380,18 +381,6 @@ static void case_refused(void **state)
     refused("--hosts 2 --ranks 2 --strategy ddp --meet a:12x", "must be HOST:PORT");
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -406,5 +395,5 @@ int main(void)
         cmocka_unit_test(case_ends),
         cmocka_unit_test(case_refused),
     };
-    return cmocka_run_group_tests_name("hosts", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("hosts", tests, work_folder_make, work_folder_remove);
 }

@@ -3,6 +3,7 @@
  * the same first values under every strategy, and training begins anew. Runs the built program.
  */
 #include "harness/spawn.h"
+#include "harness/work_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,38 +20,17 @@
     "train --model gpt --data synthetic --synthetic-rows 128 --data.length 16 --batch-size 16 "    \
     "--gpt.layers 2 --gpt.width 16 --gpt.heads 4 --grid 4 --tensor.canonical 4 "
 
-static char folder[] = "/tmp/tessera_init_XXXXXX";
 static struct spawn spawn;
 
-static int run(const char *format, ...)
-{
-    char words[1024];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(words, sizeof(words), format, list);
-    va_end(list);
-    return spawn_words(&spawn, words);
-}
-
-/* What follows `before` on the line where stdout has it. */
-static void word_after(const char *before, char word[32])
-{
-    const char *at = strstr(spawn.out, before);
-
-    if (at == NULL)
-        fail_msg("no '%s' in: %s", before, spawn.out);
-    at += strlen(before);
-    snprintf(word, 32, "%.*s", (int)strcspn(at, ",;\n "), at);
-}
+#define run(...) spawn_format(&spawn, __VA_ARGS__)
 
 /* Hash and validation loss of what `init` names, under a layout: a step that changes nothing. */
 static void look(const char *init, const char *layout, char hash[32], char loss[32])
 {
     assert_int_equal(run(GPT "--steps 1 --learning-rate 0 --init %s --strategy %s", init, layout),
                      0);
-    word_after("hash of all parameters ", hash);
-    word_after("val loss ", loss);
+    spawn_hash(&spawn, hash);
+    spawn_word(&spawn, "val loss ", loss);
     assert_null(strstr(spawn.out, "continues after"));
 }
 
@@ -66,7 +46,7 @@ static void case_sources(void **state)
 
     (void)state;
     assert_int_equal(run(GPT "--steps 8 --save-every 4 --run run --strategy fsdp --ranks 2"), 0);
-    word_after("hash of all parameters ", trained);
+    spawn_hash(&spawn, trained);
     assert_int_equal(run("checkpoint export run --out out"), 0);
     for (size_t i = 0; i < sizeof(source) / sizeof(source[0]); i++) {
         look(source[i], layout[i], hash, loss);
@@ -91,23 +71,11 @@ static void case_wrong(void **state)
     assert_non_null(strstr(spawn.err, "run has no tensor 'h.2."));
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_sources),
         cmocka_unit_test(case_wrong),
     };
-    return cmocka_run_group_tests_name("init", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("init", tests, work_folder_make, work_folder_remove);
 }

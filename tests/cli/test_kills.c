@@ -5,6 +5,8 @@
  */
 #include "killed.h"
 
+#include "harness/work_folder.h"
+
 #include "base/clock.h"
 
 #include <dirent.h>
@@ -59,7 +61,6 @@ static const char *const doing[] = {
 };
 #define DOINGS (sizeof(doing) / sizeof(doing[0]))
 
-static char folder[] = "/tmp/tessera_kills_XXXXXX";
 static char whole[LAYOUTS][17];
 static struct spawn spawn;
 static int trials = 6, hit[MOMENTS][2], seen[DOINGS];
@@ -185,7 +186,7 @@ static void trial(int number)
         char plain[512];
         snprintf(plain, sizeof(plain), MODEL "--evaluate off --strategy %s", layout[l]);
         assert_int_equal(spawn_words(&spawn, plain), 0);
-        killed_final_hash(&spawn, whole[l]);
+        spawn_hash(&spawn, whole[l]);
     }
     killed_start(&spawn, words);
     strike(run, ranks_of(l), at, stops ? SIGSTOP : SIGKILL);
@@ -194,7 +195,7 @@ static void trial(int number)
         fail_msg("trial %d (%s, %s, %s) ended with %d: %s", number, layout[l], moment[at],
                  stops ? "SIGSTOP" : "SIGKILL", code, spawn.err);
     assert_true(spawn_gone(&spawn, 5));
-    killed_final_hash(&spawn, hash);
+    spawn_hash(&spawn, hash);
     if (strcmp(hash, whole[l]) != 0)
         fail_msg("trial %d (%s, %s) has another hash: %s", number, layout[l], moment[at],
                  spawn.err);
@@ -219,22 +220,10 @@ static void case_kills(void **state)
         print_message("%-24s %4d times\n", doing[d], seen[d]);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(case_kills)};
     trials = argc > 1 ? atoi(argv[1]) : trials;
     seed = argc > 2 ? strtoull(argv[2], NULL, 10) : seed;
-    return cmocka_run_group_tests_name("kills", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("kills", tests, work_folder_make, work_folder_remove);
 }

@@ -57,13 +57,6 @@ static void expect_lines(int most)
         fail_msg("%d lines, not %d at most:\n%s", lines, most, spawn.out);
 }
 
-static void read_hash(char hash[17])
-{
-    const char *found = strstr(spawn.out, "hash of all parameters ");
-    if (found == NULL || sscanf(found, "hash of all parameters %16s", hash) != 1)
-        fail_msg("no hash in:\n%s%s", spawn.out, spawn.err);
-}
-
 /* ---- what is printed ------------------------------------------------------------------------- */
 
 static void case_page(void **state)
@@ -98,13 +91,13 @@ static void case_run(void **state)
     char one[17], hash[17], name[32];
     (void)state;
     assert_int_equal(run(NULL, TRAIN "--strategy single --ranks 1"), 0);
-    read_hash(one);
+    spawn_hash(&spawn, one);
     snprintf(name, sizeof(name), "\n0-%d ", many - 1);
     for (int fsdp = many == RANKS; fsdp < 2; fsdp++) {
         assert_int_equal(run(NULL, TRAIN "--strategy %s --ranks %d --run %s/%d --overwrite",
                              fsdp ? "fsdp" : "ddp", many, folder, many),
                          0);
-        read_hash(hash);
+        spawn_hash(&spawn, hash);
         assert_string_equal(hash, one);
         expect_lines(30);
         expect(spawn.out, "predicted by the memory plan = allocated");

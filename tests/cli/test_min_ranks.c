@@ -5,6 +5,8 @@
  */
 #include "killed.h"
 
+#include "harness/work_folder.h"
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,7 +22,6 @@
     "train --data synthetic --synthetic-rows 3200 --batch-size 32 --evaluate off --model cnn "     \
     "--cnn.channels 4,6 --cnn.fc 20 --base-lr 0.01 --lr-scale linear "
 
-static char folder[] = "/tmp/tessera_min_ranks_XXXXXX";
 static struct spawn spawn;
 
 /* Layouts, and the ranks of each attempt. The tensor axis has to be fixed as --min-ranks does. */
@@ -45,7 +46,7 @@ static void case_shrinks(void **state)
         int kills = 0;
         snprintf(words, sizeof(words), MODEL "--steps 100 %s", of[i].layout);
         assert_int_equal(spawn_words(&spawn, words), 0);
-        killed_final_hash(&spawn, whole);
+        spawn_hash(&spawn, whole);
         snprintf(words, sizeof(words),
                  MODEL "--steps 100 %s --run run%d --keep 0 --save-every 20 --restarts 5 "
                        "--min-ranks 1",
@@ -62,7 +63,7 @@ static void case_shrinks(void **state)
         }
         assert_int_equal(spawn_end(&spawn, 120), 0);
         assert_true(spawn_gone(&spawn, 5));
-        killed_final_hash(&spawn, hash);
+        spawn_hash(&spawn, hash);
         assert_string_equal(hash, whole);
         assert_int_equal(spawn_count(spawn.err, "ranks are left: continues on "), kills);
         assert_non_null(strstr(spawn.err, of[i].last));
@@ -102,23 +103,11 @@ static void case_least(void **state)
     assert_non_null(strstr(spawn.err, "--min-ranks 3 is more than the 2 ranks"));
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_shrinks),
         cmocka_unit_test(case_least),
     };
-    return cmocka_run_group_tests_name("min_ranks", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("min_ranks", tests, work_folder_make, work_folder_remove);
 }

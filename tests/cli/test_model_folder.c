@@ -31,16 +31,7 @@
 static char folder[] = "/tmp/tessera_model_folder_XXXXXX";
 static struct spawn spawn;
 
-static int run(const char *format, ...)
-{
-    char words[1024];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(words, sizeof(words), format, list);
-    va_end(list);
-    return spawn_words(&spawn, words);
-}
+#define run(...) spawn_format(&spawn, __VA_ARGS__)
 
 static void write_text(const char *path, const char *text)
 {
@@ -49,17 +40,6 @@ static void write_text(const char *path, const char *text)
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
     assert_int_equal(fclose(file), 0);
-}
-
-/* What follows `before` on the line where stdout has it. */
-static void word_after(const char *before, char word[32])
-{
-    const char *at = strstr(spawn.out, before);
-
-    if (at == NULL)
-        fail_msg("no '%s' in: %s%s", before, spawn.out, spawn.err);
-    at += strlen(before);
-    snprintf(word, 32, "%.*s", (int)strcspn(at, ",;\n "), at);
 }
 
 static void check_refused(const char *phrase)
@@ -73,8 +53,8 @@ static void look(const char *model, const char *layout, char hash[32], char loss
 {
     if (run(DATA "--steps 1 --learning-rate 0 %s --strategy %s", model, layout) != 0)
         fail_msg("%s", spawn.err);
-    word_after("hash of all parameters ", hash);
-    word_after("val loss ", loss);
+    spawn_hash(&spawn, hash);
+    spawn_word(&spawn, "val loss ", loss);
 }
 
 static void case_model(void **state)
@@ -133,12 +113,12 @@ static void case_run(void **state)
 
     (void)state;
     assert_int_equal(run(DATA "--model out --steps 4 --run whole"), 0);
-    word_after("hash of all parameters ", hash);
+    spawn_hash(&spawn, hash);
     assert_int_equal(run(DATA "--model out --steps 2 --run part --schedule constant"), 0);
     assert_int_equal(run("generate out --prompt ab --tokens 4 --temperature 0"), 0);
     assert_int_equal(rename("out", "gone"), 0);
     assert_int_equal(run("train --run part --resume --steps 4"), 0);
-    word_after("hash of all parameters ", other);
+    spawn_hash(&spawn, other);
     assert_string_equal(other, hash);
     assert_int_equal(run("generate part --prompt ab --tokens 4"), 0);
     assert_int_equal(rename("gone", "out"), 0);
@@ -165,8 +145,8 @@ static void case_export(void **state)
                      "own --overwrite %s",
                 model[i]) != 0)
             fail_msg("%s", spawn.err);
-        word_after("hash of all parameters ", hash);
-        word_after("val loss ", loss);
+        spawn_hash(&spawn, hash);
+        spawn_word(&spawn, "val loss ", loss);
         assert_int_equal(run("checkpoint export own --out again"), 0);
         look("--model again", "single", other, again);
         assert_string_equal(other, hash);

@@ -22,15 +22,6 @@
 
 enum { RANKS_MAX = 4, WORDS = 512, HASH = 17 };
 
-static void net_hash(const struct spawn *spawn, char hash[HASH])
-{
-    static const char before[] = "hash of all parameters ";
-    const char *at = strstr(spawn->out, before);
-    if (at == NULL)
-        fail_msg("no hash: %s%s", spawn->out, spawn->err);
-    snprintf(hash, HASH, "%.16s", at + sizeof(before) - 1);
-}
-
 /* Start `tessera WORDS`, words separated by single spaces. */
 static void net_start(struct spawn *spawn, const char *words)
 {
@@ -66,7 +57,7 @@ static void case_same_bits(void **state)
                      runs[i], tcp ? "tcp" : "local");
             if (spawn_words(&spawn, words) != 0)
                 fail_msg("%s: %s", words, spawn.err);
-            net_hash(&spawn, hash[tcp]);
+            spawn_hash(&spawn, hash[tcp]);
         }
         if (strcmp(hash[0], hash[1]) != 0)
             fail_msg("%s: %s by local, %s by tcp", runs[i], hash[0], hash[1]);
@@ -125,14 +116,14 @@ static void case_placed(void **state)
                  NET_TRAIN "--steps 6 --strategy %s --ranks 3 --batch-size 33", strategies[s]);
         if (spawn_words(&spawn[0], words) != 0)
             fail_msg("%s: %s", words, spawn[0].err);
-        net_hash(&spawn[0], local);
+        spawn_hash(&spawn[0], local);
         snprintf(words, sizeof(words), NET_TRAIN "--steps 6 --strategy %s --batch-size 33",
                  strategies[s]);
         net_start_placed(spawn, 3, words);
         for (int32_t r = 0; r < 3; r++)
             if (spawn_end(&spawn[r], 60) != 0)
                 fail_msg("rank %d: %s", (int)r, spawn[r].err);
-        net_hash(&spawn[0], placed);
+        spawn_hash(&spawn[0], placed);
         assert_string_equal(local, placed);
     }
 }

@@ -4,6 +4,8 @@
  */
 #include "killed.h"
 
+#include "harness/work_folder.h"
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,7 +21,6 @@
     "train --data synthetic --synthetic-rows 3200 --batch-size 32 --evaluate off --model cnn "     \
     "--cnn.channels 4,6 --cnn.fc 20 --optimizer adamw --grid 8 --steps 60 --bind off "
 
-static char folder[] = "/tmp/tessera_redundancy_XXXXXX";
 static struct spawn spawn;
 
 static void case_copies(void **state)
@@ -35,7 +36,7 @@ static void case_copies(void **state)
         int step = 0;
         snprintf(words, sizeof(words), MODEL "%s", of[i].layout);
         assert_int_equal(spawn_words(&spawn, words), 0);
-        killed_final_hash(&spawn, whole);
+        spawn_hash(&spawn, whole);
         snprintf(run, sizeof(run), "run%d", i);
         snprintf(words, sizeof(words),
                  MODEL "%s --run %s --save-every 1h --restarts 3 --redundancy memory:%d",
@@ -48,7 +49,7 @@ static void case_copies(void **state)
         }
         assert_int_equal(spawn_end(&spawn, 120), 0);
         assert_true(spawn_gone(&spawn, 5));
-        killed_final_hash(&spawn, hash);
+        spawn_hash(&spawn, hash);
         assert_string_equal(hash, whole);
         assert_int_equal(killed_final_number(run, "restarts"), 2);
         assert_true(killed_final_number(run, "resumed_from") >= step);
@@ -121,18 +122,6 @@ static void case_refused(void **state)
     assert_non_null(strstr(spawn.err, "expected off, memory"));
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,5 +130,5 @@ int main(void)
         cmocka_unit_test(case_planned),
         cmocka_unit_test(case_refused),
     };
-    return cmocka_run_group_tests_name("redundancy", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("redundancy", tests, work_folder_make, work_folder_remove);
 }

@@ -30,7 +30,7 @@ static struct spawn spawn;
 static void expect_whole(void)
 {
     char hash[17];
-    killed_final_hash(&spawn, hash);
+    spawn_hash(&spawn, hash);
     assert_string_equal(hash, whole);
 }
 
@@ -154,7 +154,7 @@ static int set_up(void **state)
         return -1;
     if (spawn_words(&spawn, MODEL "--strategy ddp --ranks 2") != 0)
         return -1;
-    killed_final_hash(&spawn, whole);
+    spawn_hash(&spawn, whole);
     return 0;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "harness/spawn.h"
+#include "harness/work_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -41,27 +42,9 @@
 #define LONG       CNN "--synthetic-rows 9600 --steps 300 "
 #endif
 
-static char folder[] = "/tmp/tessera_resume_XXXXXX";
 static struct spawn spawn;
 
-static int run(const char *format, ...)
-{
-    char words[1024];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(words, sizeof(words), format, list);
-    va_end(list);
-    return spawn_words(&spawn, words);
-}
-
-static void final_hash(char hash[17])
-{
-    const char *at = strstr(spawn.out, "hash of all parameters ");
-
-    assert_non_null(at);
-    snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
-}
+#define run(...) spawn_format(&spawn, __VA_ARGS__)
 
 /* Runs `options` for 21 steps whole; and to step 13 under each of [count] layouts, then to 21 under
  * the next one, where the last epoch's last batch is short. */
@@ -71,7 +54,7 @@ static void expect_same(const char *model, const char *options, const char *cons
     char whole[17], hash[17];
 
     assert_int_equal(run("%s %s --steps 21 --strategy single --ranks 1", model, options), 0);
-    final_hash(whole);
+    spawn_hash(&spawn, whole);
     for (size_t i = 0; i < count; i += EACH) {
         const char *next = layout[i + 1];
         assert_int_equal(spawn_remove("run"), 0);
@@ -79,7 +62,7 @@ static void expect_same(const char *model, const char *options, const char *cons
                          0);
         assert_int_equal(run("train --run run --resume --steps 21 --strategy %s", next), 0);
         assert_non_null(strstr(spawn.out, "continues after step 13"));
-        final_hash(hash);
+        spawn_hash(&spawn, hash);
         if (strcmp(hash, whole) != 0)
             fail_msg("%s %s: %s, then %s: %s, not %s", model, options, layout[i], next, hash,
                      whole);
@@ -141,7 +124,7 @@ static void case_device(void **state)
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         assert_int_equal(
             run(CNN "%s --kernel ref --steps 9 --strategy single --ranks 1", options[i]), 0);
-        final_hash(whole);
+        spawn_hash(&spawn, whole);
         assert_int_equal(spawn_remove("device"), 0);
         assert_int_equal(run(CNN "%s --kernel guard_queue --steps 5 --save-every 1 --run device "
                                  "--strategy ddp --ranks 2",
@@ -151,7 +134,7 @@ static void case_device(void **state)
                              "--save-every 1 --strategy fsdp --ranks 2"),
                          0);
         assert_non_null(strstr(spawn.out, "continues after step 5"));
-        final_hash(hash);
+        spawn_hash(&spawn, hash);
         assert_string_equal(hash, whole);
         assert_int_equal(run("checkpoint verify device"), 0);
     }
@@ -201,7 +184,7 @@ static const char *long_hash(void)
     static char hash[17];
     if (hash[0] == '\0') {
         assert_int_equal(run(LONG "--strategy ddp --ranks 2"), 0);
-        final_hash(hash);
+        spawn_hash(&spawn, hash);
     }
     return hash;
 }
@@ -226,7 +209,7 @@ static void case_killed(void **state)
         assert_true(spawn_gone(&spawn, 10));
     }
     assert_int_equal(run("train --run killed --resume --strategy fsdp --ranks 2"), 0);
-    final_hash(hash);
+    spawn_hash(&spawn, hash);
     assert_string_equal(hash, long_hash());
 }
 
@@ -245,7 +228,7 @@ static void case_signals(void **state)
     assert_non_null(strstr(spawn.err, "interrupted: saving, then ending"));
     assert_true(newest("signals") > 0 && newest("signals") < LONG_STEPS);
     assert_int_equal(run("train --run signals --resume --strategy ddp --ranks 4"), 0);
-    final_hash(hash);
+    spawn_hash(&spawn, hash);
     assert_string_equal(hash, long_hash());
 }
 
@@ -274,14 +257,14 @@ static void case_fp8(void **state)
     (void)state;
     assert_int_equal(
         run(GPT "--precision bf16 --kernel ref --fp8 now --steps 4 --strategy ddp --ranks 2"), 0);
-    final_hash(whole);
+    spawn_hash(&spawn, whole);
     assert_int_equal(
         run(GPT "--precision bf16 --kernel ref --fp8 now --steps 4 --strategy ddp --ranks 2 "
                 "--run fp8 --save-every 2"),
         0);
     assert_int_equal(spawn_remove("fp8/checkpoints/step-00000004"), 0);
     assert_int_equal(run("train --run fp8 --resume --kernel ref --ranks 1 --strategy single"), 0);
-    final_hash(hash);
+    spawn_hash(&spawn, hash);
     assert_string_equal(hash, whole);
 
     assert_int_equal(run(GPT "--precision bf16 --kernel ref --fp8 history --steps 2 --save-every 1 "
@@ -368,18 +351,6 @@ static void case_damage(void **state)
     assert_int_equal(access("weights/model-00001-of-00001.safetensors", F_OK), 0);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 /* All cases, or the one that is named. */
 int main(int argc, char **argv)
 {
@@ -392,5 +363,5 @@ int main(int argc, char **argv)
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests_name("resume", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("resume", tests, work_folder_make, work_folder_remove);
 }

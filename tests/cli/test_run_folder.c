@@ -3,6 +3,7 @@
  * lost only to --overwrite. Runs the built program.
  */
 #include "harness/spawn.h"
+#include "harness/work_folder.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -21,28 +22,11 @@
     "train --data synthetic --synthetic-rows 256 --batch-size 32 --evaluate off --mlp.hidden 8 "   \
     "--strategy ddp --ranks 2 "
 
-static char folder[] = "/tmp/tessera_folder_XXXXXX";
 static struct spawn spawn, other;
 
 static int run(const char *words)
 {
     return spawn_words(&spawn, words);
-}
-
-/* The whole file, to be freed; a 0 behind it. */
-static char *read_file(const char *path, size_t *count)
-{
-    FILE *file = fopen(path, "rb");
-    struct stat about;
-    char *bytes;
-
-    assert_non_null(file);
-    assert_int_equal(fstat(fileno(file), &about), 0);
-    bytes = calloc(1, (size_t)about.st_size + 1);
-    assert_non_null(bytes);
-    *count = fread(bytes, 1, (size_t)about.st_size, file);
-    fclose(file);
-    return bytes;
 }
 
 static void write_file(const char *path, const char *text)
@@ -84,7 +68,7 @@ static void case_two_at_once(void **state)
             argv[argc++] = word;
     spawn_start(&other, argv, NULL);
     assert_true(spawn_until(&other, "step 1/", 60));
-    before = read_file("both/metrics.jsonl", &before_count);
+    before = spawn_file("both/metrics.jsonl", &before_count);
     assert_int_equal(run(TRAIN "--steps 3 --run both"), 2);
     assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
     snprintf(owner, sizeof(owner), "another run writes to both (process %d on %s)", (int)other.pid,
@@ -98,7 +82,7 @@ static void case_two_at_once(void **state)
     assert_int_equal(access(text, F_OK), 0);
     assert_int_equal(kill(other.pid, SIGTERM), 0);
     assert_int_equal(spawn_end(&other, 60), 130);
-    after = read_file("both/metrics.jsonl", &after_count);
+    after = spawn_file("both/metrics.jsonl", &after_count);
     assert_true(after_count >= before_count);
     assert_memory_equal(before, after, before_count);
     assert_true(check_lines(after) > 0);
@@ -119,12 +103,12 @@ static void check_refused(const char *words, const char *phrase)
     size_t count[PATHS], now;
 
     for (size_t i = 0; i < PATHS; i++)
-        before[i] = read_file(path[i], &count[i]);
+        before[i] = spawn_file(path[i], &count[i]);
     assert_int_equal(run(words), 2);
     if (strstr(spawn.err, phrase) == NULL)
         fail_msg("%s: %s", words, spawn.err);
     for (size_t i = 0; i < PATHS; i++) {
-        after = read_file(path[i], &now);
+        after = spawn_file(path[i], &now);
         assert_int_equal(now, count[i]);
         assert_memory_equal(after, before[i], now);
         free(before[i]);
@@ -163,7 +147,7 @@ static void case_second(void **state)
     assert_int_equal(access("again/checkpoints/step-00000008", F_OK), -1);
     assert_int_equal(access("again/checkpoints/step-00000003", F_OK), 0);
     assert_int_equal(access("again/weights.safetensors", F_OK), -1);
-    text = read_file("again/metrics.jsonl", &count);
+    text = spawn_file("again/metrics.jsonl", &count);
     assert_int_equal(spawn_count(text, "{\"run\":"), 1);
     assert_null(strstr(text, "\"step\":8"));
     free(text);
@@ -183,18 +167,6 @@ static void case_without_checkpoint(void **state)
     assert_int_equal(run(TRAIN "--steps 2 --run plain"), 0);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,5 +174,5 @@ int main(void)
         cmocka_unit_test(case_second),
         cmocka_unit_test(case_without_checkpoint),
     };
-    return cmocka_run_group_tests_name("run folder", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("run folder", tests, work_folder_make, work_folder_remove);
 }

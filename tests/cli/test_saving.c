@@ -3,6 +3,7 @@
  */
 #include "base/clock.h"
 #include "harness/spawn.h"
+#include "harness/work_folder.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -25,19 +26,9 @@
 
 #define MIB (INT64_C(1) << 20)
 
-static char folder[] = "/tmp/tessera_saving_XXXXXX";
 static struct spawn spawn;
 
-static int run(const char *format, ...)
-{
-    char words[1024];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(words, sizeof(words), format, list);
-    va_end(list);
-    return spawn_words(&spawn, words);
-}
+#define run(...) spawn_format(&spawn, __VA_ARGS__)
 
 /* Lines of the checkpoints after steps 2 and 4. */
 static void check_saved(const char *line, int64_t bytes, int *count)
@@ -280,18 +271,6 @@ static void case_stays(void **state)
     assert_int_equal(access("stays/checkpoints/step-00000004", F_OK), -1);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,5 +279,5 @@ int main(void)
         cmocka_unit_test(case_words),     cmocka_unit_test(case_no_folder),
         cmocka_unit_test(case_stays),
     };
-    return cmocka_run_group_tests_name("saving", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("saving", tests, work_folder_make, work_folder_remove);
 }

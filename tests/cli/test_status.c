@@ -67,17 +67,6 @@ static void until_error(const char *phrase, int count)
         fail_msg("not %d times '%s' in:\n%s", count, phrase, train.err);
 }
 
-static char *read_text(const char *path)
-{
-    char *text = calloc(1, 1 << 16);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(text);
-    assert_non_null(file);
-    (void)!fread(text, 1, (1 << 16) - 1, file);
-    fclose(file);
-    return text;
-}
-
 /* A rank is stopped: status names it, and so does SIGUSR2 to the launcher and to a rank; then it is
  * killed: the run's report names it, and status afterwards. */
 static void case_stopped_and_killed(void **state)
@@ -108,7 +97,7 @@ static void case_stopped_and_killed(void **state)
     expect(status.out, "lost: no process runs it; the last was process ");
     assert_int_equal(spawn_count(status.out, "  aborted  "), 2);
     assert_int_equal(spawn_count(status.out, "  dead  "), 1);
-    char *kept = read_text("lost/failures.txt");
+    char *kept = spawn_file("lost/failures.txt", NULL);
     expect(kept, ") was killed by signal 9");
     assert_int_equal(spawn_count(kept, "all others: ranks 0, 2 wait for rank 1 ("), 1);
     free(kept);
@@ -202,7 +191,7 @@ static void case_restarts(void **state)
     kill(launcher, SIGKILL);
     until_error("restart 2 of 2", 1);
     wait_next(launcher);
-    char *kept = read_text("often/failures.txt");
+    char *kept = spawn_file("often/failures.txt", NULL);
     assert_int_equal(spawn_count(kept, "---- 2"), 2);
     expect(kept, ": rank 2 (pid ");
     expect(kept, ": the launcher (pid ");

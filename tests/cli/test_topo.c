@@ -46,15 +46,7 @@ static void write_file(const char *name, const char *text)
 static char *read_file(const char *name)
 {
     char path[PATH_BYTES];
-    struct stat about;
-    FILE *file = fopen(path_of(name, path), "r");
-    assert_non_null(file);
-    assert_int_equal(fstat(fileno(file), &about), 0);
-    char *text = calloc(1, (size_t)about.st_size + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, (size_t)about.st_size, file), about.st_size);
-    fclose(file);
-    return text;
+    return spawn_file(path_of(name, path), NULL);
 }
 
 /* A machine as a file of our own format; frees it. */

@@ -3,6 +3,7 @@
  * on from it, and a file that cannot be written costs nothing else. Runs the built program.
  */
 #include "harness/spawn.h"
+#include "harness/work_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,6 @@
     "train --data synthetic --synthetic-rows 256 --batch-size 32 --evaluate off --model cnn "      \
     "--cnn.channels 4,6 --cnn.fc 20 --cnn.batch-norm on --grid 4 "
 
-static char folder[] = "/tmp/tessera_weights_XXXXXX";
 static struct spawn spawn;
 
 static int run(const char *words)
@@ -39,14 +39,6 @@ static size_t read_file(const char *path, char *bytes, size_t room)
     return count;
 }
 
-static void final_hash(char hash[17])
-{
-    const char *at = strstr(spawn.out, "hash of all parameters ");
-
-    assert_non_null(at);
-    snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
-}
-
 static void case_every_layout(void **state)
 {
     static const char *const layout[] = {"single --ranks 1", "dp --ranks 2",   "ddp --ranks 4",
@@ -59,7 +51,7 @@ static void case_every_layout(void **state)
     for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
         snprintf(words, sizeof(words), TRAIN "--steps 3 --run out%zu --strategy %s", i, layout[i]);
         assert_int_equal(run(words), 0);
-        final_hash(i == 0 ? hash : again);
+        spawn_hash(&spawn, i == 0 ? hash : again);
         snprintf(words, sizeof(words), "out%zu/weights.safetensors", i);
         assert_non_null(strstr(spawn.out, words));
         if (i == 0)
@@ -77,7 +69,7 @@ static void case_every_layout(void **state)
                        "--run again%zu --save-weights off --strategy %s",
                  i, layout[i]);
         assert_int_equal(run(words), 0);
-        final_hash(i == 0 ? hash : again);
+        spawn_hash(&spawn, i == 0 ? hash : again);
         assert_string_equal(i == 0 ? hash : again, hash);
         snprintf(words, sizeof(words), "again%zu/weights.safetensors", i);
         assert_int_equal(access(words, F_OK), -1);
@@ -101,23 +93,11 @@ static void case_trouble(void **state)
     assert_null(strstr(spawn.out, "hash of all parameters"));
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return chdir("/") != 0 ? -1 : spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_every_layout),
         cmocka_unit_test(case_trouble),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, work_folder_make, work_folder_remove);
 }

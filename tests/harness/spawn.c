@@ -6,14 +6,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static void spawn_fail(const char *what)
 {
@@ -214,6 +220,57 @@ int spawn_words(struct spawn *spawn, const char *words)
          word = strtok_r(NULL, " ", &next))
         argv[count++] = word;
     return spawn_run(spawn, argv, NULL);
+}
+
+int spawn_format(struct spawn *spawn, const char *format, ...)
+{
+    char words[1024];
+    va_list list;
+
+    va_start(list, format);
+    const int length = vsnprintf(words, sizeof(words), format, list);
+    va_end(list);
+    assert_in_range(length, 0, sizeof(words) - 1);
+    return spawn_words(spawn, words);
+}
+
+void spawn_word(const struct spawn *spawn, const char *before, char word[32])
+{
+    const char *at = strstr(spawn->out, before);
+
+    if (at == NULL) {
+        fail_msg("no '%s' in: %s%s", before, spawn->out, spawn->err);
+        return;
+    }
+    at += strlen(before);
+    snprintf(word, 32, "%.*s", (int)strcspn(at, ",;\n "), at);
+}
+
+void spawn_hash(const struct spawn *spawn, char hash[17])
+{
+    char word[32] = "";
+
+    spawn_word(spawn, "hash of all parameters ", word);
+    snprintf(hash, 17, "%.16s", word);
+}
+
+char *spawn_file(const char *path, size_t *bytes_out)
+{
+    FILE *file = fopen(path, "rb");
+    struct stat about;
+
+    if (file == NULL || fstat(fileno(file), &about) != 0) {
+        fail_msg("%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    const size_t size = (size_t)about.st_size;
+    char *bytes = calloc(1, size + 1);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, size, file), size);
+    fclose(file);
+    if (bytes_out != NULL)
+        *bytes_out = size;
+    return bytes;
 }
 
 int spawn_remove(const char *folder)

@@ -44,6 +44,19 @@ int spawn_count(const char *text, const char *part);
 
 /* spawn_run of `tessera WORDS`, words separated by single spaces. */
 int spawn_words(struct spawn *spawn, const char *words);
+/* The same of words that are printed, at most 1,023 bytes. */
+__attribute__((format(printf, 2, 3))) int spawn_format(struct spawn *spawn, const char *format,
+                                                       ...);
+
+/* What follows `before` on the line where stdout has it, up to a blank, a comma or a semicolon;
+ * fails where it is not there. */
+void spawn_word(const struct spawn *spawn, const char *before, char word[32]);
+/* "hash of all parameters" of a run that has ended. */
+void spawn_hash(const struct spawn *spawn, char hash[17]);
+
+/* A whole file, malloc'd, the caller's, with a 0 behind it; bytes_out may be NULL. Fails where it
+ * cannot be read. */
+char *spawn_file(const char *path, size_t *bytes_out);
 
 /* Remove a test's folder and all in it; a group tear-down's result. */
 int spawn_remove(const char *folder);

@@ -6,6 +6,7 @@
  * result is rounded to the dtype once. Below 2^-126 an f32 may become 0.
  */
 #include "device.h"
+#include "rope_case.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -238,154 +239,49 @@ static void case_nan(void **state)
 
 /* ---- rotary positions ----------------------------------------------------------------------- */
 
-struct rope_case {
-    enum tess_dtype dtype;
-    int64_t rows, length, first, heads, head_size, gap;
-    struct tess_rotary rotary;
-};
-
-/* The angle of a position, by the formulas of Llama 3.1 (wavelengths) and YaRN (a ramp). */
-static double rope_rate(const struct rope_case *c, int64_t pair)
+/* The angle must be that of the formula, so sine and cosine are off by a rounding to f32 or two: 4
+ * u of both numbers, one more where there is an amplitude, and the rounding to the dtype. */
+static void rope_bound(const struct rope_case *c, enum tess_dtype dtype, bool inverse,
+                       const double *x, double *y, double *bound)
 {
-    const struct tess_rotary *t = &c->rotary;
-    double r = pow((double)t->base, -2.0 * (double)pair / (double)c->head_size), ramp;
-    if (t->factor == 0)
-        return r;
-    if (t->kept == TESS_ROTARY_NONE)
-        return r / (double)t->factor;
-    if (t->kept == TESS_ROTARY_BY_TURNS) {
-        double wave = 2 * acos(-1) / r, positions = (double)t->positions;
-        if (wave < positions / (double)t->high)
-            return r;
-        if (wave > positions / (double)t->low)
-            return r / (double)t->factor;
-        ramp = (positions / wave - (double)t->low) / ((double)t->high - (double)t->low);
-        return (1 - ramp) * r / (double)t->factor + ramp * r;
-    }
-    ramp = ((double)pair - (double)t->low) / ((double)t->high - (double)t->low);
-    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-    return r / (double)t->factor * ramp + r * (1 - ramp);
+    const double units = c->rotary.amplitude > 0 ? 5 : 4;
+    rope_naive(c, inverse, x, y, bound);
+    for (int64_t i = 0; i < c->rows * rope_stride(c); i++)
+        bound[i] = bound[i] > 0 ? rounded(dtype, y[i], units * UNIT * bound[i]).bound : 0;
 }
 
-/*
- * x rotated in double. The angle must be that of the formula, so sine and cosine are off by a
- * rounding to f32 or two: 4 u of both numbers, and the rounding to the dtype.
- */
-static void rope_naive(const struct rope_case *c, bool inverse, const double *x, double *y,
-                       double *bound)
-{
-    int64_t half = c->head_size / 2, stride = c->heads * c->head_size + c->gap;
-    for (int64_t i = 0; i < c->rows * stride; i++) {
-        int64_t row = i / stride, place = i % stride, k = place % c->head_size;
-        y[i] = x[i];
-        if (place >= c->heads * c->head_size)
-            continue; /* a gap: untouched */
-        double p = (double)(c->first + row % c->length);
-        double angle = p * rope_rate(c, k % half);
-        double sign = inverse ? -1 : 1, other = k < half ? -x[i + half] : x[i - half];
-        double size = c->rotary.amplitude > 0 ? (double)c->rotary.amplitude : 1;
-        y[i] = size * (x[i] * cos(angle) + sign * other * sin(angle));
-        /* The amplitude is one more rounding of both. */
-        struct pair p2 =
-            rounded(c->dtype, y[i], (size != 1 ? 5 : 4) * size * UNIT * (fabs(x[i]) + fabs(other)));
-        bound[i] = p2.bound;
-    }
-}
-
-static void rope_run(const struct rope_case *c, uint64_t seed)
+static void rope_run(const struct rope_case *c, enum tess_dtype dtype, uint64_t seed)
 {
     struct draw draw = {seed};
     device_reset(&device);
-    int64_t stride = c->heads * c->head_size + c->gap, count = c->rows * stride;
-    double *x = draw_reals(&draw, c->dtype, count), *want = reals(count), *bound = reals(count);
+    int64_t stride = rope_stride(c), count = c->rows * stride;
+    double *x = draw_reals(&draw, dtype, count), *want = reals(count), *bound = reals(count);
     for (int way = 0; way < 2; way++) {
-        void *dev = device_put_real(&device, c->dtype, x, count);
-        rope_naive(c, way == 1, x, want, bound);
-        tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
+        void *dev = device_put_real(&device, dtype, x, count);
+        rope_bound(c, dtype, way == 1, x, want, bound);
+        tess_rope(device.kernel, dtype, c->rows, c->length, c->first, (int32_t)c->heads,
                   c->head_size, stride, &c->rotary, way == 1, dev);
-        device_check(&device, way ? "rope inverse" : "rope", c->dtype, dev, want, bound, count);
+        device_check(&device, way ? "rope inverse" : "rope", dtype, dev, want, bound, count);
         if (c->rotary.amplitude > 0)
             continue; /* no rotation */
         /* and back: off by what both ways may be off, as a rotation grows nothing */
-        tess_rope(device.kernel, c->dtype, c->rows, c->length, c->first, (int32_t)c->heads,
+        tess_rope(device.kernel, dtype, c->rows, c->length, c->first, (int32_t)c->heads,
                   c->head_size, stride, &c->rotary, way == 0, dev);
         for (int64_t i = 0; i < count; i++)
-            bound[i] = bound[i] > 0 ? 6 * unit_of(c->dtype) + 16 * UNIT + 4 * tiny_of(c->dtype) : 0;
-        device_check(&device, "rope and back", c->dtype, dev, x, bound, count);
+            bound[i] = bound[i] > 0 ? 6 * unit_of(dtype) + 16 * UNIT + 4 * tiny_of(dtype) : 0;
+        device_check(&device, "rope and back", dtype, dev, x, bound, count);
     }
     free(x);
     free(want);
     free(bound);
 }
 
-static void rope_all(enum tess_dtype dtype)
-{
-    static const struct rope_case cases[] = {
-        {.rows = 0, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
-        {.rows = 1, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
-        {.rows = 6, .length = 3, .heads = 2, .head_size = 4, .rotary = {.base = 10000}},
-        {.rows = 7, .length = 7, .heads = 3, .head_size = 6, .gap = 5, .rotary = {.base = 100}},
-        {.rows = 40,
-         .length = 20,
-         .heads = 2,
-         .head_size = 16,
-         .gap = 32,
-         .rotary = {.base = 10000}},
-        {.rows = 33, .length = 33, .heads = 1, .head_size = 64, .rotary = {.base = 500000}},
-        {.rows = 16,
-         .length = 16,
-         .first = 2000,
-         .heads = 4,
-         .head_size = 34,
-         .rotary = {.base = 10000}},
-        {.rows = 5,
-         .length = 8,
-         .first = 100000,
-         .heads = 1,
-         .head_size = 8,
-         .rotary = {.base = 10000}},
-        {.rows = 16,
-         .length = 16,
-         .first = 2000,
-         .heads = 2,
-         .head_size = 16,
-         .rotary = {.base = 10000, .factor = 8}},
-        {.rows = 16,
-         .length = 16,
-         .first = 500,
-         .heads = 2,
-         .head_size = 32,
-         .rotary = {.base = 1000,
-                    .factor = 8,
-                    .kept = TESS_ROTARY_BY_TURNS,
-                    .low = 1,
-                    .high = 4,
-                    .positions = 256}},
-        {.rows = 16,
-         .length = 16,
-         .first = 500,
-         .heads = 2,
-         .head_size = 32,
-         .rotary = {.base = 10000,
-                    .factor = 4,
-                    .kept = TESS_ROTARY_BY_PAIR,
-                    .low = 3,
-                    .high = 11,
-                    .amplitude = 1.25f}},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct rope_case c = cases[i];
-        c.dtype = dtype;
-        rope_run(&c, 1600 + i);
-    }
-}
-
 static void case_rope(void **state)
 {
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16, TESS_F16};
     (void)state;
-    rope_all(TESS_F32);
-    rope_all(TESS_BF16);
-    rope_all(TESS_F16);
+    for (size_t i = 0; i < 3 * ROPE_CASES; i++)
+        rope_run(&rope_cases[i / 3], dtypes[i % 3], 1600 + i);
 }
 
 static void case_random(void **state)
@@ -401,15 +297,14 @@ static void case_random(void **state)
         check_swiglu_rows(&c, draw_between(&draw, 0, 9));
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
-        struct rope_case rope = {.dtype = dtypes[i % 3],
-                                 .rows = draw_between(&draw, 1, 40),
+        struct rope_case rope = {.rows = draw_between(&draw, 1, 40),
                                  .length = draw_between(&draw, 1, 40),
                                  .first = draw_between(&draw, 0, 3000),
                                  .heads = draw_between(&draw, 1, 5),
                                  .head_size = 2 * draw_between(&draw, 1, 70),
                                  .gap = draw_between(&draw, 0, 9),
                                  .rotary = {.base = 10000}};
-        rope_run(&rope, draw_word(&draw));
+        rope_run(&rope, dtypes[i % 3], draw_word(&draw));
     }
 }
 

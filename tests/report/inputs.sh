@@ -37,6 +37,12 @@ run()
             printf "\"elapsed_s\":%g,\"loss_scale\":%d,\"skipped\":%d,\"zero_share\":%g,", \
                 s * 128 / speed, 65536 / 2 ^ int(s / 20), s / 20, 0.1 + s / 1000
             printf "\"loss_zero_share\":%g}\n", s / 200
+            if (s == 30) {
+                printf "{\"pace\":{\"step\":29,\"steps\":20,\"ranks\":[],\"links\":[],\"network\":{\"name\":\"the "
+                printf "link <i>a</i> - b\",\"since\":11,\"pairs\":2}}}\n"
+                printf "{\"adapt\":{\"step\":30,\"part\":\"the link <i>a</i> - b\",\"gain\":2,\"renumbers\":true,"
+                printf "\"why\":\"the link <i>a</i> - b stays slow; saving\"}}\n"
+            }
             if (s % 20)
                 continue
             printf "{\"epoch\":%d,\"step\":%d,\"train_loss\":1,\"val_loss\":%g,", s / 20 - 1, s, 20 / s

@@ -31,6 +31,10 @@ if grep -nE '<(img|iframe|object|embed|base|i|b)[ >/][^<]*(alert|goal|onerror|ti
 fi
 grep -qF 'Slow: the link &lt;i&gt;a&lt;/i&gt; - b since step 41; pairs of ranks send' page.html ||
     complain "the slow network is not there, escaped"
+grep -qF 'Numbered anew after step 30: the link &lt;i&gt;a&lt;/i&gt; - b stays slow; saving. Median speed: 9006 images/s before, 9020 images/s while it was slow, 9046 images/s afterwards.' page.html ||
+    complain "the ranks' new numbers are not there, with the speeds"
+# Two pictures of each figure by step or by time, with a mark for each of four runs.
+[ "$(count '<path class="mark"')" = "$((2 * 9 * 4))" ] || complain "$(count '<path class="mark"') marks in curves"
 grep -qF 'a &lt;b&gt;title&lt;/b&gt;</h1>' page.html || complain "the title is not there, escaped"
 if command -v openssl >/dev/null; then
     hash=$(sed -n 's/.*<script>\(.*\)<\/script>.*/\1/p' page.html | tr -d '\n' |

@@ -34,33 +34,14 @@ struct op {
 /* Where there is memory in the place of a disk, which takes long to flush. */
 static char in_memory[] = "/dev/shm/crash_XXXXXX", on_disk[] = "/tmp/tessera_crash_XXXXXX", *folder;
 static struct spawn spawn;
+
+#define run(...) spawn_format(&spawn, __VA_ARGS__)
 static struct op op[OPS_MOST];
 static int op_count;
 static bool every_op;
 static const char *under = FOLDER; /* whose changes count */
 
 /* ---- runs ------------------------------------------------------------------------------------ */
-
-static int run(const char *format, ...)
-{
-    char words[1024];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(words, sizeof(words), format, list);
-    va_end(list);
-    return spawn_words(&spawn, words);
-}
-
-static void final_hash(char hash[17])
-{
-    const char *at = strstr(spawn.out, "hash of all parameters ");
-
-    if (at == NULL)
-        fail_msg("no hash: %s", spawn.err);
-    else
-        snprintf(hash, 17, "%.16s", at + strlen("hash of all parameters "));
-}
 
 static void read_ops(void)
 {
@@ -162,7 +143,7 @@ static void expect_continues(int keep, int n, const char *what, const char *whol
                                           "--keep %d --ranks 1 --strategy single",
                                     STEPS + 4, EVERY, keep),
                      0);
-    final_hash(hash);
+    spawn_hash(&spawn, hash);
     assert_string_equal(hash, whole);
     assert_int_equal(newest(&complete, &other), STEPS + 4);
     assert_int_equal(complete, keep);
@@ -229,9 +210,9 @@ static void expect_all(int ranks, int keep, const char *const *what, int count)
     char whole[17], middle[17], hash[17];
 
     assert_int_equal(run(TRAIN "--strategy single --ranks 1 --steps %d", STEPS), 0);
-    final_hash(middle);
+    spawn_hash(&spawn, middle);
     assert_int_equal(run(TRAIN "--strategy single --ranks 1 --steps %d", STEPS + 4), 0);
-    final_hash(whole);
+    spawn_hash(&spawn, whole);
     assert_int_equal(train(ranks, keep, 0, "none"), 0);
     const int total = op_count;
     assert_in_range(total, 40, OPS_MOST - 1);
@@ -247,7 +228,7 @@ static void expect_all(int ranks, int keep, const char *const *what, int count)
                 fail_msg("%s at %d: exit status %d: %s", what[w], n, status, spawn.err);
             if (!killed) {
                 expect_warned(n, what[w]);
-                final_hash(hash);
+                spawn_hash(&spawn, hash);
                 assert_string_equal(hash, middle);
             }
             expect_continues(keep, n, what[w], whole);

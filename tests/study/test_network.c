@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -314,6 +315,72 @@ static void same_groups(const struct tess_network *one, const struct tess_networ
     }
 }
 
+/* The order on `hosts` DGX-1, two ranks along the tensor axis and the others along the data axis;
+ * NULL: the natural one. */
+static int32_t *dgx_order(int32_t hosts, struct tess_network *network, struct tess_network *natural)
+{
+    char words[160];
+    snprintf(words, sizeof(words),
+             "node:%d socket:2 switch:2 gpu:2 nic:1 nvlink:cube sm:70 pci:3 cpu:intel edge:12.5",
+             (int)hosts);
+    struct tess_topology *topology = synthetic(words);
+    const struct tess_mesh mesh = {
+        .rank_count = 8 * hosts,
+        .count = {[TESS_AXIS_DATA] = 4 * hosts, [TESS_AXIS_TENSOR] = 2, [TESS_AXIS_STAGE] = 1}};
+    const double bytes[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = 1e9, [TESS_AXIS_TENSOR] = 1e9};
+    struct tess_cluster cluster;
+    int32_t *device = NULL;
+    assert_int_equal(tess_cluster_of_topology(topology, "dgx-1v", &cluster), TESS_OK);
+    assert_int_equal(
+        tess_network_order(&cluster, topology, &mesh, bytes, true, network, natural, &device),
+        TESS_OK);
+    tess_topology_free(topology);
+    return device;
+}
+
+/* Of many hosts each has the order of one. */
+static void case_many_hosts(void **state)
+{
+    enum { HOSTS = 64 };
+    struct tess_network network, natural, one_network, one_natural;
+    (void)state;
+    int32_t *one = dgx_order(1, &one_network, &one_natural);
+    int32_t *many = dgx_order(HOSTS, &network, &natural);
+    assert_non_null(one);
+    assert_non_null(many);
+    for (int32_t r = 0; r < 8 * HOSTS; r++)
+        assert_int_equal(many[r], r / 8 * 8 + one[r % 8]);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        assert_near(network.group[axis].host_bytes_per_s, one_network.group[axis].host_bytes_per_s);
+        assert_near(natural.group[axis].host_bytes_per_s, one_natural.group[axis].host_bytes_per_s);
+    }
+    assert_int_equal(network.group[TESS_AXIS_DATA].hosts, HOSTS);
+    assert_int_equal(network.group[TESS_AXIS_DATA].host_ranks, 4);
+    free(one);
+    free(many);
+}
+
+/* Ranks of a host that are no part of the mesh: the natural order is kept. */
+static void case_many_hosts_across(void **state)
+{
+    (void)state;
+    struct tess_topology *topology = synthetic("node:100 gpu:4 nvlink:mesh:1 nic:4 sm:70");
+    const struct tess_mesh mesh = {
+        .rank_count = 300,
+        .count = {[TESS_AXIS_DATA] = 100, [TESS_AXIS_TENSOR] = 3, [TESS_AXIS_STAGE] = 1}};
+    const double bytes[TESS_AXIS_COUNT] = {[TESS_AXIS_DATA] = 1e9, [TESS_AXIS_TENSOR] = 1e9};
+    struct tess_network network, natural;
+    struct tess_cluster cluster;
+    int32_t *device = NULL;
+    assert_int_equal(tess_cluster_of_topology(topology, "hosts", &cluster), TESS_OK);
+    assert_int_equal(
+        tess_network_order(&cluster, topology, &mesh, bytes, true, &network, &natural, &device),
+        TESS_OK);
+    assert_null(device);
+    same_groups(&network, &natural);
+    tess_topology_free(topology);
+}
+
 /* Switches reach all alike: nothing is better than the natural order, and nothing changes. */
 static void case_natural(void **state)
 {
@@ -383,6 +450,7 @@ int main(void)
         cmocka_unit_test(case_processor),        cmocka_unit_test(case_described),
         cmocka_unit_test(case_described_racks),  cmocka_unit_test(case_order),
         cmocka_unit_test(case_natural),          cmocka_unit_test(case_racks_in_turn),
+        cmocka_unit_test(case_many_hosts),       cmocka_unit_test(case_many_hosts_across),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * through hwloc's variables. How cores are divided.
  */
 #include "look.h"
+#include "sys_folder.h"
 #include "tessera/log.h"
 #include "topology/hwloc/live_room.h"
 #include "topology/machine/rates.h"
@@ -19,25 +20,6 @@
 #include <cmocka.h>
 
 #define CLOSE(a, b) assert_true((a) > (b)-1e-3 && (a) < (b) + 1e-3)
-
-/* ---- a /sys of our own ---------------------------------------------------------------------- */
-
-static char sys[64];
-
-/* Folders on the way are made. */
-static void put(const char *path, const char *text)
-{
-    char full[256];
-    snprintf(full, sizeof(full), "%s/%s", sys, path);
-    for (char *slash = full + strlen(sys) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = '\0';
-        mkdir(full, 0700);
-    }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
 
 static void put_pci(const char *bus, const char *speed, const char *width, const char *numa)
 {
@@ -57,21 +39,6 @@ static void put_port(const char *name, const char *state, const char *rate)
     put(path, state);
     snprintf(path, sizeof(path), "class/infiniband/%s/rate", name);
     put(path, rate);
-}
-
-static int sys_make(void **state)
-{
-    (void)state;
-    snprintf(sys, sizeof(sys), "/tmp/tessera_sys_XXXXXX");
-    return mkdtemp(sys) ? 0 : -1;
-}
-
-static int sys_remove(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", sys);
-    return system(command);
 }
 
 static void case_sysfs_pci(void **state)

@@ -1,5 +1,6 @@
 /* This machine without libhwloc: live_none.c is compiled into this program, which then looks
  * through it, on a /sys of our own. */
+#include "sys_folder.h"
 #include "topology/hwloc/live_room.h"
 
 #include <setjmp.h>
@@ -11,37 +12,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static char sys[64];
-
-static void put(const char *path, const char *text)
-{
-    char full[256];
-    snprintf(full, sizeof(full), "%s/%s", sys, path);
-    for (char *slash = full + strlen(sys) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = '\0';
-        mkdir(full, 0700);
-    }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static int sys_make(void **state)
-{
-    (void)state;
-    snprintf(sys, sizeof(sys), "/tmp/tessera_sys_XXXXXX");
-    return mkdtemp(sys) ? 0 : -1;
-}
-
-static int sys_remove(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", sys);
-    return system(command);
-}
 
 static void drop(struct tess__live *live)
 {

@@ -1,4 +1,5 @@
 /* The explanation of a mapping: figures, ways by name, and few lines for many ranks. */
+#include "mapping.h"
 #include "topology/map/map.h"
 
 #include <setjmp.h>
@@ -7,13 +8,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct tess_topology *describe(const char *text)
-{
-    struct tess_topology *topology = NULL;
-    assert_int_equal(tess_topology_synthetic(text, NULL, &topology), TESS_OK);
-    return topology;
-}
 
 static void contains(const char *text, const char *what)
 {

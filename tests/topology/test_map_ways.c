@@ -4,6 +4,7 @@
  */
 #include "base/hash.h"
 #include "machines.h"
+#include "mapping.h"
 #include "topology/map/map_room.h"
 
 #include <setjmp.h>
@@ -13,34 +14,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void near(double is, double expected)
-{
-    if (!(is >= expected * (1 - 1e-9) && is <= expected * (1 + 1e-9)))
-        fail_msg("%.12g is not %.12g", is, expected);
-}
-
-static struct tess_topology *describe(const char *text)
-{
-    struct tess_topology *topology = NULL;
-    assert_int_equal(tess_topology_synthetic(text, NULL, &topology), TESS_OK);
-    return topology;
-}
-
-static int32_t draw(uint64_t *state, int32_t below)
-{
-    *state = tess_hash_mix(*state + 0x9e3779b97f4a7c15u);
-    return (int32_t)(*state % (uint64_t)below);
-}
-
-static void shuffle(int32_t *place, int32_t count, uint64_t seed)
-{
-    for (int32_t i = 0; i < count; i++) {
-        int32_t to = draw(&seed, i + 1);
-        place[i] = place[to];
-        place[to] = i;
-    }
-}
 
 /* Host of a rank. */
 static int32_t host_of(const struct tess_topology *topology, const struct tess_map_ask *ask,

@@ -1,4 +1,5 @@
 /* NCCL's topology files: the graph of each, and what is written. */
+#include "engine/base/log_sink.h"
 #include "nccl_fixture.h"
 #include "tessera/log.h"
 #include "topology/machine/rates.h"
@@ -238,6 +239,61 @@ static void case_speeds_and_widths(void **state)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+struct warnings {
+    int count;
+    char last[512];
+};
+
+static void warnings_line(void *context, enum tess_log_level level, const char *text)
+{
+    struct warnings *warnings = (struct warnings *)context;
+    assert_int_equal(level, TESS_LOG_WARN);
+    warnings->count++;
+    snprintf(warnings->last, sizeof(warnings->last), "%s", text);
+}
+
+/* Two cards of a speed on lines 3 and 4: what both have, and the one warning about them. */
+static void assert_nic_speed(const char *speed, double gbs, const char *warning)
+{
+    char text[640];
+    struct warnings warnings = {0};
+    const struct tess__log_sink sink = {warnings_line, &warnings};
+    snprintf(text, sizeof(text),
+             "<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\" vendor=\"GenuineIntel\">\n"
+             "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\"/></pci>\n"
+             "<pci busid=\"0000:02:00.0\"><nic><net name=\"hsn0\" dev=\"0\" %s/></nic></pci>\n"
+             "<pci busid=\"0000:03:00.0\"><nic><net name=\"hsn1\" dev=\"1\" %s/></nic></pci>\n"
+             "</cpu></system>",
+             speed, speed);
+    const struct tess__log_sink *before = tess__log_redirect(&sink);
+    struct tess_topology *t = nccl_read(text, strlen(text), NULL, NULL);
+    tess__log_redirect(before);
+    assert_non_null(t);
+    ASSERT_GBS(t, TESS_LINK_NET, "hsn0", "net", gbs);
+    ASSERT_GBS(t, TESS_LINK_NET, "hsn1", "net", gbs);
+    tess_topology_free(t);
+    assert_int_equal(warnings.count, warning != NULL);
+    if (warning != NULL &&
+        (strstr(warnings.last, warning) == NULL || strstr(warnings.last, ":3: speed=\"") == NULL))
+        fail_msg("'%s' is not about line 3 and '%s'", warnings.last, warning);
+}
+
+static void case_speeds_of_cards(void **state)
+{
+    (void)state;
+    assert_nic_speed("speed=\"400000\"", 50, NULL);
+    assert_nic_speed("speed=\"180000\"", 22.5, NULL); /* of a virtual card: no standard's */
+    assert_nic_speed("speed=\"3200000\"", 400, NULL); /* the most that is believed */
+    assert_nic_speed("speed=\"-1\"", 1.25, NULL);     /* NCCL's unknown */
+    assert_nic_speed("", 1.25, NULL);
+    assert_nic_speed("speed=\"200000000\"", 25, "taken as kbit/s, 25 GB/s");
+    assert_nic_speed("speed=\"10000000\"", 1.25, "taken as kbit/s, 1.25 GB/s");
+    assert_nic_speed("speed=\"1600000000\"", 200, "taken as kbit/s, 200 GB/s");
+    assert_nic_speed("speed=\"3200001\"", 1.25, "which no card has");
+    assert_nic_speed("speed=\"200000001\"", 1.25, "which no card has");
+    assert_nic_speed("speed=\"2147483647\"", 1.25, "which no card has");
+}
+
 /* Names and links of a are in b. */
 static void assert_within(const struct tess_topology *a, const struct tess_topology *b)
 {
@@ -359,6 +415,7 @@ int main(void)
         cmocka_unit_test(case_rarer_links),
         cmocka_unit_test(case_hosts_of_one_nvlink_domain),
         cmocka_unit_test(case_speeds_and_widths),
+        cmocka_unit_test(case_speeds_of_cards),
         cmocka_unit_test(case_written_and_read_again),
         cmocka_unit_test(case_what_other_formats_lack),
     };

@@ -3,6 +3,7 @@
  * The figures are those of NCCL 2.28's model of the same machines, worked out over all orders.
  */
 #include "machines.h"
+#include "mapping.h"
 #include "rings.h"
 
 #include "base/clock.h"
@@ -322,13 +323,6 @@ static void case_nvlink_over_hosts(void **state)
     rings_near(rings.total_gbs, 721.8);
     tess_rings_free(&rings);
     tess_topology_free(topology);
-}
-
-static struct tess_topology *describe(const char *text)
-{
-    struct tess_topology *topology = NULL;
-    assert_int_equal(tess_topology_synthetic(text, NULL, &topology), TESS_OK);
-    return topology;
 }
 
 /* A set of rings over hosts: each a permutation that passes every host once. */

@@ -1,5 +1,6 @@
 /* Machines in a line of words: what becomes of each word, and errors that name it. */
 #include "look.h"
+#include "mapping.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -10,13 +11,6 @@
 #include <cmocka.h>
 
 #define CLOSE(a, b) assert_true((a) > (b)-1e-6 && (a) < (b) + 1e-6)
-
-static struct tess_topology *describe(const char *text)
-{
-    struct tess_topology *topology = NULL;
-    assert_int_equal(tess_topology_synthetic(text, NULL, &topology), TESS_OK);
-    return topology;
-}
 
 static void case_levels(void **state)
 {

@@ -21,8 +21,9 @@ struct reader {
     struct tess_xml xml;
     struct tess_nccl_file *file;
     const struct tess_topology_options *options;
-    int32_t version;                  /* of <system> */
-    int32_t open[TESS_XML_DEPTH_MAX]; /* [depth] item */
+    int32_t version;                   /* of <system> */
+    int32_t open[TESS_XML_DEPTH_MAX];  /* [depth] item */
+    bool warned_kbits, warned_no_rate; /* about speeds of cards */
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -319,15 +320,35 @@ static enum tess_status reader_c2c(struct reader *r, struct tess_nccl_item *item
     return TESS_OK;
 }
 
+/* One warning of each kind in a file: its cards are mostly alike. */
+static enum tess_status reader_nic_speed(struct reader *r, double *gbs_out)
+{
+    int32_t speed = 0;
+    TESS_TRY(reader_int(r, "speed", INT32_MIN, INT32_MAX, &speed));
+    const enum tess_nic_unit unit = tess__rate_nic(speed, gbs_out);
+    if (unit == TESS_NIC_KBITS && !r->warned_kbits)
+        tess_log(
+            TESS_LOG_WARN,
+            "%s:%d: speed=\"%d\" of <net> would be %.6g GB/s: taken as kbit/s, %.4g GB/s, here "
+            "and below",
+            r->xml.name, (int)r->xml.line, (int)speed, speed / 8000.0, *gbs_out);
+    else if (unit == TESS_NIC_NO_RATE && !r->warned_no_rate)
+        tess_log(TESS_LOG_WARN,
+                 "%s:%d: speed=\"%d\" of <net> would be %.6g GB/s, which no card has (Mbit/s was "
+                 "expected): counted as unknown, %.4g GB/s, here and below",
+                 r->xml.name, (int)r->xml.line, (int)speed, speed / 8000.0, *gbs_out);
+    r->warned_kbits |= unit == TESS_NIC_KBITS;
+    r->warned_no_rate |= unit == TESS_NIC_NO_RATE;
+    return TESS_OK;
+}
+
 static enum tess_status reader_net(struct reader *r, struct tess_nccl_item *item)
 {
     const struct tess__word *name = tess__xml_find(&r->xml, "name");
-    int32_t mbits = 0;
     item->index = TESS_NCCL_UNKNOWN;
     TESS_TRY(reader_int(r, "dev", -1, 65535, &item->index));
-    TESS_TRY(reader_int(r, "speed", INT32_MIN, 1000000000, &mbits));
+    TESS_TRY(reader_nic_speed(r, &item->gbs));
     TESS_TRY(reader_latency(r, &item->latency_us));
-    item->gbs = mbits > 0 ? mbits / 8000.0 : TESS_GBS_NIC_UNKNOWN;
     if (name != NULL)
         item->name = *name;
     return TESS_OK;

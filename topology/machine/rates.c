@@ -70,6 +70,22 @@ double tess__rate_pci_x16(int32_t generation)
     return TESS_GBS_PCI(tess__rate_pci(generation), 16);
 }
 
+enum tess_nic_unit tess__rate_nic(int32_t speed, double *gbs_out)
+{
+    /* Gbit/s of Ethernet, InfiniBand, Omni-Path and Slingshot. */
+    static const int32_t known[] = {10, 25, 40, 50, 56, 100, 200, 400, 800, 1600};
+    *gbs_out = speed > 0 && speed <= TESS_NIC_MBITS_MOST ? speed / 8000.0 : TESS_GBS_NIC_UNKNOWN;
+    if (speed <= TESS_NIC_MBITS_MOST)
+        return speed > 0 ? TESS_NIC_MBITS : TESS_NIC_UNKNOWN;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (speed != known[i] * 1000000)
+            continue;
+        *gbs_out = known[i] / 8.0;
+        return TESS_NIC_KBITS;
+    }
+    return TESS_NIC_NO_RATE;
+}
+
 void tess__rate_pci_nearest(double gbs, int32_t *generation_out, int32_t *width_out)
 {
     static const int32_t widths[] = {16, 8, 4, 2, 1, 32, 12}; /* x16 wins a draw, then the wider */

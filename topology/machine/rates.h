@@ -44,6 +44,7 @@
 /* A network whose speed is not known: NCCL's figure for a card, ours for a link of a cluster. */
 #define TESS_GBS_NIC_UNKNOWN TESS_WIRE_ETHERNET_10G
 #define TESS_GBS_NET_UNKNOWN TESS_WIRE_ETHERNET_100G
+#define TESS_NIC_MBITS_MOST  3200000 /* twice the fastest there is: InfiniBand XDR, two ports */
 
 /* One NVLink of a device of compute capability sm / 10; 0: unknown, like 80. */
 double tess__rate_nvlink(int32_t sm);
@@ -63,6 +64,14 @@ double tess__rate_pci_x16(int32_t generation);
 
 /* For TESS_GBS_PCI: of generation 1 .. 6; other generations are taken as the nearest. */
 int32_t tess__rate_pci(int32_t generation);
+
+/*
+ * GB/s of a network card whose speed a file gives, in Mbit/s. No card passes TESS_NIC_MBITS_MOST: a
+ * speed beyond is in kbit/s where that is the rate of a standard (in bit/s it would be 10 to 1,600
+ * Mbit/s, which no network of GPUs has), else it is counted as unknown, as 0 or less is.
+ */
+enum tess_nic_unit { TESS_NIC_MBITS, TESS_NIC_KBITS, TESS_NIC_UNKNOWN, TESS_NIC_NO_RATE };
+enum tess_nic_unit tess__rate_nic(int32_t speed, double *gbs_out);
 
 /* Generation and lanes whose capacity is nearest to gbs; x16 where several are. */
 void tess__rate_pci_nearest(double gbs, int32_t *generation_out, int32_t *width_out);

@@ -210,12 +210,35 @@ static enum tess_status nccl_attach(struct tess_comm *comm, struct tess_queue *q
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
+static bool group_lists(struct nccl_group *group, int32_t rank_count)
+{
+    group->member = calloc((size_t)rank_count, sizeof(*group->member));
+    group->host = calloc((size_t)rank_count, sizeof(*group->host));
+    group->part = calloc((size_t)rank_count, sizeof(*group->part));
+    group->source = calloc((size_t)rank_count, sizeof(*group->source));
+    return group->member != NULL && group->host != NULL && group->part != NULL &&
+           group->source != NULL;
+}
+
+static void group_free(struct nccl_group *group)
+{
+    if (group == NULL)
+        return;
+    free(group->member);
+    free(group->host);
+    free(group->part);
+    free(group->source);
+    free(group);
+}
+
 static enum tess_status group_new(struct nccl_family *family, int32_t rank, int32_t rank_count,
                                   enum tess_order order, struct nccl_group **group_out)
 {
     struct nccl_group *group = calloc(1, sizeof(*group));
-    if (group == NULL)
+    if (group == NULL || !group_lists(group, rank_count)) {
+        group_free(group);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    }
     group->family = family;
     group->comm = (struct tess_comm){.ops = &nccl_ops,
                                      .rank = rank,
@@ -240,6 +263,7 @@ static void family_free(struct nccl_family *family)
         tess__cuda_log_error(cudaFree(family->greeting), "cudaFree");
     pthread_cond_destroy(&family->changed);
     pthread_mutex_destroy(&family->lock);
+    free(family->host);
     free(family);
 }
 
@@ -263,7 +287,7 @@ static void nccl_close(struct tess_comm *comm)
     LIST_REMOVE(group, link);
     bool last = LIST_EMPTY(&family->groups);
     pthread_mutex_unlock(&family->lock);
-    free(group);
+    group_free(group);
     if (last)
         family_free(family);
 }
@@ -292,25 +316,32 @@ static enum tess_status split_open(struct nccl_group *parent, ncclComm_t comm, u
     return status;
 }
 
-/* Are there ranks that stay together? */
-static bool split_joins(const struct tess__split *all, int32_t rank_count)
+static int split_compare(const void *a, const void *b)
 {
+    const int32_t x = ((const struct tess__split *)a)->color;
+    const int32_t y = ((const struct tess__split *)b)->color;
+    return (x > y) - (x < y);
+}
+
+/* Are there ranks that stay together? Sorts them. */
+static bool split_joins(struct tess__split *all, int32_t rank_count)
+{
+    qsort(all, (size_t)rank_count, sizeof(*all), split_compare);
     for (int32_t r = 1; r < rank_count; r++)
-        for (int32_t q = 0; q < r; q++)
-            if (all[q].color == all[r].color)
-                return true;
+        if (all[r - 1].color == all[r].color)
+            return true;
     return false;
 }
 
-static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_t key,
-                                   struct tess_comm **child_out)
+/* `all`, `member` [rank_count]: room. */
+static enum tess_status split_run(struct nccl_group *parent, struct tess__split mine,
+                                  struct tess__split *all, int32_t *member,
+                                  struct tess_comm **child_out)
 {
-    struct nccl_group *parent = group_of(comm);
-    struct tess__split mine = {color, key}, all[TESS_QUEUE_PEERS_MAX];
-    int32_t member[TESS_QUEUE_PEERS_MAX], rank = 0;
+    struct tess_comm *comm = &parent->comm;
+    const int32_t color = mine.color;
+    int32_t rank = 0;
     ncclComm_t made = NULL;
-    TESS_TRY(tess__nccl_check(parent->family));
-    struct nccl_before before = nccl_before();
     TESS_TRY(tess__nccl_host_gather(parent, &mine, sizeof(mine), all));
     int32_t count = tess__split_members(all, comm->rank_count, comm->rank, member, &rank);
     enum tess_status status = TESS_OK;
@@ -324,6 +355,23 @@ static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_
     if (status == TESS_OK)
         status = count > 1 ? split_open(parent, made, id, rank, count, member, child_out)
                            : tess_comm_self_open(comm->order, child_out);
+    return status;
+}
+
+static enum tess_status nccl_split(struct tess_comm *comm, int32_t color, int32_t key,
+                                   struct tess_comm **child_out)
+{
+    struct nccl_group *parent = group_of(comm);
+    TESS_TRY(tess__nccl_check(parent->family));
+    struct nccl_before before = nccl_before();
+    struct tess__split *all = calloc((size_t)comm->rank_count, sizeof(*all));
+    int32_t *member = calloc((size_t)comm->rank_count, sizeof(*member));
+    enum tess_status status =
+        all != NULL && member != NULL
+            ? split_run(parent, (struct tess__split){color, key}, all, member, child_out)
+            : tess_fail(TESS_ERR_MEMORY, "no memory to split a communicator");
+    free(all);
+    free(member);
     nccl_after(parent->family, &before);
     return status;
 }
@@ -350,6 +398,47 @@ struct nccl_hello {
     char host[256], bus[32];
 };
 
+static int hello_compare(const void *a, const void *b)
+{
+    const struct nccl_hello *x = *(const struct nccl_hello *const *)a;
+    const struct nccl_hello *y = *(const struct nccl_hello *const *)b;
+    const int host = strncmp(x->host, y->host, sizeof(x->host));
+    const int bus = strncmp(x->bus, y->bus, sizeof(x->bus));
+    return host != 0 ? host : bus != 0 ? bus : x < y ? -1 : x > y;
+}
+
+/* Which ranks share a host: host[r] is the first of them. Of a device that two have, an error. */
+static enum tess_status open_hosts(const struct nccl_hello *all, int32_t rank_count, int32_t *host)
+{
+    const struct nccl_hello **sorted = calloc((size_t)rank_count, sizeof(*sorted));
+    enum tess_status status = TESS_OK;
+    if (sorted == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to compare the ranks' devices");
+    for (int32_t r = 0; r < rank_count; r++)
+        sorted[r] = &all[r];
+    qsort(sorted, (size_t)rank_count, sizeof(*sorted), hello_compare);
+    for (int32_t i = 0, end; i < rank_count && status == TESS_OK; i = end) {
+        ptrdiff_t first = sorted[i] - all;
+        for (end = i + 1; end < rank_count &&
+                          strncmp(sorted[i]->host, sorted[end]->host, sizeof(sorted[i]->host)) == 0;
+             end++) {
+            const struct nccl_hello *one = sorted[end - 1], *two = sorted[end];
+            first = two - all < first ? two - all : first;
+            /* With a host's name of its own for each rank NCCL can be tried on one device. */
+            if (status == TESS_OK && strncmp(one->bus, two->bus, sizeof(one->bus)) == 0)
+                status = tess_fail(
+                    TESS_ERR_USAGE,
+                    "ranks %d and %d are both on device %.32s of %.64s: NCCL takes one rank on "
+                    "each device; start fewer ranks, or run them as threads with --comm local",
+                    (int)(one - all), (int)(two - all), two->bus, two->host);
+        }
+        for (int32_t k = i; k < end; k++)
+            host[sorted[k] - all] = (int32_t)first;
+    }
+    free(sorted);
+    return status;
+}
+
 /* NCCL would find these too, later and in other words. */
 static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_count)
 {
@@ -364,15 +453,6 @@ static enum tess_status open_compare(const struct nccl_hello *all, int32_t rank_
         if (all[r].scratch_bytes != all[0].scratch_bytes)
             TESS_FAIL(TESS_ERR_USAGE, "rank 0 and rank %d were given different --comm.nccl.scratch",
                       (int)r);
-        /* With a host's name of its own for each rank NCCL can be tried on one device. */
-        for (int32_t q = 0; q < r; q++)
-            if (strncmp(all[q].host, all[r].host, sizeof(all[r].host)) == 0 &&
-                strncmp(all[q].bus, all[r].bus, sizeof(all[r].bus)) == 0)
-                TESS_FAIL(
-                    TESS_ERR_USAGE,
-                    "ranks %d and %d are both on device %.32s of %.64s: NCCL takes one rank on "
-                    "each device; start fewer ranks, or run them as threads with --comm local",
-                    (int)q, (int)r, all[r].bus, all[r].host);
     }
     return TESS_OK;
 }
@@ -391,7 +471,9 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
                               .order = (int32_t)order,
                               .scratch_bytes = family->choices.scratch_bytes,
                               .registers = open_registers()};
-    struct nccl_hello all[TESS_QUEUE_PEERS_MAX];
+    struct nccl_hello *all = calloc((size_t)boot->rank_count, sizeof(*all));
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the ranks tell of themselves");
     ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
     cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
     enum tess_status status = TESS_OK;
@@ -411,14 +493,14 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
         status = boot->gather(boot->context, &mine, sizeof(mine), all);
     if (status == TESS_OK)
         status = open_compare(all, boot->rank_count);
+    if (status == TESS_OK)
+        status = open_hosts(all, boot->rank_count, family->host);
     family->registers = true;
     for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++)
         family->registers = family->registers && all[r].registers;
-    for (int32_t r = 0; r < boot->rank_count && status == TESS_OK; r++)
-        while (strncmp(all[family->host[r]].host, all[r].host, sizeof(all[r].host)) != 0)
-            family->host[r]++;
     if (status == TESS_OK)
         *id_out = all[0].id;
+    free(all);
     return status;
 }
 
@@ -449,8 +531,7 @@ static enum tess_status open_root(struct nccl_family *family, const struct tess_
     return tess__nccl_watch(family);
 }
 
-static enum tess_status open_check(const struct tess_boot *boot,
-                                   const struct tess_comm_choices *choices, int *version_out)
+static enum tess_status open_check(const struct tess_comm_choices *choices, int *version_out)
 {
     int version = 0;
     ncclResult_t result = ncclGetVersion(&version);
@@ -460,9 +541,6 @@ static enum tess_status open_check(const struct tess_boot *boot,
             "NCCL %d.%d.%d is too old: at least 2.22 is needed; put a newer libnccl.so.2 before "
             "it in LD_LIBRARY_PATH",
             version / 10000, version / 100 % 100, version % 100);
-    if (boot->rank_count > TESS_QUEUE_PEERS_MAX)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "%d ranks: at most %d are supported", (int)boot->rank_count,
-                  TESS_QUEUE_PEERS_MAX);
     /* The field is in newer libraries' structs only. */
     if (choices->cta_policy > 0 && version < NCCL_VERSION_CODE)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
@@ -480,13 +558,18 @@ enum tess_status tess__nccl_open(const struct tess_boot *boot, struct tess_world
                                  struct tess_comm **comm_out)
 {
     int version = 0, device = -1;
-    TESS_TRY(open_check(boot, choices, &version));
+    TESS_TRY(open_check(choices, &version));
     if (boot->rank_count == 1)
         return tess_comm_self_open(order, comm_out);
     CUDA_TRY(cudaGetDevice(&device));
     struct nccl_family *family = calloc(1, sizeof(*family));
-    if (family == NULL)
+    int32_t *host = calloc((size_t)boot->rank_count, sizeof(*host));
+    if (family == NULL || host == NULL) {
+        free(family);
+        free(host);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator");
+    }
+    family->host = host;
     /* A world of one is that of this process alone; in others ranks could not be identified. */
     int32_t here = world != NULL ? tess_world_rank_count(world) : 0;
     family->world = here == 1 || here == boot->rank_count ? world : NULL;

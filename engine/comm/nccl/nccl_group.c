@@ -65,7 +65,7 @@ static int32_t group_astray(const int32_t *host, int32_t rank_count, int32_t pla
 void tess__nccl_group_shape(struct nccl_group *group)
 {
     const int32_t n = group->comm.rank_count, rank = group->comm.rank;
-    int32_t host[TESS_QUEUE_PEERS_MAX] = {0}, places = 1;
+    int32_t *host = group->host, places = 1;
     for (int32_t r = 0; r < n; r++)
         host[r] = group->family->host[group->member[r]];
     while (places < n && host[places] == host[0])

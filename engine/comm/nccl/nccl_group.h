@@ -29,8 +29,10 @@
 #define NCCL_RECORDS 512 /* calls of a group that may wait to be waited for */
 #define NCCL_SLOTS   4   /* collectives on host memory that may be under way in a group */
 /* Staging of one of them, on the host and on the device. With 8 ranks a piece of a sum is 56 KiB:
- * what goes this way are losses, digests and notes. */
+ * what goes this way are losses, digests and notes. Of many ranks at least so much for each array
+ * of each. */
 #define NCCL_SLOT_BYTES ((size_t)512 << 10)
+#define NCCL_SLOT_LEAST ((size_t)64)
 /* Where one array ends and the next begins in staging and scratch. */
 #define NCCL_ALIGN ((size_t)256)
 
@@ -117,16 +119,20 @@ struct nccl_group {
     struct tess_comm comm;
     struct nccl_family *family;
     LIST_ENTRY(nccl_group) link;
-    uint64_t id;                          /* the same on all members, another one in other groups */
-    uint64_t splits;                      /* into groups, one at least of several ranks */
-    uint64_t calls, polled;               /* all calls up to `polled` are done */
-    int32_t member[TESS_QUEUE_PEERS_MAX]; /* in the family */
-    struct net_shape shape;               /* for sums on two levels; one host: on one level */
-    struct nccl_part part[TESS_QUEUE_PEERS_MAX]; /* of the exchange that is being given to NCCL */
+    uint64_t id;            /* the same on all members, another one in other groups */
+    uint64_t splits;        /* into groups, one at least of several ranks */
+    uint64_t calls, polled; /* all calls up to `polled` are done */
+    struct net_shape shape; /* for sums on two levels; one host: on one level */
+    /* [rank_count], allocated with the group: */
+    int32_t *member;        /* in the family */
+    int32_t *host;          /* as in the family, by member */
+    struct nccl_part *part; /* of the exchange that is being given to NCCL, `parts` of them */
+    const void **source;    /* of the sum that is being given to a queue, or taken by the host */
     int32_t parts;
     struct nccl_lane lane[NCCL_LANES];
     struct nccl_record record[NCCL_RECORDS];
-    struct nccl_slot slot[NCCL_SLOTS];
+    struct nccl_slot slot[NCCL_SLOTS]; /* of slot_bytes each */
+    size_t slot_bytes;
     struct nccl_slot *message_slot; /* of messages, as many as were under way at a time */
     /* Sums in canonical order come here: where NCCL has registered their source it is to `shared`,
      * which is registered as well, else to `plain`. NULL: not yet. */
@@ -156,8 +162,8 @@ struct nccl_family {
     struct tess_world *world; /* of all ranks, or of this one; NULL: none */
     int32_t place;            /* this rank's in it */
     int32_t rank, rank_count;
-    int32_t host[TESS_QUEUE_PEERS_MAX]; /* of each rank: the number of its first rank */
-    int device;                         /* as CUDA numbers it */
+    int32_t *host; /* [rank_count], of each rank: the number of its host's first rank */
+    int device;    /* as CUDA numbers it */
     int version;
     bool registers; /* NCCL registers memory for a rank by itself, on all of them */
     struct tess_comm_choices choices;
@@ -289,6 +295,8 @@ struct nccl_room tess__nccl_room(const struct nccl_group *group, const struct nc
 /* An all-reduce, reduce-scatter or reduce in canonical order. */
 enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call);
+/* Scratch that any sum of the group needs: a cell of NCCL_ALIGN for each array in it. */
+size_t tess__nccl_sum_least(const struct nccl_group *group);
 /* A sum of 16 bits: by our tree in any order, in f32, and rounded once. */
 bool tess__nccl_is_narrow(const struct tess_comm_call *call);
 /* Connect all lanes of a group that is attached, ahead of its calls on such memory. Collective. */

@@ -80,8 +80,11 @@ static void host_slot_close(struct nccl_slot *slot)
 
 enum tess_status tess__nccl_host_open(struct nccl_group *group)
 {
+    /* Sources and targets of all ranks, at most. */
+    const size_t least = NCCL_ALIGN + 2 * (size_t)group->comm.rank_count * NCCL_SLOT_LEAST;
+    group->slot_bytes = least > NCCL_SLOT_BYTES ? least : NCCL_SLOT_BYTES;
     for (int i = 0; i < NCCL_SLOTS; i++)
-        TESS_TRY(host_slot_open(&group->slot[i], NCCL_SLOT_BYTES));
+        TESS_TRY(host_slot_open(&group->slot[i], group->slot_bytes));
     return TESS_OK;
 }
 
@@ -110,11 +113,10 @@ static void host_deliver(struct nccl_group *group, const struct nccl_slot *slot)
         return;
     char *target = (char *)call->target + slot->first * size;
     if (way.sums) {
-        const void *source[TESS_QUEUE_PEERS_MAX];
         void *one = target;
         for (int32_t r = 0; r < way.targets; r++)
-            source[r] = from + (size_t)r * bytes;
-        tess__reduce(call->dtype, call->reduce, way.targets, source, 1, &one, slot->count);
+            group->source[r] = from + (size_t)r * bytes;
+        tess__reduce(call->dtype, call->reduce, way.targets, group->source, 1, &one, slot->count);
         return;
     }
     for (int32_t r = 0; r < way.targets; r++)
@@ -241,7 +243,7 @@ enum tess_status tess__nccl_host_start(struct nccl_group *group, struct nccl_lan
     const size_t total = call->collective == TESS_COLLECTIVE_BARRIER ? 1 : call->count;
     const bool message =
         call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
-    const size_t room = NCCL_SLOT_BYTES - NCCL_ALIGN;
+    const size_t room = group->slot_bytes - NCCL_ALIGN;
     const size_t piece = message ? total : room / (size_t)(way.sources + way.targets) / size;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_TRY(cudaStreamIsCapturing(lane->stream, &capture));

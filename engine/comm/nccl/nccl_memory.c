@@ -30,7 +30,6 @@
 
 /* Of a group's scratch, for sums of what is not registered: in a run those are small. */
 #define MEMORY_PLAIN_SHARE 8
-#define MEMORY_PLAIN_LEAST (2 * NCCL_ALIGN * TESS_QUEUE_PEERS_MAX) /* a cell for each rank */
 
 /* ---- allocation ------------------------------------------------------------------------------ */
 
@@ -53,12 +52,15 @@ static enum tess_status memory_take(struct nccl_block *block)
 static enum tess_status memory_compare(struct nccl_group *group, struct nccl_block *block)
 {
     const uint64_t mine = block->base == NULL ? block->bytes : 0;
-    uint64_t all[TESS_QUEUE_PEERS_MAX];
-    TESS_TRY(tess__nccl_host_gather(group, &mine, sizeof(mine), all));
-    block->symmetric = mine > 0;
-    for (int32_t r = 0; r < group->comm.rank_count; r++)
-        block->symmetric = block->symmetric && all[r] == mine;
-    return TESS_OK;
+    uint64_t *all = calloc((size_t)group->comm.rank_count, sizeof(*all));
+    enum tess_status status = all != NULL
+                                  ? tess__nccl_host_gather(group, &mine, sizeof(mine), all)
+                                  : tess_fail(TESS_ERR_MEMORY, "no memory to compare memory");
+    block->symmetric = status == TESS_OK && mine > 0;
+    for (int32_t r = 0; r < group->comm.rank_count && block->symmetric; r++)
+        block->symmetric = all[r] == mine;
+    free(all);
+    return status;
 }
 
 static void memory_give_back(struct nccl_block *block)
@@ -127,18 +129,27 @@ static void memory_deregister(struct nccl_family *family, const struct nccl_regi
     tess__nccl_say(result, "forgetting registered memory");
 }
 
+static enum tess_status memory_have_all(struct nccl_group *group, uint8_t has, bool *all_out)
+{
+    uint8_t *all = calloc((size_t)group->comm.rank_count, sizeof(*all));
+    enum tess_status status = all != NULL ? tess__nccl_host_gather(group, &has, 1, all)
+                                          : tess_fail(TESS_ERR_MEMORY, "no memory to register "
+                                                                       "memory with NCCL");
+    *all_out = status == TESS_OK;
+    for (int32_t r = 0; r < group->comm.rank_count && *all_out; r++)
+        *all_out = all[r] != 0;
+    free(all);
+    return status;
+}
+
 /* All members of the group, or none. */
 static enum tess_status memory_register_as(struct nccl_group *group, bool window,
                                            struct nccl_block *block, struct nccl_registration *made,
                                            bool *all_out)
 {
-    uint8_t has, all[TESS_QUEUE_PEERS_MAX];
     TESS_TRY(memory_register(group->family, window, block, made));
-    has = made->window != NULL || made->handle != NULL;
-    TESS_TRY(tess__nccl_host_gather(group, &has, 1, all));
-    *all_out = true;
-    for (int32_t r = 0; r < group->comm.rank_count; r++)
-        *all_out = *all_out && all[r] != 0;
+    const uint8_t has = made->window != NULL || made->handle != NULL;
+    TESS_TRY(memory_have_all(group, has, all_out));
     if (*all_out)
         return TESS_OK;
     memory_deregister(group->family, made);
@@ -241,7 +252,9 @@ enum tess_status tess__nccl_scratch_open(struct nccl_group *group)
 {
     const size_t total = (size_t)group->family->choices.scratch_bytes;
     const size_t share = total / MEMORY_PLAIN_SHARE / NCCL_ALIGN * NCCL_ALIGN;
-    const size_t plain = share > MEMORY_PLAIN_LEAST ? share : MEMORY_PLAIN_LEAST;
+    const size_t least = tess__nccl_sum_least(group);
+    const size_t plain = share > least ? share : least;
+    const size_t shared = total > plain + least ? total - plain : least;
     void *memory = NULL;
     CUDA_TRY(cudaMalloc(&memory, plain));
     group->plain = (struct nccl_room){.memory = memory, .bytes = plain};
@@ -249,7 +262,7 @@ enum tess_status tess__nccl_scratch_open(struct nccl_group *group)
     struct nccl_block *block = calloc(1, sizeof(*block));
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to allocate memory of the device");
-    *block = (struct nccl_block){.owner = group, .bytes = total - plain, .scratch = true};
+    *block = (struct nccl_block){.owner = group, .bytes = shared, .scratch = true};
     LIST_INSERT_HEAD(&group->family->blocks, block, link);
     TESS_TRY(memory_take(block));
     TESS_TRY(memory_compare(group, block));

@@ -66,8 +66,8 @@ struct nccl_post {
     struct tess_secret secret;
     _Atomic uint64_t sent;
     STAILQ_HEAD(post_items, post_item) items;
-    struct post_seen seen[TESS_QUEUE_PEERS_MAX];
-    struct post_address address[TESS_QUEUE_PEERS_MAX];
+    struct post_seen *seen;       /* [ranks] */
+    struct post_address *address; /* [ranks] */
 };
 
 static void post_free(struct nccl_post *post)
@@ -80,6 +80,8 @@ static void post_free(struct nccl_post *post)
     tess__boot_door_close(&post->door);
     if (post->wake >= 0)
         close(post->wake);
+    free(post->seen);
+    free(post->address);
     free(post);
 }
 
@@ -160,7 +162,12 @@ enum tess_status tess__nccl_post_open(struct nccl_family *family, const struct t
     post->door = (struct boot_door){
         .greet = post_greet, .context = family, .hello_bytes = sizeof(struct post_frame)};
     STAILQ_INIT(&post->items);
-    const enum tess_status status = post_meet(post, boot);
+    post->seen = calloc((size_t)boot->rank_count, sizeof(*post->seen));
+    post->address = calloc((size_t)boot->rank_count, sizeof(*post->address));
+    const enum tess_status status =
+        post->seen != NULL && post->address != NULL
+            ? post_meet(post, boot)
+            : tess_fail(TESS_ERR_MEMORY, "no memory for the addresses of the ranks");
     if (status == TESS_OK)
         family->post = post;
     else

@@ -27,11 +27,16 @@
  * would be this rank's own, which it has in the source: there are the sums of its node. The next
  * row is free after them: there come those of the other nodes.
  *
+ * Of more ranks or nodes than a queue adds up at once, it adds up subtrees first: partial sums come
+ * behind the halves.
+ *
  * A rank sends what it does in a ring, (N - 1) / N of the source, and once more for the gather. Of
  * that (H - 1) / H of the source leave a node, as in a ring over nodes; on one level (N - G) / N of
  * all G sources do. Sums of 16 bits are f32 between the two turns, so that they are rounded once.
  */
 #include "comm/nccl/nccl_group.h"
+
+#include "comm/call.h"
 
 /* A sum of `slice` elements on every rank: rank r's are those from r * slice on, as far as there
  * are `total`. */
@@ -39,14 +44,16 @@ struct nccl_sum {
     const struct tess_comm_call *call;
     size_t size; /* of an element */
     size_t slice, total;
-    enum tess_dtype between; /* the type of sums over the ranks of a node */
-    int32_t hosts, places;   /* H, G */
-    int32_t host, place;     /* h, p */
-    size_t piece;            /* elements of a slice in an exchange */
-    size_t cell;             /* bytes of a piece in the scratch */
-    bool at_once;            /* a piece is the slice, and all of them are equal */
-    struct nccl_room room;   /* the scratch */
-    char *target;            /* where this rank's slice goes; NULL: it stays in the scratch */
+    enum tess_dtype between;        /* the type of sums over the ranks of a node */
+    int32_t hosts, places;          /* H, G */
+    int32_t host, place;            /* h, p */
+    size_t piece;                   /* elements of a slice in an exchange */
+    size_t cell;                    /* bytes of a piece in the scratch */
+    size_t half;                    /* bytes of its halves */
+    bool at_once;                   /* a piece is the slice, and all of them are equal */
+    struct nccl_room room;          /* the scratch */
+    struct tess__partials partials; /* behind its halves */
+    char *target; /* where this rank's slice goes; NULL: it stays in the scratch */
 };
 
 /* Elements of rank r's slice from `first` on, at most a piece. */
@@ -74,7 +81,7 @@ static unsigned char *sum_cell(const struct nccl_sum *sum, size_t piece, int32_t
                                int32_t host)
 {
     const size_t at = (size_t)(place % sum->places * sum->hosts + host);
-    return sum->room.memory + piece % 2 * (sum->room.bytes / 2) + at * sum->cell;
+    return sum->room.memory + piece % 2 * sum->half + at * sum->cell;
 }
 
 /* Where this rank's slice is whole: its first element of a piece. */
@@ -222,7 +229,7 @@ static enum tess_status sum_add_local(struct nccl_group *group, const struct ncc
 {
     const size_t first = piece * sum->piece;
     for (int32_t h = 0; h < sum->hosts; h++) {
-        const void *source[TESS_QUEUE_PEERS_MAX];
+        const void **source = group->source;
         const int32_t own = sum_rank(sum, h, sum->place);
         const size_t count = sum_count(sum, own, first);
         void *target = sum->hosts > 1 ? sum_cell(sum, piece, sum->place, h) : sum_whole(sum, piece);
@@ -230,9 +237,9 @@ static enum tess_status sum_add_local(struct nccl_group *group, const struct ncc
             source[q] = sum_cell(sum, piece, q, h);
         source[sum->place] = (const char *)sum->call->source + sum_at(sum, own, first);
         if (count > 0)
-            TESS_TRY(group->sums->ops->reduce(group->sums, sum->call->dtype, sum->between,
-                                              sum->call->reduce, sum->places, source, 1, &target,
-                                              count));
+            TESS_TRY(tess__call_reduce_many(group->sums, sum->call->dtype, sum->between,
+                                            sum->call->reduce, sum->places, source, target, count,
+                                            &sum->partials));
     }
     return TESS_OK;
 }
@@ -241,15 +248,15 @@ static enum tess_status sum_add_local(struct nccl_group *group, const struct ncc
 static enum tess_status sum_add_hosts(struct nccl_group *group, const struct nccl_sum *sum,
                                       size_t piece)
 {
-    const void *source[TESS_QUEUE_PEERS_MAX];
+    const void **source = group->source;
     const size_t count = sum_count(sum, group->comm.rank, piece * sum->piece);
     void *target = sum_whole(sum, piece);
     for (int32_t h = 0; h < sum->hosts; h++)
         source[h] = sum_cell(sum, piece, sum->place + (h == sum->host ? 0 : 1), h);
     if (count == 0)
         return TESS_OK;
-    return group->sums->ops->reduce(group->sums, sum->between, sum->call->dtype, sum->call->reduce,
-                                    sum->hosts, source, 1, &target, count);
+    return tess__call_reduce_many(group->sums, sum->between, sum->call->dtype, sum->call->reduce,
+                                  sum->hosts, source, target, count, &sum->partials);
 }
 
 /* Of `pieces`: what is local of piece `step`, beside what crosses of the one before. */
@@ -307,6 +314,19 @@ bool tess__nccl_is_narrow(const struct tess_comm_call *call)
     return (call->dtype == TESS_F16 || call->dtype == TESS_BF16) && call->reduce == TESS_REDUCE_SUM;
 }
 
+/* Cells of the scratch: two halves, and two for each partial sum, which may be as much wider. */
+static size_t sum_cells(const struct nccl_group *group)
+{
+    const struct net_shape *shape = &group->shape;
+    const int32_t most = shape->hosts > shape->places ? shape->hosts : shape->places;
+    return 2 * (size_t)(group->comm.rank_count + tess__call_partials(most));
+}
+
+size_t tess__nccl_sum_least(const struct nccl_group *group)
+{
+    return sum_cells(group) * NCCL_ALIGN;
+}
+
 enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane,
                                 const struct tess_comm_call *call)
 {
@@ -325,7 +345,9 @@ enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane
     sum.total = scatters ? call->count * (size_t)n : call->count;
     sum.room = tess__nccl_room(group, lane, call->source, sum.total * sum.size);
     /* Whole vectors, so that every source of the sum is as aligned as the next. */
-    sum.cell = sum.room.bytes / 2 / (size_t)n / NCCL_ALIGN * NCCL_ALIGN;
+    sum.cell = sum.room.bytes / sum_cells(group) / NCCL_ALIGN * NCCL_ALIGN;
+    sum.half = (size_t)n * sum.cell;
+    sum.partials = (struct tess__partials){sum.room.memory + 2 * sum.half, 2 * sum.cell};
     sum.piece = sum.cell / tess_dtype_bytes(sum.between);
     sum.at_once = sum.hosts == 1 && sum.slice <= sum.piece && sum.total == sum.slice * (size_t)n &&
                   tess__nccl_has_all_to_all(group);

@@ -17,7 +17,7 @@
  *
  * This header is the seam between those files. Settings, from the environment:
  *
- *   MADEUP_DEVICES=2        devices (default 1, at most 32)
+ *   MADEUP_DEVICES=2        devices (default 1, at most 64)
  *   MADEUP_PLACES=4         devices of each host, neighbours (default: all). Hosts have names of
  *                           their own, and do not reach each other's devices
  *   MADEUP_MEMORY=64Mi      bytes of each (default 1Gi)
@@ -57,7 +57,7 @@
 extern "C" {
 #endif
 
-#define MADEUP_DEVICES_MAX 32
+#define MADEUP_DEVICES_MAX 64
 
 /* ---- device.c -------------------------------------------------------------------------------- */
 

@@ -21,7 +21,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define MADEUP_RANKS       64
+#define MADEUP_RANKS       96
 #define MADEUP_CHUNK       ((size_t)16 << 10)
 #define MADEUP_CHUNKS      2 /* that a sender may be ahead of its receiver */
 #define MADEUP_HELLO_BYTES 192

@@ -1,8 +1,8 @@
 /*
  * Sums in canonical order over NCCL, on made-up devices of several hosts (madeup.h):
- * `test_madeup_levels HOSTS PLACES`. Ranks are threads with a device each. Bytes that cross between
- * hosts, counted by the made-up NCCL; bits, against the tree computed one by one, in groups of all
- * sizes; a recorded sum; calls of NCCL; and choices that reach it.
+ * `test_madeup_levels HOSTS PLACES`. Ranks are threads with a device each, or processes. Bytes that
+ * cross between hosts, counted by the made-up NCCL; bits, against the tree computed one by one, in
+ * groups of all sizes; a recorded sum; calls of NCCL; and choices that reach it.
  */
 #include "comm/cases.h"
 
@@ -36,7 +36,8 @@ static struct {
 /* The elements of a rank's slice, where ranks share a piece. */
 static size_t levels_piece(int32_t ranks, size_t size)
 {
-    return SCRATCH / 2 / (size_t)ranks / 256 * 256 / size;
+    const size_t cell = SCRATCH / 2 / (size_t)ranks / 256 * 256;
+    return (cell > 256 ? cell : 256) / size;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
@@ -47,6 +48,12 @@ static void levels_line(void *context, enum tess_log_level level, const char *te
     levels.lines += strstr(text, "the node of rank 0 is not one of equal nodes") != NULL;
 }
 
+/* More ranks than a process has devices: processes, whose hosts have names of their own. */
+static bool levels_processes(void)
+{
+    return levels.hosts * levels.places > TESS_DEVICE_MAX;
+}
+
 static int levels_rank(struct tess_comm *local, struct tess_world *world, void *arg)
 {
     static const struct tess__log_sink sink = {levels_line, NULL};
@@ -55,7 +62,13 @@ static int levels_rank(struct tess_comm *local, struct tess_world *world, void *
     struct tess_boot *boot;
     struct tess_comm *comm;
     struct tess_kernel *kernel;
-    WORLD_OK(levels.module->device_select(local->rank));
+    if (levels_processes()) {
+        char host[24];
+        snprintf(host, sizeof(host), "host%d", (int)(local->rank / levels.places));
+        WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
+    }
+    WORLD_OK(levels.module->device_select(levels_processes() ? local->rank % levels.places
+                                                             : local->rank));
     WORLD_OK(tess_boot_over(local, LIMIT_S, &boot));
     const struct tess__log_sink *before = local->rank == 0 ? tess__log_redirect(&sink) : NULL;
     const enum tess_status status =
@@ -79,7 +92,8 @@ static void levels_run(int (*run)(struct tess_comm *, struct tess_comm *))
 {
     static struct world_report report;
     const struct world_setup setup = {.ranks = levels.hosts * levels.places,
-                                      .mode = TESS_RANKS_THREADS,
+                                      .mode = levels_processes() ? TESS_RANKS_PROCESSES
+                                                                 : TESS_RANKS_THREADS,
                                       .order = levels.order,
                                       .timeout_s = LIMIT_S,
                                       .limit_s = LIMIT_S};
@@ -285,6 +299,21 @@ static void case_bits(void **state)
     levels_run(levels_bits);
 }
 
+/* Of all ranks, which are more than a queue adds up at once. */
+static int levels_many(struct tess_comm *comm, struct tess_comm *local)
+{
+    (void)local;
+    return levels_group(comm);
+}
+
+static void case_many(void **state)
+{
+    (void)state;
+    if (levels.hosts * levels.places <= TESS_QUEUE_PEERS_MAX)
+        skip();
+    levels_run(levels_many);
+}
+
 /* ---- a recorded sum -------------------------------------------------------------------------- */
 
 static int levels_graph(struct tess_comm *comm, struct tess_comm *local)
@@ -479,10 +508,13 @@ static void case_choices(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_counted), cmocka_unit_test(case_bits),
-        cmocka_unit_test(case_graph),   cmocka_unit_test(case_registered_sums),
-        cmocka_unit_test(case_calls),   cmocka_unit_test(case_choices)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_counted),
+                                       cmocka_unit_test(case_bits),
+                                       cmocka_unit_test(case_many),
+                                       cmocka_unit_test(case_graph),
+                                       cmocka_unit_test(case_registered_sums),
+                                       cmocka_unit_test(case_calls),
+                                       cmocka_unit_test(case_choices)};
     char text[16];
     if (argc < 3)
         return 2;
@@ -490,7 +522,8 @@ int main(int argc, char **argv)
     levels.places = atoi(argv[2]);
     levels.choices.scratch_bytes = SCRATCH;
     levels.order = TESS_ORDER_CANONICAL;
-    snprintf(text, sizeof(text), "%d", (int)(levels.hosts * levels.places));
+    snprintf(text, sizeof(text), "%d",
+             (int)(levels_processes() ? levels.places : levels.hosts * levels.places));
     setenv("MADEUP_DEVICES", text, 1);
     setenv("MADEUP_PLACES", argv[2], 1);
     setenv("MADEUP_LATE", "0.2", 0); /* what is not ordered by fences comes too late */

@@ -70,14 +70,11 @@ static int run(int devices, const char *model, const char *words)
 /* "hash of all parameters 0123456789abcdef" */
 static void hash_of(int devices, const char *model, const char *words, char hash[17])
 {
-    static const char before[] = "hash of all parameters ";
     const int code = run(devices, model, words);
     if (code != 0)
         fail_msg("%s on %d devices ended with %d:\n%s%s", words, devices, code, spawn.out,
                  spawn.err);
-    const char *at = strstr(spawn.out, before);
-    assert_non_null(at);
-    snprintf(hash, 17, "%s", at + sizeof(before) - 1);
+    spawn_hash(&spawn, hash);
 }
 
 struct way {

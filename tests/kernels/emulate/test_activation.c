@@ -8,6 +8,7 @@
 #include "device.h"
 #include "emulate/emulate.h"
 #include "emulate/slots.h"
+#include "rope_case.h"
 
 #include "base/half.h"
 #include "cuda/slots.h"
@@ -187,55 +188,17 @@ static void case_extremes(void **state)
 
 /* ---- rotary positions ----------------------------------------------------------------------- */
 
-struct rope_case {
-    int64_t rows, length, first, heads, head_size, gap;
-    struct tess_rotary rotary;
-};
-
-/* The angle of a position, by the formulas of Llama 3.1 (wavelengths) and YaRN (a ramp). */
-static double rope_rate(const struct rope_case *c, int64_t pair)
-{
-    const struct tess_rotary *t = &c->rotary;
-    double r = pow((double)t->base, -2.0 * (double)pair / (double)c->head_size), ramp;
-    if (t->factor == 0)
-        return r;
-    if (t->kept == TESS_ROTARY_NONE)
-        return r / (double)t->factor;
-    if (t->kept == TESS_ROTARY_BY_TURNS) {
-        double wave = 2 * acos(-1) / r, positions = (double)t->positions;
-        if (wave < positions / (double)t->high)
-            return r;
-        if (wave > positions / (double)t->low)
-            return r / (double)t->factor;
-        ramp = (positions / wave - (double)t->low) / ((double)t->high - (double)t->low);
-        return (1 - ramp) * r / (double)t->factor + ramp * r;
-    }
-    ramp = ((double)pair - (double)t->low) / ((double)t->high - (double)t->low);
-    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-    return r / (double)t->factor * ramp + r * (1 - ramp);
-}
-
 /* Sine and cosine are off by 1.5 u; two products and a sum add 1 u each. */
 static void rope_run(const struct rope_case *c, enum tess_dtype dtype, bool inverse, uint64_t seed)
 {
     struct draw draw = {seed};
-    int64_t half = c->head_size / 2, stride = c->heads * c->head_size + c->gap;
-    int64_t count = c->rows * stride;
+    int64_t stride = rope_stride(c), count = c->rows * stride;
     double *x = draw_reals(&draw, dtype, count), *want = reals(count), *bound = reals(count);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t row = i / stride, place = i % stride, k = place % c->head_size;
-        want[i] = x[i];
-        if (place >= c->heads * c->head_size)
-            continue; /* a gap: untouched */
-        double p = (double)(c->first + row % c->length);
-        double angle = p * rope_rate(c, k % half);
-        double other = k < half ? -x[i + half] : x[i - half];
-        double size = c->rotary.amplitude > 0 ? (double)c->rotary.amplitude : 1;
-        want[i] = size * (x[i] * cos(angle) + (inverse ? -1 : 1) * other * sin(angle));
-        /* The amplitude is one more rounding of both. */
-        bound[i] = stored(dtype, want[i],
-                          (size != 1 ? 4.5 : 3.5) * size * UNIT * (fabs(x[i]) + fabs(other)));
-    }
+    /* The amplitude is one more rounding of both. */
+    const double units = c->rotary.amplitude > 0 ? 4.5 : 3.5;
+    rope_naive(c, inverse, x, want, bound);
+    for (int64_t i = 0; i < count; i++)
+        bound[i] = bound[i] > 0 ? stored(dtype, want[i], units * UNIT * bound[i]) : 0;
     void *array = array_of(dtype, x, count, seed % 2 ? 0 : tess_dtype_bytes(dtype));
     tess__cuda_rope(&emulate_kernel, dtype, c->rows, c->length, c->first, (int32_t)c->heads,
                     c->head_size, stride, &c->rotary, inverse, array);
@@ -249,61 +212,8 @@ static void rope_run(const struct rope_case *c, enum tess_dtype dtype, bool inve
 static void case_rope(void **state)
 {
     (void)state;
-    static const struct rope_case cases[] = {
-        {.rows = 0, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
-        {.rows = 1, .length = 1, .heads = 1, .head_size = 2, .rotary = {.base = 10000}},
-        {.rows = 6, .length = 3, .heads = 2, .head_size = 4, .rotary = {.base = 10000}},
-        {.rows = 7, .length = 7, .heads = 3, .head_size = 6, .gap = 5, .rotary = {.base = 100}},
-        {.rows = 40,
-         .length = 20,
-         .heads = 2,
-         .head_size = 16,
-         .gap = 32,
-         .rotary = {.base = 10000}},
-        {.rows = 33, .length = 33, .heads = 5, .head_size = 64, .rotary = {.base = 500000}},
-        {.rows = 16,
-         .length = 16,
-         .first = 2000,
-         .heads = 4,
-         .head_size = 34,
-         .rotary = {.base = 10000}},
-        {.rows = 9,
-         .length = 8,
-         .first = 100000,
-         .heads = 9,
-         .head_size = 128,
-         .rotary = {.base = 10000}},
-        {.rows = 16,
-         .length = 16,
-         .first = 2000,
-         .heads = 2,
-         .head_size = 16,
-         .rotary = {.base = 10000, .factor = 8}},
-        {.rows = 16,
-         .length = 16,
-         .first = 500,
-         .heads = 2,
-         .head_size = 32,
-         .rotary = {.base = 1000,
-                    .factor = 8,
-                    .kept = TESS_ROTARY_BY_TURNS,
-                    .low = 1,
-                    .high = 4,
-                    .positions = 256}},
-        {.rows = 16,
-         .length = 16,
-         .first = 500,
-         .heads = 2,
-         .head_size = 32,
-         .rotary = {.base = 10000,
-                    .factor = 4,
-                    .kept = TESS_ROTARY_BY_PAIR,
-                    .low = 3,
-                    .high = 11,
-                    .amplitude = 1.25f}},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]) * 3 * 4; i++)
-        rope_run(&cases[i / 12], dtypes[i / 4 % 3], i / 2 % 2 == 1, i);
+    for (size_t i = 0; i < ROPE_CASES * 3 * 4; i++)
+        rope_run(&rope_cases[i / 12], dtypes[i / 4 % 3], i / 2 % 2 == 1, i);
 }
 
 int main(void)
