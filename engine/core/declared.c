@@ -158,8 +158,8 @@ static struct declared_one *declared_find(const struct tess_declared *declared, 
 /* Zero, and of a state that has room for the largest model only the pages that this one touches. */
 static void *declared_map(size_t bytes)
 {
-    void *state =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *state = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return state != MAP_FAILED ? state : NULL;
 }
 

@@ -21,6 +21,10 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out);
 
+/* The memory plan of a planned engine once more, after its configuration, which is still at the
+ * same place, got another way to recompute: all else of a plan is the same. */
+enum tess_status tess_engine_replan(struct tess_engine *engine);
+
 /* Open for training; parameters are initialised. `world` may be NULL (no status board). comm and
  * world are borrowed. Collective. */
 enum tess_status tess_engine_open(const struct tess_config *config,

@@ -193,6 +193,7 @@ struct tess_engine {
                                        is when the call returns, or nothing is saved */
     void *owned[TESS_OWNED_MAX];    /* host memory by tess__engine_room */
     int32_t owned_count;
+    int32_t owned_planned; /* of these, what is not the memory plan's */
     bool no_room; /* one of them could not be had */
     bool hollow;  /* nothing is computed: see tess_engine_open_hollow */
 
