@@ -4,8 +4,9 @@
  *     1 steps   2 compute   3 waiting   4 communication   5 communication 2 ...
  *
  * Slices of one thread may not overlap, calls do: each goes to the first communication thread that
- * is free. A slice that never ended (the rank died or was stopped in it) is drawn to the last
- * moment of the recording and marked as unfinished.
+ * is free. Memory of a predicted step is a counter beside them, in bytes by what they are for, and
+ * another one of the whole arena. A slice that never ended (the rank died or was stopped in it) is
+ * drawn to the last moment of the recording and marked as unfinished.
  */
 #include "run/trace_file.h"
 
@@ -207,10 +208,40 @@ static double trace_last_s(const struct tess__trace_lines *lines)
     return last_s;
 }
 
+static void trace_begin_counter(struct trace_writer *writer, const char *name, double at_s)
+{
+    trace_next(writer);
+    fprintf(writer->stream, "{\"name\":\"%s\",\"ph\":\"C\",\"pid\":%d,\"ts\":%.3f,\"args\":{", name,
+            writer->rank, trace_us(writer, at_s));
+}
+
+/* Series that are 0 all the time are left out. */
+static void trace_put_memory(struct trace_writer *writer, const struct tess_prediction_stage *stage)
+{
+    if (stage->live_count == 0)
+        return;
+    trace_begin_counter(writer, "memory of the arena", writer->lines->origin_s);
+    fprintf(writer->stream, "\"bytes\":%" PRIu64 "}}", stage->memory_total);
+    for (int32_t i = 0; i < stage->live_count; i++) {
+        bool begun = false;
+        trace_begin_counter(writer, "memory in use", stage->live[i].at_s);
+        for (int series = 0; series < TESS_PREDICT_SERIES; series++) {
+            if (stage->live_most[series] == 0)
+                continue;
+            fprintf(writer->stream, "%s\"%s\":%" PRIu64, begun ? "," : "",
+                    tess_prediction_series_name(series), stage->live[i].bytes[series]);
+            begun = true;
+        }
+        fputs("}}", writer->stream);
+    }
+}
+
 static void trace_put_line(struct trace_writer *writer, const struct tess__trace_line *line)
 {
     writer->rank = line->rank;
     trace_put_rank(writer);
+    if (line->predicted != NULL)
+        trace_put_memory(writer, line->predicted);
     for (uint32_t e = 0; e < line->count; e++)
         trace_put_event(writer, &line->event[e]);
     if (line->full_s == 0)
