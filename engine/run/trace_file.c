@@ -5,8 +5,8 @@
  *
  * Slices of one thread may not overlap, calls do: each goes to the first communication thread that
  * is free. Memory of a predicted step is a counter beside them, in bytes by what they are for, and
- * another one of the whole arena. A slice that never ended (the rank died or was stopped in it) is
- * drawn to the last moment of the recording and marked as unfinished.
+ * another one, with one value, of the arena. A slice that never ended (the rank died or was stopped
+ * in it) is drawn to the last moment of the recording and marked as unfinished.
  */
 #include "run/trace_file.h"
 
@@ -215,24 +215,29 @@ static void trace_begin_counter(struct trace_writer *writer, const char *name, d
             writer->rank, trace_us(writer, at_s));
 }
 
-/* Series that are 0 all the time are left out. */
+static void trace_put_series(struct trace_writer *writer, const uint64_t *bytes, int count,
+                             const uint64_t *most)
+{
+    bool begun = false;
+    for (int series = 0; series < count; series++) {
+        if (most[series] == 0) /* all the time */
+            continue;
+        fprintf(writer->stream, "%s\"%s\":%" PRIu64, begun ? "," : "",
+                tess_prediction_series_name(series), bytes[series]);
+        begun = true;
+    }
+    fputs("}}", writer->stream);
+}
+
 static void trace_put_memory(struct trace_writer *writer, const struct tess_prediction_stage *stage)
 {
     if (stage->live_count == 0)
         return;
     trace_begin_counter(writer, "memory of the arena", writer->lines->origin_s);
-    fprintf(writer->stream, "\"bytes\":%" PRIu64 "}}", stage->memory_total);
+    trace_put_series(writer, stage->memory, TESS_MEMORY_STAGING, stage->memory);
     for (int32_t i = 0; i < stage->live_count; i++) {
-        bool begun = false;
         trace_begin_counter(writer, "memory in use", stage->live[i].at_s);
-        for (int series = 0; series < TESS_PREDICT_SERIES; series++) {
-            if (stage->live_most[series] == 0)
-                continue;
-            fprintf(writer->stream, "%s\"%s\":%" PRIu64, begun ? "," : "",
-                    tess_prediction_series_name(series), stage->live[i].bytes[series]);
-            begun = true;
-        }
-        fputs("}}", writer->stream);
+        trace_put_series(writer, stage->live[i].bytes, TESS_PREDICT_SERIES, stage->live_most);
     }
 }
 
