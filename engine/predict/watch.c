@@ -242,7 +242,7 @@ void virtual_watch_close(struct virtual_rank *rank)
 struct watch_piece {
     const char *begin, *end;
     enum tess_memory_kind kind;
-    bool touched;
+    bool touched, brief;
 };
 
 /* So many bytes of a series more, or less, from a moment on. */
@@ -324,6 +324,7 @@ static enum tess_status lines_prepare(struct watch_lines *lines)
         if (piece == NULL || watch_is_state(piece->kind))
             continue;
         piece->touched = true;
+        piece->brief = piece->brief || (touch.how & VIRTUAL_BRIEF) != 0; /* calls do not say it */
         touch.end = touch.end < piece->end ? touch.end : piece->end;
         watch->touch[kept++] = touch;
     }
@@ -358,7 +359,7 @@ static void lines_change(struct watch_lines *lines, double at_s, int series, int
 static void lines_touch(struct watch_lines *lines, const struct watch_touch *touch)
 {
     const struct watch_piece *piece = lines_find(lines, touch->begin);
-    const bool brief = piece->kind == TESS_MEMORY_ACTIVATION && (touch->how & VIRTUAL_BRIEF) != 0;
+    const bool brief = piece->kind == TESS_MEMORY_ACTIVATION && piece->brief;
     const int series = brief ? TESS_PREDICT_BRIEF : (int)piece->kind;
     const double at_s = touch->at_s - lines->begin_s;
     const int64_t end = lines_cut(lines, touch->end);
