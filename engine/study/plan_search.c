@@ -18,9 +18,11 @@
 
 #define SEARCH_MICROS_MAX 24
 /* Steps are predicted of more layouts than are shown, as the coarse order is not exact: of twice as
- * many, and of few ranks, whose steps are short and soon predicted, of 32 at least. */
-#define SEARCH_MARGIN 2
-#define SEARCH_LEAST  32
+ * many, and of so many at least, so that the first does not depend on how few are shown. Steps of
+ * few ranks are short and soon predicted. */
+#define SEARCH_MARGIN    2
+#define SEARCH_LEAST     20
+#define SEARCH_LEAST_FEW 32
 
 static const char *const search_recompute[] = {"full", "selective", "none"};
 #define SEARCH_RECOMPUTES 3
@@ -646,7 +648,7 @@ static enum tess_status search_vary(struct tess__plan *plan)
 static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
-    const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST : 0;
+    const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST_FEW : SEARCH_LEAST;
     const int64_t shown = plan->given->top * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;

@@ -140,6 +140,10 @@ static void case_varied(void **state)
     search_open(&search, LLAMA_8B, 64, 10);
     assert_true(varied(&search.plan, &faster) > 0);
     assert_true(faster > 0);
+    const double first_s = search.plan.layouts.item[0].step_s;
+    search_close(&search);
+    search_open(&search, LLAMA_8B, 64, 1); /* how many are shown changes nothing in it */
+    assert_true(search.plan.layouts.item[0].step_s == first_s);
     search_close(&search);
     search_open(&search,
                 LLAMA_8B " --fsdp.reshard-after-forward on --hsdp.reshard-after-forward on", 64,
