@@ -400,12 +400,9 @@ enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **a
     const char *word;
     int word_count;
     TESS_TRY(tess_options_load_arguments(loaded->options, argc, argv, &word, 0, &word_count));
-    tess_device_plan_free(&loaded->device);
     *config_out = *loaded; /* checks fill in what follows from the values, which stays out of it */
-    const enum tess_status status = config_check(config_out);
-    loaded->device.of_rank = config_out->device.of_rank; /* whose memory it is */
-    loaded->device.info = config_out->device.info;
-    return status;
+    config_out->device.unlisted = true;
+    return config_check(config_out);
 }
 
 enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_config_table *extra,

@@ -182,6 +182,7 @@ void tess_config_close(struct tess_config *config); /* NULL is allowed */
  * Many configurations of the same parts, without reading all sources for each. load: as open, but
  * for the checks. with: what `loaded` becomes by options in argv, which is checked; errors as of
  * open. *config_out shares everything with `loaded`: it ends with the next call and is not closed.
+ * It is for planning: where its ranks run is not listed (device.unlisted).
  * Options that a call does not give keep the values of the calls before, also of one that failed.
  */
 enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,

@@ -33,6 +33,8 @@ void tess_device_plan_free(struct tess_device_plan *plan)
 static enum tess_status device_reserve(struct tess_device_plan *plan, int32_t ranks)
 {
     tess_device_plan_free(plan);
+    if (plan->unlisted)
+        return TESS_OK;
     plan->of_rank = calloc((size_t)ranks, sizeof(*plan->of_rank));
     plan->info = calloc((size_t)plan->count + 1, sizeof(*plan->info));
     if (plan->of_rank == NULL || plan->info == NULL)
@@ -120,9 +122,9 @@ enum tess_status tess_device_plan_make(const struct tess_devices *devices, int32
     plan->rank_mode = mode;
     TESS_TRY(device_comm_named(asked, &kind));
     TESS_TRY(device_reserve(plan, ranks));
-    for (int32_t r = 0; r < ranks; r++)
+    for (int32_t r = 0; r < ranks && !plan->unlisted; r++)
         plan->of_rank[r] = (int32_t)((int64_t)r * plan->count / ranks);
-    for (int32_t d = 0; d < plan->count && !plan->missing; d++)
+    for (int32_t d = 0; d < plan->count && !plan->missing && !plan->unlisted; d++)
         plan->info[d] = devices->info[d];
     if (ranks == 1)
         return device_comm_alone(plan, true);
@@ -181,7 +183,7 @@ enum tess_status tess_device_plan_placed(const struct tess_devices *devices,
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "no communicator connects devices of several processes");
     TESS_TRY(device_reserve(plan, place->rank_count));
     const struct tess_device_info own = devices->info[device];
-    for (int32_t r = 0; r < place->rank_count; r++) {
+    for (int32_t r = 0; r < place->rank_count && !plan->unlisted; r++) {
         plan->of_rank[r] = r;
         plan->info[r] = own;
         plan->info[r].index = r;
@@ -249,7 +251,7 @@ enum tess_status tess_device_plan_host(const struct tess_started *place, int32_t
 
     plan->rank_mode = mode;
     TESS_TRY(device_reserve(plan, ranks));
-    for (int32_t r = 0; r < ranks; r++)
+    for (int32_t r = 0; r < ranks && !plan->unlisted; r++)
         plan->of_rank[r] = -1;
     TESS_TRY(tess_comm_named(asked, &kind));
     if (kind != NULL && kind->host == 0)

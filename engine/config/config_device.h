@@ -39,6 +39,7 @@ struct tess_device_plan {
                      rank's has its rank's number */
     bool shared;  /* some device has several ranks */
     bool missing; /* planned for devices that are not here: nothing can run */
+    bool unlisted; /* set by the caller: of_rank and info stay NULL, as only memory is planned */
     enum tess_rank_mode rank_mode;
     const char *by_threads; /* what needs ranks as threads, for messages; NULL: the strategy */
     const struct tess_communicator_ops *comm;     /* how the ranks exchange data */

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* What one of a model's operations needs of a kernel that has this function; NULL: not known yet.
  * Stays as it is once it is known. */
@@ -29,7 +30,8 @@ struct declared_one {
     int32_t fp8;
     struct tess_declare model;
     struct tess_declared_need *need; /* [ops of the model] */
-    void *state;
+    void *state;                     /* [state_bytes], mapped */
+    size_t state_bytes;
 };
 
 struct declared_cut {
@@ -71,7 +73,8 @@ static void declared_free(struct declared_one *one)
 {
     tess_declare_fini(&one->model);
     free(one->need);
-    free(one->state);
+    if (one->state != NULL)
+        munmap(one->state, one->state_bytes);
     free(one);
 }
 
@@ -105,15 +108,14 @@ int64_t tess_declared_count(const struct tess_declared *declared)
 
 static enum tess_status declared_make(const struct tess_config *config,
                                       const struct tess_model_input *input, uint32_t wide,
-                                      struct tess_declare *model, void **state_out)
+                                      struct tess_declare *model, void *state)
 {
     model->rows = input->rows;
     model->leaf_rows = input->leaf_rows;
     model->dtype = input->dtype;
-    *state_out = calloc(1, config->model->state_size + 1);
-    if (*state_out == NULL)
+    if (state == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the model's state");
-    TESS_TRY(tess_declare_model(model, config->model, *state_out, config->model_options, input));
+    TESS_TRY(tess_declare_model(model, config->model, state, config->model_options, input));
     for (int32_t o = 0; o < model->op_count; o++) {
         struct tess_op_desc *desc = &model->op[o].desc;
         desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
@@ -153,13 +155,23 @@ static struct declared_one *declared_find(const struct tess_declared *declared, 
     return one;
 }
 
+/* Zero, and of a state that has room for the largest model only the pages that this one touches. */
+static void *declared_map(size_t bytes)
+{
+    void *state = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return state != MAP_FAILED ? state : NULL;
+}
+
 /* Fill it in, with as much room as an earlier one needed. */
 static enum tess_status declared_fill(const struct tess_config *config,
                                       const struct declared_one *before, struct declared_one *one)
 {
     if (before != NULL)
         TESS_TRY(tess_declare_reserve(&one->model, &before->model));
-    TESS_TRY(declared_make(config, &one->input, one->wide, &one->model, &one->state));
+    one->state_bytes = config->model->state_size + 1;
+    one->state = declared_map(one->state_bytes);
+    TESS_TRY(declared_make(config, &one->input, one->wide, &one->model, one->state));
     one->need = calloc((size_t)one->model.op_count + 1, sizeof(*one->need));
     if (one->need == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
@@ -232,8 +244,10 @@ enum tess_status tess__declare(const struct tess_config *config,
     uint32_t wide = 0;
     struct declared_one *one;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
-    if (config->declared == NULL)
-        return declared_make(config, input, wide, model_out, state_out);
+    if (config->declared == NULL) {
+        *state_out = calloc(1, config->model->state_size + 1);
+        return declared_make(config, input, wide, model_out, *state_out);
+    }
     TESS_TRY(declared_get(config, input, wide, &one));
     *model_out = tess_declare_borrow(&one->model);
     *state_out = one->state;

@@ -21,6 +21,10 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out);
 
+/* The memory plan of a planned engine once more, after its configuration, which is still at the
+ * same place, got another way to recompute: all else of a plan is the same. */
+enum tess_status tess_engine_replan(struct tess_engine *engine);
+
 /* Open for training; parameters are initialised. `world` may be NULL (no status board). comm and
  * world are borrowed. Collective. */
 enum tess_status tess_engine_open(const struct tess_config *config,
@@ -168,6 +172,21 @@ const char *tess_engine_param_unit(const struct tess_engine *engine, int32_t ind
 struct tess_shape tess_engine_param_shape(const struct tess_engine *engine, int32_t index);
 /* Elements of all parameters of the model: its size as papers give it. */
 int64_t tess_engine_model_size(const struct tess_engine *engine);
+/*
+ * What a step's passes touch of the arena, as they begin and when they have ended, so that whoever
+ * predicts a step knows from when to when each byte is needed. begins: what was there is not read
+ * any more. brief: gradients between units, and tensors that end with the pass, such as those that
+ * recompute makes again. What calls of communicators touch is theirs to say.
+ */
+struct tess_touch {
+    const void *at;
+    uint64_t bytes;
+    bool begins, brief;
+};
+typedef void tess_touched(void *context, const struct tess_touch *touch);
+/* After it was opened. NULL: nobody watches. */
+void tess_engine_watch(struct tess_engine *engine, tess_touched *touched, void *context);
+
 /* What the engine does, as it shows it. Valid as long as the engine. */
 const struct tess_board *tess_engine_board(const struct tess_engine *engine);
 /* Record what the engine does from here on; lane is borrowed, NULL records nothing. */

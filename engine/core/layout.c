@@ -25,7 +25,7 @@ static int64_t layout_shards(const struct tess_plan *plan)
 static void layout_mark_alone(const struct tess_declare *model, const struct tess_declare *declare,
                               struct tess_plan_param *param)
 {
-    for (int32_t p = 0; p < model->param_count; p++) {
+    for (int32_t p = 0; p < model->param_count && model->tied; p++) {
         const int32_t source = tess_declare_source(&model->param[p]);
         for (int32_t i = 0; source >= 0 && i < declare->param_count; i++)
             param[i].alone =

@@ -141,7 +141,9 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
         TESS_TRY(strategy->ops->unit_enter(strategy, u, TESS_PHASE_FORWARD));
         pass_bind_unit(engine, u, TESS_PHASE_FORWARD);
         struct tess_pass pass = pass_of(engine, &place, u);
+        tess__touch_pass(engine, &pass, u, slot, true, true);
         TESS_TRY(engine->config->model->forward(engine->model_state, &pass));
+        tess__touch_pass(engine, &pass, u, slot, true, false);
         TESS_TRY(strategy->ops->unit_leave(strategy, u, TESS_PHASE_FORWARD));
         tess__engine_range(engine, NULL);
     }
@@ -192,8 +194,10 @@ static enum tess_status pass_backward_unit(struct tess_engine *engine,
     pass_bind_unit(engine, unit, phase);
     tess__unused_enter(engine, unit);
     struct tess_pass pass = pass_of(engine, place, unit);
+    tess__touch_pass(engine, &pass, unit, place->slot, false, true);
     TESS_TRY(pass_remake(engine, &pass, unit));
     TESS_TRY(engine->config->model->backward(engine->model_state, &pass));
+    tess__touch_pass(engine, &pass, unit, place->slot, false, false);
     TESS_TRY(tess__audit_take(engine, unit));
     if (phase == TESS_PHASE_BACKWARD)
         TESS_TRY(tess__unused_leave(engine, unit));
@@ -245,6 +249,9 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
         slope = grad.all = tess_memory_get(engine->memory, engine->block.all_output_grad);
     }
     tess__engine_doing(engine, TESS_DOING_LOSS, -1);
+    if (gradient)
+        tess__touch_slope(engine, tess__engine_flow(engine, last),
+                          engine->sizes.rows * (int64_t)row_bytes);
     TESS_TRY(strategy->ops->output_ready(strategy, &output));
     if (!plan->skips_loss)
         tess_softmax_xent(engine->kernel, plan->dtype,

@@ -55,9 +55,8 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-/* Does a tensor live for one call only, so that its room is shared with other units? */
-static bool reserve_is_brief(const struct tess_engine *engine,
-                             const struct tess_declare_tensor *tensor)
+bool tess__tensor_is_brief(const struct tess_engine *engine,
+                           const struct tess_declare_tensor *tensor)
 {
     const enum tess_recompute how = tess__engine_recompute(engine, tensor->unit);
     if (tensor->life == TESS_LIFE_UNIT || tensor->life == TESS_LIFE_CALL)
@@ -86,7 +85,7 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     struct tess_block *block = &engine->block.tensor[t];
     const int64_t bytes = reserve_tensor_bytes(engine, tensor);
     const int32_t stride = engine->declare.tensor_count;
-    if (!reserve_is_brief(engine, tensor)) {
+    if (!tess__tensor_is_brief(engine, tensor)) {
         for (int32_t i = 0; i < slots; i++)
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
                                          tensor->name, &block[i * stride]));
@@ -339,7 +338,7 @@ static void bind_tensors(struct tess_engine *engine)
         for (int32_t t = 0; t < declare->tensor_count; t++) {
             const struct tess_block block = engine->block.tensor[i * declare->tensor_count + t];
             engine->tables.tensor[i * engine->model.tensor_count + declare->tensor[t].index] =
-                reserve_is_brief(engine, &declare->tensor[t])
+                tess__tensor_is_brief(engine, &declare->tensor[t])
                     ? scratch + block.offset
                     : tess_memory_get(engine->memory, block);
         }

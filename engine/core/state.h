@@ -174,6 +174,12 @@ struct tess_audit {
     void *pinned; /* far memory: rows, then labels */
 };
 
+/* Who is told what passes touch; touched NULL: nobody. */
+struct tess_watch {
+    tess_touched *touched;
+    void *context;
+};
+
 #define TESS_OWNED_MAX 32
 
 struct tess_engine {
@@ -185,6 +191,7 @@ struct tess_engine {
     struct tess_board *board;                     /* own_board without a world */
     struct tess_board own_board;
     struct tess_trace_lane *trace; /* borrowed; NULL: no time line */
+    struct tess_watch watch;
     struct tess_kernel *kernel;
     struct tess_memory *memory;
     struct tess_arena arena;
@@ -193,8 +200,9 @@ struct tess_engine {
                                        is when the call returns, or nothing is saved */
     void *owned[TESS_OWNED_MAX];    /* host memory by tess__engine_room */
     int32_t owned_count;
-    bool no_room; /* one of them could not be had */
-    bool hollow;  /* nothing is computed: see tess_engine_open_hollow */
+    int32_t owned_planned; /* of these, what is not the memory plan's */
+    bool no_room;          /* one of them could not be had */
+    bool hollow;           /* nothing is computed: see tess_engine_open_hollow */
 
     /* The plan. */
     struct tess_declare model;   /* all of it, cut along the tensor axis */
@@ -239,7 +247,16 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank);
 void *tess__engine_room(struct tess_engine *engine, int64_t count, size_t size);
 enum tess_status tess__engine_has_room(const struct tess_engine *engine);
 
-/* reserve.c: reserve every block; bind pointers once the memory is committed. */
+/* touch.c: tell who watches what a pass of a unit touches, as it begins or when it has ended; and
+ * that the gradient by the last output is about to be made. */
+void tess__touch_pass(const struct tess_engine *engine, const struct tess_pass *pass, int32_t unit,
+                      int32_t slot, bool forward, bool begins);
+void tess__touch_slope(const struct tess_engine *engine, const void *slope, int64_t bytes);
+
+/* reserve.c: reserve every block; bind pointers once the memory is committed. Does a tensor live
+ * for one call only, so that its room is shared with other units? */
+bool tess__tensor_is_brief(const struct tess_engine *engine,
+                           const struct tess_declare_tensor *tensor);
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_bind(struct tess_engine *engine);
 

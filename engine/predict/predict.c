@@ -160,8 +160,10 @@ static enum tess_status stage_warm(struct predict_stage *stage)
     struct tess_step_result result;
     TESS_TRY(
         virtual_comm_open(rank, tess_engine_plan_of(stage->engine), stage->order, &stage->comm));
+    virtual_watch_comm(rank, stage->comm);
     TESS_TRY(tess_engine_open_hollow(stage->engine, stage->comm));
     rank->board = tess_engine_board(stage->engine);
+    virtual_watch_engine(rank, stage->engine);
     stage->begin_s = rank->host_s;
     for (int i = 0; i < stage->warm_steps; i++)
         TESS_TRY(tess_engine_step(stage->engine, false, &result));
@@ -214,6 +216,7 @@ static virtual_do *const predict_does[VIRTUAL_WHATS] = {
     [VIRTUAL_RECORD] = virtual_do_record, [VIRTUAL_FOLLOW] = virtual_do_follow,
     [VIRTUAL_REACH] = virtual_do_reach,   [VIRTUAL_CALL] = virtual_do_call,
     [VIRTUAL_WAIT] = virtual_do_wait,     [VIRTUAL_MARK] = predict_mark,
+    [VIRTUAL_TOUCH] = virtual_do_touch,
 };
 
 /* What ranks that share a host's cores leave for each: those of one stage, which compute at the
@@ -243,6 +246,8 @@ static enum tess_status predict_new(const struct tess_config *config,
 {
     const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
     predict->kernel = virtual_kernel(config->kernel);
+    if (predict->event_max > 0)
+        virtual_watch_kernel(&predict->kernel, &predict->world.own);
     predict->config = *config;
     predict->config.kernel = &predict->kernel;
     predict->config.device.module = NULL;
@@ -287,6 +292,8 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     if (rank->lost_s == NULL || (predict->event_max > 0 && rank->event == NULL))
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d units", rank->unit_count);
     rank->event_max = predict->event_max;
+    if (predict->event_max > 0)
+        TESS_TRY(virtual_watch_open(rank));
     const struct tess_memory *memory = tess_engine_memory(stage->engine);
     for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
@@ -346,6 +353,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].idle.span);
         virtual_fences_free(predict->world.rank[s].fences);
         free(predict->world.rank[s].act);
+        virtual_watch_close(&predict->world.rank[s]);
     }
     free(predict->world.rank);
     free(predict->stage);
@@ -425,7 +433,8 @@ static int timeline_order(const void *a, const void *b)
 }
 
 /* The stages' events, on one clock, become the prediction's. */
-static void predict_timelines(const struct predict *predict, struct tess_prediction *out)
+static enum tess_status predict_timelines(const struct predict *predict,
+                                          struct tess_prediction *out)
 {
     double begin_s = predict->stage[0].begin_s;
     for (int32_t s = 1; s < out->stage_count; s++)
@@ -441,7 +450,9 @@ static void predict_timelines(const struct predict *predict, struct tess_predict
         out->stage[s].event = rank->event;
         out->stage[s].event_count = rank->event_count;
         rank->event = NULL;
+        TESS_TRY(virtual_watch_lines(rank, predict->stage[s].engine, begin_s, &out->stage[s]));
     }
+    return TESS_OK;
 }
 
 static enum tess_status predict_flops(const struct tess_config *config,
@@ -469,7 +480,7 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
     TESS_TRY(predict_run(predict));
     TESS_TRY(predict_turns(predict, out));
     predict_sum_up(predict, out);
-    predict_timelines(predict, out);
+    TESS_TRY(predict_timelines(predict, out));
     return predict_flops(&predict->config, dataset, profile, out);
 }
 
@@ -485,12 +496,14 @@ enum tess_status tess_predict_timeline(const struct tess_config *config,
     struct predict *predict = calloc(1, sizeof(*predict)); /* a configuration has long texts */
     out.stage = calloc((size_t)out.stage_count, sizeof(*out.stage));
     enum tess_status status = predict != NULL && out.stage != NULL
-                                  ? predict_new(config, profile, network, predict)
+                                  ? TESS_OK
                                   : tess_fail(TESS_ERR_MEMORY, "no memory for a prediction");
     if (status == TESS_OK) {
         predict->event_max = event_max;
-        status = predict_all(predict, dataset, profile, &out);
+        status = predict_new(config, profile, network, predict);
     }
+    if (status == TESS_OK)
+        status = predict_all(predict, dataset, profile, &out);
     if (predict != NULL)
         predict_close(predict);
     free(predict);
@@ -512,8 +525,10 @@ enum tess_status tess_predict_step(const struct tess_config *config,
 
 void tess_prediction_fini(struct tess_prediction *prediction)
 {
-    for (int32_t s = 0; prediction->stage != NULL && s < prediction->stage_count; s++)
+    for (int32_t s = 0; prediction->stage != NULL && s < prediction->stage_count; s++) {
         free(prediction->stage[s].event);
+        free(prediction->stage[s].live);
+    }
     free(prediction->stage);
     prediction->stage = NULL;
 }

@@ -26,6 +26,20 @@ struct tess_network; /* predict/network.h */
 #define TESS_PREDICT_GROUPS (TESS_AXIS_COUNT + 1)
 
 /*
+ * Bytes of a rank's arena that are needed at a moment: by kind, of activations those that last from
+ * forward to backward, and beside the kinds those of one pass: gradients between units, scratch,
+ * and what recompute makes again. Needed is what will be read before it is written anew;
+ * parameters, masters, optimizer state, and blocks that no pass or call touches are needed always.
+ */
+#define TESS_PREDICT_BRIEF  TESS_MEMORY_KIND_COUNT
+#define TESS_PREDICT_SERIES (TESS_MEMORY_KIND_COUNT + 1)
+struct tess_prediction_live {
+    double at_s; /* until the next one; seconds since the first stage began the step */
+    uint64_t bytes[TESS_PREDICT_SERIES];
+};
+const char *tess_prediction_series_name(int series);
+
+/*
  * One stage of the pipeline: its first rank. Seconds are of one step of that rank, and
  *
  *     step_s = product_s + pass_s + all of exposed_s + launch_s
@@ -53,7 +67,13 @@ struct tess_prediction_stage {
      * beginnings; seconds since the first stage began the step. No phases, sites and numbers. */
     struct tess_trace_event *event; /* [event_count] */
     int32_t event_count;
+    /* Likewise: at most TESS_PREDICT_MOMENTS of them, of those that are close together the one with
+     * the most bytes; and the most of each series, and of all together, over all moments. */
+    struct tess_prediction_live *live; /* [live_count] */
+    int32_t live_count;
+    uint64_t live_most[TESS_PREDICT_SERIES], live_most_total;
 };
+#define TESS_PREDICT_MOMENTS 1000
 
 /* What the time of a stage's step goes to, in seconds of a step. */
 struct tess_prediction_loss {

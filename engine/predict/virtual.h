@@ -18,6 +18,7 @@
 
 struct virtual_rank;
 struct virtual_fences;
+struct virtual_watch;
 
 /* A lane of work that is done in order: a queue, of the kernels or of a group. */
 struct virtual_queue {
@@ -82,7 +83,8 @@ struct virtual_rank {
     bool tracing;
     struct tess_trace_event *event; /* [event_max] */
     int32_t event_count, event_max;
-    int32_t doing; /* event that goes on; -1: none */
+    int32_t doing;               /* event that goes on; -1: none */
+    struct virtual_watch *watch; /* of its memory; NULL: none */
 
     int32_t met_count;             /* groups opened so far that stages meet in */
     struct virtual_fences *fences; /* whose memory is freed with the rank */
@@ -109,6 +111,7 @@ enum virtual_what {
     VIRTUAL_CALL,   /* of: the communicator; at: the ticket */
     VIRTUAL_WAIT,   /* likewise */
     VIRTUAL_MARK,   /* of: the stage; at: 0 before the step that is taken, 1 after it */
+    VIRTUAL_TOUCH,  /* of: memory, so many bytes; at: enum virtual_touched */
     VIRTUAL_WHATS
 };
 
@@ -116,6 +119,7 @@ struct virtual_act {
     union {
         double seconds;
         struct virtual_queue *queue;
+        uint64_t bytes;
     };
     void *of;
     uint32_t at;
@@ -150,7 +154,8 @@ struct virtual_world {
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
     size_t space_bytes;
-    virtual_do *const *does; /* [VIRTUAL_WHATS]; NULL where there is one stage */
+    virtual_do *const *does;    /* [VIRTUAL_WHATS]; NULL where there is one stage */
+    struct tess_kernel_ops own; /* of watched kernels: the backend itself */
     struct virtual_meeting *meeting[VIRTUAL_MEETINGS_MAX];
 };
 
@@ -199,6 +204,27 @@ void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
 struct tess_prediction_loss virtual_loss(const struct virtual_rank *rank,
                                          const struct tess_prediction_stage *stage,
                                          const char *const *unit_name);
+
+/* ---- watch.c ---------------------------------------------------------------------------------
+ * Which memory is needed when: for time lines.
+ */
+
+enum virtual_touched { VIRTUAL_BEGINS = 1, VIRTUAL_BRIEF = 2 };
+
+virtual_do virtual_do_touch;
+
+/* Operations of this backend tell what they touch beside the passes of units: `own` is its copy. */
+void virtual_watch_kernel(struct tess_kernel_ops *ops, struct tess_kernel_ops *own);
+enum tess_status virtual_watch_open(struct virtual_rank *rank);
+/* The calls of a communicator that has no groups yet. */
+void virtual_watch_comm(struct virtual_rank *rank, struct tess_comm *comm);
+/* The passes of an engine that is open. */
+void virtual_watch_engine(struct virtual_rank *rank, struct tess_engine *engine);
+void virtual_watch_close(struct virtual_rank *rank);
+/* What was live when, from begin_s on, into stage->live. `engine` was opened and has done the step.
+ */
+enum tess_status virtual_watch_lines(struct virtual_rank *rank, struct tess_engine *engine,
+                                     double begin_s, struct tess_prediction_stage *stage);
 
 /* ---- crowd.c --------------------------------------------------------------------------------- */
 

@@ -227,6 +227,23 @@ struct tess__report_lane {
     int rows;
 };
 
+/* Kinds of memory in an arena, and activations of one pass. */
+#define TESS__LIVE_SERIES (TESS_MEMORY_STAGING + 1)
+
+/* Bytes that are in use until the next moment; at: ms after the step's begin. */
+struct tess__report_moment {
+    double at;
+    double bytes[TESS__LIVE_SERIES];
+};
+
+/* What a rank has in use over a step, and what its arena has room for. */
+struct tess__report_live {
+    double rank;
+    double reserved[TESS__LIVE_SERIES];
+    struct tess__report_moment *moment; /* in order of time */
+    size_t moment_count;
+};
+
 /* More ranks are not drawn. */
 #define TESS__TIMELINE_RANKS 8
 
@@ -239,6 +256,8 @@ struct tess__report_timeline {
     bool predicted;                /* by plan, of one rank of each stage */
     struct tess__report_lane lane[TESS__TIMELINE_RANKS];
     int lane_count;
+    struct tess__report_live *live; /* of each rank whose memory the file has */
+    size_t live_count;
 };
 
 /* What a lane's spans add up to, in ms. Calls that overlap count once. */
@@ -350,6 +369,8 @@ enum tess_status tess__report_load_document(struct tess__report *report, const c
  * The step of median length out of a file of time lines, `text` [bytes], if it is one; *known_out
  * is set. A file that is cut keeps what is whole. TESS_ERR_DATA above 64 MiB or without a step.
  */
+/* The series of a name; TESS__LIVE_SERIES: there is none. */
+int tess__report_live_series(const char *name);
 enum tess_status tess__report_load_timeline(struct tess__report *report, const char *file,
                                             const char *text, size_t bytes, bool *known_out);
 struct tess__lane_sums tess__report_lane_sums(struct tess__report *report,

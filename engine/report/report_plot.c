@@ -68,7 +68,7 @@ double tess__plot_x(const struct tess__plot *plot, double value)
     return plot->left + plot_share(&plot->x, value) * (plot->right - plot->left);
 }
 
-static double plot_y(const struct tess__plot *plot, double value)
+double tess__plot_y(const struct tess__plot *plot, double value)
 {
     return plot->bottom - plot_share(&plot->y, value) * (plot->bottom - plot->top);
 }
@@ -237,7 +237,7 @@ static double plot_left(const struct tess__plot *plot, size_t longest)
     return plot->font * (0.6 * (double)longest + 1.4);
 }
 
-static void plot_y_axis(struct tess__plot *plot, const char *title)
+void tess__plot_y_axis(struct tess__plot *plot, const char *title)
 {
     char text[TESS__PLOT_TICKS_MAX][TESS__REAL_BYTES], to[TESS__REAL_BYTES];
     size_t longest = 2;
@@ -245,10 +245,10 @@ static void plot_y_axis(struct tess__plot *plot, const char *title)
         snprintf(text[i], sizeof(text[i]), "%.7g", plot->y.tick[i]);
         longest = strlen(text[i]) > longest ? strlen(text[i]) : longest;
     }
-    plot->left = plot_left(plot, longest);
+    plot->left = fmax(plot->left, plot_left(plot, longest));
     snprintf(to, sizeof(to), "H%.2f", plot->right);
     for (int i = 0; i < plot->y.count; i++) {
-        double y = plot_y(plot, plot->y.tick[i]);
+        double y = tess__plot_y(plot, plot->y.tick[i]);
         plot_line(plot, plot->left, y, to, "grid");
         tess__plot_text(plot, plot->left - 0.7 * plot->font, y + 0.325 * plot->font,
                         " text-anchor=\"end\"", text[i], sizeof(text[i]));
@@ -277,7 +277,7 @@ static void plot_curve(struct tess__plot *plot, const struct tess__lines *lines,
             continue;
         }
         tess__html_print(plot->html, "%c%.2f,%.2f", begin, tess__plot_x(plot, curve->x[i]),
-                         plot_y(plot, curve->y[i]));
+                         tess__plot_y(plot, curve->y[i]));
         begin = 'L';
     }
     if (curve->look != TESS__CURVE_MARKS)
@@ -288,7 +288,7 @@ static void plot_curve(struct tess__plot *plot, const struct tess__lines *lines,
             tess__html_print(plot->html,
                              "<use href=\"#m%d\" transform=\"translate(%.2f,%.2f) scale(%g)\"/>\n",
                              tess__plot_marker(curve->style), tess__plot_x(plot, curve->x[i]),
-                             plot_y(plot, curve->y[i]), plot->narrow ? 2.5 : 3.2);
+                             tess__plot_y(plot, curve->y[i]), plot->narrow ? 2.5 : 3.2);
     tess__html_add(plot->html, "</g>\n");
 }
 
@@ -318,7 +318,7 @@ void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *
         tess__plot_open(&plot, alternative);
         plot_scale_x(&plot, lines);
         plot_scale_y(&plot, lines);
-        plot_y_axis(&plot, lines->y.title);
+        tess__plot_y_axis(&plot, lines->y.title);
         tess__plot_x_axis(&plot, lines->x.title, false);
         for (int m = 0; m < lines->mark_count; m++)
             plot_mark(&plot, &lines->mark[m]);

@@ -104,8 +104,11 @@ void tess__plot_open(struct tess__plot *plot, const struct tess__html *alternati
 void tess__plot_even_ticks(struct tess__scale *scale, int most, bool whole);
 /* The axis at the bottom; with `grid`, lines go up from its ticks. */
 void tess__plot_x_axis(struct tess__plot *plot, const char *title, bool grid);
-/* Where a number of the x axis is. */
+/* The axis at the left, which its labels may move to the right: before the other axis. */
+void tess__plot_y_axis(struct tess__plot *plot, const char *title);
+/* Where a number of an axis is. */
 double tess__plot_x(const struct tess__plot *plot, double value);
+double tess__plot_y(const struct tess__plot *plot, double value);
 /* `attributes`: " class=\"inside\"", " text-anchor=\"end\"" and the like. */
 void tess__plot_text(struct tess__plot *plot, double x, double y, const char *attributes,
                      const char *text, size_t max);

@@ -26,6 +26,9 @@ void tess__report_plans(struct tess__report *report, struct tess__html *html);
 /* One step of every time line, as a picture. */
 void tess__report_timelines(struct tess__report *report, struct tess__html *html);
 
+/* Below it, where the file has it, the memory in use. */
+void tess__report_lives(struct tess__report *report, const struct tess__report_timeline *timeline,
+                        struct tess__html *html);
 /* Its two drawings; places the lanes and their spans first. */
 void tess__report_draw_timeline(struct tess__report_timeline *timeline,
                                 const struct tess__lane_sums *sums,

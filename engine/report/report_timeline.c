@@ -307,6 +307,8 @@ static void timeline_figure(struct tess__report *report, struct tess__report_tim
 
 void tess__report_timelines(struct tess__report *report, struct tess__html *html)
 {
-    for (size_t t = 0; t < report->timeline_count; t++)
+    for (size_t t = 0; t < report->timeline_count; t++) {
         timeline_figure(report, &report->timeline[t], html);
+        tess__report_lives(report, &report->timeline[t], html);
+    }
 }

@@ -16,6 +16,8 @@
 #define TIMELINE_BYTES_MAX ((size_t)64 << 20)
 /* Spans of one rank: a picture of more would be a blot. */
 #define TIMELINE_SPANS_MAX 2000
+/* Of a rank's memory: a plan writes fewer. */
+#define TIMELINE_MOMENTS_MAX 4000
 /* In us. Beyond 30 years it is no measurement, and no step is shorter than the clock's tick. */
 #define TIMELINE_TIME_MAX   1e15
 #define TIMELINE_STEP_LEAST 1e-3
@@ -210,6 +212,55 @@ static void timeline_keep(const struct tess__place *place, const json_t *event,
                                                   sizeof(span)) = span;
 }
 
+/* Bytes by series: names that are not known, and what is no number of bytes, are left out. */
+static void timeline_bytes(const json_t *event, double bytes[TESS__LIVE_SERIES])
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(json_object_get(event, "args"), name, value)
+    {
+        const int series = tess__report_live_series(name);
+        if (series < TESS__LIVE_SERIES && json_number_value(value) >= 0)
+            bytes[series] = json_number_value(value);
+    }
+}
+
+/* A counter of the memory of a rank: its arena, or what is in use of it from this moment on. */
+static void timeline_counter(const struct tess__place *place, const json_t *event, const char *name,
+                             struct tess__report_timeline *timeline)
+{
+    const double rank = tess__report_number(place, event, "pid");
+    const double at = tess__report_number(place, event, "ts");
+    const bool arena = name != NULL && strcmp(name, "memory of the arena") == 0;
+    if (name == NULL || (!arena && strcmp(name, "memory in use") != 0))
+        return;
+    if (isnan(rank) || !(at >= 0 && at <= TIMELINE_TIME_MAX)) {
+        tess__report_note(place, "memory without a valid rank or time: left out");
+        return;
+    }
+    struct tess__report_live *live =
+        timeline->live_count > 0 ? &timeline->live[timeline->live_count - 1] : NULL;
+    if (live == NULL || live->rank != rank) {
+        live =
+            tess__report_add(place->report, &timeline->live, &timeline->live_count, sizeof(*live));
+        *live = (struct tess__report_live){.rank = rank};
+    }
+    if (arena) {
+        timeline_bytes(event, live->reserved);
+        return;
+    }
+    struct tess__report_moment moment = {.at = at};
+    timeline_bytes(event, moment.bytes);
+    if (live->moment_count > 0 && at < live->moment[live->moment_count - 1].at)
+        tess__report_note(place, "memory at a moment before the last one: left out");
+    else if (live->moment_count == TIMELINE_MOMENTS_MAX)
+        tess__report_note(place, "memory of rank %.0f at more than %d moments: left out", rank,
+                          TIMELINE_MOMENTS_MAX);
+    else
+        *(struct tess__report_moment *)tess__report_add(
+            place->report, &live->moment, &live->moment_count, sizeof(moment)) = moment;
+}
+
 static void timeline_event(const struct tess__place *place, const json_t *event,
                            struct tess__report_timeline *timeline)
 {
@@ -222,6 +273,8 @@ static void timeline_event(const struct tess__place *place, const json_t *event,
         tess__report_note(place, "%s", span.name);
         return;
     }
+    if (timeline_is(event, "ph", "C"))
+        timeline_counter(place, event, span.name, timeline);
     if (!timeline_is(event, "ph", "X"))
         return;
     if (!span.name)
@@ -272,6 +325,10 @@ static int timeline_by_begin(const void *a, const void *b)
 static void timeline_finish(const struct tess__place *place, double origin,
                             struct tess__report_timeline *timeline)
 {
+    for (size_t i = 0; i < timeline->live_count; i++)
+        for (size_t m = 0; m < timeline->live[i].moment_count; m++)
+            timeline->live[i].moment[m].at =
+                fmin(fmax(0, (timeline->live[i].moment[m].at - origin) / 1e3), timeline->length);
     for (int l = 0; l < timeline->lane_count; l++) {
         struct tess__report_lane *lane = &timeline->lane[l];
         lane->begin = (lane->begin - origin) / 1e3;

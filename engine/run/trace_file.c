@@ -4,8 +4,9 @@
  *     1 steps   2 compute   3 waiting   4 communication   5 communication 2 ...
  *
  * Slices of one thread may not overlap, calls do: each goes to the first communication thread that
- * is free. A slice that never ended (the rank died or was stopped in it) is drawn to the last
- * moment of the recording and marked as unfinished.
+ * is free. Memory of a predicted step is a counter beside them, in bytes by what they are for, and
+ * another one, with one value, of the arena. A slice that never ended (the rank died or was stopped
+ * in it) is drawn to the last moment of the recording and marked as unfinished.
  */
 #include "run/trace_file.h"
 
@@ -207,10 +208,45 @@ static double trace_last_s(const struct tess__trace_lines *lines)
     return last_s;
 }
 
+static void trace_begin_counter(struct trace_writer *writer, const char *name, double at_s)
+{
+    trace_next(writer);
+    fprintf(writer->stream, "{\"name\":\"%s\",\"ph\":\"C\",\"pid\":%d,\"ts\":%.3f,\"args\":{", name,
+            writer->rank, trace_us(writer, at_s));
+}
+
+static void trace_put_series(struct trace_writer *writer, const uint64_t *bytes, int count,
+                             const uint64_t *most)
+{
+    bool begun = false;
+    for (int series = 0; series < count; series++) {
+        if (most[series] == 0) /* all the time */
+            continue;
+        fprintf(writer->stream, "%s\"%s\":%" PRIu64, begun ? "," : "",
+                tess_prediction_series_name(series), bytes[series]);
+        begun = true;
+    }
+    fputs("}}", writer->stream);
+}
+
+static void trace_put_memory(struct trace_writer *writer, const struct tess_prediction_stage *stage)
+{
+    if (stage->live_count == 0)
+        return;
+    trace_begin_counter(writer, "memory of the arena", writer->lines->origin_s);
+    trace_put_series(writer, stage->memory, TESS_MEMORY_STAGING, stage->memory);
+    for (int32_t i = 0; i < stage->live_count; i++) {
+        trace_begin_counter(writer, "memory in use", stage->live[i].at_s);
+        trace_put_series(writer, stage->live[i].bytes, TESS_PREDICT_SERIES, stage->live_most);
+    }
+}
+
 static void trace_put_line(struct trace_writer *writer, const struct tess__trace_line *line)
 {
     writer->rank = line->rank;
     trace_put_rank(writer);
+    if (line->predicted != NULL)
+        trace_put_memory(writer, line->predicted);
     for (uint32_t e = 0; e < line->count; e++)
         trace_put_event(writer, &line->event[e]);
     if (line->full_s == 0)

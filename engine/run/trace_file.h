@@ -3,6 +3,7 @@
 #define TESSERA_RUN_TRACE_FILE_H
 
 #include "job/run.h"
+#include "predict/predict.h"
 
 /* Lanes large enough for what `steps` steps usually record, small enough for any number of ranks.
  * Refuses a window that begins after the run's end. */
@@ -16,6 +17,7 @@ struct tess__trace_line {
     uint32_t count;
     double full_s;
     int64_t full_step;
+    const struct tess_prediction_stage *predicted; /* whose memory over the step is put too; NULL */
 };
 
 /* What a file has; all of it is borrowed. */

@@ -215,6 +215,7 @@ int32_t tess_declare_tied(struct tess_declare *declare, const char *name, int32_
     if (index < 0)
         return -1;
     declare->element_count = elements;
+    declare->tied = true;
     declare->param[index].source = source;
     declare->param[index].model_begin = from.model_begin;
     return index;

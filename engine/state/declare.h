@@ -64,6 +64,7 @@ struct tess_declare {
     int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */
+    bool tied;               /* some parameter is tied to another one */
     enum tess_status status; /* the first thing that went wrong */
     bool borrowed;           /* the arrays belong to another one: fini leaves them */
 };

@@ -164,9 +164,14 @@ void tess__plan_close(struct tess__plan *plan);
 
 /* ---- plan_try.c ---- */
 
-/* Is it legal? Fills memory and coarse_s where it is; with `all` from every stage's ranks. */
+/* Is it legal? Fills memory and coarse_s where it is, from every stage's ranks. */
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                bool all, char why[TESS__PLAN_WHY]);
+                                char why[TESS__PLAN_WHY]);
+/* The same of layouts that differ in recompute alone, from the first and the last stage. At the
+ * first that is refused it ends: *done_out are filled in. */
+enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
+                                     struct tess__plan_layout *const layout[], int count,
+                                     int *done_out, char why[TESS__PLAN_WHY]);
 /* Fills the predicted step, and the order of ranks where another one than the natural is faster. */
 enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                     char why[TESS__PLAN_WHY]);

@@ -266,10 +266,6 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
     configs_list(plan, layout, product->given ? product : NULL, &words);
     product->given = false;
     TESS_TRY(tess_config_with(product->loaded, configs_arguments(&words, word), word, config));
-    /* Where ranks run is not looked at, and of many ranks it is the largest part. */
-    tess_device_plan_free(&product->loaded->device);
-    config->device.of_rank = NULL;
-    config->device.info = NULL;
     product->layout = *layout;
     product->batch_size = plan->batch_size;
     product->given = true;

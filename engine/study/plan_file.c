@@ -175,6 +175,7 @@ static enum tess_status file_line(const struct tess_prediction_stage *stage,
     }
     line->event = event;
     line->count = (uint32_t)stage->event_count + 1;
+    line->predicted = stage;
     return TESS_OK;
 }
 

@@ -18,9 +18,11 @@
 
 #define SEARCH_MICROS_MAX 24
 /* Steps are predicted of more layouts than are shown, as the coarse order is not exact: of twice as
- * many, and of few ranks, whose steps are short and soon predicted, of 32 at least. */
-#define SEARCH_MARGIN 2
-#define SEARCH_LEAST  32
+ * many, and of so many at least, so that the first does not depend on how few are shown. Steps of
+ * few ranks are short and soon predicted. */
+#define SEARCH_MARGIN    2
+#define SEARCH_LEAST     20
+#define SEARCH_LEAST_FEW 32
 
 static const char *const search_recompute[] = {"full", "selective", "none"};
 #define SEARCH_RECOMPUTES 3
@@ -92,9 +94,11 @@ struct search_one_axis {
 static void search_alone(const struct tess__plan *plan, void *context, int64_t number)
 {
     struct search_one_axis *one = (struct search_one_axis *)context + number;
+    struct tess__plan_layout *const shape[] = {&one->shape};
+    int done;
     snprintf(one->why, sizeof(one->why), "the batch cannot be cut for it");
     one->status = search_fill(plan, &one->shape)
-                      ? tess__plan_try(plan, &one->shape, false, one->why)
+                      ? tess__plan_try_ends(plan, shape, 1, &done, one->why)
                       : TESS_ERR_USAGE;
 }
 
@@ -211,16 +215,39 @@ struct search_shape {
     /* Halving comes to the same one more than once. */
     struct search_tried {
         enum search_found found;
+        bool planned; /* with another way to recompute: only a part of a plan depends on that */
         struct tess__plan_layout layout;
     } tried[SEARCH_MICROS_MAX][SEARCH_RECOMPUTES];
 };
 
+/* Plan one, and what differs from it in recompute alone. */
+static enum tess_status search_plan(const struct tess__plan *plan, struct search_shape *shape,
+                                    int micro, int recompute, char why[TESS__PLAN_WHY])
+{
+    struct tess__plan_layout *layout[SEARCH_RECOMPUTES];
+    int done;
+    for (int i = 0; i < SEARCH_RECOMPUTES; i++) {
+        const int r = (recompute + i) % SEARCH_RECOMPUTES; /* this one first */
+        layout[i] = &shape->tried[micro][r].layout;
+        *layout[i] = shape->item->shape;
+        layout[i]->accumulate = shape->accumulate[micro];
+        layout[i]->recompute = search_recompute[r];
+    }
+    const enum tess_status status =
+        tess__plan_try_ends(plan, layout, SEARCH_RECOMPUTES, &done, why);
+    for (int i = 0; i < done; i++)
+        shape->tried[micro][(recompute + i) % SEARCH_RECOMPUTES].planned = true;
+    return done > 0 && !search_ends(status) ? TESS_OK : status;
+}
+
 /* Try one that was not tried before. */
 static enum tess_status search_first(const struct tess__plan *plan, struct search_shape *shape,
-                                     struct search_tried *tried)
+                                     int micro, int recompute)
 {
     char why[TESS__PLAN_WHY];
-    const enum tess_status status = tess__plan_try(plan, &tried->layout, false, why);
+    struct search_tried *tried = &shape->tried[micro][recompute];
+    const enum tess_status status =
+        tried->planned ? TESS_OK : search_plan(plan, shape, micro, recompute, why);
     tried->found = SEARCH_REFUSED;
     if (status != TESS_OK && (search_ends(status) || shape->why[0] == '\0'))
         memcpy(shape->why, why, sizeof(why));
@@ -239,12 +266,8 @@ static enum tess_status search_one(const struct tess__plan *plan, struct search_
                                    int micro, int recompute, bool add, enum search_found *found_out)
 {
     struct search_tried *tried = &shape->tried[micro][recompute];
-    if (tried->found == SEARCH_UNKNOWN) {
-        tried->layout = shape->item->shape;
-        tried->layout.accumulate = shape->accumulate[micro];
-        tried->layout.recompute = search_recompute[recompute];
-        TESS_TRY(search_first(plan, shape, tried));
-    }
+    if (tried->found == SEARCH_UNKNOWN)
+        TESS_TRY(search_first(plan, shape, micro, recompute));
     shape->item->searched++;
     *found_out = tried->found;
     return add && tried->found == SEARCH_FITS
@@ -493,9 +516,44 @@ struct search_step {
 static void search_step(const struct tess__plan *plan, void *context, int64_t number)
 {
     struct search_step *step = (struct search_step *)context + number;
-    step->status = tess__plan_try(plan, &step->layout, true, step->why);
+    step->status = tess__plan_try(plan, &step->layout, step->why);
     if (step->status == TESS_OK && search_fits(plan, &step->layout))
         step->status = tess__plan_predict(plan, &step->layout, step->why);
+}
+
+/* The less is made again, the higher. */
+static int search_recompute_of(const struct tess__plan_layout *layout)
+{
+    int r = 0;
+    while (r < SEARCH_RECOMPUTES - 1 && layout->recompute != search_recompute[r])
+        r++;
+    return r;
+}
+
+/* Do two layouts differ in recompute alone, and keep the same? Then the one with less of it is
+ * simpler, and no slower. */
+static bool search_is_twin(const struct tess__plan_layout *a, const struct tess__plan_layout *b)
+{
+    return search_same_product(a, b) && a->accumulate == b->accumulate &&
+           a->schedule == b->schedule && a->chunks == b->chunks && a->sequence == b->sequence &&
+           a->precision == b->precision && strcmp(a->extra, b->extra) == 0 &&
+           memcmp(&a->memory, &b->memory, sizeof(a->memory)) == 0;
+}
+
+/* Keep the layout in [0, *kept), but of twins the simpler one. False: it was not kept. */
+static bool search_keep(struct tess__plan_layout *list, int64_t *kept,
+                        const struct tess__plan_layout *layout)
+{
+    int64_t i = 0;
+    while (i < *kept && !search_is_twin(&list[i], layout))
+        i++;
+    if (i < *kept && search_recompute_of(&list[i]) >= search_recompute_of(layout))
+        return false;
+    if (i < *kept)
+        tess__plan_order_free(list[i].order);
+    *kept += i == *kept;
+    list[i] = *layout;
+    return true;
 }
 
 /* Layouts [from, from + count): those that stay come to [*kept, ...). */
@@ -518,8 +576,7 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
         } else if (!search_fits(plan, &step[i].layout)) {
             search_too_large(plan, &step[i].layout, family, step[i].why);
             status = search_reject(plan, family, step[i].why);
-        } else {
-            layout[(*kept)++] = step[i].layout;
+        } else if (search_keep(layout, kept, &step[i].layout)) {
             step[i].layout.order = NULL; /* it is the list's */
         }
     }
@@ -591,7 +648,7 @@ static enum tess_status search_vary(struct tess__plan *plan)
 static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
-    const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST : 0;
+    const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST_FEW : SEARCH_LEAST;
     const int64_t shown = plan->given->top * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;

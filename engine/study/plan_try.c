@@ -75,12 +75,18 @@ static double try_coarse_s(const struct tess__plan *plan, const struct tess_conf
     return work_s / (1 - (share < 0.99 ? share : 0.99)) + exposed_s;
 }
 
+/* The rank is planned, or planned again where *engine is one that differs in recompute alone. */
 static enum tess_status try_rank(const struct tess__plan *plan, const struct tess_config *config,
-                                 int32_t rank, struct tess__plan_layout *layout)
+                                 int32_t rank, struct tess_engine **planned,
+                                 struct tess__plan_layout *layout)
 {
-    struct tess_engine *engine = NULL;
-    tess__plan_work(plan->configs)->planned++;
-    TESS_TRY(tess_engine_plan(config, plan->dataset, rank, &engine));
+    if (*planned == NULL) {
+        tess__plan_work(plan->configs)->planned++;
+        TESS_TRY(tess_engine_plan(config, plan->dataset, rank, planned));
+    } else {
+        TESS_TRY(tess_engine_replan(*planned));
+    }
+    const struct tess_engine *engine = *planned;
     const struct tess_job_memory memory = tess__run_memory(tess_engine_memory(engine));
     if (try_device_bytes(&memory) > layout->device_bytes) {
         layout->memory = memory;
@@ -93,48 +99,84 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
     }
     if (rank == 0)
         layout->coarse_s = try_coarse_s(plan, config, layout, engine);
-    tess_engine_close(engine);
     return TESS_OK;
 }
 
-/* Of ranks that are alike one; of stages the first and the last, or all. */
-static enum tess_status try_ranks_of(const struct tess__plan *plan,
-                                     const struct tess_config *config, bool all,
-                                     struct tess__plan_layout *layout)
+static void try_begin(struct tess__plan_layout *layout)
 {
-    const int32_t *count = config->mesh.count;
-    for (int32_t s = 0; s < count[TESS_AXIS_STAGE]; s++) {
-        if (!all && s > 0 && s < count[TESS_AXIS_STAGE] - 1)
-            continue;
-        for (int32_t d = 0; d < (all && count[TESS_AXIS_DATA] > 1 ? 2 : 1); d++)
-            for (int32_t t = 0; t < (all && count[TESS_AXIS_TENSOR] > 1 ? 2 : 1); t++) {
-                const int32_t at[TESS_AXIS_COUNT] = {
-                    [TESS_AXIS_DATA] = d, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
-                TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), layout));
-            }
-    }
-    layout->all_ranks = all;
-    return TESS_OK;
+    layout->device_bytes = 0;
 }
 
-static enum tess_status try_layout(const struct tess__plan *plan, bool all,
-                                   struct tess__plan_layout *layout)
+static void try_end(const struct tess__plan *plan, bool all, struct tess__plan_layout *layout)
+{
+    layout->all_ranks = all;
+    layout->step_s = layout->coarse_s;
+    layout->flops = plan->row_flops * (double)plan->batch_size;
+}
+
+/* Of every stage, and of ranks that are alike in it one. */
+static enum tess_status try_all_ranks(const struct tess__plan *plan,
+                                      struct tess__plan_layout *layout)
 {
     const struct tess_config *config;
     TESS_TRY(tess__plan_configure(plan, layout, &config));
-    layout->device_bytes = 0;
-    const enum tess_status status = try_ranks_of(plan, config, all, layout);
-    layout->step_s = layout->coarse_s;
-    layout->flops = plan->row_flops * (double)plan->batch_size;
-    return status;
+    const int32_t *count = config->mesh.count;
+    try_begin(layout);
+    for (int32_t s = 0; s < count[TESS_AXIS_STAGE]; s++)
+        for (int32_t d = 0; d < (count[TESS_AXIS_DATA] > 1 ? 2 : 1); d++)
+            for (int32_t t = 0; t < (count[TESS_AXIS_TENSOR] > 1 ? 2 : 1); t++) {
+                const int32_t at[TESS_AXIS_COUNT] = {
+                    [TESS_AXIS_DATA] = d, [TESS_AXIS_TENSOR] = t, [TESS_AXIS_STAGE] = s};
+                struct tess_engine *engine = NULL;
+                TESS_TRY(
+                    try_rank(plan, config, tess_mesh_rank(&config->mesh, at), &engine, layout));
+                tess_engine_close(engine);
+            }
+    try_end(plan, true, layout);
+    return TESS_OK;
+}
+
+/* The first rank and the last stage's first one; `engine`: of both, or NULL. */
+static enum tess_status try_ends(const struct tess__plan *plan, struct tess__plan_layout *layout,
+                                 struct tess_engine *engine[2])
+{
+    const struct tess_config *config;
+    TESS_TRY(tess__plan_configure(plan, layout, &config));
+    const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
+    try_begin(layout);
+    for (int end = 0; end < (stages > 1 ? 2 : 1); end++) {
+        const int32_t at[TESS_AXIS_COUNT] = {[TESS_AXIS_STAGE] = end == 0 ? 0 : stages - 1};
+        TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), &engine[end], layout));
+    }
+    try_end(plan, false, layout);
+    return TESS_OK;
 }
 
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                bool all, char why[TESS__PLAN_WHY])
+                                char why[TESS__PLAN_WHY])
 {
     struct tess__log_sink sink;
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
-    const enum tess_status status = try_layout(plan, all, layout);
+    const enum tess_status status = try_all_ranks(plan, layout);
+    (void)tess__log_redirect(before);
+    return status;
+}
+
+enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
+                                     struct tess__plan_layout *const layout[], int count,
+                                     int *done_out, char why[TESS__PLAN_WHY])
+{
+    struct tess__log_sink sink;
+    const struct tess__log_sink *before = tess__plan_catch(&sink, why);
+    struct tess_engine *engine[2] = {NULL, NULL};
+    enum tess_status status = TESS_OK;
+    *done_out = 0;
+    while (*done_out < count && status == TESS_OK) {
+        status = try_ends(plan, layout[*done_out], engine);
+        *done_out += status == TESS_OK;
+    }
+    tess_engine_close(engine[0]);
+    tess_engine_close(engine[1]);
     (void)tess__log_redirect(before);
     return status;
 }

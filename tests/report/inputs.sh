@@ -150,6 +150,12 @@ span()
     span 0 2 109600 200 communication all_reduce "$size"
     span 1 2 101000 9000 step 'step 2'
     span 1 2 101000 9000 compute 'forward fc'
+    printf '{"name":"memory of the arena","ph":"C","pid":1,"ts":0,"args":{"master":9e6,"activation":4e7}},\n'
+    for ms in 101 103 108; do
+        printf '{"name":"memory in use","ph":"C","pid":1,"ts":%d000,"args":{"master":9e6,"activation":%d,' $ms \
+            $((3000000 * (ms % 10)))
+        printf '"activation of a pass":2e6,"<script>alert(5)</script>":1}},\n'
+    done
     printf '{"ph":"M"}]}\n'
 } >trace.json
 
@@ -166,7 +172,7 @@ span()
 } >plan.json
 
 inputs=(plain faster "cut short" "$hostile" compare.json scaling.json tune.json plan.json trace.json)
-figures=30 # learning 6, steering 6, memory 1, speed 4, time line 1, scaling 7, batch size 2, plan 3
+figures=31 # learning 6, steering 6, memory 1, speed 4, time line 2, scaling 7, batch size 2, plan 3
 
 failures=0
 

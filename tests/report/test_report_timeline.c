@@ -21,6 +21,8 @@
 #define STEP(rank, step, begin, length) EVENT(rank, step, begin, length, "step", "step " #step, "")
 #define CUT(step, begin, length)                                                                   \
     EVENT(0, step, begin, length, "step", "step " #step, ",\"unfinished\":true")
+#define MEMORY(rank, at, name, bytes)                                                              \
+    "{\"name\":\"" name "\",\"ph\":\"C\",\"pid\":" #rank ",\"ts\":" #at ",\"args\":{" bytes "}}"
 #define HEAD                                                                                       \
     "{\"otherData\":{\"model\":\"cnn\",\"strategy\":\"ddp\"},\n"                                   \
     "\"traceEvents\":["
@@ -38,6 +40,9 @@
     EVENT(0, 2, 107000, 9000, "communication", "all_reduce", ",\"site\":\"ddp.c:93\"") ",\n"       \
     EVENT(0, 2, 108000, 2000, "compute", "gradients", "") ",\n"                                    \
     EVENT(0, 2, 108500, 500, "waiting", "all_reduce", "") ",\n"                                    \
+    MEMORY(0, 0, "memory of the arena", "\"parameter\":64,\"activation\":300") ",\n"                 \
+    MEMORY(0, 100000, "memory in use", "\"parameter\":64,\"activation\":0,\"else\":7") ",\n"        \
+    MEMORY(0, 106000, "memory in use", "\"parameter\":64,\"activation of a pass\":200") ",\n"        \
     EVENT(0, 3, 120000, 50, "compute", "forward a", "") TAIL
 /* clang-format on */
 
@@ -83,6 +88,42 @@ static void case_whole(void **state)
     /* 0..2 and 7..10; all behind computation but 8.5..9. */
     assert_true(sums.calls == 5 && sums.hidden == 4.5 && sums.waiting == 0.5);
     assert_true(sums.backward_end == 8);
+    assert_int_equal(timeline->live_count, 1);
+    const struct tess__report_live *live = &timeline->live[0];
+    assert_true(live->reserved[TESS_MEMORY_PARAMETER] == 64 && live->moment_count == 2);
+    assert_true(live->moment[0].at == 0 && live->moment[1].at == 6);
+    assert_true(live->moment[1].bytes[tess__report_live_series("activation of a pass")] == 200);
+    tess__report_close(&report);
+}
+
+/* Memory before the moment before it, of no rank, of negative size: left out, and the rest stays.
+ */
+static void case_damaged_memory(void **state)
+{
+    static const char text[] = HEAD STEP(0, 1, 0, 1000) ",\n" MEMORY(0, 10, "memory in use", "\"gradient\":5") ",\n" MEMORY(
+        0, 5,
+        "memory in use", "\"gradient\":6") ",\n" MEMORY(0, 20, "memory in use",
+                                                        "\"gradient\":-7,\"bucket\":\"8\","
+                                                        "\"input\":9") ",\n" MEMORY(-1, 30,
+                                                                                    "memory in use",
+                                                                                    "\"gradient\":"
+                                                                                    "1") ","
+                                                                                         "\n" MEMORY(0,
+                                                                                                     99999999999999999999,
+                                                                                                     "memory in use",
+                                                                                                     "") ",\n"
+                                                                                                         "{\"name\":\"memory in use\",\"ph\":\"C\",\"pid\":0,\"ts\":40,\"args\":[1]}" TAIL;
+    struct tess__report report;
+    (void)state;
+    assert_int_equal(load(&report, text, strlen(text)), TESS_OK);
+    assert_true(report.note_count > 0);
+    assert_int_equal(report.timeline[0].live_count > 0, 1);
+    const struct tess__report_live *live = &report.timeline[0].live[0];
+    assert_true(live->rank == 0 && live->moment_count >= 2);
+    assert_true(live->moment[0].bytes[TESS_MEMORY_GRADIENT] == 5);
+    assert_true(live->moment[1].at == 0.02 && live->moment[1].bytes[TESS_MEMORY_GRADIENT] == 0);
+    assert_true(live->moment[1].bytes[TESS_MEMORY_BUCKET] == 0);
+    assert_true(live->moment[1].bytes[TESS_MEMORY_INPUT] == 9);
     tess__report_close(&report);
 }
 
@@ -308,10 +349,11 @@ static void case_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_whole),        cmocka_unit_test(case_sums),
-        cmocka_unit_test(case_choice),       cmocka_unit_test(case_damaged_events),
-        cmocka_unit_test(case_cut_anywhere), cmocka_unit_test(case_random_damage),
-        cmocka_unit_test(case_not_ours),     cmocka_unit_test(case_many),
+        cmocka_unit_test(case_damaged_memory), cmocka_unit_test(case_whole),
+        cmocka_unit_test(case_sums),           cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_damaged_events), cmocka_unit_test(case_cut_anywhere),
+        cmocka_unit_test(case_random_damage),  cmocka_unit_test(case_not_ours),
+        cmocka_unit_test(case_many),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,7 +102,7 @@ static void case_work(void **state)
     assert_int_equal(search.plan.searched, 2139 + 4); /* of four one further option */
     assert_true(work.loaded <= 30);                   /* products of strategies */
     assert_true(work.declared <= 64);  /* rows of a micro-batch, by cuts of the tensor axis */
-    assert_true(work.planned <= 3000); /* 3921 where halving tries layouts again */
+    assert_true(work.planned <= 1600); /* 2911 where each way to recompute is planned for itself */
     assert_true(work.predicted <= 40); /* two for each of 20 layouts */
     losses_fill_steps(&search.plan);
     search_close(&search);
@@ -140,6 +140,10 @@ static void case_varied(void **state)
     search_open(&search, LLAMA_8B, 64, 10);
     assert_true(varied(&search.plan, &faster) > 0);
     assert_true(faster > 0);
+    const double first_s = search.plan.layouts.item[0].step_s;
+    search_close(&search);
+    search_open(&search, LLAMA_8B, 64, 1); /* how many are shown changes nothing in it */
+    assert_true(search.plan.layouts.item[0].step_s == first_s);
     search_close(&search);
     search_open(&search,
                 LLAMA_8B " --fsdp.reshard-after-forward on --hsdp.reshard-after-forward on", 64,
@@ -216,6 +220,48 @@ static void case_alone(void **state)
     search_close(&search);
 }
 
+/* What was planned together with other ways to recompute is what it is planned alone. */
+static void case_ends(void **state)
+{
+    struct search search;
+    int64_t checked = 0;
+    (void)state;
+    search_open(&search, SMALL, 8, 10);
+    for (int64_t i = 0; i < search.plan.layouts.count; i++) {
+        struct tess__plan_layout alone = search.plan.layouts.item[i];
+        struct tess__plan_layout *const one[] = {&alone};
+        const struct tess__plan_layout *layout = &search.plan.layouts.item[i];
+        char why[TESS__PLAN_WHY], text[TESS__PLAN_TEXT];
+        int done;
+        if (layout->predicted)
+            continue;
+        assert_int_equal(tess__plan_try_ends(&search.plan, one, 1, &done, why), TESS_OK);
+        if (memcmp(&alone.memory, &layout->memory, sizeof(alone.memory)) != 0 ||
+            alone.coarse_s != layout->coarse_s)
+            fail_msg("%s: alone it is planned otherwise", tess__plan_text(layout, text));
+        checked += strcmp(layout->recompute, "none") != 0;
+    }
+    assert_true(checked > 20);
+    search_close(&search);
+}
+
+/* A model of which nothing is cheap to make again: selective is what none is, which is listed. */
+static void case_twins(void **state)
+{
+    struct search search;
+    int64_t full = 0;
+    (void)state;
+    search_open(&search, "--model mlp --data synthetic --batch-size 32 --optimizer adamw", 4, 40);
+    for (int64_t i = 0; i < search.plan.layouts.count; i++) {
+        const struct tess__plan_layout *layout = &search.plan.layouts.item[i];
+        if (layout->predicted)
+            assert_string_not_equal(layout->recompute, "selective");
+        full += layout->predicted && strcmp(layout->recompute, "full") == 0;
+    }
+    assert_true(full > 0);
+    search_close(&search);
+}
+
 static void check_same(const struct tess__plan *a, const struct tess__plan *b)
 {
     assert_int_equal(a->searched, b->searched);
@@ -259,8 +305,8 @@ static void case_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(case_work), cmocka_unit_test(case_alone),
-                                       cmocka_unit_test(case_threads),
-                                       cmocka_unit_test(case_varied)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_work), cmocka_unit_test(case_alone), cmocka_unit_test(case_threads),
+        cmocka_unit_test(case_ends), cmocka_unit_test(case_twins), cmocka_unit_test(case_varied)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
