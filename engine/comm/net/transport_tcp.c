@@ -95,6 +95,16 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
     return tcp->status;
 }
 
+static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                 const void *data, size_t bytes)
+{
+    struct tcp *tcp = tcp_of(transport);
+
+    TESS_TRY(tess__tcp_reach(tcp, peer));
+    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_TELL, .tag = tag, .bytes = bytes}, data);
+    return tcp->status;
+}
+
 /* The peer has ended in order, and this request needs it. */
 static bool tcp_is_left(const struct tcp *tcp, const struct tcp_request *request)
 {
@@ -256,7 +266,8 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .wait = tcp_wait,
                                                   .abort = tcp_abort,
                                                   .close = tess__tcp_close,
-                                                  .link = tess__tcp_link};
+                                                  .link = tess__tcp_link,
+                                                  .tell = tcp_tell};
 
 static enum tess_status tcp_reserve(struct tcp *tcp)
 {

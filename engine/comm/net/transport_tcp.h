@@ -44,10 +44,11 @@
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 
-/* What goes over `words`: a frame, for ABORT and LOST with `bytes` of text behind it. */
+/* What goes over `words`: a frame, for TELL, ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
     TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
+    TCP_TELL,      /* `bytes` for the hearer of messages that nobody requests */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
@@ -243,7 +244,7 @@ enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
 
 /* transport_tcp_words.c: a frame on the words to a peer, with `bytes` of text where that is not
  * NULL. */
-void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
+void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const void *text);
 /* The announcement of a small receive: it may wait for others, and goes soon. */
 void tess__tcp_say_later(struct tcp *tcp, int32_t peer, const struct tcp_frame *ready);
 /* Take the first with the tag; NULL: there is none. */

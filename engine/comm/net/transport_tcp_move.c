@@ -205,25 +205,26 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         return 0;
     memcpy(&frame, in, sizeof(frame));
     const bool ends = frame.word == TCP_ABORT || frame.word == TCP_LOST;
+    const size_t rest = ends || frame.word == TCP_TELL ? (size_t)frame.bytes : 0;
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
-        (ends &&
-         (frame.bytes >= sizeof(text) || frame.tag >= (uint32_t)tcp->transport.rank_count))) {
+        rest >= sizeof(text) ||
+        (ends && frame.tag >= (uint32_t)tcp->transport.rank_count)) {
         tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
         return 0;
     }
-    if (ends && count < sizeof(frame) + frame.bytes)
+    if (count < sizeof(frame) + rest)
         return 0;
-    if (ends) {
-        memcpy(text, in + sizeof(frame), (size_t)frame.bytes);
-        text[frame.bytes] = '\0';
+    memcpy(text, in + sizeof(frame), rest);
+    text[rest] = '\0';
+    if (ends)
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
-        return sizeof(frame) + (size_t)frame.bytes;
-    }
-    if (frame.word == TCP_BYE)
+    else if (frame.word == TCP_TELL && tcp->transport.hear != NULL)
+        tcp->transport.hear(tcp->transport.hearer, r, frame.tag, text, rest);
+    else if (frame.word == TCP_BYE)
         tcp->peer[r]->bye = true;
     else if (frame.word == TCP_READY)
         words_ready(tcp, r, &(struct tcp_ready){frame.tag, frame.number, frame.bytes});
-    return sizeof(frame);
+    return sizeof(frame) + rest;
 }
 
 static void words_pull(struct tcp *tcp, int32_t r, bool all)
