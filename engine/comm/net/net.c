@@ -68,6 +68,7 @@ static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_
         *ticket_out = tess__ticket(TESS__COLLECTIVE, 0, group->posted);
         TESS_TRY(tess__net_post(group, call));
     }
+    TESS_TRY(tess__net_flush(group->rank));
     tess_comm_called(comm, call, *ticket_out);
     return TESS_OK;
 }

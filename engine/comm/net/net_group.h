@@ -24,6 +24,7 @@
 #define NET_NOTE_ALL    8    /* ranks up to which notes go to all */
 #define NET_LATE_S      5e-3 /* after which a call's notes go out, if they have not before */
 #define NET_INLINE      176u /* source bytes that fit into a note */
+#define NET_INLINE_FEW  2 /* ranks up to which notes are sent for that, where they can be told later */
 #define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
@@ -256,6 +257,8 @@ enum tess_status tess__net_check(struct net_rank *rank);
 enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status);
 /* Ranks disagree or the like: stop all ranks, log the reason and return `status`. */
 enum tess_status tess__net_fail(void *group, enum tess_status status, const char *reason);
+/* Messages that were begun go. */
+enum tess_status tess__net_flush(struct net_rank *rank);
 /* Messages over the transport, with ranks of the group. *request: NET_NO_REQUEST once done. */
 enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t peer, uint32_t tag,
                                  const void *data, size_t bytes, uint32_t *request);

@@ -15,7 +15,9 @@
 
 static bool run_is_inline(const struct net_group *group, const struct tess_comm_call *call)
 {
-    return group->comm.rank_count <= NET_NOTE_ALL &&
+    const bool tells = group->rank->transport->ops->tell != NULL;
+
+    return group->comm.rank_count <= (tells ? NET_INLINE_FEW : NET_NOTE_ALL) &&
            tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
 }
 

@@ -25,7 +25,7 @@ enum tess_status tess__net_advance(void *context, bool *moved_out)
         if (group->message_count > 0)
             TESS_TRY(tess__net_message_run(group, moved_out));
     }
-    return TESS_OK;
+    return tess__net_flush(rank);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,

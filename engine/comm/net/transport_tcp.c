@@ -95,6 +95,12 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
     return tcp->status;
 }
 
+static enum tess_status tcp_flush(struct tess_transport *transport)
+{
+    tess__tcp_flush(tcp_of(transport));
+    return tcp_of(transport)->status;
+}
+
 static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer, uint32_t tag,
                                  const void *data, size_t bytes)
 {
@@ -267,6 +273,7 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .abort = tcp_abort,
                                                   .close = tess__tcp_close,
                                                   .link = tess__tcp_link,
+                                                  .flush = tcp_flush,
                                                   .tell = tcp_tell};
 
 static enum tess_status tcp_reserve(struct tcp *tcp)

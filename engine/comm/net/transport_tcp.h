@@ -38,8 +38,13 @@
 
 /* Bytes of a message that goes early; and of those to one peer that it has not announced. */
 #define TCP_EARLY_MOST 8192u
-#define TCP_EARLY_ROOM (64u << 10)
+#define TCP_EARLY_ROOM (256u << 10)
 #define TCP_EARLY      UINT32_MAX /* its number: no receive's */
+
+/* Messages up to this size wait for others to the same peer, for the time in which a rank begins
+ * what it can: a write costs as much as some ten KiB. And up to which a read takes several. */
+#define TCP_CORK_MOST   (16u << 10)
+#define TCP_STAGE_BYTES (16u << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
@@ -161,6 +166,8 @@ struct tcp_peer {
     LIST_ENTRY(tcp_peer) near_link;
     struct tcp_list sends;    /* whose receive has not been announced */
     struct tcp_list sending;  /* the first in part */
+    LIST_ENTRY(tcp_peer) corked_link;
+    bool corked; /* some of `sending` may wait for more */
     struct tcp_readies ready; /* TESS_TRANSPORT_REQUESTS at most */
     struct tcp_readies early; /* sends that went early, which it has not announced */
     size_t early_bytes;       /* their costs */
@@ -207,6 +214,8 @@ struct tcp {
     LIST_HEAD(tcp_near_list, tcp_peer) near_peers;
     LIST_HEAD(tcp_late_list, tcp_peer) late; /* since late_s */
     double late_s;
+    LIST_HEAD(tcp_corked_list, tcp_peer) corked;
+    char stage[TCP_STAGE_BYTES]; /* what comes of messages before their receives are found */
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -237,8 +246,9 @@ struct tcp {
 /* transport_tcp_move.c: read and write what sockets take and give, after waiting for it up to
  * timeout_ms (0: not at all). What fails is noted in tcp->status. */
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
-/* The receiver of this send is ready; `number`: of the receive. */
+/* The receiver of this send is ready; `number`: of the receive. It may wait for tess__tcp_flush. */
 void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
+void tess__tcp_flush(struct tcp *tcp);
 /* Connect to a rank, unless that is done or under way. TESS_ERR_MEMORY, or tcp->status. */
 enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
 

@@ -50,6 +50,9 @@ struct tess_transport_ops {
     /* OPTIONAL (NULL: nobody counts it): false where it is not known. Never blocks. */
     bool (*link)(struct tess_transport *transport, int32_t peer,
                  struct tess_transport_link *link_out);
+    /* OPTIONAL (NULL: sends go at once): sends that were begun and wait for others go; those that
+     * wait go in test and wait too. Never blocks; errors as test. */
+    enum tess_status (*flush)(struct tess_transport *transport);
     /* OPTIONAL (NULL: what a rank calls goes to others before each call, as messages): up to
      * TESS_TRANSPORT_TELL_BYTES that the peer gets without a request, by its transport's hear; those
      * of one pair of ranks in order. Copied. For what is rare: memory for it is short. Never blocks;
