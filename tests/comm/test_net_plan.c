@@ -272,7 +272,8 @@ static void case_racks(void **state)
             assert_true(out[r] <= 1.1 * 2 * (n - 1) && in[r] <= 1.1 * 2 * (n - 1));
         for (int way = 0; way < 2; way++)
             if (over[way] > wanted[i].most * 2 * (n - 1))
-                fail_msg("%d hosts: %d lanes between hosts %d and %d", n, over[way], rack - 1, rack);
+                fail_msg("%d hosts: %d lanes between hosts %d and %d", n, over[way], rack - 1,
+                         rack);
         net_plans_close(plan, n);
     }
 }

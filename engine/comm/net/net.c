@@ -5,8 +5,8 @@
  */
 #include "comm/net/net.h"
 
-#include "comm/net/net_group.h"
 #include "base/hash.h"
+#include "comm/net/net_group.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -255,7 +255,8 @@ static enum tess_status net_group_shape(struct net_group *group)
     return TESS_OK;
 }
 
-/* A group over `member` [rank_count], which is this rank at `index`. birth: as struct net_late has it.
+/* A group over `member` [rank_count], which is this rank at `index`. birth: as struct net_late has
+ * it.
  */
 static enum tess_status net_group_open(struct net_rank *rank, int32_t id, uint64_t birth,
                                        int32_t index, const int32_t *member, int32_t rank_count,

@@ -19,13 +19,14 @@
 
 #include <sys/queue.h>
 
-#define NET_RING        256  /* collectives that may be outstanding in a group */
-#define NET_AHEAD       4    /* of them, whose notes are on their way */
-#define NET_NOTE_ALL    8    /* ranks up to which notes go to all */
-#define NET_LATE_S      5e-3 /* after which a call's notes go out, if they have not before */
-#define NET_INLINE      176u /* source bytes that fit into a note */
-#define NET_INLINE_FEW  2 /* ranks up to which notes are sent for that, where they can be told later */
-#define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
+#define NET_RING     256  /* collectives that may be outstanding in a group */
+#define NET_AHEAD    4    /* of them, whose notes are on their way */
+#define NET_NOTE_ALL 8    /* ranks up to which notes go to all */
+#define NET_LATE_S   5e-3 /* after which a call's notes go out, if they have not before */
+#define NET_INLINE   176u /* source bytes that fit into a note */
+#define NET_INLINE_FEW                                                                             \
+    2 /* ranks up to which notes are sent for that, where they can be told later */
+#define NET_ROWS        3 /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
@@ -57,13 +58,14 @@ struct net_late_note {
 
 _Static_assert(sizeof(struct net_late_note) <= TESS_TRANSPORT_TELL_BYTES, "it can be told");
 
-/* [d]: with the rank d + 1 before this one; of many ranks [0] the one before, [1] the one behind. */
+/* [d]: with the rank d + 1 before this one; of many ranks [0] the one before, [1] the one behind.
+ */
 struct net_late {
     uint64_t birth, past; /* past: of the calls before the one that is run */
     double since_s;       /* when that was first seen to last; 0: it was not */
     bool told, compared;
-    bool asked;                         /* some `answer` is set */
-    uint64_t answer[NET_NOTE_ALL];      /* number of a call that the rank has told; 0: none */
+    bool asked;                            /* some `answer` is set */
+    uint64_t answer[NET_NOTE_ALL];         /* number of a call that the rank has told; 0: none */
     struct net_late_note in[NET_NOTE_ALL]; /* the last of each */
 };
 

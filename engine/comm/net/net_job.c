@@ -60,6 +60,9 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
     bytes = longest * size < 4 * NET_CHUNK_LEAST && width > 1 ? longest * size : bytes;
     group->chunk = bytes / size;
     group->row_count = longest > 0 ? (longest + group->chunk - 1) / group->chunk : 0;
+    /* Rows of one size: a last one of a few elements costs as much as others. */
+    if (group->row_count > 1)
+        group->chunk = (longest + group->row_count - 1) / group->row_count;
 }
 
 /* Chunks of scratch memory of a lane: one for each sum, and one for a whole of which only a part

@@ -100,9 +100,9 @@ static enum tess_status late_tell(struct net_group *group, int32_t place, uint64
 
     note.past = number - 1 == group->current ? group->late.past : 0;
     snprintf(note.site, sizeof(note.site), "%s", call->site);
-    return tess__net_lost(
-        group->rank, transport->ops->tell(transport, group->member[late_peer(group, place)], tag,
-                                          &note, sizeof(note)));
+    return tess__net_lost(group->rank,
+                          transport->ops->tell(transport, group->member[late_peer(group, place)],
+                                               tag, &note, sizeof(note)));
 }
 
 enum tess_status tess__net_late_answer(struct net_group *group)

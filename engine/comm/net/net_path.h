@@ -105,7 +105,7 @@ struct net_lane {
     /* Of a lane that several ranks share: this rank's own part of a gather, which the call's source
      * has, or of the sum, which goes to its target. */
     size_t own_at, own_count;
-    int32_t adds; /* the first moves, among them all that add what comes */
+    int32_t adds;   /* the first moves, among them all that add what comes */
     bool exchanged; /* what has been added up is sent before more is added */
     int32_t move_count;
     struct net_move *move; /* one after the other; in the plan's table */

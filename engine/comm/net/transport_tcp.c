@@ -88,9 +88,12 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
                        &request, request_out));
     const struct tcp_frame ready = {
         .word = TCP_READY, .tag = tag, .number = *request_out, .bytes = bytes};
-    if (!tess__tcp_early_is(bytes))
+    from->large_tag = tess__tcp_early_is(bytes) ? from->large_tag : tag;
+    if (tess__tcp_early_is(bytes) && !tess__tcp_early_claim(tcp, request))
+        return tcp->status;
+    if (tag == from->large_tag)
         tess__tcp_say(tcp, peer, &ready, NULL);
-    else if (tess__tcp_early_claim(tcp, request))
+    else
         tess__tcp_say_later(tcp, peer, &ready);
     return tcp->status;
 }
@@ -107,7 +110,8 @@ static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer,
     struct tcp *tcp = tcp_of(transport);
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
-    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_TELL, .tag = tag, .bytes = bytes}, data);
+    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_TELL, .tag = tag, .bytes = bytes},
+                  data);
     return tcp->status;
 }
 

@@ -164,16 +164,18 @@ struct tcp_peer {
     int32_t rank;
     struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
     LIST_ENTRY(tcp_peer) near_link;
-    struct tcp_list sends;    /* whose receive has not been announced */
-    struct tcp_list sending;  /* the first in part */
+    struct tcp_list sends;   /* whose receive has not been announced */
+    struct tcp_list sending; /* the first in part */
     LIST_ENTRY(tcp_peer) corked_link;
-    bool corked; /* some of `sending` may wait for more */
+    bool corked;              /* some of `sending` may wait for more */
     struct tcp_readies ready; /* TESS_TRANSPORT_REQUESTS at most */
     struct tcp_readies early; /* sends that went early, which it has not announced */
     size_t early_bytes;       /* their costs */
     struct tcp_list expects;  /* small receives for which nothing has come */
     struct tcp_list arrived;  /* small messages for which there is no receive yet */
     size_t arrived_bytes;     /* their costs */
+    uint32_t large_tag;       /* of the last receive that was not small: behind its message small
+                                 ones of this tag go as late as others */
     LIST_ENTRY(tcp_peer) late_link;
     bool late;         /* some of `out` may wait for more */
     size_t late_bytes; /* costs of the receives that it announces */

@@ -20,7 +20,7 @@
 #define MOVE_BATCH  8                 /* messages in one write */
 #define MOVE_FAIR   ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-#define MOVE_LATE_S 10e-3 /* for which words wait for others */
+#define MOVE_LATE_S 4e-3 /* for which words wait for others */
 
 /* The receive of which nothing has come; NULL: there is none. */
 static struct tcp_request *move_receive(struct tcp *tcp, int32_t r, uint32_t tag, uint32_t number)
@@ -222,8 +222,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
     const bool ends = frame.word == TCP_ABORT || frame.word == TCP_LOST;
     const size_t rest = ends || frame.word == TCP_TELL ? (size_t)frame.bytes : 0;
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
-        rest >= sizeof(text) ||
-        (ends && frame.tag >= (uint32_t)tcp->transport.rank_count)) {
+        rest >= sizeof(text) || (ends && frame.tag >= (uint32_t)tcp->transport.rank_count)) {
         tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
         return 0;
     }

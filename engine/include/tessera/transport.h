@@ -54,9 +54,9 @@ struct tess_transport_ops {
      * wait go in test and wait too. Never blocks; errors as test. */
     enum tess_status (*flush)(struct tess_transport *transport);
     /* OPTIONAL (NULL: what a rank calls goes to others before each call, as messages): up to
-     * TESS_TRANSPORT_TELL_BYTES that the peer gets without a request, by its transport's hear; those
-     * of one pair of ranks in order. Copied. For what is rare: memory for it is short. Never blocks;
-     * errors as test. */
+     * TESS_TRANSPORT_TELL_BYTES that the peer gets without a request, by its transport's hear;
+     * those of one pair of ranks in order. Copied. For what is rare: memory for it is short. Never
+     * blocks; errors as test. */
     enum tess_status (*tell)(struct tess_transport *transport, int32_t peer, uint32_t tag,
                              const void *data, size_t bytes);
 };
