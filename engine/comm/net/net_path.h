@@ -69,7 +69,7 @@
 #define NET_KEPT       2      /* sums of a lane that are kept at a time */
 #define NET_LANES_MAX  128    /* of a sum or a gather */
 #define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
-#define NET_LANE_BYTES 16384u /* shorter lanes go along the tree in any order, and are shared */
+#define NET_LANE_BYTES 8192u /* shorter lanes go along the tree in any order, and are shared */
 #define NET_LANE_FEW   4096u  /* from here on not shared where there are up to NET_FEW ranks, */
 #define NET_FEW        4      /* whose messages are few anyway */
 
