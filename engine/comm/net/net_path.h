@@ -66,12 +66,12 @@
 
 #include "tessera/comm.h"
 
-#define NET_KEPT       2      /* sums of a lane that are kept at a time */
-#define NET_LANES_MAX  128    /* of a sum or a gather */
-#define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
+#define NET_KEPT       2     /* sums of a lane that are kept at a time */
+#define NET_LANES_MAX  128   /* of a sum or a gather */
+#define NET_ROUND      128   /* distances of an all-to-all that are under way at a time */
 #define NET_LANE_BYTES 8192u /* shorter lanes go along the tree in any order, and are shared */
-#define NET_LANE_FEW   4096u  /* from here on not shared where there are up to NET_FEW ranks, */
-#define NET_FEW        4      /* whose messages are few anyway */
+#define NET_LANE_FEW   4096u /* from here on not shared where there are up to NET_FEW ranks, */
+#define NET_FEW        4     /* whose messages are few anyway */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
