@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Runs Tessera beside PyTorch (DDP over gloo, and one process) and Open MPI on the same cores, in turn, and
-# prints the ratios: bench/peers.sh [--out FILE] [--quick] [train|gpt|reduce|overhead]...
+# prints the ratios: bench/peers.sh [--out FILE] [--quick] [train|gpt|reduce|overhead|cluster]...
 # Needs a release build, and Debian's python3-torch libopenblas0-openmp libtcmalloc-minimal4
-# openmpi-bin libopenmpi-dev, which it asks for but does not install.
+# openmpi-bin libopenmpi-dev, which it asks for but does not install. The section cluster, hosts of the lab of
+# tests/cluster, is measured where it is named alone; it needs Open MPI and root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
 . bench/peers/env.sh
 
-missing=$(packages_missing python3-torch libopenblas0-openmp libtcmalloc-minimal4 openmpi-bin \
-    libopenmpi-dev dataset-fashion-mnist)
+packages=(openmpi-bin libopenmpi-dev)
+[ "${*: -1}" = cluster ] ||
+    packages+=(python3-torch libopenblas0-openmp libtcmalloc-minimal4 dataset-fashion-mnist)
+missing=$(packages_missing "${packages[@]}")
 if [ -n "$missing" ]; then
     echo "The peers need packages that are not installed: apt-get install $missing" >&2
     exit 1

@@ -40,6 +40,9 @@ static const struct tess_option bench_option_table[] = {
     TESS_ROW_INT("ranks", BENCH_FIELD(ranks), "2", 1, TESS_RANKS_MAX, "number of ranks"),
     TESS_ROW_INTS("sizes", BENCH_FIELD(sizes), "4Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi,256Mi", 64, 0x1p36,
                   "bytes of the arrays"),
+    TESS_ROW_CHOICE("operation", BENCH_FIELD(operation), "all",
+                    "all_reduce|reduce_scatter|all_gather|broadcast|reduce|all_to_all|send|all",
+                    "what is measured; one operation alone: without copies beside it"),
     TESS_ROW_CHOICE("order", BENCH_FIELD(order), "canonical", "canonical|fast", "order of sums"),
     TESS_ROW_CHOICE("mode", BENCH_FIELD(mode), "processes", "processes|threads", "what ranks are"),
     TESS_ROW_BOOL(
@@ -235,13 +238,17 @@ static enum tess_status bench_rank_measure(struct bench_rank *rank)
     rank->a = a;
     TESS_TRY(bench_alloc(rank, most, &b));
     rank->b = b;
+    const int one = bench->options.operation;
     /* Copies first: the other rows are shown beside them. */
-    for (int s = 0; s < bench->options.sizes.count; s++)
+    for (int s = 0; s < bench->options.sizes.count && one == BENCH_COPY; s++)
         TESS_TRY(bench_measure(rank, BENCH_COPY, s, 0));
-    for (int kind = 0; kind < BENCH_COPY; kind++)
+    for (int kind = 0; kind < BENCH_COPY; kind++) {
+        if (one != BENCH_COPY && one != kind)
+            continue;
         for (int s = 0; s < bench->options.sizes.count; s++)
             for (int order = 0; order < bench->rank_order_count; order++)
                 TESS_TRY(bench_measure(rank, (enum bench_kind)kind, s, order));
+    }
     return TESS_OK;
 }
 

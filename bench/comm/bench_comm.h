@@ -16,7 +16,7 @@
 struct bench_options {
     int64_t ranks;
     struct tess_ints sizes;
-    int32_t order, mode;
+    int32_t order, mode, operation; /* operation: BENCH_COPY: all */
     bool rewrite, bind;
     const char *device, *kernel, *json;
     const char *comm; /* auto, or the name of a communicator */

@@ -11,6 +11,8 @@ import statistics
 import subprocess
 import sys
 
+import cluster
+
 ROUNDS = 3
 CONFIG = {'mlp': 'configs/labs/fashion_mlp.yaml', 'cnn': 'configs/labs/fashion_cnn.yaml'}
 GPT = {'21m': 'configs/models/gpt-21m.yaml', '124m': 'configs/models/gpt2-124m.yaml'}
@@ -38,7 +40,7 @@ def json_lines(lines):
 class Bench:
     def __init__(self, args):
         self.args = args
-        self.rounds = 1 if args.quick else ROUNDS
+        self.rounds = 1 if args.quick else args.rounds or ROUNDS
         self.out = open(args.out, 'w', encoding='utf-8') if args.out else None
         self.runs = 0
 
@@ -46,6 +48,10 @@ class Bench:
         if self.out:
             self.out.write(json.dumps(line) + '\n')
             self.out.flush()
+
+    lines = staticmethod(command_lines)
+    json = staticmethod(lambda lines: json_lines(lines))
+    size_text = staticmethod(lambda size: size_text(size))
 
     # ---- both sides ----------------------------------------------------------------------------
 
@@ -181,6 +187,9 @@ class Bench:
             return {line['bytes']: line['median_us'] / 1e6 for line in json_lines(file)
                     if line['operation'] == 'all_reduce'}
 
+    def cluster(self):
+        cluster.cluster(self)
+
     def overhead(self):
         tiny = ('--strategy', 'ddp', '--ranks', 2, '--batch-size', 2, '--set', 'mlp.hidden=8,8')
         steps = 2000 if self.args.quick else 20000
@@ -235,11 +244,14 @@ def main():
     p.add_argument('--scratch', required=True, help='folder for files of the runs')
     p.add_argument('--out', help='write JSON lines there too')
     p.add_argument('--quick', action='store_true', help='one round, fewer steps: does it run?')
-    p.add_argument('sections', nargs='*', default=[], help=', '.join(sections))
+    p.add_argument('--shapes', help=f'of the section cluster: {",".join(cluster.SHAPES)}')
+    p.add_argument('--sizes', help='of the section cluster: bytes, separated by commas')
+    p.add_argument('--rounds', type=int, help='turns of all sides')
+    p.add_argument('sections', nargs='*', default=[], help=', '.join((*sections, 'cluster')))
     args = p.parse_args()
-    unknown = set(args.sections) - set(sections)
+    unknown = set(args.sections) - {*sections, 'cluster'}
     if unknown:
-        p.error(f'unknown section {sorted(unknown)[0]}: known are {", ".join(sections)}')
+        p.error(f'unknown section {sorted(unknown)[0]}: known are {", ".join(sections)}, cluster')
     bench = Bench(args)
     where = machine()
     print(f'{where["cpu"]}, {where["cores"]} cores, commit {where["commit"]}')

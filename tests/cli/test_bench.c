@@ -508,6 +508,10 @@ static void case_comm(void **state)
                  ROUNDED);
         }
     }
+    bench("bench comm --kernel guard_queue --ranks 2 --sizes 4Ki,8Ki --operation reduce");
+    assert_int_equal(lines, 2);
+    for (int i = 0; i < lines; i++)
+        assert_true(is(line[i], "operation", "reduce"));
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -573,6 +577,7 @@ static void case_help(void **state)
     assert_non_null(strstr(spawn.out, "  bench gpu "));
     assert_int_equal(spawn_words(&spawn, "bench comm --help"), 0);
     assert_non_null(strstr(spawn.out, "--device"));
+    assert_non_null(strstr(spawn.out, "--operation"));
 }
 
 static int make_folder(void **state)

@@ -19,7 +19,8 @@ enum { RANKS = 64, ROWS = 16, SCATTERED = 8 }; /* most ranks: in any row, any or
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* Lanes that go up from one rank to another. Down they come back: checked as it is made. */
+/* Lanes that go up from one rank to another. Down they come back, or along a chain: checked
+ * as it is made. */
 static int32_t hosts_up[RANKS][RANKS];
 static bool hosts_block[RANKS][RANKS + 1]; /* is [a, b) a block of the tree? */
 
@@ -48,6 +49,7 @@ static void hosts_count_lanes(int32_t n, const int32_t *host)
                                         .site = ""};
     static int32_t down[RANKS][RANKS];
     static struct net_plan plan;
+    const bool chain = shape.hosts >= 6 && (shape.hosts & (shape.hosts - 1)) != 0;
     if (memcmp(&shape, &counted, sizeof(shape)) == 0)
         return;
     counted = shape;
@@ -67,7 +69,15 @@ static void hosts_count_lanes(int32_t n, const int32_t *host)
             }
     }
     tess__net_plan_close(&plan);
-    assert_memory_equal(hosts_up, down, sizeof(down));
+    /* Down a chain each rank gets all lanes but its own, whatever it gave. */
+    for (int32_t r = 0; r < n && chain; r++) {
+        int32_t comes = 0;
+        for (int32_t q = 0; q < n; q++)
+            comes += down[r][q];
+        assert_int_equal(comes, n - 1);
+    }
+    if (!chain)
+        assert_memory_equal(hosts_up, down, sizeof(down));
 }
 
 /* The ranks on hosts, checked: what crosses, and why if it is more than a sum for each host. */

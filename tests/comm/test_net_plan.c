@@ -172,6 +172,112 @@ static void case_tree(void **state)
     }
 }
 
+/* Messages that are on their way, oldest first. */
+struct net_post {
+    int32_t count;
+    char *text[MOVES];
+};
+
+/* Make the moves of a rank's only lane as far as it goes; true: all of them. */
+static bool net_go(const struct net_plan *plan, int32_t rank, int32_t *step, char *text,
+                   struct net_post post[RANKS][RANKS])
+{
+    const struct net_lane *lane = &plan[rank].lane[0];
+    for (; *step < lane->move_count; ++*step) {
+        const struct net_move *move = &lane->move[*step];
+        struct net_post *out = &post[rank][move->peer], *in = &post[move->peer][rank];
+        if (move->sends) {
+            assert_true(out->count < MOVES);
+            out->text[out->count++] = strdup(text);
+            continue;
+        }
+        if (in->count == 0)
+            return false;
+        char *come = in->text[0];
+        memmove(in->text, in->text + 1, (size_t)--in->count * sizeof(*in->text));
+        if (move->adds) {
+            assert_int_equal(move->leaf, strchr(come, '(') == NULL);
+            net_join(text, come, move->left, WORDS);
+        } else {
+            snprintf(text, WORDS, "%s", come);
+        }
+        free(come);
+    }
+    return true;
+}
+
+/* A small sum, over any hosts: all ranks end with it in the order of the tree. */
+static void case_small(void **state)
+{
+    static struct net_post post[RANKS][RANKS];
+    static char text[RANKS][WORDS];
+    (void)state;
+    for (int32_t n = 2; n <= RANKS; n++)
+        for (int32_t places = 1; places <= n; places++) {
+            if (n % places != 0)
+                continue;
+            struct tess_comm_call call = net_sum_call;
+            struct net_plan plan[RANKS];
+            char expected[WORDS];
+            int32_t step[RANKS] = {0}, over = 0;
+            call.count = 2;
+            net_tree_words(0, n, expected, sizeof(expected));
+            for (int32_t r = 0; r < n; r++) {
+                const struct net_shape shape = {r, n, n / places, places};
+                assert_int_equal(tess__net_plan_open(n, &plan[r]), TESS_OK);
+                tess__net_plan(&shape, &call, 0, &plan[r]);
+                assert_true(plan[r].lane_count == 1 && plan[r].move_count <= plan[r].move_room);
+                snprintf(text[r], WORDS, "%d", (int)r);
+            }
+            for (int32_t turn = 0; over < n; turn++) {
+                assert_true(turn < 2 * RANKS);
+                over = 0;
+                for (int32_t r = 0; r < n; r++)
+                    over += net_go(plan, r, &step[r], text[r], post) ? 1 : 0;
+            }
+            for (int32_t r = 0; r < n; r++) {
+                assert_string_equal(text[r], expected);
+                for (int32_t to = 0; to < n; to++)
+                    assert_int_equal(post[r][to].count, 0);
+                tess__net_plan_close(&plan[r]);
+            }
+        }
+}
+
+/* What goes over links, where hosts are no power of two: each host's, and that between neighbours,
+ * which may be in two racks; in parts of a ring's, which has 2 (n - 1) lanes there. */
+static void case_racks(void **state)
+{
+    static const struct {
+        int32_t hosts, rack;
+        double most;
+    } wanted[] = {{6, 3, 1.0}, {6, 2, 0.9}, {10, 5, 1.12}, {12, 6, 0.96}, {12, 3, 1.19}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
+        const int32_t n = wanted[i].hosts, rack = wanted[i].rack;
+        struct net_plan *plan =
+            net_plans(n, 1, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+        int32_t out[RANKS] = {0}, in[RANKS] = {0}, over[2] = {0, 0};
+        for (int32_t r = 0; r < n; r++)
+            for (int32_t k = 0; k < plan[r].move_count; k++) {
+                const struct net_move *move = &plan[r].move[k];
+                if (!move->sends)
+                    continue;
+                out[r]++;
+                in[move->peer]++;
+                if ((r < rack) != (move->peer < rack))
+                    over[r < rack]++;
+            }
+        for (int32_t r = 0; r < n; r++)
+            assert_true(out[r] <= 1.1 * 2 * (n - 1) && in[r] <= 1.1 * 2 * (n - 1));
+        for (int way = 0; way < 2; way++)
+            if (over[way] > wanted[i].most * 2 * (n - 1))
+                fail_msg("%d hosts: %d lanes between hosts %d and %d", n, over[way], rack - 1,
+                         rack);
+        net_plans_close(plan, n);
+    }
+}
+
 /* No rank adds much more than its share: of the (n - 1) n additions of lanes, n - 1 each where n is
  * a power of two, and less than twice that anywhere. */
 static void case_balance(void **state)
@@ -319,7 +425,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_tree),   cmocka_unit_test(case_balance),
         cmocka_unit_test(case_lanes),  cmocka_unit_test(case_drawings),
-        cmocka_unit_test(case_shapes),
+        cmocka_unit_test(case_shapes), cmocka_unit_test(case_small),
+        cmocka_unit_test(case_racks),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

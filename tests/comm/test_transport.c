@@ -303,7 +303,7 @@ static int early_garbage_rank(struct tess_comm *comm, struct tess_world *world, 
         const struct tcp *tcp = (const struct tcp *)transport;
         const int fd = comm->rank == 1 ? tcp->peer[0]->fd[TCP_DATA] : -1;
         bool goes = comm->rank == 1; /* until the other one has hung up */
-        for (int k = 0; k < (turn == 0 ? 1 : 40) && goes; k++)
+        for (int k = 0; k < (turn == 0 ? 1 : (int)(TCP_EARLY_ROOM / sizeof(none)) + 8) && goes; k++)
             goes = send(fd, &head, sizeof(head), MSG_NOSIGNAL) == sizeof(head) &&
                    (turn == 0 || send(fd, none, sizeof(none), MSG_NOSIGNAL) == sizeof(none));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
@@ -321,6 +321,7 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
     (void)world, (void)arg;
     static const struct tcp_frame forged[] = {{TCP_MAGIC, TCP_ABORT, 77, 0, 4},
                                               {TCP_MAGIC, TCP_LOST, 0, 0, UINT64_MAX},
+                                              {TCP_MAGIC, TCP_TELL, 0, 0, UINT64_MAX},
                                               {TCP_MAGIC, TCP_BYE + 1, 0, 0, 0}};
     for (size_t k = 0; k < sizeof(forged) / sizeof(*forged); k++) {
         struct tess_transport *transport;

@@ -5,6 +5,7 @@
  */
 #include "comm/net/net.h"
 
+#include "base/hash.h"
 #include "comm/net/net_group.h"
 #include "tessera/check.h"
 
@@ -67,6 +68,7 @@ static enum tess_status net_call(struct tess_comm *comm, const struct tess_comm_
         *ticket_out = tess__ticket(TESS__COLLECTIVE, 0, group->posted);
         TESS_TRY(tess__net_post(group, call));
     }
+    TESS_TRY(tess__net_flush(group->rank));
     tess_comm_called(comm, call, *ticket_out);
     return TESS_OK;
 }
@@ -253,9 +255,11 @@ static enum tess_status net_group_shape(struct net_group *group)
     return TESS_OK;
 }
 
-/* A group over `member` [rank_count], which is this rank at `index`. */
-static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_t index,
-                                       const int32_t *member, int32_t rank_count,
+/* A group over `member` [rank_count], which is this rank at `index`. birth: as struct net_late has
+ * it.
+ */
+static enum tess_status net_group_open(struct net_rank *rank, int32_t id, uint64_t birth,
+                                       int32_t index, const int32_t *member, int32_t rank_count,
                                        enum tess_order order, struct net_group **group_out)
 {
     struct net_group *group = calloc(1, sizeof(*group));
@@ -266,6 +270,7 @@ static enum tess_status net_group_open(struct net_rank *rank, int32_t id, int32_
         .ops = &net_ops, .rank = index, .rank_count = rank_count, .order = order};
     group->rank = rank;
     group->id = id;
+    group->late.birth = group->late.past = birth;
     group->native = -1;
     enum tess_status status = net_group_reserve(group);
     if (status == TESS_OK) {
@@ -298,7 +303,7 @@ static enum tess_status net_open_all(struct net_rank *rank, enum tess_order orde
     for (int32_t r = 0; r < n; r++)
         all[r] = r;
     const enum tess_status status =
-        net_group_open(rank, 0, rank->transport->rank, all, n, order, group_out);
+        net_group_open(rank, 0, 0, rank->transport->rank, all, n, order, group_out);
     free(all);
     return status;
 }
@@ -319,6 +324,7 @@ enum tess_status tess_comm_net_open(struct tess_transport *transport, struct tes
                   name, TESS_RANKS_MAX);
     }
     *rank = (struct net_rank){.transport = transport, .world = world, .timeout_s = timeout_s};
+    tess__net_late_open(transport, rank);
     const enum tess_status status = net_open_all(rank, order, &group);
     if (status != TESS_OK) {
         net_rank_close(rank);
@@ -413,7 +419,10 @@ static enum tess_status net_split_into(struct net_group *parent, const struct ne
                   "no room for another group: %d may be open at a time; use a mesh with fewer "
                   "ranks along its longest axes, or leave --debug out",
                   NET_GROUPS);
-    TESS_TRY(net_group_open(parent->rank, id, index, parting->member, n, comm->order, &group));
+    /* All members have made the same calls of the parent. */
+    const uint64_t birth = tess_hash_mix(parent->late.birth + parent->posted);
+    TESS_TRY(
+        net_group_open(parent->rank, id, birth, index, parting->member, n, comm->order, &group));
     const enum tess_status status = parent->native >= 0 ? tess__net_native_open(group) : TESS_OK;
     if (status != TESS_OK) {
         net_close(&group->comm);

@@ -1,10 +1,13 @@
 /*
  * The inside of the communicator over a transport; for the files net*.c alone.
  *
- * Each call begins with a note of what it is, sent to all others where they are few, else to the
- * next one. Notes are compared, so that a rank that calls something else is found; small calls of
- * few ranks are run from the notes alone. Tags of all other messages hold a hash of the call: what
- * belongs to different calls never meets.
+ * Notes say what a rank calls. They go to all others where they are few, else to the neighbours,
+ * and are compared, so that a rank that calls something else is found and one that does not call is
+ * named. Tags of all other messages hold a hash of the call and of those before it: what belongs to
+ * different calls never meets, and a call that lasts is one whose notes are needed. So a sum or
+ * gather, which ends nowhere before all have called it, sends notes once it has lasted NET_LATE_S
+ * (net_late.c). Before the call go those of a broadcast or reduce, those over a transport that
+ * cannot tell, and those of small calls of few ranks, which are run from the notes alone.
  */
 #ifndef TESSERA_COMM_NET_NET_GROUP_H
 #define TESSERA_COMM_NET_NET_GROUP_H
@@ -16,11 +19,14 @@
 
 #include <sys/queue.h>
 
-#define NET_RING        256  /* collectives that may be outstanding in a group */
-#define NET_AHEAD       4    /* of them, whose notes are on their way */
-#define NET_NOTE_ALL    8    /* ranks up to which notes go to all */
-#define NET_INLINE      176u /* source bytes that fit into a note */
-#define NET_ROWS        3    /* of chunks, under way at a time: one comes, one is added, one goes */
+#define NET_RING     256  /* collectives that may be outstanding in a group */
+#define NET_AHEAD    4    /* of them, whose notes are on their way */
+#define NET_NOTE_ALL 8    /* ranks up to which notes go to all */
+#define NET_LATE_S   5e-3 /* after which a call's notes go out, if they have not before */
+#define NET_INLINE   176u /* source bytes that fit into a note */
+#define NET_INLINE_FEW                                                                             \
+    2 /* ranks up to which notes are sent for that, where they can be told later */
+#define NET_ROWS        3 /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
@@ -40,6 +46,28 @@ struct net_note {
 };
 
 _Static_assert(sizeof(struct net_note) == 256, "what goes over the wire has no holes");
+
+/* What is told of a call that lasts. */
+struct net_late_note {
+    uint64_t birth; /* of the group: none before it with its number had it */
+    uint64_t past;  /* a hash of its calls before this one */
+    uint64_t number;
+    struct tess__call_key key;
+    char site[56];
+};
+
+_Static_assert(sizeof(struct net_late_note) <= TESS_TRANSPORT_TELL_BYTES, "it can be told");
+
+/* [d]: with the rank d + 1 before this one; of many ranks [0] the one before, [1] the one behind.
+ */
+struct net_late {
+    uint64_t birth, past; /* past: of the calls before the one that is run */
+    double since_s;       /* when that was first seen to last; 0: it was not */
+    bool told, compared;
+    bool asked;                            /* some `answer` is set */
+    uint64_t answer[NET_NOTE_ALL];         /* number of a call that the rank has told; 0: none */
+    struct net_late_note in[NET_NOTE_ALL]; /* the last of each */
+};
 
 /* The notes of one call; [d]: to the rank d + 1 behind this one, from the one d + 1 before it. */
 struct net_slot {
@@ -127,6 +155,7 @@ struct net_group {
     uint64_t posted, noted, current;
     struct tess_comm_call call[NET_RING];
     struct net_slot slot[NET_AHEAD];
+    struct net_late late;
 
     /* The one that is run. */
     bool started;
@@ -176,6 +205,17 @@ enum tess_status tess__net_notes_gone(struct net_group *group, bool *gone_out);
 /* As struct tess__waiting has it. */
 bool tess__net_is_missing(void *group, uint64_t number, int32_t peer, bool *called_out);
 
+/* net_late.c: calls of the group last; its current call has not ended yet, or has. */
+void tess__net_late_open(struct tess_transport *transport, struct net_rank *rank);
+enum tess_status tess__net_late_run(struct net_group *group);
+void tess__net_late_next(struct net_group *group);
+/* Is a rank waiting for this one in the call with this number, from 1? */
+bool tess__net_late_waits(const struct net_group *group, uint64_t number);
+/* Would it be known if the peer had called what is run, and it has not? */
+bool tess__net_late_silent(const struct net_group *group, int32_t peer);
+/* Send what others have requested of calls that have ended here. */
+enum tess_status tess__net_late_answer(struct net_group *group);
+
 /* net_job.c: the large ones, chunk by chunk: group->run. */
 enum tess_status tess__net_jobs_open(struct net_group *group);
 void tess__net_jobs_close(struct net_group *group);
@@ -219,6 +259,8 @@ enum tess_status tess__net_check(struct net_rank *rank);
 enum tess_status tess__net_lost(struct net_rank *rank, enum tess_status status);
 /* Ranks disagree or the like: stop all ranks, log the reason and return `status`. */
 enum tess_status tess__net_fail(void *group, enum tess_status status, const char *reason);
+/* Messages that were begun go. */
+enum tess_status tess__net_flush(struct net_rank *rank);
 /* Messages over the transport, with ranks of the group. *request: NET_NO_REQUEST once done. */
 enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t peer, uint32_t tag,
                                  const void *data, size_t bytes, uint32_t *request);

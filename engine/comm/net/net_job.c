@@ -60,6 +60,9 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
     bytes = longest * size < 4 * NET_CHUNK_LEAST && width > 1 ? longest * size : bytes;
     group->chunk = bytes / size;
     group->row_count = longest > 0 ? (longest + group->chunk - 1) / group->chunk : 0;
+    /* Rows of one size: a last one of a few elements costs as much as others. */
+    if (group->row_count > 1)
+        group->chunk = (longest + group->row_count - 1) / group->row_count;
 }
 
 /* Chunks of scratch memory of a lane: one for each sum, and one for a whole of which only a part
@@ -339,6 +342,12 @@ static enum tess_status job_move(struct net_group *group, const struct tess_comm
     struct net_turns *turns = &group->turns[move->peer];
 
     if (!move->sends) {
+        *made_out = true;
+        /* The sum may be put where what is sent lies. */
+        for (int32_t sent = 0; sent < k && job->lane->exchanged && *made_out; sent++)
+            TESS_TRY(job_done(group, job, sent, made_out));
+        if (!*made_out)
+            return TESS_OK;
         TESS_TRY(job_done(group, job, k, made_out));
         if (*made_out)
             job_take(group, call, job, k);

@@ -84,6 +84,14 @@ enum tess_status tess__net_begin(struct net_group *group, bool send, int32_t pee
     return tess__net_lost(group->rank, status);
 }
 
+enum tess_status tess__net_flush(struct net_rank *rank)
+{
+    struct tess_transport *transport = rank->transport;
+
+    return transport->ops->flush != NULL ? tess__net_lost(rank, transport->ops->flush(transport))
+                                         : TESS_OK;
+}
+
 enum tess_status tess__net_done(struct net_group *group, uint32_t *request, bool *done_out)
 {
     struct tess_transport *transport = group->rank->transport;

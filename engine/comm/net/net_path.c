@@ -8,6 +8,10 @@
 /* From here on a broadcast goes along the ranks in chunks; below, the tree has it there sooner. */
 #define PATH_CHAIN_BYTES (64u << 10)
 
+/* From so many hosts on, where they are no power of two, a chain down costs a link between two
+ * neighbours less than the tree does, and no host much. */
+#define PATH_CHAIN_HOSTS 6
+
 /* Parts in which the left block of a tree may come to the right one, and moves up a lane: one for
  * each level of the tree, more for parts, the last gives. */
 #define PATH_PARTS  4
@@ -220,6 +224,58 @@ static void path_tree(const struct net_shape *shape, int32_t owner, bool up, boo
         path_move(lane, NET_DOWN, !moves[k].sends, moves[k].peer);
 }
 
+/* ---- the exchange ---------------------------------------------------------------------------- */
+
+/* To the right of a block of `left` hosts are at least half as many: no host gives its sum to more
+ * than two others at a time. The same for what is within. */
+static bool path_is_even(int32_t hosts)
+{
+    while (hosts > 1) {
+        const int32_t left = path_split(hosts);
+        if ((hosts - left) * 2 < left)
+            return false;
+        hosts -= left; /* the left one is full */
+    }
+    return true;
+}
+
+/* Between the first ranks of hosts [first, first + count); this one is among them. */
+static void path_exchange_hosts(const struct net_shape *shape, int32_t first, int32_t count,
+                                struct net_lane *lane)
+{
+    const int32_t places = shape->places, host = shape->rank / places;
+    if (count == 1)
+        return;
+    const int32_t left = path_split(count), right = count - left;
+    const bool is_left = host < first + left;
+    const int32_t i = is_left ? host - first : host - first - left;
+    path_exchange_hosts(shape, is_left ? first : first + left, is_left ? left : right, lane);
+    if (is_left && i < right)
+        path_move(lane, NET_UP, true, (first + left + i) * places);
+    for (int32_t to = i; !is_left && to < left; to += right)
+        path_move(lane, NET_UP, true, (first + to) * places);
+    const int32_t from = is_left ? first + left + i % right : first + i;
+    path_add(lane, from * places, !is_left, places == 1 && (is_left ? right : left) == 1);
+}
+
+/* There is one lane; the tree over the ranks of a host is that of its first rank's lane. */
+static void path_exchange(const struct net_shape *shape, struct net_lane *lane)
+{
+    const struct net_shape within = {shape->rank % shape->places, shape->places, 1, shape->places};
+    const int32_t first = shape->rank - within.rank;
+
+    (void)path_tree_up(&within, 0, shape->places, 0, lane);
+    const int32_t inner = lane->move_count;
+    for (int32_t k = 0; k < inner; k++)
+        lane->move[k].peer += first;
+    if (within.rank == 0)
+        path_exchange_hosts(shape, 0, shape->hosts, lane);
+    lane->exchanged = true;
+    lane->adds = lane->move_count;
+    for (int32_t k = inner; k-- > 0;)
+        path_move(lane, NET_DOWN, !lane->move[k].sends, lane->move[k].peer);
+}
+
 /* ---- shared lanes ---------------------------------------------------------------------------- */
 
 /* Ranks [first, first + count) share a lane, `unit` elements each. */
@@ -301,18 +357,38 @@ static void path_ring_up(const struct net_shape *shape, int32_t owner, struct ne
         path_move(lane, NET_UP, true, path_rank(shape, h + 1, p));
 }
 
-static void path_ring_down(const struct net_shape *shape, int32_t owner, struct net_lane *lane)
+/* The host after `host`, or before it (by -1), on the way from `owner`: round the ring, or along a
+ * chain, first to the nearer end of all; -1: none. */
+static int32_t path_way(int32_t hosts, int32_t owner, bool chain, int32_t host, int32_t by)
+{
+    const bool turned = chain && owner * 2 > hosts - 1;
+    const int32_t o = turned ? hosts - 1 - owner : owner, h = turned ? hosts - 1 - host : host;
+    int32_t at = (h - o + hosts) % hosts;
+
+    if (chain)
+        at = h <= o ? o - h : h;
+    at += by;
+    if (at < 0 || at >= hosts)
+        return -1;
+    const int32_t next = !chain ? (o + at) % hosts : at <= o ? o - at : at;
+    return turned ? hosts - 1 - next : next;
+}
+
+static void path_ring_down(const struct net_shape *shape, int32_t owner, bool chain,
+                           struct net_lane *lane)
 {
     const int32_t hosts = shape->hosts, places = shape->places;
     const int32_t h = shape->rank / places, p = shape->rank % places;
     const int32_t to_h = owner / places, to_p = owner % places;
+    const int32_t before = path_way(hosts, to_h, chain, h, -1);
+    const int32_t after = path_way(hosts, to_h, chain, h, 1);
 
     if (p != to_p)
         path_move(lane, NET_DOWN, false, path_rank(shape, h, p - 1));
-    else if (h != to_h)
-        path_move(lane, NET_DOWN, false, path_rank(shape, h - 1, p));
-    if (p == to_p && (h + 1) % hosts != to_h)
-        path_move(lane, NET_DOWN, true, path_rank(shape, h + 1, p));
+    else if (before >= 0)
+        path_move(lane, NET_DOWN, false, path_rank(shape, before, p));
+    if (p == to_p && after >= 0)
+        path_move(lane, NET_DOWN, true, path_rank(shape, after, p));
     if ((p + 1) % places != to_p)
         path_move(lane, NET_DOWN, true, path_rank(shape, h, p + 1));
 }
@@ -323,7 +399,7 @@ static void path_ring(const struct net_shape *shape, int32_t owner, bool up, boo
     if (up)
         path_ring_up(shape, owner, lane);
     if (down)
-        path_ring_down(shape, owner, lane);
+        path_ring_down(shape, owner, false, lane);
 }
 
 /* A rank gives first what it has first, and the next one expects it in that order: up the lane
@@ -511,6 +587,14 @@ static bool path_is_ring(int32_t rank_count, const struct tess_comm_call *call)
            path_width(rank_count, call) == 1;
 }
 
+/* Does the whole of a long lane that was added up along the tree go down a chain of hosts? */
+static bool path_is_chain(const struct net_shape *shape, const struct tess_comm_call *call)
+{
+    return shape->hosts >= PATH_CHAIN_HOSTS && (shape->hosts & (shape->hosts - 1)) != 0 &&
+           path_bytes(shape->rank_count, call) >= NET_LANE_BYTES &&
+           path_width(shape->rank_count, call) == 1;
+}
+
 /* The lane of ranks [first, last). Owners of neighbouring lanes differ in their last bits, by which
  * lanes are dealt out to ranks. */
 static void path_lane_of(const struct net_shape *shape, const struct tess_comm_call *call,
@@ -526,9 +610,18 @@ static void path_lane_of(const struct net_shape *shape, const struct tess_comm_c
     const int32_t owner = alone ? root : first + number % width % (last - first);
     const struct path_share share = {first, last - first, owner, call->count};
 
+    if (kind == TESS_COLLECTIVE_ALL_REDUCE && width >= shape->rank_count && shape->hosts > 1 &&
+        (shape->places & (shape->places - 1)) == 0 && path_is_even(shape->hosts)) {
+        path_exchange(shape, lane);
+        path_place(call, shape, first, last, lane);
+        return;
+    }
     if (shared && kind == TESS_COLLECTIVE_ALL_GATHER)
         path_share(shape, &share, false, lane);
-    (tree ? path_tree : path_ring)(shape, owner, up, down, lane);
+    const bool chain = tree && down && path_is_chain(shape, call);
+    (tree ? path_tree : path_ring)(shape, owner, up, down && !chain, lane);
+    if (chain)
+        path_ring_down(shape, owner, true, lane);
     if (shared && kind == TESS_COLLECTIVE_REDUCE_SCATTER)
         path_share(shape, &share, true, lane);
     if (kind == TESS_COLLECTIVE_REDUCE && owner != root && (rank == owner || rank == root))

@@ -26,8 +26,13 @@
  *
  *     3 hosts     0: 1>0 2>0     1: 0>1 2>1     2: 0>2 1>2, (0 + 1) + 2 there
  *
- * So no host gets more than 1.2 times as much as in a ring, up and down together 1.1 times. The
- * bits are those of the tree, which the hosts do not change.
+ * So no host gets more than 1.2 times as much as in a ring, up and down together 1.1 times. Hosts
+ * are in racks, mostly, and the links of those are narrow: where the tree does not fit racks, sums
+ * cross them more often than in a ring. On 6 or more hosts that are no power of two the whole
+ * therefore goes down a chain, from the owner to the nearer end and then to the rest, which crosses
+ * few links twice. On 2 racks of 3, 5 or 6 hosts the link of a rack then has 1, 1.1 and 0.95 times
+ * the bytes of a ring, in place of 1.3, 1.7 and 1.2 times. The bits are those of the tree, which
+ * the hosts do not change.
  *
  * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
  * often, as often as the tree's order has it; tess__net_spread counts.
@@ -39,6 +44,12 @@
  *
  *     gather, 8 ranks, 2 lanes of 4     1>0 3>2  2-->0     then all of lane 0 down from rank 0
  *                                       4>5 6>7  7-->5                lane 1           rank 5
+ *
+ * A sum for all with one lane is exchanged: within each host it goes to the first rank, then both
+ * sides of each block of the tree give each other theirs, and all of these ranks add the same two.
+ * That takes half as many messages one after the other as there and back, of the same bytes:
+ *
+ *     4 hosts     0<>1 2<>3, 0<>2 1<>3         3 hosts     0<>1, 0<>2 2>1
  *
  * Such lanes, and others below NET_LANE_BYTES, go along the tree in the fast order too.
  *
@@ -55,12 +66,12 @@
 
 #include "tessera/comm.h"
 
-#define NET_KEPT       2      /* sums of a lane that are kept at a time */
-#define NET_LANES_MAX  128    /* of a sum or a gather */
-#define NET_ROUND      128    /* distances of an all-to-all that are under way at a time */
-#define NET_LANE_BYTES 16384u /* shorter lanes go along the tree in any order, and are shared */
-#define NET_LANE_FEW   4096u  /* from here on not shared where there are up to NET_FEW ranks, */
-#define NET_FEW        4      /* whose messages are few anyway */
+#define NET_KEPT       2     /* sums of a lane that are kept at a time */
+#define NET_LANES_MAX  128   /* of a sum or a gather */
+#define NET_ROUND      128   /* distances of an all-to-all that are under way at a time */
+#define NET_LANE_BYTES 8192u /* shorter lanes go along the tree in any order, and are shared */
+#define NET_LANE_FEW   4096u /* from here on not shared where there are up to NET_FEW ranks, */
+#define NET_FEW        4     /* whose messages are few anyway */
 
 /* Kinds of messages within a group, in their tags. Those of lanes: a partial sum, the whole. */
 enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
@@ -94,7 +105,8 @@ struct net_lane {
     /* Of a lane that several ranks share: this rank's own part of a gather, which the call's source
      * has, or of the sum, which goes to its target. */
     size_t own_at, own_count;
-    int32_t adds; /* the first moves: what comes is added */
+    int32_t adds;   /* the first moves, among them all that add what comes */
+    bool exchanged; /* what has been added up is sent before more is added */
     int32_t move_count;
     struct net_move *move; /* one after the other; in the plan's table */
 };

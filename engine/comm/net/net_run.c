@@ -6,6 +6,7 @@
 #include "comm/net/net_group.h"
 #include "comm/net/transport_native.h"
 
+#include "base/hash.h"
 #include "tessera/check.h"
 
 #include <string.h>
@@ -14,8 +15,18 @@
 
 static bool run_is_inline(const struct net_group *group, const struct tess_comm_call *call)
 {
-    return group->comm.rank_count <= NET_NOTE_ALL &&
+    const bool tells = group->rank->transport->ops->tell != NULL;
+
+    return group->comm.rank_count <= (tells ? NET_INLINE_FEW : NET_NOTE_ALL) &&
            tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
+}
+
+/* Do notes of the call go out before it? */
+static bool run_is_noted(const struct net_group *group, const struct tess_comm_call *call)
+{
+    return run_is_inline(group, call) || group->rank->transport->ops->tell == NULL ||
+           call->collective == TESS_COLLECTIVE_BROADCAST ||
+           call->collective == TESS_COLLECTIVE_REDUCE;
 }
 
 /* From how many ranks before it does a rank of the group get the note of a call? */
@@ -56,7 +67,9 @@ static enum tess_status run_note(struct net_group *group, uint64_t t)
     if (gives && bytes > 0 && run_is_inline(group, call))
         memcpy(slot->out.data, call->source, bytes);
     slot->missing = 0;
-    slot->compared = false;
+    slot->compared = !run_is_noted(group, call);
+    if (slot->compared)
+        return TESS_OK;
     /* Each begins with another peer, so that not all of them send to the same one. */
     for (int32_t d = 0; d < run_noted(group); d++) {
         TESS_TRY(tess__net_begin(group, false, run_before(group, d + 1), tag, &slot->in[d],
@@ -143,8 +156,11 @@ bool tess__net_is_missing(void *context, uint64_t number, int32_t peer, bool *ca
     *called_out = false;
     if (peer == rank || number - 1 < group->current)
         return false;
-    if (group->noted <= group->current ||
-        (before <= noted && slot->recv[before - 1] != NET_NO_REQUEST))
+    if (group->noted <= group->current)
+        return true;
+    if (tess__net_late_silent(group, peer) &&
+        (!run_is_noted(group, &group->call[group->current % NET_RING]) ||
+         (before <= noted && slot->recv[before - 1] != NET_NO_REQUEST)))
         return true;
     *called_out = true;
     /* The library does not report which rank it waits for. */
@@ -270,7 +286,8 @@ static struct tess_comm_call run_call(struct net_group *group, const struct tess
 
 static enum tess_status run_start(struct net_group *group, const struct tess_comm_call *call)
 {
-    group->hash = tess__net_note_hash(&run_slot(group, group->current)->out);
+    group->hash = (uint32_t)tess_hash_mix(
+        group->late.past ^ tess__net_note_hash(&run_slot(group, group->current)->out));
     group->native_runs = native_takes(group, call);
     group->run = run_call(group, call);
     TESS_TRY(group->native_runs ? native_start(group, call) : tess__net_jobs_start(group));
@@ -289,7 +306,9 @@ enum tess_status tess__net_post(struct net_group *group, const struct tess_comm_
     if (group->current != t || group->noted <= t || run_is_inline(group, call))
         return TESS_OK;
     TESS_TRY(run_start(group, call));
-    return group->native_runs ? TESS_OK : tess__net_jobs_begin(group);
+    if (!group->native_runs)
+        TESS_TRY(tess__net_jobs_begin(group));
+    return tess__net_late_waits(group, t + 1) ? tess__net_late_run(group) : TESS_OK;
 }
 
 enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
@@ -316,10 +335,11 @@ enum tess_status tess__net_run(struct net_group *group, bool *moved_out)
         if (done && slot->missing == 0 && call->collective != TESS_COLLECTIVE_BROADCAST)
             TESS_TRY(run_sent(group, slot, &done));
         if (!done || slot->missing > 0)
-            return TESS_OK;
+            return tess__net_late_run(group);
         if (run_is_inline(group, call))
             run_inline(group, call, slot);
         group->started = false;
+        tess__net_late_next(group);
         group->current = t + 1;
         *moved_out = true;
         tess_comm_completed(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t));

@@ -18,12 +18,14 @@ enum tess_status tess__net_advance(void *context, bool *moved_out)
     TESS_TRY(tess__net_check(rank));
     for (struct net_group *group = LIST_FIRST(&rank->groups); group != NULL;
          group = LIST_NEXT(group, link)) {
+        if (group->late.asked)
+            TESS_TRY(tess__net_late_answer(group));
         if (group->current < group->posted)
             TESS_TRY(tess__net_run(group, moved_out));
         if (group->message_count > 0)
             TESS_TRY(tess__net_message_run(group, moved_out));
     }
-    return TESS_OK;
+    return tess__net_flush(rank);
 }
 
 static enum tess_status wait_pause(const struct tess__waiting *waiting, double idle_s,
@@ -31,10 +33,10 @@ static enum tess_status wait_pause(const struct tess__waiting *waiting, double i
 {
     struct net_rank *rank = ((struct net_group *)waiting->group)->rank;
 
-    (void)idle_s;
+    const double most_s = idle_s < NET_LATE_S ? NET_LATE_S : WAIT_SLEEP_S;
+
     return tess__net_lost(
-        rank,
-        rank->transport->ops->wait(rank->transport, left_s < WAIT_SLEEP_S ? left_s : WAIT_SLEEP_S));
+        rank, rank->transport->ops->wait(rank->transport, left_s < most_s ? left_s : most_s));
 }
 
 /* What a rank does, where its board is in reach, and where it is, where there are several hosts. */

@@ -88,10 +88,30 @@ static enum tess_status tcp_recv(struct tess_transport *transport, int32_t peer,
                        &request, request_out));
     const struct tcp_frame ready = {
         .word = TCP_READY, .tag = tag, .number = *request_out, .bytes = bytes};
-    if (!tess__tcp_early_is(bytes))
+    from->large_tag = tess__tcp_early_is(bytes) ? from->large_tag : tag;
+    if (tess__tcp_early_is(bytes) && !tess__tcp_early_claim(tcp, request))
+        return tcp->status;
+    if (tag == from->large_tag)
         tess__tcp_say(tcp, peer, &ready, NULL);
-    else if (tess__tcp_early_claim(tcp, request))
+    else
         tess__tcp_say_later(tcp, peer, &ready);
+    return tcp->status;
+}
+
+static enum tess_status tcp_flush(struct tess_transport *transport)
+{
+    tess__tcp_flush(tcp_of(transport));
+    return tcp_of(transport)->status;
+}
+
+static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                 const void *data, size_t bytes)
+{
+    struct tcp *tcp = tcp_of(transport);
+
+    TESS_TRY(tess__tcp_reach(tcp, peer));
+    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_TELL, .tag = tag, .bytes = bytes},
+                  data);
     return tcp->status;
 }
 
@@ -256,7 +276,9 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .wait = tcp_wait,
                                                   .abort = tcp_abort,
                                                   .close = tess__tcp_close,
-                                                  .link = tess__tcp_link};
+                                                  .link = tess__tcp_link,
+                                                  .flush = tcp_flush,
+                                                  .tell = tcp_tell};
 
 static enum tess_status tcp_reserve(struct tcp *tcp)
 {

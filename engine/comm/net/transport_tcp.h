@@ -38,16 +38,22 @@
 
 /* Bytes of a message that goes early; and of those to one peer that it has not announced. */
 #define TCP_EARLY_MOST 8192u
-#define TCP_EARLY_ROOM (64u << 10)
+#define TCP_EARLY_ROOM (256u << 10)
 #define TCP_EARLY      UINT32_MAX /* its number: no receive's */
+
+/* Messages up to this size wait for others to the same peer, for the time in which a rank begins
+ * what it can: a write costs as much as some ten KiB. And up to which a read takes several. */
+#define TCP_CORK_MOST   (16u << 10)
+#define TCP_STAGE_BYTES (16u << 10)
 
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 
-/* What goes over `words`: a frame, for ABORT and LOST with `bytes` of text behind it. */
+/* What goes over `words`: a frame, for TELL, ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
     TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
+    TCP_TELL,      /* `bytes` for the hearer of messages that nobody requests */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
@@ -158,14 +164,18 @@ struct tcp_peer {
     int32_t rank;
     struct tcp_boxes *boxes; /* what is shared with it; NULL: nothing */
     LIST_ENTRY(tcp_peer) near_link;
-    struct tcp_list sends;    /* whose receive has not been announced */
-    struct tcp_list sending;  /* the first in part */
+    struct tcp_list sends;   /* whose receive has not been announced */
+    struct tcp_list sending; /* the first in part */
+    LIST_ENTRY(tcp_peer) corked_link;
+    bool corked;              /* some of `sending` may wait for more */
     struct tcp_readies ready; /* TESS_TRANSPORT_REQUESTS at most */
     struct tcp_readies early; /* sends that went early, which it has not announced */
     size_t early_bytes;       /* their costs */
     struct tcp_list expects;  /* small receives for which nothing has come */
     struct tcp_list arrived;  /* small messages for which there is no receive yet */
     size_t arrived_bytes;     /* their costs */
+    uint32_t large_tag;       /* of the last receive that was not small: behind its message small
+                                 ones of this tag go as late as others */
     LIST_ENTRY(tcp_peer) late_link;
     bool late;         /* some of `out` may wait for more */
     size_t late_bytes; /* costs of the receives that it announces */
@@ -206,6 +216,8 @@ struct tcp {
     LIST_HEAD(tcp_near_list, tcp_peer) near_peers;
     LIST_HEAD(tcp_late_list, tcp_peer) late; /* since late_s */
     double late_s;
+    LIST_HEAD(tcp_corked_list, tcp_peer) corked;
+    char stage[TCP_STAGE_BYTES]; /* what comes of messages before their receives are found */
     pthread_t owner;
     struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
     struct boot_listener listener;
@@ -236,14 +248,15 @@ struct tcp {
 /* transport_tcp_move.c: read and write what sockets take and give, after waiting for it up to
  * timeout_ms (0: not at all). What fails is noted in tcp->status. */
 void tess__tcp_move(struct tcp *tcp, int timeout_ms);
-/* The receiver of this send is ready; `number`: of the receive. */
+/* The receiver of this send is ready; `number`: of the receive. It may wait for tess__tcp_flush. */
 void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t number);
+void tess__tcp_flush(struct tcp *tcp);
 /* Connect to a rank, unless that is done or under way. TESS_ERR_MEMORY, or tcp->status. */
 enum tess_status tess__tcp_reach(struct tcp *tcp, int32_t r);
 
 /* transport_tcp_words.c: a frame on the words to a peer, with `bytes` of text where that is not
  * NULL. */
-void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const char *text);
+void tess__tcp_say(struct tcp *tcp, int32_t peer, const struct tcp_frame *frame, const void *text);
 /* The announcement of a small receive: it may wait for others, and goes soon. */
 void tess__tcp_say_later(struct tcp *tcp, int32_t peer, const struct tcp_frame *ready);
 /* Take the first with the tag; NULL: there is none. */

@@ -20,7 +20,7 @@
 #define MOVE_BATCH  8                 /* messages in one write */
 #define MOVE_FAIR   ((size_t)1 << 20) /* bytes of one peer before others have their turn */
 
-#define MOVE_LATE_S 1e-3 /* for which words wait for others */
+#define MOVE_LATE_S 4e-3 /* for which words wait for others */
 
 /* The receive of which nothing has come; NULL: there is none. */
 static struct tcp_request *move_receive(struct tcp *tcp, int32_t r, uint32_t tag, uint32_t number)
@@ -107,6 +107,9 @@ static void data_push(struct tcp *tcp, int32_t r)
 {
     struct tcp_peer *peer = tcp->peer[r];
 
+    if (peer->corked)
+        LIST_REMOVE(peer, corked_link);
+    peer->corked = false;
     if (peer->blocked[TCP_DATA] || tcp->status != TESS_OK)
         return;
     while (peer->fd[TCP_DATA] >= 0 && !TAILQ_EMPTY(&peer->sending)) {
@@ -134,8 +137,20 @@ void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t numbe
 {
     request->state = TCP_MOVES;
     request->head.number = number;
-    TAILQ_INSERT_TAIL(&tcp->peer[request->peer]->sending, request, link);
-    data_push(tcp, request->peer);
+    struct tcp_peer *peer = tcp->peer[request->peer];
+
+    TAILQ_INSERT_TAIL(&peer->sending, request, link);
+    if (request->head.bytes > TCP_CORK_MOST)
+        data_push(tcp, request->peer);
+    else if (!peer->corked)
+        LIST_INSERT_HEAD(&tcp->corked, peer, corked_link);
+    peer->corked = peer->corked || request->head.bytes <= TCP_CORK_MOST;
+}
+
+void tess__tcp_flush(struct tcp *tcp)
+{
+    while (!LIST_EMPTY(&tcp->corked))
+        data_push(tcp, LIST_FIRST(&tcp->corked)->rank);
 }
 
 /* The socket takes something again. It stays watched while it does not take all. */
@@ -205,25 +220,25 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         return 0;
     memcpy(&frame, in, sizeof(frame));
     const bool ends = frame.word == TCP_ABORT || frame.word == TCP_LOST;
+    const size_t rest = ends || frame.word == TCP_TELL ? (size_t)frame.bytes : 0;
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
-        (ends &&
-         (frame.bytes >= sizeof(text) || frame.tag >= (uint32_t)tcp->transport.rank_count))) {
+        rest >= sizeof(text) || (ends && frame.tag >= (uint32_t)tcp->transport.rank_count)) {
         tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
         return 0;
     }
-    if (ends && count < sizeof(frame) + frame.bytes)
+    if (count < sizeof(frame) + rest)
         return 0;
-    if (ends) {
-        memcpy(text, in + sizeof(frame), (size_t)frame.bytes);
-        text[frame.bytes] = '\0';
+    memcpy(text, in + sizeof(frame), rest);
+    text[rest] = '\0';
+    if (ends)
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
-        return sizeof(frame) + (size_t)frame.bytes;
-    }
-    if (frame.word == TCP_BYE)
+    else if (frame.word == TCP_TELL && tcp->transport.hear != NULL)
+        tcp->transport.hear(tcp->transport.hearer, r, frame.tag, text, rest);
+    else if (frame.word == TCP_BYE)
         tcp->peer[r]->bye = true;
     else if (frame.word == TCP_READY)
         words_ready(tcp, r, &(struct tcp_ready){frame.tag, frame.number, frame.bytes});
-    return sizeof(frame);
+    return sizeof(frame) + rest;
 }
 
 static void words_pull(struct tcp *tcp, int32_t r, bool all)
@@ -280,34 +295,50 @@ static bool data_begin(struct tcp *tcp, int32_t r)
     return true;
 }
 
-/* Account for `got` bytes: of the payload that is being received, then of the next head. */
-static bool data_account(struct tcp *tcp, int32_t r, size_t got)
+/* So many bytes of the payload that is being received are there. */
+static void data_account(struct tcp *tcp, struct tcp_peer *peer, size_t count)
+{
+    struct tcp_request *request = peer->receiving;
+
+    request->moved += count;
+    if (request->moved < request->head.bytes)
+        return;
+    peer->receiving = NULL;
+    peer->head_used = 0;
+    tcp->moved = true;
+    tess__tcp_early_end(tcp, request);
+}
+
+/* The first `count` bytes of the stage: heads and payloads. */
+static bool data_take(struct tcp *tcp, int32_t r, size_t count)
 {
     struct tcp_peer *peer = tcp->peer[r];
 
-    struct tcp_request *request = peer->receiving;
-
-    if (request != NULL) {
-        const size_t left = request->head.bytes - request->moved, part = got < left ? got : left;
-        request->moved += part;
-        got -= part;
-        if (part < left)
+    for (size_t at = 0; at < count;) {
+        struct tcp_request *request = peer->receiving;
+        const size_t used = request != NULL ? request->moved : peer->head_used;
+        const size_t whole = request != NULL ? request->head.bytes : sizeof(peer->head);
+        const size_t part = count - at < whole - used ? count - at : whole - used;
+        memcpy(request != NULL ? request->data + used : (char *)&peer->head + used, tcp->stage + at,
+               part);
+        at += part;
+        if (request != NULL) {
+            data_account(tcp, peer, part);
+            continue;
+        }
+        peer->head_used += part;
+        if (peer->head_used < sizeof(peer->head))
             return true;
-        peer->receiving = NULL;
-        peer->head_used = 0;
-        tcp->moved = true;
-        tess__tcp_early_end(tcp, request);
+        if (!data_begin(tcp, r))
+            return false;
+        if (peer->receiving->head.bytes == 0)
+            data_account(tcp, peer, 0);
     }
-    peer->head_used += got;
-    if (peer->head_used < sizeof(peer->head))
-        return true;
-    if (!data_begin(tcp, r))
-        return false;
-    return peer->receiving->head.bytes > 0 || data_account(tcp, r, 0);
+    return true;
 }
 
-/* The rest of a payload and the head behind it come in one read. The head's buffer is free
- * meanwhile: the request has its contents. */
+/* The rest of a payload and the head behind it come in one read; between messages all that fits
+ * into the stage, mostly several small ones. */
 static void data_pull(struct tcp *tcp, int32_t r, bool all)
 {
     struct tcp_peer *peer = tcp->peer[r];
@@ -315,13 +346,12 @@ static void data_pull(struct tcp *tcp, int32_t r, bool all)
 
     while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
         const struct tcp_request *request = peer->receiving;
-        const size_t at = request != NULL ? 0 : peer->head_used;
+        const size_t left = request != NULL ? request->head.bytes - request->moved : 0;
         struct iovec part[2] = {
-            {request != NULL ? request->data + request->moved : NULL,
-             request != NULL ? request->head.bytes - request->moved : 0},
-            {(char *)&peer->head + at, sizeof(peer->head) - at},
+            {request != NULL ? request->data + request->moved : NULL, left},
+            {tcp->stage, request != NULL ? sizeof(peer->head) : sizeof(tcp->stage)},
         };
-        const size_t wanted = part[0].iov_len + part[1].iov_len;
+        const size_t wanted = left + part[1].iov_len;
         const ssize_t got = move_read(tcp, peer, TCP_DATA, all, part, 2);
         if (got < 0 && tess__tcp_again(errno))
             return;
@@ -336,7 +366,10 @@ static void data_pull(struct tcp *tcp, int32_t r, bool all)
             return;
         }
         total += (size_t)got;
-        if (!data_account(tcp, r, (size_t)got) || (size_t)got < wanted)
+        const size_t direct = (size_t)got < left ? (size_t)got : left;
+        if (direct > 0)
+            data_account(tcp, peer, direct);
+        if (!data_take(tcp, r, (size_t)got - direct) || (size_t)got < wanted)
             return;
     }
 }
@@ -362,7 +395,19 @@ static void near_move(struct tcp *tcp)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-/* A connection is there: what waits for it goes. Or there is none. */
+/* Does a message with the peer wait, or only words that are told it? */
+static bool move_waits(const struct tcp *tcp, int32_t r)
+{
+    for (uint32_t k = 0; k < tcp->request_count; k++) {
+        const struct tcp_request *request = &tcp->request[k];
+        if (request->peer == r && (request->state == TCP_WAITS || request->state == TCP_MOVES))
+            return true;
+    }
+    return false;
+}
+
+/* A connection is there: what waits for it goes. Or there is none: a rank that is only told
+ * something may have ended in order before it answered. */
 static void move_news(struct tcp *tcp, const struct tcp_news *news)
 {
     if (news->open && news->which == TCP_WORDS && tcp->status != TESS_OK)
@@ -371,7 +416,9 @@ static void move_news(struct tcp *tcp, const struct tcp_news *news)
         tess__tcp_words_push(tcp, news->peer);
         data_push(tcp, news->peer);
     }
-    if (news->failed)
+    if (news->gone && !move_waits(tcp, news->peer))
+        tcp->peer[news->peer]->out_used = 0;
+    else if (news->failed)
         tess__tcp_end(tcp, news->gone ? TCP_LOST : TCP_ABORT,
                       news->gone ? news->peer : tcp->transport.rank, news->why);
 }
@@ -424,6 +471,7 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
     bool moved = tcp->moved;
 
     near_move(tcp);
+    tess__tcp_flush(tcp);
     if (timeout_ms != 0 && ((tcp->moved && !moved) || !tess__tcp_near_sleep(tcp)))
         timeout_ms = 0;
     if (!LIST_EMPTY(&tcp->late) && (timeout_ms < 0 || timeout_ms > MOVE_LATE_S * 1e3))
@@ -440,4 +488,5 @@ void tess__tcp_move(struct tcp *tcp, int timeout_ms)
     tcp->looked_s = tess_clock_s();
     if (!LIST_EMPTY(&tcp->late) && tcp->looked_s - tcp->late_s > MOVE_LATE_S)
         tess__tcp_words_push_late(tcp);
+    tess__tcp_flush(tcp);
 }

@@ -171,7 +171,7 @@ static bool words_room(struct tcp_peer *peer, size_t bytes)
 }
 
 /* True: it is to be sent. */
-static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const void *text)
 {
     struct tcp_peer *peer = tcp->peer[r];
     struct tcp_frame out = *frame;
@@ -194,7 +194,7 @@ static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame,
     return !peer->blocked[TCP_WORDS];
 }
 
-void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const char *text)
+void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const void *text)
 {
     if (words_add(tcp, r, frame, text))
         tess__tcp_words_push(tcp, r);
