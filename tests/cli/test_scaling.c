@@ -234,7 +234,6 @@ static void case_bad(void **state)
         const char *phrase;
         const char *words[8];
     } table[] = {
-        {2, "tune needs a second word", {"tune"}},
         {2, "did you mean 'tune batch'", {"tune", "bacth"}},
         {2, "max-ranks: '65537' is out of range", {"scaling", "--max-ranks", "65537"}},
         {2, "--max-ranks limits them", {"scaling", "--ranks", "2"}},

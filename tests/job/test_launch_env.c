@@ -404,7 +404,7 @@ static void case_torchrun(void **state)
 
     (void)state;
     assert_true(torchrun_refuses("no") && !torchrun_refuses("role"));
-    assert_int_equal(spawn_words(&spawn, "train --help"), 0);
+    assert_int_equal(spawn_words(&spawn, "train --help all"), 0);
     for (const char *at = spawn.out; (at = strstr(at, "\n  --")) != NULL; count++) {
         at += 5;
         snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, " =\n"), at);

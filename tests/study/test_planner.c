@@ -377,7 +377,7 @@ static void case_pictures(void **state)
     snprintf(words, sizeof(words), "report %s/plan.json %s/step.json --out %s/plan.html", folder,
              folder, folder);
     assert_int_equal(spawn_words(&spawn, words), 0);
-    assert_non_null(strstr(spawn.out, " 4 pictures"));
+    assert_non_null(strstr(spawn.out, " 5 pictures"));
 }
 
 int main(void)
