@@ -45,11 +45,11 @@
  *     gather, 8 ranks, 2 lanes of 4     1>0 3>2  2-->0     then all of lane 0 down from rank 0
  *                                       4>5 6>7  7-->5                lane 1           rank 5
  *
- * A sum for all with one lane is exchanged: within each host it goes to the first rank, then both
- * sides of each block of the tree give each other theirs, and all of these ranks add the same two.
- * That takes half as many messages one after the other as there and back, of the same bytes:
+ * A sum for all with one lane is exchanged between 2 or 3 hosts: within each host it goes to the
+ * first rank, then both sides of each block of the tree give each other theirs, and all of these
+ * ranks add the same two. That takes half as many messages one after the other as there and back:
  *
- *     4 hosts     0<>1 2<>3, 0<>2 1<>3         3 hosts     0<>1, 0<>2 2>1
+ *     2 hosts     0<>1         3 hosts     0<>1, 0<>2 2>1
  *
  * Such lanes, and others below NET_LANE_BYTES, go along the tree in the fast order too.
  *
