@@ -69,8 +69,8 @@ const struct tess_option tess_run_option_table[] = {
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
      NULL,
      "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
-     "pattern, "
-     ".bin shards of tokens, or the word text for this machine's own; synthetic generates data"},
+     "pattern, .bin shards of tokens, or the word text for stories that a grammar makes; synthetic "
+     "generates data"},
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training samples of --data synthetic; a quarter as many are for validation"},
     TESS_ROW_TOPIC("saving"),

@@ -60,7 +60,8 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
  *           zeros), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257
  *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3). Or what
  *           tessera data prepare writes, with any vocabulary: data/shard.h
- *   "text"  the word: text that every Debian machine has, about 12 MB of it (data_text.c)
+ *   "text"  the word: 12 MB of stories that a grammar makes, the same everywhere (data_text.c). The
+ *           validation share is of whole documents
  *
  * length is T. The files are one stream, end to end: a sample may begin in one and end in the next,
  * and the last tokens, too few for a sample, are left out. The last `validation` share of the
@@ -75,10 +76,6 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
 enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
-
-/* The sizes of the set "text", for plans: nothing is read, and no sample may be loaded. */
-enum tess_status tess_dataset_size_text(double validation, int64_t length,
-                                        struct tess_dataset **dataset_out);
 
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a

@@ -28,7 +28,9 @@ const struct tess_option tess_loader_option_table[] = {
     {"length", TESS_OPTION_INT, offsetof(struct tess_loader_options, length), "256", 1, 1 << 20,
      NULL, "tokens of a sample of text: what the model sees at once"},
     {"validation", TESS_OPTION_REAL, offsetof(struct tess_loader_options, validation), "0.02", 0,
-     0.99, NULL, "share of a text, its end, that is kept for validation; at least one sample"},
+     0.99, NULL,
+     "share of a text, its end, that is kept for validation; at least one sample, or one document "
+     "where --data is text"},
     {"validation-files", TESS_OPTION_STRING, offsetof(struct tess_loader_options, validation_files),
      "", 0, 0, NULL,
      "text or token files for validation, named as in --data; empty: --data.validation of its own"},

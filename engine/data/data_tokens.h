@@ -88,9 +88,6 @@ struct tess__names {
     int32_t count;
 };
 
-enum tess_status tess__names_add(struct tess__names *names, const char *name); /* copies */
-/* Names [first, end) by their bytes, in any locale. */
-void tess__names_sort(struct tess__names *names, int32_t first, int32_t end);
 /* Add what `source`, as tess_dataset_open_tokens takes it, stands for. TESS_ERR_NOT_FOUND where a
  * pattern fits nothing; whether the other files are there shows when they are opened. */
 enum tess_status tess__names_expand(struct tess__names *names, const char *source);
@@ -105,17 +102,8 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
                                     double validation, int64_t length,
                                     struct tess_dataset **dataset_out);
 
-/*
- * The text that every Debian machine has, at most `bytes_max` of it, as one piece: the licences,
- * then what dpkg and perl have under /usr/share/doc and /usr/share/perl, *.pod, *.pm, *.txt and
- * copyright, ordered by path. `root` goes before every path: "" for this machine. What cannot be
- * read is left out; TESS_ERR_NOT_FOUND when almost nothing is left.
- */
-enum tess_status tess__text_gather(const char *root, size_t bytes_max,
-                                   struct tess_token_stream *stream);
-/* The same by the sizes of the files: as many tokens, none of which is there to be loaded. */
-enum tess_status tess__text_size(const char *root, size_t bytes_max,
-                                 struct tess_token_stream *stream);
+/* Documents [first, end) of the text "text", as one piece: data_text.c. TESS_ERR_MEMORY. */
+enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream);
 
 /* ---- sets of images, before they are returned -------------------------------------------------
  */

@@ -135,8 +135,7 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
     if (strcmp(data, "text") != 0 && run_kind_of(data) == S_IFDIR)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from text or tokens, but --data %s is a folder: name files, "
-                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
-                  "machine",
+                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for made-up text",
                   config->model->name, data, data, data);
     TESS_TRY(tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
                                       loader->length, dataset_out));
@@ -163,18 +162,6 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
     if (config->model->tokens)
         return run_open_tokens(config, dataset_out);
     return run_open_images(config, dataset_out);
-}
-
-/* A checkpoint is compared with samples. */
-enum tess_status tess__run_size_data(const struct tess_config *config,
-                                     struct tess_dataset **dataset_out)
-{
-    const struct tess_loader_options *loader = &config->loader;
-    if (!config->model->tokens || strcmp(run_tokens(config), "text") != 0 ||
-        loader->validation_files[0] != '\0' || config->checkpoint[0] != '\0')
-        return tess__run_open_data(config, dataset_out);
-    TESS_TRY(run_check_data(config));
-    return tess_dataset_size_text(loader->validation, loader->length, dataset_out);
 }
 
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
