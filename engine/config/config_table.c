@@ -177,6 +177,17 @@ const struct tess_option tess_tensor_option_table[] = {
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+#define LOSS_FIELD(member) offsetof(struct tess_loss_options, member)
+
+const struct tess_option tess_loss_option_table[] = {
+    {"smoothing", TESS_OPTION_REAL, LOSS_FIELD(smoothing), "0", 0, 1, NULL,
+     "label smoothing in training: this share of the label goes to all classes alike"},
+    {"z", TESS_OPTION_REAL, LOSS_FIELD(z), "0", 0, 1, NULL,
+     "z-loss in training: add this times the square of log sum exp of the logits, so that they "
+     "stay near 0; 1e-4 is usual"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
 #define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
 
 const struct tess_option tess_cuda_option_table[] = {

@@ -20,6 +20,29 @@ static int64_t batches_sample(const struct tess_engine *engine, int64_t epoch, i
     return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
 }
 
+int64_t tess__batches_step_labels(const struct tess_engine *engine, int64_t step)
+{
+    const int64_t epoch = step / engine->sizes.steps_per_epoch;
+    const int64_t at = step % engine->sizes.steps_per_epoch * engine->sizes.batch_size;
+    int64_t labels = 0;
+    if (!engine->dataset->masked)
+        return tess__sizes_step_rows(&engine->sizes, step) * engine->sizes.labels;
+    for (int64_t i = 0; i < engine->sizes.batch_size; i++)
+        labels += tess_dataset_labels(engine->dataset, &engine->dataset->train,
+                                      batches_sample(engine, epoch, at + i));
+    return labels;
+}
+
+int64_t tess__batches_test_labels(const struct tess_engine *engine)
+{
+    int64_t labels = 0;
+    if (!engine->dataset->masked)
+        return engine->sizes.test_count * engine->sizes.labels;
+    for (int64_t i = 0; i < engine->sizes.test_count; i++)
+        labels += tess_dataset_labels(engine->dataset, &engine->dataset->test, i);
+    return labels;
+}
+
 /* Training batch number b is micro-batch b % S of step b / S, counted from where the run began or
  * continues. */
 static bool batches_train(void *context, int64_t batch, struct tess_batch_request *request)

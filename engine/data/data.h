@@ -28,6 +28,7 @@ struct tess_dataset {
     struct tess_shape row; /* images [H, W, C]; tokens [T] */
     int32_t class_count;   /* classes, or the size of the vocabulary */
     int64_t labels;        /* of a sample: 1, or T */
+    bool masked;           /* some labels may be negative: they are ignored */
     struct tess_split train, test;
     float mean, deviation; /* of the training pixels / 255, for normalisation */
     /* Rows that are written before each batch; NULL: the splits' own. Sample i of either split
@@ -101,6 +102,14 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
  * for any size, so a change of other samples alone is not seen.
  */
 uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_split *split);
+
+/*
+ * How many labels of these samples of the split count: those that are ignored are -1, or -100 as
+ * PyTorch has it. The mean loss of a step is over the labels of the whole batch that count, which
+ * any rank can tell from this: nothing is sent. 0 for samples that fill up.
+ */
+int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample);
 
 /*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1

@@ -223,6 +223,23 @@ static void sample_load_given(const struct tess_dataset *dataset, const int64_t 
     }
 }
 
+int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample)
+{
+    const int64_t labels = dataset->labels;
+    int64_t count = 0;
+    if (sample < 0 || (sample & TESS_SAMPLE_IGNORED) != 0)
+        return 0;
+    if (!dataset->masked)
+        return labels;
+    if (dataset->given == NULL)
+        return tess__stream_labels(dataset, split, sample);
+    const int32_t *label = dataset->given_label + sample % dataset->given_rows * labels;
+    for (int64_t i = 0; i < labels; i++)
+        count += label[i] >= 0;
+    return count;
+}
+
 int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                        const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
                        bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,

@@ -149,9 +149,33 @@ static void stream_catch(void)
     (void)sigaction(SIGBUS, &action, &stream_former);
 }
 
-/* stream_copy; UINT32_MAX, which no vocabulary has, where a file's bytes are not there any more. */
-static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
-                            int32_t *target)
+/*
+ * Tokens [at, at + count) of the stream that are not to be learnt: their labels become -1, unless
+ * label is NULL. Returns how many there are of the others. noinline as above.
+ */
+static uint32_t __attribute__((noinline))
+stream_mask(const struct tess_token_stream *stream, int64_t at, int64_t count, int32_t *label)
+{
+    const struct tess__token_piece *piece = stream_find(stream, at);
+    uint32_t learnt = 0;
+    for (int64_t i = 0; i < count; i++) {
+        piece += at + i >= piece->first + piece->count;
+        const int64_t bit = at + i - piece->first;
+        const bool learn = piece->mask == NULL || (piece->mask[bit / 8] >> bit % 8 & 1) != 0;
+        learnt += learn;
+        if (!learn && label != NULL)
+            label[i] = -1;
+    }
+    return learnt;
+}
+
+typedef uint32_t stream_reader(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                               int32_t *target);
+
+/* What `reader` returns; UINT32_MAX, which no vocabulary has, where a file's bytes are not there
+ * any more. */
+static uint32_t stream_guarded(stream_reader *reader, const struct tess_token_stream *stream,
+                               int64_t at, int64_t count, int32_t *target)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     sigjmp_buf guard;
@@ -162,10 +186,24 @@ static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, 
     }
     stream_guard = &guard;
     atomic_signal_fence(memory_order_seq_cst);
-    const uint32_t greatest = stream_copy(stream, at, count, target);
+    const uint32_t found = reader(stream, at, count, target);
     atomic_signal_fence(memory_order_seq_cst);
     stream_guard = NULL;
-    return greatest;
+    return found;
+}
+
+static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                            int32_t *target)
+{
+    return stream_guarded(stream_copy, stream, at, count, target);
+}
+
+int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample)
+{
+    const int64_t length = dataset->row.dim[0], at = split->first + sample * length;
+    const uint32_t learnt = stream_guarded(stream_mask, split->stream, at + 1, length, NULL);
+    return learnt == UINT32_MAX ? 0 : (int64_t)learnt; /* then it cannot be loaded either */
 }
 
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
@@ -189,6 +227,9 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
             memset(label, 0xff, row_bytes);
         else
             memcpy(label, input + 1, row_bytes - sizeof(*input));
+        if (dataset->masked && (sample[r] & TESS_SAMPLE_IGNORED) == 0 &&
+            stream_guarded(stream_mask, split->stream, at + 1, length, label) == UINT32_MAX)
+            return r;
     }
     return rows;
 }

@@ -22,9 +22,10 @@ extern const struct tess__token_kind tess__token_text;
 
 /* Tokens that lie together: a mapped file, or memory. */
 struct tess__token_piece {
-    char *name;        /* of the file, for messages; owned */
-    const void *token; /* [count], inside the mapping */
-    int64_t first;     /* number in the stream of its first token */
+    char *name;          /* of the file, for messages; owned */
+    const void *token;   /* [count], inside the mapping */
+    const uint8_t *mask; /* [count] bits, likewise: is the token to be learnt? NULL: all are */
+    int64_t first;       /* number in the stream of its first token */
     int64_t count;
     void *map; /* owned */
     size_t map_bytes;
@@ -57,6 +58,10 @@ void tess__stream_close(struct tess_token_stream *stream);
 
 /* Zero-filled memory shared by ranks forked later. TESS_ERR_MEMORY. */
 enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
+
+/* tess_dataset_labels of tokens. */
+int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample);
 
 /*
  * tess_load_rows of tokens. Each token is read from the mapping once and checked where it was

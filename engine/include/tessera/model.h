@@ -181,15 +181,18 @@ struct tess_pass {
     bool training;
     enum tess_dtype dtype;
     int64_t rows, leaf_rows, leaf_count;
-    uint64_t seed;        /* of the run */
-    uint64_t step;        /* optimizer step, for dropout's key */
-    uint64_t row_first;   /* number of row 0 in the global batch, for dropout's elements */
-    int64_t position;     /* decode: of the pass's only position, from 0 */
-    bool remake;          /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
-    const int32_t *label; /* models with a loss, last unit: [rows, labels]; -1 counts not */
-    float *loss;          /* likewise, written: [rows] */
-    int32_t *correct;     /* likewise, written: [rows] labels that the greatest logit is */
-    float loss_grad;      /* likewise: factor on the gradient of the sum of all losses */
+    uint64_t seed;      /* of the run */
+    uint64_t step;      /* optimizer step, for dropout's key */
+    uint64_t row_first; /* number of row 0 in the global batch, for dropout's elements */
+    int64_t position;   /* decode: of the pass's only position, from 0 */
+    bool remake;        /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
+    const int32_t
+        *label;  /* models with a loss, last unit: [rows, labels]; a negative one does not count */
+    float *loss; /* likewise, written: [rows] */
+    int32_t *correct;      /* likewise, written: [rows] labels that the greatest logit is */
+    float loss_grad;       /* likewise: factor on the gradient of the sum of all losses */
+    struct tess_xent xent; /* likewise: what the loss has besides cross-entropy; spread is that of
+                              class_count classes */
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */
     const void *input;                   /* [rows, previous unit's output] */
