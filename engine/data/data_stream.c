@@ -43,6 +43,7 @@ enum tess_status tess__stream_append(struct tess_token_stream *stream, const cha
     stream->piece[stream->piece_count++] = piece;
     stream->count += piece.count;
     stream->mapped_bytes += piece.map_bytes;
+    stream->masked = stream->masked || piece.mask != NULL;
     return TESS_OK;
 }
 

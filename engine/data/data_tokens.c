@@ -91,6 +91,8 @@ const char *tess__shard_fault(const struct tess__shard_header *header)
 {
     if (header->width != 2 && header->width != 4)
         return "wrong width: a token has 2 or 4 bytes";
+    if (header->masked != 0 && header->masked != 1)
+        return "wrong mask: there is one, 1, or none, 0";
     if (header->vocabulary < 1 || (header->width == 2 && header->vocabulary > 65536))
         return "wrong vocabulary";
     if (header->tokens < 1 || header->tokens > INT64_MAX / 16)
@@ -121,6 +123,8 @@ static enum tess_status shard_check_prepared(const char *name, struct tess__toke
     snprintf(kind->name, sizeof(kind->name), "tokens of tokenizer %016" PRIx64, header->tokenizer);
     piece->token = header + 1;
     piece->count = header->tokens;
+    if (header->masked)
+        piece->mask = (const uint8_t *)piece->map + expected - tess__shard_mask_bytes(header);
     return TESS_OK;
 }
 
@@ -272,6 +276,7 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
     dataset->deviation = 1;
     dataset->train.stream = train;
     dataset->test.stream = test != NULL ? test : train;
+    dataset->masked = train->masked || (test != NULL && test->masked);
     dataset->mapped_bytes = train->mapped_bytes + (test != NULL ? test->mapped_bytes : 0);
     const enum tess_status status = tokens_divide(dataset, test != NULL, validation);
     if (status != TESS_OK)

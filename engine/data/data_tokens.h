@@ -44,6 +44,7 @@ struct tess_token_stream {
     int32_t piece_count;
     struct tess__token_piece *piece;
     size_t mapped_bytes;
+    bool masked; /* a piece has a mask */
 };
 
 /*
