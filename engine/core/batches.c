@@ -15,8 +15,8 @@
 static int64_t batches_sample(const struct tess_engine *engine, int64_t epoch, int64_t position)
 {
     int64_t count = engine->dataset->train.count;
-    int64_t sample = tess_sample_at((uint64_t)engine->config->run.seed, epoch, count,
-                                    position % count, engine->config->loader.shuffle);
+    int64_t sample = tess_dataset_sample(engine->dataset, (uint64_t)engine->config->run.seed, epoch,
+                                         position % count, engine->config->loader.shuffle);
     return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
 }
 

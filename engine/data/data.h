@@ -21,6 +21,7 @@ struct tess_split {
     uint8_t *label;                   /* [count], each < class_count; likewise */
     struct tess_token_stream *stream; /* tokens */
     int64_t first;
+    const struct tess_split *part; /* of a mix, in place of a stream: end to end, `count` in all */
 };
 
 struct tess_dataset {
@@ -36,7 +37,8 @@ struct tess_dataset {
     const void *given;
     const int32_t *given_label;
     int64_t given_rows;
-    size_t mapped_bytes; /* shared between all ranks of the host */
+    size_t mapped_bytes;  /* shared between all ranks of the host */
+    struct tess_mix *mix; /* of several sets; NULL: none */
 };
 
 /*
@@ -78,6 +80,16 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
 
+#define TESS_MIX_MAX 64
+
+/*
+ * One set of 1 to TESS_MIX_MAX sets of tokens of one kind and length: their samples end to end, the
+ * training samples drawn in proportion to the weights, each above 0, by tess_dataset_sample. Takes
+ * the sets over, also when it fails: TESS_ERR_DATA where they differ in kind.
+ */
+enum tess_status tess_dataset_mix(struct tess_dataset **set, const double *weight, int32_t count,
+                                  struct tess_dataset **dataset_out);
+
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
  * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; at least
@@ -116,6 +128,9 @@ int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tes
  * beyond its end. Depends on nothing but its arguments, so that every layout sees the same batches.
  */
 int64_t tess_sample_at(uint64_t seed, int64_t epoch, int64_t count, int64_t position, bool shuffle);
+/* The same for the training split of a set, which may be a mix. */
+int64_t tess_dataset_sample(const struct tess_dataset *dataset, uint64_t seed, int64_t epoch,
+                            int64_t position, bool shuffle);
 
 /*
  * A sample number with this bit: its image is loaded, its label is -1. It fills up a short batch:
@@ -134,6 +149,7 @@ struct tess_loader_options {
     int64_t length;               /* tokens of a sample */
     double validation;            /* share of the samples kept for validation */
     const char *validation_files; /* "": that share; else files as data names them */
+    const char *mix;              /* "a:0.7,b:0.3"; "": none */
 };
 extern const struct tess_option tess_loader_option_table[];
 

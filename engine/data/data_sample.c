@@ -34,6 +34,10 @@ const struct tess_option tess_loader_option_table[] = {
     {"validation-files", TESS_OPTION_STRING, offsetof(struct tess_loader_options, validation_files),
      "", 0, 0, NULL,
      "text or token files for validation, named as in --data; empty: --data.validation of its own"},
+    {"mix", TESS_OPTION_STRING, offsetof(struct tess_loader_options, mix), "", 0, 0, NULL,
+     "several sets of text or tokens in place of --data, each as --data names it, with its share "
+     "of "
+     "the samples: a:0.7,b:0.3"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -263,6 +267,8 @@ uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_s
     const int64_t number[] = {dataset->train.count, dataset->test.count, dataset->class_count,
                               dataset->labels, row};
     uint64_t id = tess_hash_bytes(number, sizeof(number));
+    if (dataset->mix != NULL && split == &dataset->train)
+        id = tess_hash_mix(id + tess__mix_id(dataset->mix));
     int32_t *room = dataset->tokens ? calloc((size_t)row, 2 * sizeof(*room)) : NULL;
     for (int64_t i = 0; i < SAMPLES && split->count > 0 && dataset->given == NULL; i++) {
         const int64_t sample = split->count * i / SAMPLES;

@@ -72,7 +72,9 @@ void tess_dataset_close(struct tess_dataset *dataset)
 {
     if (dataset == NULL)
         return;
-    if (dataset->tokens) {
+    if (dataset->mix != NULL) {
+        tess__mix_close(dataset->mix);
+    } else if (dataset->tokens) {
         if (dataset->test.stream != dataset->train.stream)
             tess__stream_close(dataset->test.stream);
         tess__stream_close(dataset->train.stream);

@@ -199,11 +199,21 @@ static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, 
     return stream_guarded(stream_copy, stream, at, count, target);
 }
 
+/* The part of a mix that has a sample, whose number becomes that in the part. */
+static const struct tess_split *stream_part(const struct tess_split *split, int64_t *sample)
+{
+    const struct tess_split *part = split->part;
+    for (; part != NULL && *sample >= part->count; part++)
+        *sample -= part->count;
+    return part != NULL ? part : split;
+}
+
 int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
                             int64_t sample)
 {
-    const int64_t length = dataset->row.dim[0], at = split->first + sample * length;
-    const uint32_t learnt = stream_guarded(stream_mask, split->stream, at + 1, length, NULL);
+    const struct tess_split *part = stream_part(split, &sample);
+    const int64_t length = dataset->row.dim[0], at = part->first + sample * length;
+    const uint32_t learnt = stream_guarded(stream_mask, part->stream, at + 1, length, NULL);
     return learnt == UINT32_MAX ? 0 : (int64_t)learnt; /* then it cannot be loaded either */
 }
 
@@ -219,9 +229,11 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
             memset(label, 0xff, row_bytes); /* every label -1 */
             continue;
         }
-        const int64_t at = split->first + (sample[r] & ~TESS_SAMPLE_IGNORED) * length;
-        const uint32_t greatest = stream_read(split->stream, at, length, input);
-        const uint32_t last = stream_read(split->stream, at + length, 1, label + length - 1);
+        int64_t here = sample[r] & ~TESS_SAMPLE_IGNORED;
+        const struct tess_split *part = stream_part(split, &here);
+        const int64_t at = part->first + here * length;
+        const uint32_t greatest = stream_read(part->stream, at, length, input);
+        const uint32_t last = stream_read(part->stream, at + length, 1, label + length - 1);
         if (greatest >= vocabulary || last >= vocabulary)
             return r;
         if (sample[r] & TESS_SAMPLE_IGNORED)
@@ -229,7 +241,7 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
         else
             memcpy(label, input + 1, row_bytes - sizeof(*input));
         if (dataset->masked && (sample[r] & TESS_SAMPLE_IGNORED) == 0 &&
-            stream_guarded(stream_mask, split->stream, at + 1, length, label) == UINT32_MAX)
+            stream_guarded(stream_mask, part->stream, at + 1, length, label) == UINT32_MAX)
             return r;
     }
     return rows;
@@ -238,9 +250,10 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
 enum tess_status tess_load_report(const struct tess_dataset *dataset,
                                   const struct tess_split *split, int64_t sample)
 {
-    const struct tess_token_stream *stream = split->stream;
-    const int64_t length = dataset->row.dim[0];
-    const int64_t at = split->first + (sample & ~TESS_SAMPLE_IGNORED) * length;
+    int64_t here = sample & ~TESS_SAMPLE_IGNORED;
+    const struct tess_split *part = stream_part(split, &here);
+    const struct tess_token_stream *stream = part->stream;
+    const int64_t length = dataset->row.dim[0], at = part->first + here * length;
     for (int64_t i = at; i <= at + length; i++) {
         int32_t token = 0;
         const struct tess__token_piece *piece = stream_find(stream, i);

@@ -153,7 +153,7 @@ static enum tess_status shard_check(const char *name, struct tess__token_piece *
     return TESS_OK;
 }
 
-static bool tokens_same_kind(const struct tess__token_kind *a, const struct tess__token_kind *b)
+bool tess__token_kind_same(const struct tess__token_kind *a, const struct tess__token_kind *b)
 {
     return a->width == b->width && a->vocabulary == b->vocabulary && a->magic == b->magic &&
            a->version == b->version && a->tokenizer == b->tokenizer;
@@ -172,7 +172,7 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
         piece.token = piece.map;
         piece.count = (int64_t)piece.map_bytes;
     }
-    if (status == TESS_OK && stream->kind != NULL && !tokens_same_kind(stream->kind, &kind))
+    if (status == TESS_OK && stream->kind != NULL && !tess__token_kind_same(stream->kind, &kind))
         status =
             tess_fail(TESS_ERR_DATA, "%s holds %s, but %s holds %s: one data set is of one kind",
                       stream->piece[0].name, stream->kind->name, name, kind.name);
@@ -307,7 +307,7 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
     enum tess_status status = TESS_OK;
     if (own_files || divide < all)
         status = tokens_open(own_files ? validation_source : source, divide % all, all, &test);
-    if (status == TESS_OK && test != NULL && !tokens_same_kind(test->kind, train->kind))
+    if (status == TESS_OK && test != NULL && !tess__token_kind_same(test->kind, train->kind))
         status = tess_fail(
             TESS_ERR_DATA,
             "%s for validation holds %s, but %s for training holds %s: expected the same kind",

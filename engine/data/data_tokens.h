@@ -20,6 +20,8 @@ struct tess__token_kind {
 
 extern const struct tess__token_kind tess__token_text;
 
+bool tess__token_kind_same(const struct tess__token_kind *a, const struct tess__token_kind *b);
+
 /* Tokens that lie together: a mapped file, or memory. */
 struct tess__token_piece {
     char *name;          /* of the file, for messages; owned */
@@ -53,6 +55,10 @@ struct tess_token_stream {
  */
 enum tess_status tess__stream_append(struct tess_token_stream *stream, const char *name,
                                      struct tess__token_piece piece);
+
+/* data_mix.c */
+void tess__mix_close(struct tess_mix *mix);        /* NULL is allowed */
+uint64_t tess__mix_id(const struct tess_mix *mix); /* a hash of the shares */
 
 /* NULL is allowed. */
 void tess__stream_close(struct tess_token_stream *stream);

@@ -33,7 +33,7 @@ static const struct {
     bool tokens;
 } run_kind_option[] = {
     {"data.flip", false},      {"data.shift", false},           {"data.length", true},
-    {"data.validation", true}, {"data.validation-files", true},
+    {"data.validation", true}, {"data.validation-files", true}, {"data.mix", true},
 };
 
 struct run_misfit {
@@ -119,12 +119,11 @@ static enum tess_status run_open_prepared(const struct tess_config *config, cons
                                     loader->length, dataset_out);
 }
 
-static enum tess_status run_open_tokens(const struct tess_config *config,
+static enum tess_status run_open_tokens(const struct tess_config *config, const char *data,
                                         struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
     const struct tess_loader_options *loader = &config->loader;
-    const char *data = run_tokens(config);
 
     if (strcmp(data, "synthetic") == 0)
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
@@ -143,6 +142,51 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
     return TESS_OK;
 }
 
+/* One set of --data.mix: "a:0.7". Sets are joined by commas, and a name may have colons. */
+static enum tess_status run_open_share(const struct tess_config *config, char *word,
+                                       double *weight_out, struct tess_dataset **dataset_out)
+{
+    char *colon = strrchr(word, ':'), *end = word;
+
+    *weight_out = colon != NULL ? strtod(colon + 1, &end) : 0;
+    if (colon == NULL || colon == word || end == colon + 1 || *end != '\0' ||
+        !(*weight_out >= 1e-6 && *weight_out <= 1e6))
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--data.mix: '%s': expected a set, a colon and its share, 0.000001 to 1000000, as "
+            "in a:0.7,b:0.3",
+            word);
+    *colon = '\0';
+    return run_open_tokens(config, word, dataset_out);
+}
+
+static enum tess_status run_open_mix(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *set[TESS_MIX_MAX];
+    double weight[TESS_MIX_MAX];
+    int32_t count = 0;
+    char *words = strdup(config->loader.mix), *rest = words;
+    enum tess_status status = TESS_OK;
+
+    if (words == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the sets of --data.mix");
+    while (rest != NULL && status == TESS_OK) {
+        char *word = strsep(&rest, ",");
+        if (count == TESS_MIX_MAX)
+            status = tess_fail(TESS_ERR_USAGE, "--data.mix: more than %d sets", TESS_MIX_MAX);
+        else
+            status = run_open_share(config, word, &weight[count], &set[count]);
+        count += status == TESS_OK;
+    }
+    free(words);
+    if (status == TESS_OK)
+        return tess_dataset_mix(set, weight, count, dataset_out);
+    for (int32_t k = 0; k < count; k++)
+        tess_dataset_close(set[k]);
+    return status;
+}
+
 static enum tess_status run_check_data(const struct tess_config *config)
 {
     struct run_misfit misfit = {.tokens = config->model->tokens};
@@ -152,6 +196,10 @@ static enum tess_status run_check_data(const struct tess_config *config)
         TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
                   misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
                   misfit.tokens ? "text and tokens" : "images");
+    if (config->loader.mix[0] != '\0' && config->loader.validation_files[0] != '\0')
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--data.mix takes validation samples from each of its sets: leave "
+                  "--data.validation-files out");
     return TESS_OK;
 }
 
@@ -159,8 +207,10 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out)
 {
     TESS_TRY(run_check_data(config));
+    if (config->model->tokens && config->loader.mix[0] != '\0')
+        return run_open_mix(config, dataset_out);
     if (config->model->tokens)
-        return run_open_tokens(config, dataset_out);
+        return run_open_tokens(config, run_tokens(config), dataset_out);
     return run_open_images(config, dataset_out);
 }
 
@@ -173,7 +223,8 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
     if (a->model->tokens)
         same = same && a->loader.length == b->loader.length &&
                a->loader.validation == b->loader.validation &&
-               strcmp(a->loader.validation_files, b->loader.validation_files) == 0;
+               strcmp(a->loader.validation_files, b->loader.validation_files) == 0 &&
+               strcmp(a->loader.mix, b->loader.mix) == 0;
     return same;
 }
 
