@@ -242,6 +242,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     engine->strategy.micro = 0;
     engine->progress.step_labels = 1; /* scales a gradient that is not computed */
     for (int64_t pass = 0; pass < engine->sizes.test_passes; pass++) {
+        engine->progress.test_pass = pass;
         TESS_TRY(pipe_forward_alone(engine, TESS_BATCH_TEST, 0));
         pipe_sum_test(engine, pass);
     }

@@ -60,6 +60,7 @@ struct tess_found {
 struct tess_progress {
     int64_t step;          /* steps done */
     int64_t step_rows;     /* rows that count in the current step: fewer in a short last batch */
+    int64_t test_pass;     /* of an evaluation */
     int64_t step_labels;   /* labels of them that are not ignored, over all ranks */
     double rate;           /* learning rate of the current step */
     uint64_t weight_token; /* changes when the weights do */
@@ -78,6 +79,12 @@ struct tess_record {
         double loss_scale; /* of the step that was recorded: in it as numbers */
         int64_t labels;
     } of[2];
+};
+
+/* Packed samples: the documents of the micro-batch that is being computed, as in tess_pass. */
+struct tess_packed {
+    int32_t *document, *place; /* owned; NULL: samples are not packed */
+    int32_t count;
 };
 
 /* What tess_pass_sum and the others of crossing.c need. */
@@ -221,6 +228,7 @@ struct tess_engine {
     /* A step. */
     struct tess_tables tables;
     struct tess_batches batches;
+    struct tess_packed packed;
     struct tess_stages stages;
     struct tess_tensor_pass crossing;
     struct tess_unused unused;
@@ -420,6 +428,9 @@ void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_
  */
 int64_t tess__batches_step_labels(const struct tess_engine *engine, int64_t step);
 int64_t tess__batches_test_labels(const struct tess_engine *engine);
+/* batches.c: find the documents of the rows from row_first on, of the step or the evaluation's
+ * pass, by the samples' numbers alone: every stage can. */
+void tess__batches_documents(struct tess_engine *engine, uint64_t row_first);
 /* What is added to the cross-entropy, of so many classes. Validation is without. */
 struct tess_xent tess__engine_xent(const struct tess_engine *engine);
 

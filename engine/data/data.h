@@ -21,6 +21,9 @@ struct tess_split {
     uint8_t *label;                   /* [count], each < class_count; likewise */
     struct tess_token_stream *stream; /* tokens */
     int64_t first;
+    const int64_t
+        *start; /* [count + 1], packed: the token that each sample begins with; it ends
+                   where the next one begins. NULL: samples of T tokens, from `first` on */
     const struct tess_split *part; /* of a mix, in place of a stream: end to end, `count` in all */
 };
 
@@ -39,6 +42,8 @@ struct tess_dataset {
     int64_t given_rows;
     size_t mapped_bytes;  /* shared between all ranks of the host */
     struct tess_mix *mix; /* of several sets; NULL: none */
+    bool packs;           /* samples are whole documents, and zeros behind them */
+    int64_t *packed[2];   /* owned: what the splits' `start` is in */
 };
 
 /*
@@ -79,6 +84,24 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
 enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
+
+/*
+ * The same with samples that are filled with whole documents in their order, as many as fit into T
+ * tokens; behind them are zeros, whose labels are ignored, as is the label of a document's last
+ * token. A document of more than T tokens is cut into pieces of T, of which only the last one
+ * shares its sample with others. A file of text is one document. TESS_ERR_DATA for files that do
+ * not say where documents end.
+ */
+enum tess_status tess_dataset_open_packed(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out);
+
+/*
+ * Where the documents of a sample begin among its positions, in order: begin_out [1 + T], the first
+ * is 0; then the zeros at its end, if any. Returns how many. One of a set that is not packed.
+ */
+int32_t tess_dataset_documents(const struct tess_dataset *dataset, const struct tess_split *split,
+                               int64_t sample, int32_t *begin_out);
 
 #define TESS_MIX_MAX 64
 
@@ -150,6 +173,7 @@ struct tess_loader_options {
     double validation;            /* share of the samples kept for validation */
     const char *validation_files; /* "": that share; else files as data names them */
     const char *mix;              /* "a:0.7,b:0.3"; "": none */
+    bool packing;                 /* samples are whole documents */
 };
 extern const struct tess_option tess_loader_option_table[];
 

@@ -16,31 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tess_mix {
-    int32_t count;
-    struct tess_dataset **set;       /* [count], owned */
-    struct tess_split *train, *test; /* [count] */
-    uint64_t share[TESS_MIX_MAX];    /* of 2^32: set k's of what is left for k, k + 1, ... */
-    int64_t first[TESS_MIX_MAX];     /* number of its first training sample */
-};
-
-void tess__mix_close(struct tess_mix *mix)
-{
-    if (mix == NULL)
-        return;
-    for (int32_t k = 0; k < mix->count; k++)
-        tess_dataset_close(mix->set[k]);
-    free(mix->set);
-    free(mix->train);
-    free(mix->test);
-    free(mix);
-}
-
-uint64_t tess__mix_id(const struct tess_mix *mix)
-{
-    return tess_hash_bytes(mix->share, (size_t)mix->count * sizeof(*mix->share));
-}
-
 /* Which set number g is of; *number_inout: g, then its number among those of the set. */
 static int32_t mix_set(const struct tess_mix *mix, int64_t *number_inout)
 {
@@ -100,6 +75,7 @@ static void mix_join(struct tess_dataset *dataset, struct tess_mix *mix, const d
         dataset->masked = dataset->masked || set->masked;
         dataset->mapped_bytes += set->mapped_bytes;
     }
+    dataset->packs = mix->set[0]->packs;
     dataset->train.part = mix->train;
     dataset->test.part = mix->test;
     dataset->mix = mix;

@@ -38,6 +38,8 @@ const struct tess_option tess_loader_option_table[] = {
      "several sets of text or tokens in place of --data, each as --data names it, with its share "
      "of "
      "the samples: a:0.7,b:0.3"},
+    {"packing", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, packing), "off", 0, 0, NULL,
+     "fill samples with whole documents, each of which sees itself alone and begins at position 0"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -268,7 +270,7 @@ uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_s
                               dataset->labels, row};
     uint64_t id = tess_hash_bytes(number, sizeof(number));
     if (dataset->mix != NULL && split == &dataset->train)
-        id = tess_hash_mix(id + tess__mix_id(dataset->mix));
+        id = tess_hash_mix(id + tess_hash_bytes(dataset->mix->share, sizeof(dataset->mix->share)));
     int32_t *room = dataset->tokens ? calloc((size_t)row, 2 * sizeof(*room)) : NULL;
     for (int64_t i = 0; i < SAMPLES && split->count > 0 && dataset->given == NULL; i++) {
         const int64_t sample = split->count * i / SAMPLES;

@@ -56,6 +56,7 @@ void tess__stream_close(struct tess_token_stream *stream)
         free(stream->piece[p].name);
     }
     free(stream->piece);
+    free(stream->end);
     free(stream);
 }
 
@@ -208,11 +209,111 @@ static const struct tess_split *stream_part(const struct tess_split *split, int6
     return part != NULL ? part : split;
 }
 
+/* Tokens [at, at + count) are the sample's; `more`: the label of the last one is there. */
+struct stream_place {
+    const struct tess_split *split;
+    int64_t at, count;
+    bool more;
+};
+
+static struct stream_place stream_place(const struct tess_split *split, int64_t length,
+                                        int64_t sample)
+{
+    struct stream_place place = {.split = stream_part(split, &sample)};
+    const int64_t *start = place.split->start;
+    place.at = start != NULL ? start[sample] : place.split->first + sample * length;
+    place.count = start != NULL ? start[sample + 1] - place.at : length;
+    place.more = place.at + place.count < place.split->stream->count;
+    return place;
+}
+
+/* The number of the first end of a document behind token `at`. */
+static int64_t stream_find_end(const struct tess_token_stream *stream, int64_t at)
+{
+    int64_t low = 0, high = stream->ends;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (stream->end[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+int32_t tess_dataset_documents(const struct tess_dataset *dataset, const struct tess_split *split,
+                               int64_t sample, int32_t *begin_out)
+{
+    int32_t count = 0;
+    begin_out[count++] = 0;
+    if (sample < 0 || !dataset->packs)
+        return count;
+    const int64_t length = dataset->row.dim[0];
+    const struct stream_place place = stream_place(split, length, sample & ~TESS_SAMPLE_IGNORED);
+    const struct tess_token_stream *stream = place.split->stream;
+    for (int64_t d = stream_find_end(stream, place.at);
+         d < stream->ends && stream->end[d] < place.at + place.count; d++)
+        if (stream->end[d] - place.at > begin_out[count - 1]) /* a document may be empty */
+            begin_out[count++] = (int32_t)(stream->end[d] - place.at);
+    if (place.count < length)
+        begin_out[count++] = (int32_t)place.count;
+    return count;
+}
+
+/* Labels of a packed sample's tokens; `label` NULL: they are counted alone. Returns how many count:
+ * not the last one of a document, nor what is not to be learnt. */
+static int64_t stream_pack_labels(const struct stream_place *place, int32_t *label)
+{
+    const struct tess_token_stream *stream = place->split->stream;
+    const int64_t labels = place->count - !place->more;
+    const uint32_t learnt = stream_guarded(stream_mask, stream, place->at + 1, labels, label);
+    int64_t count = learnt, before = -1;
+    if (learnt == UINT32_MAX)
+        return 0;
+    if (label != NULL && !place->more)
+        label[labels] = -1;
+    for (int64_t d = stream_find_end(stream, place->at);
+         d < stream->ends && stream->end[d] <= place->at + labels; d++) {
+        const int64_t last = stream->end[d] - place->at - 1;
+        if (last == before)
+            continue;
+        count -= stream_guarded(stream_mask, stream, stream->end[d], 1, NULL);
+        before = last;
+        if (label != NULL)
+            label[last] = -1;
+    }
+    return count;
+}
+
+/* A packed sample: its tokens, zeros, and labels, -1 behind its tokens. Returns the greatest. */
+static uint32_t stream_load_packed(const struct stream_place *place, int64_t length, int32_t *input,
+                                   int32_t *label)
+{
+    const struct tess_token_stream *stream = place->split->stream;
+    const size_t empty = (size_t)(length - place->count) * sizeof(*input);
+    uint32_t greatest = stream_read(stream, place->at, place->count, input);
+    memset(input + place->count, 0, empty);
+    memset(label + place->count, 0xff, empty);
+    memcpy(label, input + 1, (size_t)(place->count - 1) * sizeof(*label));
+    if (place->more) {
+        const uint32_t last =
+            stream_read(stream, place->at + place->count, 1, label + place->count - 1);
+        greatest = last > greatest ? last : greatest;
+    }
+    if (greatest < UINT32_MAX)
+        (void)stream_pack_labels(place, label);
+    return greatest;
+}
+
 int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
                             int64_t sample)
 {
-    const struct tess_split *part = stream_part(split, &sample);
-    const int64_t length = dataset->row.dim[0], at = part->first + sample * length;
+    const int64_t length = dataset->row.dim[0];
+    const struct stream_place place = stream_place(split, length, sample);
+    const struct tess_split *part = place.split;
+    const int64_t at = place.at;
+    if (dataset->packs)
+        return stream_pack_labels(&place, NULL);
     const uint32_t learnt = stream_guarded(stream_mask, part->stream, at + 1, length, NULL);
     return learnt == UINT32_MAX ? 0 : (int64_t)learnt; /* then it cannot be loaded either */
 }
@@ -229,9 +330,17 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
             memset(label, 0xff, row_bytes); /* every label -1 */
             continue;
         }
-        int64_t here = sample[r] & ~TESS_SAMPLE_IGNORED;
-        const struct tess_split *part = stream_part(split, &here);
-        const int64_t at = part->first + here * length;
+        const struct stream_place place =
+            stream_place(split, length, sample[r] & ~TESS_SAMPLE_IGNORED);
+        const struct tess_split *part = place.split;
+        const int64_t at = place.at;
+        if (dataset->packs) {
+            if (stream_load_packed(&place, length, input, label) >= vocabulary)
+                return r;
+            if (sample[r] & TESS_SAMPLE_IGNORED)
+                memset(label, 0xff, row_bytes);
+            continue;
+        }
         const uint32_t greatest = stream_read(part->stream, at, length, input);
         const uint32_t last = stream_read(part->stream, at + length, 1, label + length - 1);
         if (greatest >= vocabulary || last >= vocabulary)
@@ -250,11 +359,11 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
 enum tess_status tess_load_report(const struct tess_dataset *dataset,
                                   const struct tess_split *split, int64_t sample)
 {
-    int64_t here = sample & ~TESS_SAMPLE_IGNORED;
-    const struct tess_split *part = stream_part(split, &here);
-    const struct tess_token_stream *stream = part->stream;
-    const int64_t length = dataset->row.dim[0], at = part->first + here * length;
-    for (int64_t i = at; i <= at + length; i++) {
+    const struct stream_place place =
+        stream_place(split, dataset->row.dim[0], sample & ~TESS_SAMPLE_IGNORED);
+    const struct tess_token_stream *stream = place.split->stream;
+    const int64_t at = place.at;
+    for (int64_t i = at; i < at + place.count + place.more; i++) {
         int32_t token = 0;
         const struct tess__token_piece *piece = stream_find(stream, i);
         const uint32_t found = stream_read(stream, i, 1, &token);

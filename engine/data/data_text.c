@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -323,20 +324,37 @@ static size_t text_document(const struct text_words *words, int64_t document, ch
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t mapped = (size_t)(end - first) * TEXT_DOCUMENT_BYTES;
+    const size_t count = (size_t)(end - first), mapped = count * TEXT_DOCUMENT_BYTES;
     struct text_words words;
     uint8_t *memory = NULL;
     size_t bytes = 0;
-    TESS_TRY(tess__stream_map(mapped, &memory));
+    int64_t *ends = malloc(count * sizeof(*ends));
+    if (ends == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the ends of the documents");
+    const enum tess_status status = tess__stream_map(mapped, &memory);
+    if (status != TESS_OK) {
+        free(ends);
+        return status;
+    }
     text_divide(&words);
-    for (int64_t d = first; d < end; d++)
-        bytes += text_document(&words, d, (char *)memory + bytes);
-    const size_t used = (bytes + page - 1) / page * page;
+    for (size_t d = 0; d < count; d++) {
+        bytes += text_document(&words, first + (int64_t)d, (char *)memory + bytes);
+        ends[d] = (int64_t)bytes;
+    }
+    /* Behind the text; a document leaves far more room than its end takes. */
+    const size_t at = (bytes + 7) / 8 * 8, all = at + count * sizeof(*ends);
+    memcpy(memory + at, ends, count * sizeof(*ends));
+    free(ends);
+    const size_t used = (all + page - 1) / page * page;
     munmap(memory + used, mapped - used);
     mprotect(memory, used, PROT_READ);
     stream->kind = &tess__token_text;
     return tess__stream_append(
         stream, TEXT_NAME,
-        (struct tess__token_piece){
-            .token = memory, .count = (int64_t)bytes, .map = memory, .map_bytes = used});
+        (struct tess__token_piece){.token = memory,
+                                   .count = (int64_t)bytes,
+                                   .end = (const int64_t *)(const void *)(memory + at),
+                                   .ends = (int64_t)count,
+                                   .map = memory,
+                                   .map_bytes = used});
 }

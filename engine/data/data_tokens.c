@@ -123,6 +123,9 @@ static enum tess_status shard_check_prepared(const char *name, struct tess__toke
     snprintf(kind->name, sizeof(kind->name), "tokens of tokenizer %016" PRIx64, header->tokenizer);
     piece->token = header + 1;
     piece->count = header->tokens;
+    piece->ends = header->documents;
+    piece->end = (const int64_t *)(const void *)((const char *)piece->token +
+                                                 tess__shard_token_bytes(header));
     if (header->masked)
         piece->mask = (const uint8_t *)piece->map + expected - tess__shard_mask_bytes(header);
     return TESS_OK;
@@ -234,15 +237,34 @@ static enum tess_status tokens_check_length(const struct tess_token_stream *stre
               needed > 1 ? ", or name files of their own with --data.validation-files" : "");
 }
 
+/* Samples of both splits, packed or not, as if each had its stream for itself. */
+static enum tess_status tokens_count(struct tess_dataset *dataset, bool own_files)
+{
+    const int64_t length = dataset->row.dim[0];
+    struct tess_split *train = &dataset->train, *test = &dataset->test;
+    if (!dataset->packs) {
+        TESS_TRY(tokens_check_length(train->stream, length, own_files ? 1 : 2));
+        TESS_TRY(tokens_check_length(test->stream, length, 1));
+        train->count = tokens_samples(train->stream, length);
+        test->count = tokens_samples(test->stream, length);
+        return TESS_OK;
+    }
+    TESS_TRY(tess__pack(train->stream, length, &dataset->packed[0], &train->count));
+    train->start = test->start = dataset->packed[0];
+    test->count = train->count;
+    if (own_files)
+        TESS_TRY(tess__pack(test->stream, length, &dataset->packed[1], &test->count));
+    if (own_files)
+        test->start = dataset->packed[1];
+    return TESS_OK;
+}
+
 static enum tess_status tokens_divide(struct tess_dataset *dataset, bool own_files,
                                       double validation)
 {
     const int64_t length = dataset->row.dim[0];
     struct tess_split *train = &dataset->train, *test = &dataset->test;
-    TESS_TRY(tokens_check_length(train->stream, length, own_files ? 1 : 2));
-    TESS_TRY(tokens_check_length(test->stream, length, 1));
-    train->count = tokens_samples(train->stream, length);
-    test->count = tokens_samples(test->stream, length);
+    TESS_TRY(tokens_count(dataset, own_files));
     if (own_files)
         return TESS_OK;
     const int64_t all = train->count;
@@ -256,11 +278,13 @@ static enum tess_status tokens_divide(struct tess_dataset *dataset, bool own_fil
                   train->stream->piece[0].name, validation, (long long)all);
     train->count = all - test->count;
     test->first = train->count * length;
+    if (dataset->packs)
+        test->start += train->count;
     return TESS_OK;
 }
 
 enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
-                                    double validation, int64_t length,
+                                    double validation, int64_t length, bool packs,
                                     struct tess_dataset **dataset_out)
 {
     struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
@@ -276,7 +300,8 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
     dataset->deviation = 1;
     dataset->train.stream = train;
     dataset->test.stream = test != NULL ? test : train;
-    dataset->masked = train->masked || (test != NULL && test->masked);
+    dataset->packs = packs;
+    dataset->masked = packs || train->masked || (test != NULL && test->masked);
     dataset->mapped_bytes = train->mapped_bytes + (test != NULL ? test->mapped_bytes : 0);
     const enum tess_status status = tokens_divide(dataset, test != NULL, validation);
     if (status != TESS_OK)
@@ -293,9 +318,9 @@ static int64_t tokens_divide_text(double validation)
     return TOKENS_TEXT_DOCUMENTS - (share < 1 ? 1 : share);
 }
 
-enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
-                                          double validation, int64_t length,
-                                          struct tess_dataset **dataset_out)
+static enum tess_status tokens_open_both(const char *source, const char *validation_source,
+                                         double validation, int64_t length, bool packs,
+                                         struct tess_dataset **dataset_out)
 {
     struct tess_token_stream *train = NULL, *test = NULL;
     const int64_t all = TOKENS_TEXT_DOCUMENTS;
@@ -317,5 +342,19 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
         tess__stream_close(test);
         return status;
     }
-    return tess__tokens_split(train, test, validation, length, dataset_out);
+    return tess__tokens_split(train, test, validation, length, packs, dataset_out);
+}
+
+enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out)
+{
+    return tokens_open_both(source, validation_source, validation, length, false, dataset_out);
+}
+
+enum tess_status tess_dataset_open_packed(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out)
+{
+    return tokens_open_both(source, validation_source, validation, length, true, dataset_out);
 }

@@ -24,8 +24,11 @@ bool tess__token_kind_same(const struct tess__token_kind *a, const struct tess__
 
 /* Tokens that lie together: a mapped file, or memory. */
 struct tess__token_piece {
-    char *name;          /* of the file, for messages; owned */
-    const void *token;   /* [count], inside the mapping */
+    char *name;         /* of the file, for messages; owned */
+    const void *token;  /* [count], inside the mapping */
+    const int64_t *end; /* [ends], likewise: the token after each document's last one, counted in
+                           the piece; NULL: the piece is one document, or it is not known */
+    int64_t ends;
     const uint8_t *mask; /* [count] bits, likewise: is the token to be learnt? NULL: all are */
     int64_t first;       /* number in the stream of its first token */
     int64_t count;
@@ -46,7 +49,9 @@ struct tess_token_stream {
     int32_t piece_count;
     struct tess__token_piece *piece;
     size_t mapped_bytes;
-    bool masked; /* a piece has a mask */
+    bool masked;  /* a piece has a mask */
+    int64_t *end; /* [ends], for packing: as in pieces, counted in the stream; owned */
+    int64_t ends;
 };
 
 /*
@@ -55,10 +60,6 @@ struct tess_token_stream {
  */
 enum tess_status tess__stream_append(struct tess_token_stream *stream, const char *name,
                                      struct tess__token_piece piece);
-
-/* data_mix.c */
-void tess__mix_close(struct tess_mix *mix);        /* NULL is allowed */
-uint64_t tess__mix_id(const struct tess_mix *mix); /* a hash of the shares */
 
 /* NULL is allowed. */
 void tess__stream_close(struct tess_token_stream *stream);
@@ -76,6 +77,16 @@ int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tes
  */
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                                const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
+
+/* Several sets as one: data_mix.c. */
+struct tess_mix {
+    int32_t count;
+    struct tess_dataset **set;       /* [count], owned */
+    struct tess_split *train, *test; /* [count] */
+    uint64_t share[TESS_MIX_MAX];    /* of 2^32: set k's of what is left for k, k + 1, ... */
+    int64_t first[TESS_MIX_MAX];     /* number of its first training sample */
+};
+void tess__mix_close(struct tess_mix *mix); /* NULL is allowed */
 
 /* ---- data_format.c: files of other formats ----------------------------------------------------
  */
@@ -111,8 +122,15 @@ void tess__names_close(struct tess__names *names);
  * of `train`.
  */
 enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
-                                    double validation, int64_t length,
+                                    double validation, int64_t length, bool packs,
                                     struct tess_dataset **dataset_out);
+
+/*
+ * data_pack.c: the samples of length T of a stream, for tess_split.start, [count + 1], and
+ * stream->end. *start_out is freed by the caller.
+ */
+enum tess_status tess__pack(struct tess_token_stream *stream, int64_t length, int64_t **start_out,
+                            int64_t *count_out);
 
 /* Documents [first, end) of the text "text", as one piece: data_text.c. TESS_ERR_MEMORY. */
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream);

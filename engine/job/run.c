@@ -34,6 +34,7 @@ static const struct {
 } run_kind_option[] = {
     {"data.flip", false},      {"data.shift", false},           {"data.length", true},
     {"data.validation", true}, {"data.validation-files", true}, {"data.mix", true},
+    {"data.packing", true},
 };
 
 struct run_misfit {
@@ -108,6 +109,16 @@ static bool run_is_prepared(const char *folder)
            run_kind_of(path) == S_IFREG;
 }
 
+static enum tess_status run_open_files(const struct tess_loader_options *loader, const char *files,
+                                       struct tess_dataset **dataset_out)
+{
+    if (loader->packing)
+        return tess_dataset_open_packed(files, loader->validation_files, loader->validation,
+                                        loader->length, dataset_out);
+    return tess_dataset_open_tokens(files, loader->validation_files, loader->validation,
+                                    loader->length, dataset_out);
+}
+
 static enum tess_status run_open_prepared(const struct tess_config *config, const char *folder,
                                           struct tess_dataset **dataset_out)
 {
@@ -115,8 +126,7 @@ static enum tess_status run_open_prepared(const struct tess_config *config, cons
     char pattern[PATH_MAX];
     if (snprintf(pattern, sizeof(pattern), "%s/tokens_*.bin", folder) >= (int)sizeof(pattern))
         TESS_FAIL(TESS_ERR_USAGE, "--data: the path %s is too long", folder);
-    return tess_dataset_open_tokens(pattern, loader->validation_files, loader->validation,
-                                    loader->length, dataset_out);
+    return run_open_files(loader, pattern, dataset_out);
 }
 
 static enum tess_status run_open_tokens(const struct tess_config *config, const char *data,
@@ -125,6 +135,8 @@ static enum tess_status run_open_tokens(const struct tess_config *config, const 
     const struct tess_run_options *run = &config->run;
     const struct tess_loader_options *loader = &config->loader;
 
+    if (strcmp(data, "synthetic") == 0 && loader->packing)
+        TESS_FAIL(TESS_ERR_USAGE, "--data.packing: --data synthetic has no documents");
     if (strcmp(data, "synthetic") == 0)
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
                                                   run_synthetic_test_rows(run), (uint64_t)run->seed,
@@ -136,8 +148,7 @@ static enum tess_status run_open_tokens(const struct tess_config *config, const 
                   "model %s learns from text or tokens, but --data %s is a folder: name files, "
                   "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for made-up text",
                   config->model->name, data, data, data);
-    TESS_TRY(tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
-                                      loader->length, dataset_out));
+    TESS_TRY(run_open_files(loader, data, dataset_out));
     run_check_bytes(config, *dataset_out);
     return TESS_OK;
 }
@@ -196,6 +207,14 @@ static enum tess_status run_check_data(const struct tess_config *config)
         TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
                   misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
                   misfit.tokens ? "text and tokens" : "images");
+    if (config->loader.packing && !config->model->documents)
+        TESS_FAIL(TESS_ERR_USAGE, "--data.packing: model %s does not tell documents apart",
+                  config->model->name);
+    if (config->loader.packing && !config->kernel->host_memory)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--data.packing: kernel %s does not tell documents apart: only the CPU's kernels "
+                  "do, --device cpu",
+                  config->kernel->name);
     if (config->loader.mix[0] != '\0' && config->loader.validation_files[0] != '\0')
         TESS_FAIL(TESS_ERR_USAGE,
                   "--data.mix takes validation samples from each of its sets: leave "
@@ -224,7 +243,7 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
         same = same && a->loader.length == b->loader.length &&
                a->loader.validation == b->loader.validation &&
                strcmp(a->loader.validation_files, b->loader.validation_files) == 0 &&
-               strcmp(a->loader.mix, b->loader.mix) == 0;
+               strcmp(a->loader.mix, b->loader.mix) == 0 && a->loader.packing == b->loader.packing;
     return same;
 }
 

@@ -311,6 +311,20 @@ enum tess_status tess_attention_backward(struct tess_op *op, const void *q, cons
                                          const float *lse, void *dq, void *dk, void *dv);
 
 /*
+ * The same for documents that lie end to end in the B T positions: number d is [begin[d], begin[d +
+ * 1]), at most T long, and computed as a sequence of its own, wherever it lies; nothing is computed
+ * between documents. lse of a document [heads, its length], from begin[d] heads on. begin [count +
+ * 1] is host memory. For kernels that have host_memory.
+ */
+enum tess_status tess_attention_forward_documents(struct tess_op *op, const int32_t *begin,
+                                                  int32_t count, const void *q, const void *k,
+                                                  const void *v, void *y, float *lse);
+enum tess_status tess_attention_backward_documents(struct tess_op *op, const int32_t *begin,
+                                                   int32_t count, const void *q, const void *k,
+                                                   const void *v, const void *y, const void *dy,
+                                                   const float *lse, void *dq, void *dk, void *dv);
+
+/*
  * y[i] = table[token[i] - first] + add[i] for B rows; a token outside [first, first + desc.in) adds
  * zero, so that a table may be cut into parts. add [B, C] NULL: zero; it may be y. token NULL: row
  * i has token i % desc.length, for positions. table [desc.in, desc.out].
