@@ -141,7 +141,7 @@ uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_s
 /*
  * How many labels of these samples of the split count: those that are ignored are -1, or -100 as
  * PyTorch has it. The mean loss of a step is over the labels of the whole batch that count, which
- * any rank can tell from this: nothing is sent. 0 for samples that fill up.
+ * any rank can count by this: nothing is sent. 0 for samples that fill up.
  */
 int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tess_split *split,
                             int64_t sample);

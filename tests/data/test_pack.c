@@ -250,7 +250,7 @@ static void case_words(void **state)
     assert_non_null(strstr(spawn.err, "synthetic has no documents"));
     assert_int_equal(
         spawn_words(&spawn, "train --model gpt --data.packing on --kernel guard --steps 1"), 2);
-    assert_non_null(strstr(spawn.err, "kernel guard does not tell documents apart"));
+    assert_non_null(strstr(spawn.err, "kernel guard does not keep documents apart"));
 }
 
 int main(void)
