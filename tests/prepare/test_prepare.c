@@ -347,8 +347,8 @@ static void case_refusals(void **state)
     check_refused("--chat llama3 --text a.jsonl", "has no token <|start_header_id|>");
     check_refused("--chat other --text a.jsonl", "expected none, auto, chatml or llama3");
     write_chat_tokenizer("<|im_start|>", "<|im_end|>");
-    write_file("role.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n", 35);
-    write_file("user.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"\"}]}\n", 50);
+    write_file("role.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n", 33);
+    write_file("user.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"\"}]}\n", 48);
     check_refused("--chat auto --text a.jsonl", "a.jsonl:1: no list of messages under the key");
     check_refused("--chat auto --text role.jsonl", "role.jsonl:1: message 1 has no text under");
     check_refused("--chat auto --text user.jsonl", "user.jsonl:1: no message of the assistant");
