@@ -76,10 +76,9 @@ enum { TEXT_SUBJECTS = 8, TEXT_A = 8, TEXT_V, TEXT_I, TEXT_D, TEXT_P, TEXT_C, TE
 enum { TEXT_LISTS = sizeof(text_list) / sizeof(*text_list) };
 
 /*
- * Sentences and phrases. After %: a noun phrase N, a noun n, words of the lists a v i d p c, the
- * an adjective with its article @, the first and
- * second person 1 2, their pronouns h g, whose w o, the town T, a year of the
- * document Y, a number #, a phrase of place or time P, a clause C, a sum +.
+ * Sentences and phrases. After %: a noun phrase N, a noun n, an adjective with its article @, words
+ * of the lists a v i d p c, the first and second person 1 2, their pronouns h g, whose w o, the
+ * town T, a year of the document Y, a number #, a phrase of place or time P, a clause C, a sum +.
  */
 static const char *const text_sentence[] = {
     "%1 %v %N %P.",
