@@ -31,12 +31,12 @@ void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t cou
 }
 
 void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                       int64_t classes, float scale, const void *logits, const int32_t *label,
-                       void *dlogits, float *loss, int32_t *correct)
+                       int64_t classes, struct tess_xent how, float scale, const void *logits,
+                       const int32_t *label, void *dlogits, float *loss, int32_t *correct)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, softmax_xent, dtype, rows, classes, scale, logits, label, dlogits, loss,
-                   correct);
+        KERNEL_RUN(kernel, softmax_xent, dtype, rows, classes, how, scale, logits, label, dlogits,
+                   loss, correct);
 }
 
 void tess_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
@@ -208,27 +208,29 @@ void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ro
 }
 
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, int64_t first, const void *logits, const int32_t *label,
-                   const float *max, float *sum, float *target, float *best)
+                   int64_t stride, int64_t first, struct tess_xent how, const void *logits,
+                   const int32_t *label, const float *max, float *sum, float *target, float *best)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, xent_sum, dtype, rows, classes, stride, first, logits, label, max, sum,
-                   target, best);
+        KERNEL_RUN(kernel, xent_sum, dtype, rows, classes, stride, first, how, logits, label, max,
+                   sum, target, best);
 }
 
 void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                    int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
-                    const int32_t *label, const float *max, const float *sum, void *dlogits)
+                    int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                    float scale, const void *logits, const int32_t *label, const float *max,
+                    const float *sum, void *dlogits)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, xent_grad, dtype, rows, classes, stride, first, scale, logits, label,
-                   max, sum, dlogits);
+        KERNEL_RUN(kernel, xent_grad, dtype, rows, classes, stride, first, how, scale, logits,
+                   label, max, sum, dlogits);
 }
 
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
-                    const float *max, const float *sum, const float *target, const float *best,
-                    float *loss, int32_t *correct)
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, struct tess_xent how,
+                    const int32_t *label, const float *max, const float *sum, const float *target,
+                    const float *best, float *loss, int32_t *correct)
 {
     if (rows > 0)
-        KERNEL_RUN(kernel, xent_loss, rows, length, label, max, sum, target, best, loss, correct);
+        KERNEL_RUN(kernel, xent_loss, rows, length, how, label, max, sum, target, best, loss,
+                   correct);
 }

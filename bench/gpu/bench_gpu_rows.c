@@ -102,8 +102,9 @@ static enum tess_status rows_swiglu_grad(struct rows *r)
 
 static enum tess_status rows_xent(struct rows *r)
 {
-    tess_softmax_xent(r->kernel, r->dtype, r->rows[ROWS_CLASSES], r->row[ROWS_CLASSES], 1.0f,
-                      r->array[0], r->label, r->array[3], r->small[0], r->correct);
+    tess_softmax_xent(r->kernel, r->dtype, r->rows[ROWS_CLASSES], r->row[ROWS_CLASSES],
+                      (struct tess_xent){0}, 1.0f, r->array[0], r->label, r->array[3], r->small[0],
+                      r->correct);
     return TESS_OK;
 }
 
@@ -118,16 +119,18 @@ static enum tess_status rows_xent_max(struct rows *r)
 static enum tess_status rows_xent_sum(struct rows *r)
 {
     const int64_t classes = r->row[ROWS_CLASSES];
-    tess_xent_sum(r->kernel, r->dtype, r->rows[ROWS_CLASSES], classes, classes, 0, r->array[0],
-                  r->label, r->small[0], r->small[1], r->small[2], r->small[3]);
+    tess_xent_sum(r->kernel, r->dtype, r->rows[ROWS_CLASSES], classes, classes, 0,
+                  (struct tess_xent){0}, r->array[0], r->label, r->small[0], r->small[1],
+                  r->small[2], r->small[3]);
     return TESS_OK;
 }
 
 static enum tess_status rows_xent_grad(struct rows *r)
 {
     const int64_t classes = r->row[ROWS_CLASSES];
-    tess_xent_grad(r->kernel, r->dtype, r->rows[ROWS_CLASSES], classes, classes, 0, 1.0f,
-                   r->array[2], r->label, r->small[0], r->small[1], r->array[2]);
+    tess_xent_grad(r->kernel, r->dtype, r->rows[ROWS_CLASSES], classes, classes, 0,
+                   (struct tess_xent){0}, 1.0f, r->array[2], r->label, r->small[0], r->small[1],
+                   r->array[2]);
     return TESS_OK;
 }
 

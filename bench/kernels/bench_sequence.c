@@ -132,14 +132,14 @@ static void sequence_run_xent(const struct sequence *s)
     float *max = sequence_small(s, 0), *sum = sequence_small(s, 1);
     float *target = sequence_small(s, 2), *best = sequence_small(s, 3);
     if (s->what == SEQUENCE_XENT_GRAD) {
-        tess_xent_grad(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, 0, 1.0f, s->array[0],
-                       label, max, sum, s->array[1]);
+        tess_xent_grad(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, 0, (struct tess_xent){0},
+                       1.0f, s->array[0], label, max, sum, s->array[1]);
         return;
     }
     tess_xent_max(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, s->array[0], max, sum, target,
                   best);
-    tess_xent_sum(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, 0, s->array[0], label, max,
-                  sum, target, best);
+    tess_xent_sum(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, 0, (struct tess_xent){0},
+                  s->array[0], label, max, sum, target, best);
 }
 
 static void sequence_run_decode(const struct sequence *s)

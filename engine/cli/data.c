@@ -12,9 +12,15 @@ static const struct tess_option data_table[] = {
                     "files joined by commas, or patterns: *.jsonl (a document is a line) or any "
                     "text (a document is a file), plain or compressed by gzip or zstd"),
     TESS_ROW_STRING("out", DATA_FIELD(out), "", "folder for the tokens"),
-    TESS_ROW_STRING("key", DATA_FIELD(key), "text", "of JSON Lines: the key that has the text"),
+    TESS_ROW_STRING("key", DATA_FIELD(key), "",
+                    "of JSON Lines: the key that has the text (empty: text), or with --chat the "
+                    "messages (empty: messages)"),
+    TESS_ROW_STRING("chat", DATA_FIELD(chat), "none",
+                    "lines are chats, of which the assistant's answers are learnt: by the template "
+                    "chatml or llama3; auto: by the tokenizer's tokens"),
     TESS_ROW_STRING("end", DATA_FIELD(end), "auto",
-                    "token behind every document; none, or auto: the tokenizer's own"),
+                    "token behind every document; none, or auto: the tokenizer's own, and none "
+                    "behind a chat"),
     TESS_ROW_INT("processes", DATA_FIELD(processes), "0", 0, 1024, "0: one for each core"),
     {"overwrite", TESS_OPTION_BOOL, DATA_FIELD(overwrite), "off", 0, 0, NULL,
      "replace shards of other texts or options in --out"},
@@ -33,6 +39,7 @@ static const char data_usage[] =
     "\n"
     "example\n"
     "  tessera data prepare --tokenizer Qwen3-0.6B --text 'corpus/*.jsonl.zst' --out tokens\n"
+    "  tessera data prepare --tokenizer Qwen3-0.6B --text chats.jsonl --chat auto --out chats\n"
     "  tessera train configs/models/gpt-21m.yaml --data tokens --steps 1000\n";
 
 static enum tess_status data_check(const struct tess__prepare_options *options)

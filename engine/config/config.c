@@ -25,6 +25,7 @@ static enum tess_status config_add_tables(struct tess_config *config,
         {"", tess_optim_option_table, &config->optim},
         {"data", tess_loader_option_table, &config->loader},
         {"tensor", tess_tensor_option_table, &config->tensor},
+        {"loss", tess_loss_option_table, &config->loss},
         {"cuda", tess_cuda_option_table, &config->cuda},
         {"topology", tess_placing_option_table, &config->placing},
     };

@@ -80,6 +80,12 @@ struct tess_tensor_options {
 };
 extern const struct tess_option tess_tensor_option_table[];
 
+/* Options of the cross-entropy that is trained on, prefix "loss"; see struct tess_xent. */
+struct tess_loss_options {
+    double smoothing, z;
+};
+extern const struct tess_option tess_loss_option_table[];
+
 /* Options of the CUDA backend, prefix "cuda"; nothing on other devices. */
 struct tess_cuda_options {
     bool graph;        /* record a step's work once and play it from then on */
@@ -137,6 +143,7 @@ struct tess_config {
     const struct tess_strategy_ops *word_of; /* whose extra word --strategy has; NULL: none */
     struct tess_mesh mesh;                   /* counts; of rank 0 */
     struct tess_tensor_options tensor;
+    struct tess_loss_options loss;
     struct tess_cuda_options cuda;
     struct tess_comm_options comm; /* of every communicator, chosen or not */
     struct tess_placing_options placing;

@@ -117,6 +117,7 @@ static bool resume_may_differ(const struct tess_config *config, const char *name
 {
     const bool length = strcmp(name, "steps") == 0 || strcmp(name, "epochs") == 0;
     return strcmp(name, "data") == 0 || strcmp(name, "data.validation-files") == 0 ||
+           strcmp(name, "data.mix") == 0 ||
            (length && (config->optim.schedule == TESS_SCHEDULE_CONSTANT ||
                        config->optim.schedule == TESS_SCHEDULE_STEP));
 }

@@ -69,8 +69,8 @@ const struct tess_option tess_run_option_table[] = {
     {"data", TESS_OPTION_STRING, CONFIG_FIELD(data), "/usr/share/datasets/fashion-mnist", 0, 0,
      NULL,
      "images: folder with the four IDX files, plain or .gz; text: files, a comma list or a "
-     "pattern, "
-     ".bin shards of tokens, or the word text for this machine's own; synthetic generates data"},
+     "pattern, .bin shards of tokens, or the word text for stories that a grammar makes; synthetic "
+     "generates data"},
     {"synthetic-rows", TESS_OPTION_INT, CONFIG_FIELD(synthetic_rows), "8192", 1, 1 << 24, NULL,
      "training samples of --data synthetic; a quarter as many are for validation"},
     TESS_ROW_TOPIC("saving"),
@@ -174,6 +174,17 @@ const struct tess_option tess_tensor_option_table[] = {
     {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
      "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
      "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
+#define LOSS_FIELD(member) offsetof(struct tess_loss_options, member)
+
+const struct tess_option tess_loss_option_table[] = {
+    {"smoothing", TESS_OPTION_REAL, LOSS_FIELD(smoothing), "0", 0, 1, NULL,
+     "label smoothing in training: this share of the label goes to all classes alike"},
+    {"z", TESS_OPTION_REAL, LOSS_FIELD(z), "0", 0, 1, NULL,
+     "z-loss in training: add this times the square of log sum exp of the logits, so that they "
+     "stay near 0; 1e-4 is usual"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

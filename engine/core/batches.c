@@ -10,14 +10,78 @@
 
 #include "tessera/check.h"
 
+#include <stdlib.h>
+
 /* The sample at a place of the epoch. Beyond its end the places of a short last batch are filled
  * from its beginning on with images that do not count. */
 static int64_t batches_sample(const struct tess_engine *engine, int64_t epoch, int64_t position)
 {
     int64_t count = engine->dataset->train.count;
-    int64_t sample = tess_sample_at((uint64_t)engine->config->run.seed, epoch, count,
-                                    position % count, engine->config->loader.shuffle);
+    int64_t sample = tess_dataset_sample(engine->dataset, (uint64_t)engine->config->run.seed, epoch,
+                                         position % count, engine->config->loader.shuffle);
     return position < count ? sample : sample | TESS_SAMPLE_IGNORED;
+}
+
+int64_t tess__batches_step_labels(const struct tess_engine *engine, int64_t step)
+{
+    const int64_t epoch = step / engine->sizes.steps_per_epoch;
+    const int64_t at = step % engine->sizes.steps_per_epoch * engine->sizes.batch_size;
+    int64_t labels = 0;
+    if (!engine->dataset->masked)
+        return tess__sizes_step_rows(&engine->sizes, step) * engine->sizes.labels;
+    for (int64_t i = 0; i < engine->sizes.batch_size; i++)
+        labels += tess_dataset_labels(engine->dataset, &engine->dataset->train,
+                                      batches_sample(engine, epoch, at + i));
+    return labels;
+}
+
+int64_t tess__batches_test_labels(const struct tess_engine *engine)
+{
+    int64_t labels = 0;
+    if (!engine->dataset->masked)
+        return engine->sizes.test_count * engine->sizes.labels;
+    for (int64_t i = 0; i < engine->sizes.test_count; i++)
+        labels += tess_dataset_labels(engine->dataset, &engine->dataset->test, i);
+    return labels;
+}
+
+/* The sample of a row of this rank's pass of an evaluation; -1: padding. */
+static int64_t batches_test_sample(const struct tess_engine *engine, int64_t pass, int64_t row)
+{
+    const int64_t at = pass * engine->sizes.test_width * engine->sizes.leaf_rows + row;
+    return at < engine->dataset->test.count ? at : -1;
+}
+
+void tess__batches_documents(struct tess_engine *engine, uint64_t row_first)
+{
+    struct tess_packed *packed = &engine->packed;
+    const struct tess_dataset *dataset = engine->dataset;
+    const bool training = engine->strategy.training;
+    const struct tess_split *split = training ? &dataset->train : &dataset->test;
+    const int64_t epoch = engine->progress.step / engine->sizes.steps_per_epoch;
+    const int64_t at = engine->progress.step % engine->sizes.steps_per_epoch;
+    const int32_t length = (int32_t)dataset->row.dim[0];
+    if (packed->document == NULL)
+        return;
+    packed->count = 0;
+    for (int64_t r = 0; r < engine->sizes.rows; r++) {
+        const int64_t sample =
+            training ? batches_sample(engine, epoch,
+                                      at * engine->sizes.batch_size + (int64_t)row_first + r)
+                     : batches_test_sample(engine, engine->progress.test_pass,
+                                           engine->plan.rank * engine->sizes.rows + r);
+        int32_t *begin = packed->document + packed->count;
+        const int32_t count = tess_dataset_documents(dataset, split, sample, begin);
+        for (int32_t d = 0; d < count; d++) {
+            const int32_t end = d + 1 < count ? begin[d + 1] : length;
+            for (int32_t i = begin[d]; i < end; i++)
+                packed->place[r * length + i] = i - begin[d];
+        }
+        for (int32_t d = 0; d < count; d++)
+            begin[d] += (int32_t)r * length;
+        packed->count += count;
+    }
+    packed->document[packed->count] = (int32_t)engine->sizes.rows * length;
 }
 
 /* Training batch number b is micro-batch b % S of step b / S, counted from where the run began or
@@ -75,17 +139,15 @@ static bool batches_test(void *context, int64_t batch, struct tess_batch_request
 {
     const struct tess_engine *engine = context;
     const struct tess_plan *plan = &engine->plan;
-    int64_t width = engine->sizes.test_width, passes = engine->sizes.test_passes;
+    int64_t passes = engine->sizes.test_passes;
     int64_t rows = plan->holds_input ? engine->sizes.rows * plan->rank_count : engine->sizes.rows;
-    int64_t first = batch % passes * width * engine->sizes.leaf_rows;
-    if (!plan->holds_input)
-        first += plan->rank * engine->sizes.rows;
+    const int64_t first = plan->holds_input ? 0 : plan->rank * engine->sizes.rows;
     request->split = &engine->dataset->test;
     request->epoch = 0;
     request->augment = false;
     request->rows = rows;
     for (int64_t i = 0; i < rows; i++)
-        request->sample[i] = first + i < engine->dataset->test.count ? first + i : -1;
+        request->sample[i] = batches_test_sample(engine, batch % passes, first + i);
     return true;
 }
 
@@ -246,6 +308,8 @@ void tess__batches_keep(struct tess_engine *engine, const struct tess_chunk *chu
 
 void tess__batches_close(struct tess_engine *engine)
 {
+    free(engine->packed.document);
+    free(engine->packed.place);
     tess_loader_close(engine->batches.loader);
     tess_loader_close(engine->batches.test_loader);
     tess_loader_close(engine->audit.loader);
@@ -265,6 +329,14 @@ enum tess_status tess__batches_open(struct tess_engine *engine)
 {
     struct tess_kernel *kernel = engine->kernel;
     struct tess_batches *batches = &engine->batches;
+    if (engine->dataset->packs && !engine->hollow) {
+        /* A document has a position at least; one more for the end. */
+        const size_t positions = (size_t)(engine->sizes.rows * engine->dataset->row.dim[0]);
+        engine->packed.document = malloc((positions + 2) * sizeof(int32_t));
+        engine->packed.place = malloc(positions * sizeof(int32_t));
+        if (engine->packed.document == NULL || engine->packed.place == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the documents of %zu positions", positions);
+    }
     if (engine->plan.skips_input || !tess__schedule_loads(&engine->schedule))
         return TESS_OK;
     if (kernel->ops->far_memory)

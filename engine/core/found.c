@@ -12,15 +12,15 @@ const double *tess__engine_sums(const struct tess_engine *engine)
     return (const double *)(const void *)((const char *)engine->found.host + TESS_FOUND_SUMS);
 }
 
-void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,
+void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t labels,
                         double *loss_out, double *accuracy_out)
 {
-    const double *sum = tess__engine_sums(engine), labels = (double)(rows * engine->sizes.labels);
+    const double *sum = tess__engine_sums(engine);
     double loss = 0, correct = 0;
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         loss += sum[2 * leaf];
         correct += sum[2 * leaf + 1];
     }
-    *loss_out = loss / labels;
-    *accuracy_out = correct / labels;
+    *loss_out = labels > 0 ? loss / (double)labels : 0;
+    *accuracy_out = labels > 0 ? correct / (double)labels : 0;
 }

@@ -72,6 +72,24 @@ struct pass_place {
     void *output_grad, *input_grad;
 };
 
+struct tess_xent tess__engine_xent(const struct tess_engine *engine)
+{
+    const struct tess_loss_options *loss = &engine->config->loss;
+    if (!engine->strategy.training)
+        return (struct tess_xent){0};
+    return (struct tess_xent){.smoothing = (float)loss->smoothing,
+                              .spread =
+                                  (float)(loss->smoothing / (double)engine->sizes.class_count),
+                              .z = (float)loss->z};
+}
+
+/* The factor that makes the gradient that of the mean over the labels that count, if any. */
+static float pass_loss_grad(const struct tess_engine *engine)
+{
+    const int64_t labels = engine->progress.step_labels;
+    return (float)(engine->scale.value / (double)(labels > 0 ? labels : 1));
+}
+
 /* The gradient by the unit's output. */
 static void *pass_flow(const struct tess_engine *engine, const struct pass_place *place,
                        int32_t unit)
@@ -98,6 +116,9 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         .seed = (uint64_t)engine->config->run.seed,
         .step = (uint64_t)engine->progress.step,
         .row_first = place->row_first,
+        .document = engine->packed.document,
+        .place = engine->packed.place,
+        .document_count = engine->packed.count,
         .axis = &engine->model.axis,
         .crossing = &engine->crossing,
         .input = first ? flight->input : tess__engine_output(engine, place->slot, unit - 1),
@@ -115,8 +136,8 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         pass.label = flight->label;
         pass.loss = engine->found.loss;
         pass.correct = engine->found.correct;
-        pass.loss_grad = (float)(engine->scale.value /
-                                 (double)(engine->progress.step_rows * engine->sizes.labels));
+        pass.loss_grad = pass_loss_grad(engine);
+        pass.xent = tess__engine_xent(engine);
     }
     return pass;
 }
@@ -133,6 +154,7 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
 {
     struct tess_strategy *strategy = &engine->strategy;
     const struct pass_place place = {.chunk = chunk, .slot = slot, .row_first = row_first};
+    tess__batches_documents(engine, row_first);
     tess__engine_range(engine, "forward");
     for (int32_t u = engine->schedule.chunk[chunk].unit_first;
          u < engine->schedule.chunk[chunk].unit_end; u++) {
@@ -218,6 +240,7 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
     int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
         next--;
+    tess__batches_documents(engine, row_first);
     tess__engine_range(engine, "backward");
     for (int32_t u = here->unit_end - 1; u >= here->unit_first; u--) {
         tess__engine_range(engine, engine->declare.unit[u].name);
@@ -256,9 +279,8 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
     if (!plan->skips_loss)
         tess_softmax_xent(engine->kernel, plan->dtype,
                           engine->sizes.loss_ranks * engine->sizes.rows, engine->sizes.class_count,
-                          (float)(engine->scale.value / (double)engine->progress.step_rows), logits,
-                          label, gradient ? slope : NULL, engine->found.loss,
-                          engine->found.correct);
+                          tess__engine_xent(engine), pass_loss_grad(engine), logits, label,
+                          gradient ? slope : NULL, engine->found.loss, engine->found.correct);
     if (gradient && engine->progress.count_zeros && !plan->skips_loss)
         tess_count_zeros(engine->kernel, plan->dtype,
                          engine->sizes.loss_ranks * engine->sizes.rows * engine->sizes.class_count,

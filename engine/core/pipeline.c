@@ -240,9 +240,9 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
               0, engine->found.verdict);
     engine->strategy.training = false;
     engine->strategy.micro = 0;
-    engine->progress.step_rows =
-        engine->sizes.batch_size; /* scales a gradient that is not computed */
+    engine->progress.step_labels = 1; /* scales a gradient that is not computed */
     for (int64_t pass = 0; pass < engine->sizes.test_passes; pass++) {
+        engine->progress.test_pass = pass;
         TESS_TRY(pipe_forward_alone(engine, TESS_BATCH_TEST, 0));
         pipe_sum_test(engine, pass);
     }
@@ -250,7 +250,7 @@ enum tess_status tess_engine_evaluate(struct tess_engine *engine, double *loss_o
     TESS_TRY(tess_comm_all_reduce(engine->comm, engine->found.sums, engine->found.sums,
                                   (size_t)(2 * leaves), TESS_F64, TESS_REDUCE_SUM, NULL));
     TESS_TRY(tess__engine_find(engine, 2 * leaves));
-    tess__engine_means(engine, leaves, engine->sizes.test_count, loss_out, accuracy_out);
+    tess__engine_means(engine, leaves, tess__batches_test_labels(engine), loss_out, accuracy_out);
     tess__engine_doing(engine, TESS_DOING_BETWEEN, -1);
     return TESS_OK;
 }

@@ -60,6 +60,8 @@ struct tess_found {
 struct tess_progress {
     int64_t step;          /* steps done */
     int64_t step_rows;     /* rows that count in the current step: fewer in a short last batch */
+    int64_t test_pass;     /* of an evaluation */
+    int64_t step_labels;   /* labels of them that are not ignored, over all ranks */
     double rate;           /* learning rate of the current step */
     uint64_t weight_token; /* changes when the weights do */
     bool count_zeros;      /* in the current step: in the gradient by the logits */
@@ -75,8 +77,14 @@ struct tess_record {
     struct tess_recorded {
         bool warm, made;
         double loss_scale; /* of the step that was recorded: in it as numbers */
-        int64_t rows;
+        int64_t labels;
     } of[2];
+};
+
+/* Packed samples: the documents of the micro-batch that is being computed, as in tess_pass. */
+struct tess_packed {
+    int32_t *document, *place; /* owned; NULL: samples are not packed */
+    int32_t count;
 };
 
 /* What tess_pass_sum and the others of crossing.c need. */
@@ -220,6 +228,7 @@ struct tess_engine {
     /* A step. */
     struct tess_tables tables;
     struct tess_batches batches;
+    struct tess_packed packed;
     struct tess_stages stages;
     struct tess_tensor_pass crossing;
     struct tess_unused unused;
@@ -409,10 +418,21 @@ _Static_assert(sizeof(struct tess_verdict) <= TESS_FOUND_SUMS,
 enum tess_status tess__engine_find(struct tess_engine *engine, int64_t sums);
 /* The sums in it. */
 const double *tess__engine_sums(const struct tess_engine *engine);
-/* From it: mean loss and share of correct answers of `rows` rows, whose sums are those of `leaves`
- * leaves: every leaf's sum comes from one rank, the others add zero. */
-void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t rows,
+/* From it: mean loss and share of correct answers of `labels` labels, whose sums are those of
+ * `leaves` leaves, 0 where no label counts: every leaf's sum comes from one rank, the others add
+ * zero. */
+void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_t labels,
                         double *loss_out, double *accuracy_out);
+
+/* batches.c: the labels that count in training step `step`, and in an evaluation, over all ranks.
+ */
+int64_t tess__batches_step_labels(const struct tess_engine *engine, int64_t step);
+int64_t tess__batches_test_labels(const struct tess_engine *engine);
+/* batches.c: find the documents of the rows from row_first on, of the step or the evaluation's
+ * pass, by the samples' numbers alone: every stage can. */
+void tess__batches_documents(struct tess_engine *engine, uint64_t row_first);
+/* What is added to the cross-entropy, of so many classes. Validation is without. */
+struct tess_xent tess__engine_xent(const struct tess_engine *engine);
 
 /* step.c: whether steps are to be recorded, TESS_ERR_USAGE where they cannot be. */
 enum tess_status tess__record_plan(struct tess_engine *engine);

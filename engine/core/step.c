@@ -18,12 +18,13 @@ static int64_t step_sums(const struct tess_engine *engine)
 static void step_take_loss(const struct tess_engine *engine, struct tess_step_result *result)
 {
     const double *zeros = tess__engine_sums(engine) + 2 * engine->plan.grid;
-    const int64_t rows = engine->progress.step_rows;
-    tess__engine_means(engine, engine->plan.grid, rows, &result->loss, &result->accuracy);
+    const int64_t rows = engine->progress.step_labels; /* of one label each, where it is used */
+    tess__engine_means(engine, engine->plan.grid, engine->progress.step_labels, &result->loss,
+                       &result->accuracy);
     result->zero_share = zeros[0] / (double)engine->grad_total;
     if (engine->model.labels > 0)
         return; /* the model computes the logits' gradient */
-    /* Rows that fill up a short batch have no gradient at all. */
+    /* Rows that fill up a short batch, or whose label is ignored, have no gradient at all. */
     const double classes = (double)engine->sizes.class_count;
     const double filling = (double)(engine->sizes.batch_size - rows) * classes;
     result->loss_zero_share = (zeros[1] - filling) / ((double)rows * classes);
@@ -51,10 +52,11 @@ enum tess_status tess_engine_epoch_loss(struct tess_engine *engine, double *loss
     TESS_TRY(tess_comm_all_reduce(engine->comm, total, total, 2 * TESS_SUM_LIMBS, TESS_I64,
                                   TESS_REDUCE_SUM, NULL));
     const int64_t last = engine->progress.step - 1;
-    const int64_t rows =
-        last % sizes->steps_per_epoch * sizes->batch_size + tess__sizes_step_rows(sizes, last);
+    int64_t labels = 0;
+    for (int64_t step = last - last % sizes->steps_per_epoch; step <= last; step++)
+        labels += tess__batches_step_labels(engine, step);
     *loss_out =
-        (tess_sum_value(&total[0]) - tess_sum_value(&total[1])) / (double)(rows * sizes->labels);
+        (tess_sum_value(&total[0]) - tess_sum_value(&total[1])) / (double)(labels > 0 ? labels : 1);
     return TESS_OK;
 }
 
@@ -194,7 +196,7 @@ static void step_post(struct tess_engine *engine, const struct tess_times *times
  * step in place of hundreds. A step is the same as the one before but for its batches, which are
  * there before it begins, and for the host's values for the optimizer, which the record copies from
  * a fixed place; so two steps that report the same things have one record. What is recorded as
- * numbers (the loss scale, the rows that count) makes a new one when it changes.
+ * numbers (the loss scale, the labels that count) makes a new one when it changes.
  *
  *     step        1        2        3             4      5
  *     reports     loss     -        -             -      loss
@@ -244,7 +246,7 @@ static enum tess_status record_make(struct tess_engine *engine, bool want_loss)
     *recorded = (struct tess_recorded){.warm = true,
                                        .made = true,
                                        .loss_scale = engine->scale.value,
-                                       .rows = engine->progress.step_rows};
+                                       .labels = engine->progress.step_labels};
     if (!kernel->drawn)
         return TESS_OK;
     tess_log(TESS_LOG_WARN, "--cuda.graph: steps draw random numbers (dropout, stochastic "
@@ -268,7 +270,7 @@ static enum tess_status record_run(struct tess_engine *engine, bool want_loss)
         return step_queue(engine, want_loss);
     }
     if (!recorded->made || recorded->loss_scale != engine->scale.value ||
-        recorded->rows != engine->progress.step_rows)
+        recorded->labels != engine->progress.step_labels)
         TESS_TRY(record_make(engine, want_loss));
     engine->progress.weight_token++;
     return engine->kernel->ops->graph_play(engine->kernel, want_loss);
@@ -293,6 +295,7 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
     tess__unused_begin(engine);
     tess__audit_begin(engine);
     engine->progress.step_rows = tess__sizes_step_rows(&engine->sizes, engine->progress.step);
+    engine->progress.step_labels = tess__batches_step_labels(engine, engine->progress.step);
     if (engine->progress.step % engine->sizes.steps_per_epoch == 0)
         memset(engine->progress.epoch_loss, 0, sizeof(engine->progress.epoch_loss));
     tess__engine_range(engine, "step");

@@ -21,6 +21,10 @@ struct tess_split {
     uint8_t *label;                   /* [count], each < class_count; likewise */
     struct tess_token_stream *stream; /* tokens */
     int64_t first;
+    const int64_t
+        *start; /* [count + 1], packed: the token that each sample begins with; it ends
+                   where the next one begins. NULL: samples of T tokens, from `first` on */
+    const struct tess_split *part; /* of a mix, in place of a stream: end to end, `count` in all */
 };
 
 struct tess_dataset {
@@ -28,6 +32,7 @@ struct tess_dataset {
     struct tess_shape row; /* images [H, W, C]; tokens [T] */
     int32_t class_count;   /* classes, or the size of the vocabulary */
     int64_t labels;        /* of a sample: 1, or T */
+    bool masked;           /* some labels may be negative: they are ignored */
     struct tess_split train, test;
     float mean, deviation; /* of the training pixels / 255, for normalisation */
     /* Rows that are written before each batch; NULL: the splits' own. Sample i of either split
@@ -35,7 +40,10 @@ struct tess_dataset {
     const void *given;
     const int32_t *given_label;
     int64_t given_rows;
-    size_t mapped_bytes; /* shared between all ranks of the host */
+    size_t mapped_bytes;  /* shared between all ranks of the host */
+    struct tess_mix *mix; /* of several sets; NULL: none */
+    bool packs;           /* samples are whole documents, and zeros behind them */
+    int64_t *packed[2];   /* owned: what the splits' `start` is in */
 };
 
 /*
@@ -60,7 +68,8 @@ void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
  *           zeros), then `count` tokens. Magic 20240520, version 1: uint16, vocabulary 50257
  *           (GPT-2); magic 20240801, version 7: uint32, vocabulary 128256 (Llama 3). Or what
  *           tessera data prepare writes, with any vocabulary: data/shard.h
- *   "text"  the word: text that every Debian machine has, about 12 MB of it (data_text.c)
+ *   "text"  the word: 12 MB of stories that a grammar makes, the same everywhere (data_text.c). The
+ *           validation share is of whole documents
  *
  * length is T. The files are one stream, end to end: a sample may begin in one and end in the next,
  * and the last tokens, too few for a sample, are left out. The last `validation` share of the
@@ -76,9 +85,33 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
 
-/* The sizes of the set "text", for plans: nothing is read, and no sample may be loaded. */
-enum tess_status tess_dataset_size_text(double validation, int64_t length,
-                                        struct tess_dataset **dataset_out);
+/*
+ * The same with samples that are filled with whole documents in their order, as many as fit into T
+ * tokens; behind them are zeros, whose labels are ignored, as is the label of a document's last
+ * token. A document of more than T tokens is cut into pieces of T, of which only the last one
+ * shares its sample with others. A file of text is one document. TESS_ERR_DATA for files that do
+ * not say where documents end.
+ */
+enum tess_status tess_dataset_open_packed(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out);
+
+/*
+ * Where the documents of a sample begin among its positions, in order: begin_out [1 + T], the first
+ * is 0; then the zeros at its end, if any. Returns how many. One of a set that is not packed.
+ */
+int32_t tess_dataset_documents(const struct tess_dataset *dataset, const struct tess_split *split,
+                               int64_t sample, int32_t *begin_out);
+
+#define TESS_MIX_MAX 64
+
+/*
+ * One set of 1 to TESS_MIX_MAX sets of tokens of one kind and length: their samples end to end, the
+ * training samples drawn in proportion to the weights, each above 0, by tess_dataset_sample. Takes
+ * the sets over, also when it fails: TESS_ERR_DATA where they differ in kind.
+ */
+enum tess_status tess_dataset_mix(struct tess_dataset **set, const double *weight, int32_t count,
+                                  struct tess_dataset **dataset_out);
 
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
@@ -106,10 +139,21 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
 uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_split *split);
 
 /*
+ * How many labels of these samples of the split count: those that are ignored are -1, or -100 as
+ * PyTorch has it. The mean loss of a step is over the labels of the whole batch that count, which
+ * any rank can count by this: nothing is sent. 0 for samples that fill up.
+ */
+int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample);
+
+/*
  * The sampler: which sample of the split stands at global position `position` of an epoch; -1
  * beyond its end. Depends on nothing but its arguments, so that every layout sees the same batches.
  */
 int64_t tess_sample_at(uint64_t seed, int64_t epoch, int64_t count, int64_t position, bool shuffle);
+/* The same for the training split of a set, which may be a mix. */
+int64_t tess_dataset_sample(const struct tess_dataset *dataset, uint64_t seed, int64_t epoch,
+                            int64_t position, bool shuffle);
 
 /*
  * A sample number with this bit: its image is loaded, its label is -1. It fills up a short batch:
@@ -128,6 +172,8 @@ struct tess_loader_options {
     int64_t length;               /* tokens of a sample */
     double validation;            /* share of the samples kept for validation */
     const char *validation_files; /* "": that share; else files as data names them */
+    const char *mix;              /* "a:0.7,b:0.3"; "": none */
+    bool packing;                 /* samples are whole documents */
 };
 extern const struct tess_option tess_loader_option_table[];
 

@@ -28,10 +28,18 @@ const struct tess_option tess_loader_option_table[] = {
     {"length", TESS_OPTION_INT, offsetof(struct tess_loader_options, length), "256", 1, 1 << 20,
      NULL, "tokens of a sample of text: what the model sees at once"},
     {"validation", TESS_OPTION_REAL, offsetof(struct tess_loader_options, validation), "0.02", 0,
-     0.99, NULL, "share of a text, its end, that is kept for validation; at least one sample"},
+     0.99, NULL,
+     "share of a text, its end, that is kept for validation; at least one sample, or one document "
+     "where --data is text"},
     {"validation-files", TESS_OPTION_STRING, offsetof(struct tess_loader_options, validation_files),
      "", 0, 0, NULL,
      "text or token files for validation, named as in --data; empty: --data.validation of its own"},
+    {"mix", TESS_OPTION_STRING, offsetof(struct tess_loader_options, mix), "", 0, 0, NULL,
+     "several sets of text or tokens in place of --data, each as --data names it, with its share "
+     "of "
+     "the samples: a:0.7,b:0.3"},
+    {"packing", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, packing), "off", 0, 0, NULL,
+     "fill samples with whole documents, each of which sees itself alone and begins at position 0"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -221,6 +229,23 @@ static void sample_load_given(const struct tess_dataset *dataset, const int64_t 
     }
 }
 
+int64_t tess_dataset_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample)
+{
+    const int64_t labels = dataset->labels;
+    int64_t count = 0;
+    if (sample < 0 || (sample & TESS_SAMPLE_IGNORED) != 0)
+        return 0;
+    if (!dataset->masked)
+        return labels;
+    if (dataset->given == NULL)
+        return tess__stream_labels(dataset, split, sample);
+    const int32_t *label = dataset->given_label + sample % dataset->given_rows * labels;
+    for (int64_t i = 0; i < labels; i++)
+        count += label[i] >= 0;
+    return count;
+}
+
 int64_t tess_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                        const struct tess_loader_options *options, uint64_t seed, int64_t epoch,
                        bool augment, const int64_t *sample, int64_t rows, enum tess_dtype dtype,
@@ -244,6 +269,8 @@ uint64_t tess_dataset_id(const struct tess_dataset *dataset, const struct tess_s
     const int64_t number[] = {dataset->train.count, dataset->test.count, dataset->class_count,
                               dataset->labels, row};
     uint64_t id = tess_hash_bytes(number, sizeof(number));
+    if (dataset->mix != NULL && split == &dataset->train)
+        id = tess_hash_mix(id + tess_hash_bytes(dataset->mix->share, sizeof(dataset->mix->share)));
     int32_t *room = dataset->tokens ? calloc((size_t)row, 2 * sizeof(*room)) : NULL;
     for (int64_t i = 0; i < SAMPLES && split->count > 0 && dataset->given == NULL; i++) {
         const int64_t sample = split->count * i / SAMPLES;

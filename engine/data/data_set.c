@@ -68,17 +68,33 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     return TESS_OK;
 }
 
+void tess__mix_close(struct tess_mix *mix)
+{
+    if (mix == NULL)
+        return;
+    for (int32_t k = 0; k < mix->count; k++)
+        tess_dataset_close(mix->set[k]);
+    free(mix->set);
+    free(mix->train);
+    free(mix->test);
+    free(mix);
+}
+
 void tess_dataset_close(struct tess_dataset *dataset)
 {
     if (dataset == NULL)
         return;
-    if (dataset->tokens) {
+    if (dataset->mix != NULL) {
+        tess__mix_close(dataset->mix);
+    } else if (dataset->tokens) {
         if (dataset->test.stream != dataset->train.stream)
             tess__stream_close(dataset->test.stream);
         tess__stream_close(dataset->train.stream);
     } else {
         munmap(dataset->train.image, dataset->mapped_bytes);
     }
+    free(dataset->packed[0]);
+    free(dataset->packed[1]);
     free(dataset);
 }
 

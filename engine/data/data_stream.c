@@ -43,6 +43,7 @@ enum tess_status tess__stream_append(struct tess_token_stream *stream, const cha
     stream->piece[stream->piece_count++] = piece;
     stream->count += piece.count;
     stream->mapped_bytes += piece.map_bytes;
+    stream->masked = stream->masked || piece.mask != NULL;
     return TESS_OK;
 }
 
@@ -55,6 +56,7 @@ void tess__stream_close(struct tess_token_stream *stream)
         free(stream->piece[p].name);
     }
     free(stream->piece);
+    free(stream->end);
     free(stream);
 }
 
@@ -149,9 +151,33 @@ static void stream_catch(void)
     (void)sigaction(SIGBUS, &action, &stream_former);
 }
 
-/* stream_copy; UINT32_MAX, which no vocabulary has, where a file's bytes are not there any more. */
-static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
-                            int32_t *target)
+/*
+ * Tokens [at, at + count) of the stream that are not to be learnt: their labels become -1, unless
+ * label is NULL. Returns how many there are of the others. noinline as above.
+ */
+static uint32_t __attribute__((noinline))
+stream_mask(const struct tess_token_stream *stream, int64_t at, int64_t count, int32_t *label)
+{
+    const struct tess__token_piece *piece = stream_find(stream, at);
+    uint32_t learnt = 0;
+    for (int64_t i = 0; i < count; i++) {
+        piece += at + i >= piece->first + piece->count;
+        const int64_t bit = at + i - piece->first;
+        const bool learn = piece->mask == NULL || (piece->mask[bit / 8] >> bit % 8 & 1) != 0;
+        learnt += learn;
+        if (!learn && label != NULL)
+            label[i] = -1;
+    }
+    return learnt;
+}
+
+typedef uint32_t stream_reader(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                               int32_t *target);
+
+/* What `reader` returns; UINT32_MAX, which no vocabulary has, where a file's bytes are not there
+ * any more. */
+static uint32_t stream_guarded(stream_reader *reader, const struct tess_token_stream *stream,
+                               int64_t at, int64_t count, int32_t *target)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     sigjmp_buf guard;
@@ -162,10 +188,134 @@ static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, 
     }
     stream_guard = &guard;
     atomic_signal_fence(memory_order_seq_cst);
-    const uint32_t greatest = stream_copy(stream, at, count, target);
+    const uint32_t found = reader(stream, at, count, target);
     atomic_signal_fence(memory_order_seq_cst);
     stream_guard = NULL;
+    return found;
+}
+
+static uint32_t stream_read(const struct tess_token_stream *stream, int64_t at, int64_t count,
+                            int32_t *target)
+{
+    return stream_guarded(stream_copy, stream, at, count, target);
+}
+
+/* The part of a mix that has a sample, whose number becomes that in the part. */
+static const struct tess_split *stream_part(const struct tess_split *split, int64_t *sample)
+{
+    const struct tess_split *part = split->part;
+    for (; part != NULL && *sample >= part->count; part++)
+        *sample -= part->count;
+    return part != NULL ? part : split;
+}
+
+/* Tokens [at, at + count) are the sample's; `more`: the label of the last one is there. */
+struct stream_place {
+    const struct tess_split *split;
+    int64_t at, count;
+    bool more;
+};
+
+static struct stream_place stream_place(const struct tess_split *split, int64_t length,
+                                        int64_t sample)
+{
+    struct stream_place place = {.split = stream_part(split, &sample)};
+    const int64_t *start = place.split->start;
+    place.at = start != NULL ? start[sample] : place.split->first + sample * length;
+    place.count = start != NULL ? start[sample + 1] - place.at : length;
+    place.more = place.at + place.count < place.split->stream->count;
+    return place;
+}
+
+/* The number of the first end of a document behind token `at`. */
+static int64_t stream_find_end(const struct tess_token_stream *stream, int64_t at)
+{
+    int64_t low = 0, high = stream->ends;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (stream->end[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+int32_t tess_dataset_documents(const struct tess_dataset *dataset, const struct tess_split *split,
+                               int64_t sample, int32_t *begin_out)
+{
+    int32_t count = 0;
+    begin_out[count++] = 0;
+    if (sample < 0 || !dataset->packs)
+        return count;
+    const int64_t length = dataset->row.dim[0];
+    const struct stream_place place = stream_place(split, length, sample & ~TESS_SAMPLE_IGNORED);
+    const struct tess_token_stream *stream = place.split->stream;
+    for (int64_t d = stream_find_end(stream, place.at);
+         d < stream->ends && stream->end[d] < place.at + place.count; d++)
+        if (stream->end[d] - place.at > begin_out[count - 1]) /* a document may be empty */
+            begin_out[count++] = (int32_t)(stream->end[d] - place.at);
+    if (place.count < length)
+        begin_out[count++] = (int32_t)place.count;
+    return count;
+}
+
+/* Labels of a packed sample's tokens; `label` NULL: they are counted alone. Returns how many count:
+ * not the last one of a document, nor what is not to be learnt. */
+static int64_t stream_pack_labels(const struct stream_place *place, int32_t *label)
+{
+    const struct tess_token_stream *stream = place->split->stream;
+    const int64_t labels = place->count - !place->more;
+    const uint32_t learnt = stream_guarded(stream_mask, stream, place->at + 1, labels, label);
+    int64_t count = learnt, before = -1;
+    if (learnt == UINT32_MAX)
+        return 0;
+    if (label != NULL && !place->more)
+        label[labels] = -1;
+    for (int64_t d = stream_find_end(stream, place->at);
+         d < stream->ends && stream->end[d] <= place->at + labels; d++) {
+        const int64_t last = stream->end[d] - place->at - 1;
+        if (last == before)
+            continue;
+        count -= stream_guarded(stream_mask, stream, stream->end[d], 1, NULL);
+        before = last;
+        if (label != NULL)
+            label[last] = -1;
+    }
+    return count;
+}
+
+/* A packed sample: its tokens, zeros, and labels, -1 behind its tokens. Returns the greatest. */
+static uint32_t stream_load_packed(const struct stream_place *place, int64_t length, int32_t *input,
+                                   int32_t *label)
+{
+    const struct tess_token_stream *stream = place->split->stream;
+    const size_t empty = (size_t)(length - place->count) * sizeof(*input);
+    uint32_t greatest = stream_read(stream, place->at, place->count, input);
+    memset(input + place->count, 0, empty);
+    memset(label + place->count, 0xff, empty);
+    memcpy(label, input + 1, (size_t)(place->count - 1) * sizeof(*label));
+    if (place->more) {
+        const uint32_t last =
+            stream_read(stream, place->at + place->count, 1, label + place->count - 1);
+        greatest = last > greatest ? last : greatest;
+    }
+    if (greatest < UINT32_MAX)
+        (void)stream_pack_labels(place, label);
     return greatest;
+}
+
+int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample)
+{
+    const int64_t length = dataset->row.dim[0];
+    const struct stream_place place = stream_place(split, length, sample);
+    const struct tess_split *part = place.split;
+    const int64_t at = place.at;
+    if (dataset->packs)
+        return stream_pack_labels(&place, NULL);
+    const uint32_t learnt = stream_guarded(stream_mask, part->stream, at + 1, length, NULL);
+    return learnt == UINT32_MAX ? 0 : (int64_t)learnt; /* then it cannot be loaded either */
 }
 
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
@@ -180,15 +330,28 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
             memset(label, 0xff, row_bytes); /* every label -1 */
             continue;
         }
-        const int64_t at = split->first + (sample[r] & ~TESS_SAMPLE_IGNORED) * length;
-        const uint32_t greatest = stream_read(split->stream, at, length, input);
-        const uint32_t last = stream_read(split->stream, at + length, 1, label + length - 1);
+        const struct stream_place place =
+            stream_place(split, length, sample[r] & ~TESS_SAMPLE_IGNORED);
+        const struct tess_split *part = place.split;
+        const int64_t at = place.at;
+        if (dataset->packs) {
+            if (stream_load_packed(&place, length, input, label) >= vocabulary)
+                return r;
+            if (sample[r] & TESS_SAMPLE_IGNORED)
+                memset(label, 0xff, row_bytes);
+            continue;
+        }
+        const uint32_t greatest = stream_read(part->stream, at, length, input);
+        const uint32_t last = stream_read(part->stream, at + length, 1, label + length - 1);
         if (greatest >= vocabulary || last >= vocabulary)
             return r;
         if (sample[r] & TESS_SAMPLE_IGNORED)
             memset(label, 0xff, row_bytes);
         else
             memcpy(label, input + 1, row_bytes - sizeof(*input));
+        if (dataset->masked && (sample[r] & TESS_SAMPLE_IGNORED) == 0 &&
+            stream_guarded(stream_mask, part->stream, at + 1, length, label) == UINT32_MAX)
+            return r;
     }
     return rows;
 }
@@ -196,10 +359,11 @@ int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct 
 enum tess_status tess_load_report(const struct tess_dataset *dataset,
                                   const struct tess_split *split, int64_t sample)
 {
-    const struct tess_token_stream *stream = split->stream;
-    const int64_t length = dataset->row.dim[0];
-    const int64_t at = split->first + (sample & ~TESS_SAMPLE_IGNORED) * length;
-    for (int64_t i = at; i <= at + length; i++) {
+    const struct stream_place place =
+        stream_place(split, dataset->row.dim[0], sample & ~TESS_SAMPLE_IGNORED);
+    const struct tess_token_stream *stream = place.split->stream;
+    const int64_t at = place.at;
+    for (int64_t i = at; i < at + place.count + place.more; i++) {
         int32_t token = 0;
         const struct tess__token_piece *piece = stream_find(stream, i);
         const uint32_t found = stream_read(stream, i, 1, &token);

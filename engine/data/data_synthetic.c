@@ -103,7 +103,7 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
         tess__stream_close(stream);
         return status;
     }
-    TESS_TRY(tess__tokens_split(stream, NULL, 0, length, dataset_out));
+    TESS_TRY(tess__tokens_split(stream, NULL, 0, length, false, dataset_out));
     (*dataset_out)->train.count = train_count;
     (*dataset_out)->test.count = test_count;
     (*dataset_out)->test.first = train_count * length;

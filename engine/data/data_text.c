@@ -1,243 +1,359 @@
 /*
- * Text without a download: what the packages of every Debian machine bring along. Responsible for
- * which files, in which order; the same machine gives the same bytes every time, and so do two
- * machines with the same packages.
+ * The text "text": stories that a grammar makes, the same bytes on every machine, from nothing but
+ * this file. It is no natural language. What there is to learn: spelling, a vocabulary whose words
+ * are not equally likely, agreement of pronouns with names, quotation marks that close, the words
+ * of a document's subject, its people, town and years, which come again, and sums of numbers.
  */
 #include "data/data_tokens.h"
 
-#include "base/file.h"
+#include "base/hash.h"
 #include "tessera/check.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-/* A quarter of what the licences alone have: with less there is nothing to learn. */
-#define TEXT_BYTES_MIN 65536
+#define TEXT_NAME "text"
 
-#define TEXT_NAME     "text of this machine" /* for messages */
-#define TEXT_LICENCES "/usr/share/common-licenses"
-#define TEXT_DOC      "/usr/share/doc"
-#define TEXT_PERL     "/usr/share/perl"
+/* Above what a document has: up to 2600, of at most 5 paragraphs of 7 sentences. */
+#define TEXT_DOCUMENT_BYTES 4096
+#define TEXT_DEPTH          6 /* of phrases in phrases */
 
-static bool text_is_text(const char *name)
-{
-    static const char *const end[] = {".pod", ".pm", ".txt"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; i < sizeof(end) / sizeof(*end) && dot != NULL; i++)
-        if (strcmp(dot, end[i]) == 0)
-            return true;
-    return strcmp(name, "copyright") == 0;
-}
+/* ---- the words ----------------------------------------------------------------------------- */
 
-/* What a walk finds: the names of the files; or, with bytes_max > 0, that many of their bytes at
- * most, which are as many in any order. */
-struct text_found {
-    struct tess__names names;
-    size_t bytes, bytes_max;
-    bool tree;       /* folders in folders too */
-    int parts, part; /* of the entries of a folder that is walked, every parts-th; 0: all */
-    int64_t met;     /* of these so far */
-    int depth;       /* of the folder at hand */
-    char path[4096]; /* of the folder at hand, and of its entry */
+#define WORDS_MAX 96
+
+#define TEXT_COUNT(list) (sizeof(list) / sizeof(*(list)))
+
+static const char *const text_list[] = {
+    /* Nouns, eight subjects of 24. */
+    "boat sail rope anchor harbour net oar mast wave gull lighthouse captain pilot island shore "
+    "current storm cabin deck crew chart lantern sailor tide",
+    "field barn plough seed harvest mill cow horse fence orchard apple wagon farmer shepherd goat "
+    "meadow hedge well pond bee hive cheese bun cellar",
+    "clock gear spring wheel bolt hammer anvil workshop smith engine boiler pipe valve lever crane "
+    "furnace chain screw lathe drill gauge piston ladder stool",
+    "book letter page table archive scholar pupil teacher map poem lesson desk candle ink pen note "
+    "chapter riddle cipher scroll printer margin title volume",
+    "fiddle drum flute song choir stage dancer curtain mask actor concert hall bell tune refrain "
+    "piper audience costume organ rehearsal verse sonnet ballad trumpet",
+    "market coin purse merchant scale cloth barrel price ledger bargain stall spice silk customer "
+    "carpet basket tailor baker loan ring jewel debt auction crate",
+    "star moon comet telescope night tower prism planet shadow observatory dome astronomer mirror "
+    "calendar satellite horizon orbit signal cloud dawn sunrise sunset meteor eclipse",
+    "forest path oak stag owl hare hunter beaver river bridge stone valley cave trail camp fire "
+    "tent "
+    "ranger squirrel bear fern brook hollow thicket",
+    /* a: adjectives */
+    "old new small large red green blue quiet loud bright dark heavy light narrow wide broken "
+    "clean dusty rusty golden silver wooden empty full cold warm strange famous gentle stubborn "
+    "clever careful hungry tired proud honest silent bitter sweet crooked round hidden distant "
+    "sturdy fragile polished ragged sudden patient early humble curious",
+    /* v: what a person does to a thing */
+    "found sold bought carried lost repaired painted watched counted hid described borrowed "
+    "cleaned lifted measured followed opened closed remembered forgot dropped pulled pushed drew "
+    "noticed admired traded guarded examined wrapped moved built kept left",
+    /* i: what a thing or a person does */
+    "slept vanished waited trembled returned laughed fell moved shone turned disappeared arrived "
+    "rested stopped listened sang changed worked failed stayed",
+    /* d: months */
+    "May June July April March August October January December February November September",
+    /* p: prepositions */
+    "near behind under above beside inside outside beyond before against",
+    /* c: ways to say so */
+    "said asked answered whispered shouted cried replied explained repeated wrote",
+    /* women, then men */
+    "Anna Clara Edith Flora Greta Helen Irene Julia Laura Maria Nora Olga Paula Ruth Sofia Vera "
+    "Wilma Agnes Beatrice Doris",
+    "Adam Boris Conrad David Edgar Felix George Hugo Ivan Jacob Karl Leo Martin Niels Otto Peter "
+    "Robert Simon Thomas Victor",
 };
 
-static bool text_is_enough(const struct text_found *found)
+enum { TEXT_SUBJECTS = 8, TEXT_A = 8, TEXT_V, TEXT_I, TEXT_D, TEXT_P, TEXT_C, TEXT_HER, TEXT_HIS };
+enum { TEXT_LISTS = sizeof(text_list) / sizeof(*text_list) };
+
+/*
+ * Sentences and phrases. After %: a noun phrase N, a noun n, an adjective with its article @, words
+ * of the lists a v i d p c, the first and second person 1 2, their pronouns h g, whose w o, the
+ * town T, a year of the document Y, a number #, a phrase of place or time P, a clause C, a sum +.
+ */
+static const char *const text_sentence[] = {
+    "%1 %v %N %P.",
+    "%1 %v %N, and %2 %v %N.",
+    "%N %i %P.",
+    "In %Y, %N %P %i, and %h %v %N.",
+    "The %n of %N was %a but %a.",
+    "\"%C,\" %c %1.",
+    "\"%C,\" %c %2, \"and %C.\"",
+    "\"Why is %N so %a?\" asked %2. \"Because %C,\" %c %1.",
+    "When %N %i, %2 %v %o %a %n.",
+    "%+",
+    "%+",
+    "Nobody in %T %v %N after %Y.",
+    "Then %h %v %w %n and %v %N %P.",
+    "%2 %i %P, but %1 %v %N.",
+    "%T was %a in %d, and %N %i.",
+    "If %C, %g would have %# %ns.",
+};
+static const char *const text_noun[] = {
+    "the %n", "the %a %n", "the %a %n",         "%@, %a %n",    "the %n of %T",
+    "%# %ns", "%w %n",     "the %n that %1 %v", "the %n %p %N", "the %a %n that %i"};
+static const char *const text_place[] = {"%p the %n", "%p %N",   "in %T",   "on %@ day in %d",
+                                         "in %Y",     "last %d", "with %2", "for %# days"};
+static const char *const text_clause[] = {"the %n was %a",  "%N was %a",    "%1 %v %N",
+                                          "%2 %v %N in %T", "the %n %i %P", "%N and %N %i"};
+
+struct text_words {
+    const char *word[TEXT_LISTS][WORDS_MAX];
+    int length[TEXT_LISTS][WORDS_MAX], count[TEXT_LISTS];
+};
+
+static void text_divide(struct text_words *words)
 {
-    return found->bytes_max > 0 && found->bytes >= found->bytes_max;
+    memset(words, 0, sizeof(*words));
+    for (int list = 0; list < TEXT_LISTS; list++)
+        for (const char *at = text_list[list]; *at != '\0'; at += *at == ' ') {
+            const int i = words->count[list]++, length = (int)strcspn(at, " ");
+            words->word[list][i] = at;
+            words->length[list][i] = length;
+            at += length;
+        }
 }
 
-/* The file `name` in the open folder. */
-static enum tess_status text_take(int folder, const char *name, struct text_found *found)
+/* ---- one document -------------------------------------------------------------------------- */
+
+struct text_writer {
+    const struct text_words *words;
+    uint64_t key, drawn;
+    int subject, year;
+    int person[2];
+    bool woman[2];
+    char town[24];
+    char *target;
+    size_t count;
+};
+
+/* [0, count), each equally likely but for 2^-32. */
+static int text_draw(struct text_writer *w, int count)
 {
-    struct stat about;
-    if (found->bytes_max == 0)
-        return tess__names_add(&found->names, found->path);
-    if (fstatat(folder, name, &about, found->tree ? AT_SYMLINK_NOFOLLOW : 0) == 0 &&
-        S_ISREG(about.st_mode) &&
-        ((about.st_mode & S_IROTH) != 0 || faccessat(folder, name, R_OK, 0) == 0))
-        found->bytes += (size_t)about.st_size;
-    return TESS_OK;
+    const uint64_t word = tess_hash_mix(w->key + w->drawn++) >> 32;
+    return (int)(word * (uint64_t)count >> 32);
 }
 
-/* Some file systems do not give the kind of an entry. */
-static unsigned char text_kind(int folder, const struct dirent *entry)
+/* [0, count), small numbers more often: a word has the rank of its place in its list. */
+static int text_draw_rank(struct text_writer *w, int count)
 {
-    struct stat about;
-    if (entry->d_type != DT_UNKNOWN ||
-        fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
-        return entry->d_type;
-    return S_ISDIR(about.st_mode)   ? DT_DIR
-           : S_ISLNK(about.st_mode) ? DT_LNK
-           : S_ISREG(about.st_mode) ? DT_REG
-                                    : DT_UNKNOWN;
+    const int high = text_draw(w, count), low = text_draw(w, high + 1);
+    return low;
 }
 
-static enum tess_status text_folder(int parent, const char *name, struct text_found *found);
-
-static enum tess_status text_entry(int folder, const struct dirent *entry, struct text_found *found)
+static void text_put(struct text_writer *w, const char *text, size_t bytes)
 {
-    const char *name = entry->d_name;
-    const unsigned char kind = text_kind(folder, entry);
-    const size_t used = strlen(found->path);
-    enum tess_status status = TESS_OK;
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-        used + strlen(name) + 2 > sizeof(found->path))
-        return TESS_OK;
-    if (found->parts > 0 && found->depth == 1 && found->met++ % found->parts != found->part)
-        return TESS_OK;
-    found->path[used] = '/';
-    strcpy(found->path + used + 1, name);
-    if (kind == DT_DIR && found->tree)
-        status = text_folder(folder, name, found);
-    else if (found->tree ? kind == DT_REG && text_is_text(name) : kind == DT_REG || kind == DT_LNK)
-        status = text_take(folder, name, found);
-    found->path[used] = '\0';
-    return status;
+    if (bytes > TEXT_DOCUMENT_BYTES - w->count)
+        bytes = TEXT_DOCUMENT_BYTES - w->count;
+    memcpy(w->target + w->count, text, bytes);
+    w->count += bytes;
 }
 
-/* What cannot be opened is left out. */
-static enum tess_status text_folder(int parent, const char *name, struct text_found *found)
+static void text_put_word(struct text_writer *w, int list, int i)
 {
-    const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
-    enum tess_status status = TESS_OK;
-    if (folder == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return TESS_OK;
+    text_put(w, w->words->word[list][i], (size_t)w->words->length[list][i]);
+}
+
+static void text_put_number(struct text_writer *w, int number)
+{
+    char text[16];
+    text_put(w, text, (size_t)snprintf(text, sizeof(text), "%d", number));
+}
+
+static void text_expand(struct text_writer *w, const char *form, int depth);
+
+/* One of the forms; the first, which has no phrase in it, in the depth. */
+static void text_put_phrase(struct text_writer *w, const char *const *form, size_t count, int depth)
+{
+    text_expand(w, form[depth < TEXT_DEPTH ? text_draw(w, (int)count) : 0], depth + 1);
+}
+
+static void text_put_article(struct text_writer *w)
+{
+    const int i = text_draw_rank(w, w->words->count[TEXT_A]);
+    const bool vowel = strchr("aeiou", w->words->word[TEXT_A][i][0]) != NULL;
+    text_put(w, "an ", vowel ? 2 : 1);
+    text_put(w, " ", 1);
+    text_put_word(w, TEXT_A, i);
+}
+
+/* A noun, mostly of the document's subject. */
+static void text_put_noun(struct text_writer *w)
+{
+    const int list = text_draw(w, 4) < 3 ? w->subject : text_draw(w, TEXT_SUBJECTS);
+    text_put_word(w, list, text_draw_rank(w, w->words->count[list]));
+}
+
+static void text_put_sum(struct text_writer *w)
+{
+    const int a = 2 + text_draw(w, 48), b = 2 + text_draw(w, 48), who = text_draw(w, 2);
+    char form[128], noun[32];
+    const size_t start = w->count;
+    text_put_noun(w);
+    snprintf(noun, sizeof(noun), "%.*s", (int)(w->count - start), w->target + start);
+    w->count = start;
+    snprintf(form, sizeof(form), "%%%d had %d %ss and %%v %d more, so %%%c had %d %ss.", who + 1, a,
+             noun, b, "hg"[who], a + b, noun);
+    text_expand(w, form, 0);
+}
+
+static void text_put_pronoun(struct text_writer *w, int who, bool whose)
+{
+    const char *const pronoun = w->woman[who] ? whose ? "her" : "she" : whose ? "his" : "he";
+    text_put(w, pronoun, strlen(pronoun));
+}
+
+static void text_put_item(struct text_writer *w, char item, int depth)
+{
+    static const char letter[] = "avidpc";
+    const char *const list = strchr(letter, item);
+    if (list != NULL) {
+        const int of = TEXT_A + (int)(list - letter);
+        text_put_word(w, of, text_draw_rank(w, w->words->count[of]));
+        return;
     }
-    found->depth++;
-    for (const struct dirent *entry = readdir(folder);
-         entry != NULL && status == TESS_OK && !text_is_enough(found); entry = readdir(folder))
-        status = text_entry(fd, entry, found);
-    found->depth--;
-    closedir(folder);
-    return status;
+    switch (item) {
+    case '@':
+        text_put_article(w);
+        break;
+    case '1':
+    case '2':
+        text_put_word(w, w->woman[item - '1'] ? TEXT_HER : TEXT_HIS, w->person[item - '1']);
+        break;
+    case 'h':
+    case 'g':
+        text_put_pronoun(w, item == 'g', false);
+        break;
+    case 'o':
+    case 'w':
+        text_put_pronoun(w, item == 'o', true);
+        break;
+    case 'n':
+        text_put_noun(w);
+        break;
+    case 'N':
+        text_put_phrase(w, text_noun, TEXT_COUNT(text_noun), depth);
+        break;
+    case 'P':
+        text_put_phrase(w, text_place, TEXT_COUNT(text_place), depth);
+        break;
+    case 'C':
+        text_put_phrase(w, text_clause, TEXT_COUNT(text_clause), depth);
+        break;
+    case 'T':
+        text_put(w, w->town, strlen(w->town));
+        break;
+    case 'Y':
+        text_put_number(w, w->year + text_draw(w, 4));
+        break;
+    case '#':
+        text_put_number(w, 2 + text_draw_rank(w, 98));
+        break;
+    default:
+        text_put_sum(w);
+    }
 }
 
-/* All files of a tree whose names promise text, or all that lie in the folder itself. Links are
- * taken there only: in a tree they lead to files that are met anyway, or in circles. */
-static enum tess_status text_walk(const char *root, const char *folder, bool tree,
-                                  struct text_found *found)
+static void text_expand(struct text_writer *w, const char *form, int depth)
 {
-    found->tree = tree;
-    snprintf(found->path, sizeof(found->path), "%s%s", root, folder);
-    return text_folder(AT_FDCWD, found->path, found);
+    for (const char *at = form; *at != '\0'; at++)
+        if (*at == '%')
+            text_put_item(w, *++at, depth);
+        else
+            text_put(w, at, 1);
 }
 
-/* The beginning of a file, up to `bytes`: what can be read of it. Returns the bytes read. */
-static size_t text_read(const char *path, uint8_t *target, size_t bytes)
+/* A sentence begins with a capital letter, behind a quotation mark too. */
+static void text_put_sentence(struct text_writer *w, const char *form)
 {
-    struct stat about;
-    size_t got = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return 0;
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode))
-        got = tess_file_read(fd, target, bytes, -1);
-    close(fd);
-    return got;
+    size_t start = w->count;
+    text_expand(w, form, 0);
+    start += w->target[start] == '"';
+    if (w->target[start] >= 'a' && w->target[start] <= 'z')
+        w->target[start] = (char)(w->target[start] - 'a' + 'A');
 }
 
-static enum tess_status text_find(const char *root, struct text_found *found)
+/* A name that other documents hardly have: four syllables. */
+static void text_name_town(struct text_writer *w)
 {
-    TESS_TRY(text_walk(root, TEXT_LICENCES, false, found));
-    const int32_t licences = found->names.count;
-    TESS_TRY(text_walk(root, TEXT_DOC, true, found));
-    TESS_TRY(text_walk(root, TEXT_PERL, true, found));
-    tess__names_sort(&found->names, 0, licences);
-    tess__names_sort(&found->names, licences, found->names.count);
-    return TESS_OK;
+    static const char consonant[] = "bdfgklmnprstvz", vowel[] = "aeiou";
+    size_t i = 0;
+    for (int syllable = 0; syllable < 4; syllable++) {
+        w->town[i++] = consonant[text_draw(w, sizeof(consonant) - 1)];
+        w->town[i++] = vowel[text_draw(w, sizeof(vowel) - 1)];
+    }
+    w->town[0] = (char)(w->town[0] - 'a' + 'A');
+    w->town[i] = '\0';
 }
 
-static enum tess_status text_check(const char *root, size_t bytes)
+static size_t text_document(const struct text_words *words, int64_t document, char *target)
 {
-    if (bytes < TEXT_BYTES_MIN)
-        TESS_FAIL(TESS_ERR_NOT_FOUND,
-                  "only %zu bytes of text under %s%s, %s and %s: name a text file with --data FILE",
-                  bytes, root, TEXT_LICENCES, TEXT_DOC, TEXT_PERL);
-    return TESS_OK;
+    struct text_writer w = {
+        .words = words, .key = tess_hash_mix((uint64_t)document + 1), .target = target};
+    w.subject = text_draw(&w, TEXT_SUBJECTS);
+    w.year = 1600 + text_draw(&w, 400);
+    for (int p = 0; p < 2; p++) {
+        w.woman[p] = text_draw(&w, 2) == 0;
+        w.person[p] = text_draw(&w, 20 - p);
+    }
+    w.person[1] = (w.person[0] + 1 + w.person[1]) % 20; /* another one */
+    text_name_town(&w);
+    text_put_sentence(&w, "the %a %n of %T\n\n");
+    const int paragraphs = 2 + text_draw(&w, 4);
+    for (int p = 0; p < paragraphs; p++) {
+        const int sentences = 3 + text_draw(&w, 5);
+        for (int s = 0; s < sentences; s++) {
+            text_put_sentence(&w, text_sentence[text_draw(&w, (int)TEXT_COUNT(text_sentence))]);
+            text_put(&w, s + 1 < sentences ? " " : "\n\n", s + 1 < sentences ? 1 : 2);
+        }
+    }
+    text_put(&w, "\n", 1);
+    return w.count;
 }
 
-/* Fill the memory and give back the pages that stay empty. */
-static enum tess_status text_fill(const struct tess__names *names, const char *root,
-                                  uint8_t *memory, size_t bytes_max,
-                                  struct tess_token_stream *stream)
+enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t count = (size_t)(end - first), mapped = count * TEXT_DOCUMENT_BYTES;
+    struct text_words words;
+    uint8_t *memory = NULL;
     size_t bytes = 0;
-    for (int32_t i = 0; i < names->count && bytes < bytes_max; i++)
-        bytes += text_read(names->name[i], memory + bytes, bytes_max - bytes);
-    const size_t used = (bytes + page - 1) / page * page;
-    const size_t mapped = (bytes_max + page - 1) / page * page;
-    const enum tess_status status = text_check(root, bytes);
+    int64_t *ends = malloc(count * sizeof(*ends));
+    if (ends == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the ends of the documents");
+    const enum tess_status status = tess__stream_map(mapped, &memory);
     if (status != TESS_OK) {
-        munmap(memory, bytes_max);
+        free(ends);
         return status;
     }
-    if (used < mapped)
-        munmap(memory + used, mapped - used);
-    mprotect(memory, bytes, PROT_READ);
+    text_divide(&words);
+    for (size_t d = 0; d < count; d++) {
+        bytes += text_document(&words, first + (int64_t)d, (char *)memory + bytes);
+        ends[d] = (int64_t)bytes;
+    }
+    /* Behind the text; a document leaves far more room than its end takes. */
+    const size_t at = (bytes + 7) / 8 * 8, all = at + count * sizeof(*ends);
+    memcpy(memory + at, ends, count * sizeof(*ends));
+    free(ends);
+    const size_t used = (all + page - 1) / page * page;
+    munmap(memory + used, mapped - used);
+    mprotect(memory, used, PROT_READ);
     stream->kind = &tess__token_text;
     return tess__stream_append(
         stream, TEXT_NAME,
-        (struct tess__token_piece){
-            .token = memory, .count = (int64_t)bytes, .map = memory, .map_bytes = used});
-}
-
-enum tess_status tess__text_gather(const char *root, size_t bytes_max,
-                                   struct tess_token_stream *stream)
-{
-    struct text_found found = {.bytes = 0};
-    uint8_t *memory = NULL;
-    enum tess_status status = text_find(root, &found);
-    if (status == TESS_OK)
-        status = tess__stream_map(bytes_max, &memory);
-    if (status == TESS_OK)
-        status = text_fill(&found.names, root, memory, bytes_max, stream);
-    tess__names_close(&found.names);
-    return status;
-}
-
-/* Half of a machine's text: a thread of its own counts it, as there are hundreds of folders. */
-struct text_half {
-    const char *root;
-    enum tess_status status;
-    struct text_found found;
-};
-
-static void *text_half(void *context)
-{
-    struct text_half *half = context;
-    half->status = text_find(half->root, &half->found);
-    return NULL;
-}
-
-enum tess_status tess__text_size(const char *root, size_t bytes_max,
-                                 struct tess_token_stream *stream)
-{
-    struct text_half half[] = {{root, TESS_OK, {.bytes_max = bytes_max, .parts = 2}},
-                               {root, TESS_OK, {.bytes_max = bytes_max, .parts = 2, .part = 1}}};
-    pthread_t thread;
-    const bool beside = pthread_create(&thread, NULL, text_half, &half[1]) == 0;
-    (void)text_half(&half[0]);
-    if (beside)
-        pthread_join(thread, NULL);
-    else
-        (void)text_half(&half[1]);
-    TESS_TRY(half[0].status);
-    TESS_TRY(half[1].status);
-    const size_t all = half[0].found.bytes + half[1].found.bytes;
-    TESS_TRY(text_check(root, all));
-    const size_t bytes = all < bytes_max ? all : bytes_max;
-    stream->kind = &tess__token_text;
-    return tess__stream_append(stream, TEXT_NAME,
-                               (struct tess__token_piece){.count = (int64_t)bytes});
+        (struct tess__token_piece){.token = memory,
+                                   .count = (int64_t)bytes,
+                                   .end = (const int64_t *)(const void *)(memory + at),
+                                   .ends = (int64_t)count,
+                                   .map = memory,
+                                   .map_bytes = used});
 }

@@ -18,8 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* "text" for any machine: what a small model learns from in an hour, and is read in a moment. */
-#define TOKENS_TEXT_BYTES 12000000
+/* Of the text "text", 12 MB: what a small model learns from in an hour, made in 0.1 s. */
+#define TOKENS_TEXT_DOCUMENTS 10000
 
 /* The layouts of llm.c's data scripts: 256 int32 (magic, version, count, zeros), then tokens. */
 #define SHARD_HEADER_BYTES 1024
@@ -91,6 +91,8 @@ const char *tess__shard_fault(const struct tess__shard_header *header)
 {
     if (header->width != 2 && header->width != 4)
         return "wrong width: a token has 2 or 4 bytes";
+    if (header->masked != 0 && header->masked != 1)
+        return "wrong mask: there is one, 1, or none, 0";
     if (header->vocabulary < 1 || (header->width == 2 && header->vocabulary > 65536))
         return "wrong vocabulary";
     if (header->tokens < 1 || header->tokens > INT64_MAX / 16)
@@ -121,6 +123,11 @@ static enum tess_status shard_check_prepared(const char *name, struct tess__toke
     snprintf(kind->name, sizeof(kind->name), "tokens of tokenizer %016" PRIx64, header->tokenizer);
     piece->token = header + 1;
     piece->count = header->tokens;
+    piece->ends = header->documents;
+    piece->end = (const int64_t *)(const void *)((const char *)piece->token +
+                                                 tess__shard_token_bytes(header));
+    if (header->masked)
+        piece->mask = (const uint8_t *)piece->map + expected - tess__shard_mask_bytes(header);
     return TESS_OK;
 }
 
@@ -149,7 +156,7 @@ static enum tess_status shard_check(const char *name, struct tess__token_piece *
     return TESS_OK;
 }
 
-static bool tokens_same_kind(const struct tess__token_kind *a, const struct tess__token_kind *b)
+bool tess__token_kind_same(const struct tess__token_kind *a, const struct tess__token_kind *b)
 {
     return a->width == b->width && a->vocabulary == b->vocabulary && a->magic == b->magic &&
            a->version == b->version && a->tokenizer == b->tokenizer;
@@ -168,7 +175,7 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
         piece.token = piece.map;
         piece.count = (int64_t)piece.map_bytes;
     }
-    if (status == TESS_OK && stream->kind != NULL && !tokens_same_kind(stream->kind, &kind))
+    if (status == TESS_OK && stream->kind != NULL && !tess__token_kind_same(stream->kind, &kind))
         status =
             tess_fail(TESS_ERR_DATA, "%s holds %s, but %s holds %s: one data set is of one kind",
                       stream->piece[0].name, stream->kind->name, name, kind.name);
@@ -184,15 +191,21 @@ static enum tess_status tokens_add_file(struct tess_token_stream *stream, const 
 
 /* ---- data sets ----------------------------------------------------------------------------- */
 
-static enum tess_status tokens_open(const char *source, struct tess_token_stream **stream_out)
+static bool tokens_is_text(const char *source)
+{
+    return strcmp(source, "text") == 0;
+}
+
+/* Of the text "text": documents [first, end). */
+static enum tess_status tokens_open(const char *source, int64_t first, int64_t end,
+                                    struct tess_token_stream **stream_out)
 {
     struct tess__names names = {0};
     struct tess_token_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
-    const bool text = strcmp(source, "text") == 0;
-    enum tess_status status = text ? tess__text_gather("", TOKENS_TEXT_BYTES, stream)
-                                   : tess__names_expand(&names, source);
+    enum tess_status status = tokens_is_text(source) ? tess__text_make(first, end, stream)
+                                                     : tess__names_expand(&names, source);
     for (int32_t i = 0; i < names.count && status == TESS_OK; i++)
         status = tokens_add_file(stream, names.name[i]);
     tess__names_close(&names);
@@ -224,15 +237,34 @@ static enum tess_status tokens_check_length(const struct tess_token_stream *stre
               needed > 1 ? ", or name files of their own with --data.validation-files" : "");
 }
 
+/* Samples of both splits, packed or not, as if each had its stream for itself. */
+static enum tess_status tokens_count(struct tess_dataset *dataset, bool own_files)
+{
+    const int64_t length = dataset->row.dim[0];
+    struct tess_split *train = &dataset->train, *test = &dataset->test;
+    if (!dataset->packs) {
+        TESS_TRY(tokens_check_length(train->stream, length, own_files ? 1 : 2));
+        TESS_TRY(tokens_check_length(test->stream, length, 1));
+        train->count = tokens_samples(train->stream, length);
+        test->count = tokens_samples(test->stream, length);
+        return TESS_OK;
+    }
+    TESS_TRY(tess__pack(train->stream, length, &dataset->packed[0], &train->count));
+    train->start = test->start = dataset->packed[0];
+    test->count = train->count;
+    if (own_files)
+        TESS_TRY(tess__pack(test->stream, length, &dataset->packed[1], &test->count));
+    if (own_files)
+        test->start = dataset->packed[1];
+    return TESS_OK;
+}
+
 static enum tess_status tokens_divide(struct tess_dataset *dataset, bool own_files,
                                       double validation)
 {
     const int64_t length = dataset->row.dim[0];
     struct tess_split *train = &dataset->train, *test = &dataset->test;
-    TESS_TRY(tokens_check_length(train->stream, length, own_files ? 1 : 2));
-    TESS_TRY(tokens_check_length(test->stream, length, 1));
-    train->count = tokens_samples(train->stream, length);
-    test->count = tokens_samples(test->stream, length);
+    TESS_TRY(tokens_count(dataset, own_files));
     if (own_files)
         return TESS_OK;
     const int64_t all = train->count;
@@ -246,11 +278,13 @@ static enum tess_status tokens_divide(struct tess_dataset *dataset, bool own_fil
                   train->stream->piece[0].name, validation, (long long)all);
     train->count = all - test->count;
     test->first = train->count * length;
+    if (dataset->packs)
+        test->start += train->count;
     return TESS_OK;
 }
 
 enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
-                                    double validation, int64_t length,
+                                    double validation, int64_t length, bool packs,
                                     struct tess_dataset **dataset_out)
 {
     struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
@@ -266,6 +300,8 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
     dataset->deviation = 1;
     dataset->train.stream = train;
     dataset->test.stream = test != NULL ? test : train;
+    dataset->packs = packs;
+    dataset->masked = packs || train->masked || (test != NULL && test->masked);
     dataset->mapped_bytes = train->mapped_bytes + (test != NULL ? test->mapped_bytes : 0);
     const enum tess_status status = tokens_divide(dataset, test != NULL, validation);
     if (status != TESS_OK)
@@ -275,15 +311,28 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
     return status;
 }
 
-enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
-                                          double validation, int64_t length,
-                                          struct tess_dataset **dataset_out)
+/* How many documents of the text "text" are for training: all but a share, and at least one. */
+static int64_t tokens_divide_text(double validation)
+{
+    const int64_t share = (int64_t)(TOKENS_TEXT_DOCUMENTS * validation);
+    return TOKENS_TEXT_DOCUMENTS - (share < 1 ? 1 : share);
+}
+
+static enum tess_status tokens_open_both(const char *source, const char *validation_source,
+                                         double validation, int64_t length, bool packs,
+                                         struct tess_dataset **dataset_out)
 {
     struct tess_token_stream *train = NULL, *test = NULL;
+    const int64_t all = TOKENS_TEXT_DOCUMENTS;
     const bool own_files = validation_source != NULL && validation_source[0] != '\0';
-    TESS_TRY(tokens_open(source, &train));
-    enum tess_status status = own_files ? tokens_open(validation_source, &test) : TESS_OK;
-    if (status == TESS_OK && test != NULL && !tokens_same_kind(test->kind, train->kind))
+    /* Of text by documents, so that validation has no part of one that training has. */
+    const int64_t divide =
+        tokens_is_text(source) && !own_files ? tokens_divide_text(validation) : all;
+    TESS_TRY(tokens_open(source, 0, divide, &train));
+    enum tess_status status = TESS_OK;
+    if (own_files || divide < all)
+        status = tokens_open(own_files ? validation_source : source, divide % all, all, &test);
+    if (status == TESS_OK && test != NULL && !tess__token_kind_same(test->kind, train->kind))
         status = tess_fail(
             TESS_ERR_DATA,
             "%s for validation holds %s, but %s for training holds %s: expected the same kind",
@@ -293,19 +342,19 @@ enum tess_status tess_dataset_open_tokens(const char *source, const char *valida
         tess__stream_close(test);
         return status;
     }
-    return tess__tokens_split(train, test, validation, length, dataset_out);
+    return tess__tokens_split(train, test, validation, length, packs, dataset_out);
 }
 
-enum tess_status tess_dataset_size_text(double validation, int64_t length,
-                                        struct tess_dataset **dataset_out)
+enum tess_status tess_dataset_open_tokens(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out)
 {
-    struct tess_token_stream *stream = calloc(1, sizeof(*stream));
-    if (stream == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
-    const enum tess_status status = tess__text_size("", TOKENS_TEXT_BYTES, stream);
-    if (status != TESS_OK) {
-        tess__stream_close(stream);
-        return status;
-    }
-    return tess__tokens_split(stream, NULL, validation, length, dataset_out);
+    return tokens_open_both(source, validation_source, validation, length, false, dataset_out);
+}
+
+enum tess_status tess_dataset_open_packed(const char *source, const char *validation_source,
+                                          double validation, int64_t length,
+                                          struct tess_dataset **dataset_out)
+{
+    return tokens_open_both(source, validation_source, validation, length, true, dataset_out);
 }

@@ -20,11 +20,17 @@ struct tess__token_kind {
 
 extern const struct tess__token_kind tess__token_text;
 
+bool tess__token_kind_same(const struct tess__token_kind *a, const struct tess__token_kind *b);
+
 /* Tokens that lie together: a mapped file, or memory. */
 struct tess__token_piece {
-    char *name;        /* of the file, for messages; owned */
-    const void *token; /* [count], inside the mapping */
-    int64_t first;     /* number in the stream of its first token */
+    char *name;         /* of the file, for messages; owned */
+    const void *token;  /* [count], inside the mapping */
+    const int64_t *end; /* [ends], likewise: the token after each document's last one, counted in
+                           the piece; NULL: the piece is one document, or it is not known */
+    int64_t ends;
+    const uint8_t *mask; /* [count] bits, likewise: is the token to be learnt? NULL: all are */
+    int64_t first;       /* number in the stream of its first token */
     int64_t count;
     void *map; /* owned */
     size_t map_bytes;
@@ -43,6 +49,9 @@ struct tess_token_stream {
     int32_t piece_count;
     struct tess__token_piece *piece;
     size_t mapped_bytes;
+    bool masked;  /* a piece has a mask */
+    int64_t *end; /* [ends], for packing: as in pieces, counted in the stream; owned */
+    int64_t ends;
 };
 
 /*
@@ -58,12 +67,26 @@ void tess__stream_close(struct tess_token_stream *stream);
 /* Zero-filled memory shared by ranks forked later. TESS_ERR_MEMORY. */
 enum tess_status tess__stream_map(size_t bytes, uint8_t **memory_out);
 
+/* tess_dataset_labels of tokens. */
+int64_t tess__stream_labels(const struct tess_dataset *dataset, const struct tess_split *split,
+                            int64_t sample);
+
 /*
  * tess_load_rows of tokens. Each token is read from the mapping once and checked where it was
  * copied to: what a file that changes meanwhile may hold is never used unchecked.
  */
 int64_t tess__stream_load_rows(const struct tess_dataset *dataset, const struct tess_split *split,
                                const int64_t *sample, int64_t rows, int32_t *input, int32_t *label);
+
+/* Several sets as one: data_mix.c. */
+struct tess_mix {
+    int32_t count;
+    struct tess_dataset **set;       /* [count], owned */
+    struct tess_split *train, *test; /* [count] */
+    uint64_t share[TESS_MIX_MAX];    /* of 2^32: set k's of what is left for k, k + 1, ... */
+    int64_t first[TESS_MIX_MAX];     /* number of its first training sample */
+};
+void tess__mix_close(struct tess_mix *mix); /* NULL is allowed */
 
 /* ---- data_format.c: files of other formats ----------------------------------------------------
  */
@@ -88,9 +111,6 @@ struct tess__names {
     int32_t count;
 };
 
-enum tess_status tess__names_add(struct tess__names *names, const char *name); /* copies */
-/* Names [first, end) by their bytes, in any locale. */
-void tess__names_sort(struct tess__names *names, int32_t first, int32_t end);
 /* Add what `source`, as tess_dataset_open_tokens takes it, stands for. TESS_ERR_NOT_FOUND where a
  * pattern fits nothing; whether the other files are there shows when they are opened. */
 enum tess_status tess__names_expand(struct tess__names *names, const char *source);
@@ -102,20 +122,18 @@ void tess__names_close(struct tess__names *names);
  * of `train`.
  */
 enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess_token_stream *test,
-                                    double validation, int64_t length,
+                                    double validation, int64_t length, bool packs,
                                     struct tess_dataset **dataset_out);
 
 /*
- * The text that every Debian machine has, at most `bytes_max` of it, as one piece: the licences,
- * then what dpkg and perl have under /usr/share/doc and /usr/share/perl, *.pod, *.pm, *.txt and
- * copyright, ordered by path. `root` goes before every path: "" for this machine. What cannot be
- * read is left out; TESS_ERR_NOT_FOUND when almost nothing is left.
+ * data_pack.c: the samples of length T of a stream, for tess_split.start, [count + 1], and
+ * stream->end. *start_out is freed by the caller.
  */
-enum tess_status tess__text_gather(const char *root, size_t bytes_max,
-                                   struct tess_token_stream *stream);
-/* The same by the sizes of the files: as many tokens, none of which is there to be loaded. */
-enum tess_status tess__text_size(const char *root, size_t bytes_max,
-                                 struct tess_token_stream *stream);
+enum tess_status tess__pack(struct tess_token_stream *stream, int64_t length, int64_t **start_out,
+                            int64_t *count_out);
+
+/* Documents [first, end) of the text "text", as one piece: data_text.c. TESS_ERR_MEMORY. */
+enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream);
 
 /* ---- sets of images, before they are returned -------------------------------------------------
  */

@@ -130,6 +130,7 @@ static enum tess_status job_give_data(struct tess_job *job, const struct tess_jo
         .test.count = config->run.batch_size,
         .deviation = 1,
         .given_rows = config->run.batch_size,
+        .masked = true,
     };
     return TESS_OK;
 }
@@ -403,7 +404,8 @@ static enum tess_status job_give(struct tess_job *job, const struct tess_job_bat
     if (batch == NULL)
         return TESS_OK;
     for (int64_t i = 0; i < job_label_count(job); i++)
-        if (batch->label[i] < 0 || batch->label[i] >= classes)
+        if ((batch->label[i] < 0 && batch->label[i] != -1 && batch->label[i] != -100) ||
+            batch->label[i] >= classes)
             TESS_FAIL(TESS_ERR_USAGE, "label %lld of the batch is %d, and there are %d classes",
                       (long long)i, (int)batch->label[i], (int)classes);
     for (int64_t i = 0; i < job_input_count(job) && job->given.tokens; i++) {

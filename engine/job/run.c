@@ -33,7 +33,8 @@ static const struct {
     bool tokens;
 } run_kind_option[] = {
     {"data.flip", false},      {"data.shift", false},           {"data.length", true},
-    {"data.validation", true}, {"data.validation-files", true},
+    {"data.validation", true}, {"data.validation-files", true}, {"data.mix", true},
+    {"data.packing", true},
 };
 
 struct run_misfit {
@@ -108,6 +109,16 @@ static bool run_is_prepared(const char *folder)
            run_kind_of(path) == S_IFREG;
 }
 
+static enum tess_status run_open_files(const struct tess_loader_options *loader, const char *files,
+                                       struct tess_dataset **dataset_out)
+{
+    if (loader->packing)
+        return tess_dataset_open_packed(files, loader->validation_files, loader->validation,
+                                        loader->length, dataset_out);
+    return tess_dataset_open_tokens(files, loader->validation_files, loader->validation,
+                                    loader->length, dataset_out);
+}
+
 static enum tess_status run_open_prepared(const struct tess_config *config, const char *folder,
                                           struct tess_dataset **dataset_out)
 {
@@ -115,17 +126,17 @@ static enum tess_status run_open_prepared(const struct tess_config *config, cons
     char pattern[PATH_MAX];
     if (snprintf(pattern, sizeof(pattern), "%s/tokens_*.bin", folder) >= (int)sizeof(pattern))
         TESS_FAIL(TESS_ERR_USAGE, "--data: the path %s is too long", folder);
-    return tess_dataset_open_tokens(pattern, loader->validation_files, loader->validation,
-                                    loader->length, dataset_out);
+    return run_open_files(loader, pattern, dataset_out);
 }
 
-static enum tess_status run_open_tokens(const struct tess_config *config,
+static enum tess_status run_open_tokens(const struct tess_config *config, const char *data,
                                         struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
     const struct tess_loader_options *loader = &config->loader;
-    const char *data = run_tokens(config);
 
+    if (strcmp(data, "synthetic") == 0 && loader->packing)
+        TESS_FAIL(TESS_ERR_USAGE, "--data.packing: --data synthetic has no documents");
     if (strcmp(data, "synthetic") == 0)
         return tess_dataset_open_synthetic_tokens(loader->length, run->synthetic_rows,
                                                   run_synthetic_test_rows(run), (uint64_t)run->seed,
@@ -135,13 +146,56 @@ static enum tess_status run_open_tokens(const struct tess_config *config,
     if (strcmp(data, "text") != 0 && run_kind_of(data) == S_IFDIR)
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from text or tokens, but --data %s is a folder: name files, "
-                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for text of this "
-                  "machine",
+                  "such as --data '%s/*.txt' or '%s/*.bin', or leave --data out for made-up text",
                   config->model->name, data, data, data);
-    TESS_TRY(tess_dataset_open_tokens(data, loader->validation_files, loader->validation,
-                                      loader->length, dataset_out));
+    TESS_TRY(run_open_files(loader, data, dataset_out));
     run_check_bytes(config, *dataset_out);
     return TESS_OK;
+}
+
+/* One set of --data.mix: "a:0.7". Sets are joined by commas, and a name may have colons. */
+static enum tess_status run_open_share(const struct tess_config *config, char *word,
+                                       double *weight_out, struct tess_dataset **dataset_out)
+{
+    char *colon = strrchr(word, ':'), *end = word;
+
+    *weight_out = colon != NULL ? strtod(colon + 1, &end) : 0;
+    if (colon == NULL || colon == word || end == colon + 1 || *end != '\0' ||
+        !(*weight_out >= 1e-6 && *weight_out <= 1e6))
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--data.mix: '%s': expected a set, a colon and its share, 0.000001 to 1000000, as "
+            "in a:0.7,b:0.3",
+            word);
+    *colon = '\0';
+    return run_open_tokens(config, word, dataset_out);
+}
+
+static enum tess_status run_open_mix(const struct tess_config *config,
+                                     struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *set[TESS_MIX_MAX];
+    double weight[TESS_MIX_MAX];
+    int32_t count = 0;
+    char *words = strdup(config->loader.mix), *rest = words;
+    enum tess_status status = TESS_OK;
+
+    if (words == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the sets of --data.mix");
+    while (rest != NULL && status == TESS_OK) {
+        char *word = strsep(&rest, ",");
+        if (count == TESS_MIX_MAX)
+            status = tess_fail(TESS_ERR_USAGE, "--data.mix: more than %d sets", TESS_MIX_MAX);
+        else
+            status = run_open_share(config, word, &weight[count], &set[count]);
+        count += status == TESS_OK;
+    }
+    free(words);
+    if (status == TESS_OK)
+        return tess_dataset_mix(set, weight, count, dataset_out);
+    for (int32_t k = 0; k < count; k++)
+        tess_dataset_close(set[k]);
+    return status;
 }
 
 static enum tess_status run_check_data(const struct tess_config *config)
@@ -153,6 +207,18 @@ static enum tess_status run_check_data(const struct tess_config *config)
         TESS_FAIL(TESS_ERR_USAGE, "--%s applies to %s only, and model %s learns from %s",
                   misfit.name, misfit.tokens ? "images" : "text and tokens", config->model->name,
                   misfit.tokens ? "text and tokens" : "images");
+    if (config->loader.packing && !config->model->documents)
+        TESS_FAIL(TESS_ERR_USAGE, "--data.packing: model %s does not keep documents apart",
+                  config->model->name);
+    if (config->loader.packing && !config->kernel->host_memory)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--data.packing: kernel %s does not keep documents apart: only the CPU's kernels "
+                  "do, --device cpu",
+                  config->kernel->name);
+    if (config->loader.mix[0] != '\0' && config->loader.validation_files[0] != '\0')
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--data.mix takes validation samples from each of its sets: leave "
+                  "--data.validation-files out");
     return TESS_OK;
 }
 
@@ -160,21 +226,11 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out)
 {
     TESS_TRY(run_check_data(config));
+    if (config->model->tokens && config->loader.mix[0] != '\0')
+        return run_open_mix(config, dataset_out);
     if (config->model->tokens)
-        return run_open_tokens(config, dataset_out);
+        return run_open_tokens(config, run_tokens(config), dataset_out);
     return run_open_images(config, dataset_out);
-}
-
-/* A checkpoint is compared with samples. */
-enum tess_status tess__run_size_data(const struct tess_config *config,
-                                     struct tess_dataset **dataset_out)
-{
-    const struct tess_loader_options *loader = &config->loader;
-    if (!config->model->tokens || strcmp(run_tokens(config), "text") != 0 ||
-        loader->validation_files[0] != '\0' || config->checkpoint[0] != '\0')
-        return tess__run_open_data(config, dataset_out);
-    TESS_TRY(run_check_data(config));
-    return tess_dataset_size_text(loader->validation, loader->length, dataset_out);
 }
 
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
@@ -186,7 +242,8 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
     if (a->model->tokens)
         same = same && a->loader.length == b->loader.length &&
                a->loader.validation == b->loader.validation &&
-               strcmp(a->loader.validation_files, b->loader.validation_files) == 0;
+               strcmp(a->loader.validation_files, b->loader.validation_files) == 0 &&
+               strcmp(a->loader.mix, b->loader.mix) == 0 && a->loader.packing == b->loader.packing;
     return same;
 }
 

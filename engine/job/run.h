@@ -178,11 +178,6 @@ struct tess__run {
 /* The data set that the configuration names, loaded once and shared with the ranks by fork. */
 enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out);
-/* Its sizes, for plans: where they are known without reading it, it is not read, and no sample of
- * it may be loaded. */
-enum tess_status tess__run_size_data(const struct tess_config *config,
-                                     struct tess_dataset **dataset_out);
-
 /* Do two configurations name the same data set? */
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b);
 

@@ -383,8 +383,9 @@ static enum tess_status gpt_places_forward(const struct gpt_state *gpt,
     const void *table = pass->param[gpt->places];
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
     if (gpt->places_whole < 0) {
-        /* Row i has position i mod T; in decode, where T is 1, that of the pass. */
-        TESS_TRY(tess_embedding_forward(op, NULL, gpt->decode ? -pass->position : 0, table,
+        /* Row i has position i mod T, or its own in its document; in decode, where T is 1, that of
+         * the pass. */
+        TESS_TRY(tess_embedding_forward(op, pass->place, gpt->decode ? -pass->position : 0, table,
                                         pass->input, pass->output));
     } else {
         const char *input = pass->input, *whole = pass->tensor[gpt->places_whole];
@@ -392,7 +393,8 @@ static enum tess_status gpt_places_forward(const struct gpt_state *gpt,
         const int64_t bytes = own * (int64_t)tess_dtype_bytes(pass->dtype);
 
         /* A run may begin anywhere in a row, which the operation has no word for. */
-        TESS_TRY(tess_embedding_forward(op, NULL, 0, table, NULL, pass->tensor[gpt->places_whole]));
+        TESS_TRY(tess_embedding_forward(op, pass->place, 0, table, NULL,
+                                        pass->tensor[gpt->places_whole]));
         for (int64_t l = 0; l < gpt->leaves; l++)
             tess_add(pass->kernel, pass->dtype, own, input + l * bytes,
                      whole + gpt_run_begin(gpt, l), output + l * bytes);
@@ -416,7 +418,8 @@ static enum tess_status gpt_places_backward(const struct gpt_state *gpt,
             tess_copy(pass->kernel, own, run + l * own, whole + gpt_run_begin(gpt, l));
         dy = whole;
     }
-    return tess_embedding_backward(pass->op[gpt->places_op], NULL, 0, dy, pass->grad[gpt->places]);
+    return tess_embedding_backward(pass->op[gpt->places_op], pass->place, 0, dy,
+                                   pass->grad[gpt->places]);
 }
 
 /* ---- the chain ------------------------------------------------------------------------------- */
@@ -481,6 +484,7 @@ const struct tess_model_ops tess_model_gpt = {
     .options_size = sizeof(struct gpt_options),
     .state_size = sizeof(struct gpt_state),
     .tokens = true,
+    .documents = true,
     .tensor = true,
     .declare = gpt_declare,
     .forward = gpt_forward,

@@ -287,11 +287,16 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     for (int32_t i = 0; i < gpt->project_count; i++)
         TESS_TRY(tess__layer_forward_part(pass, &block->project[i], part, x, qkv[i]));
     TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
+    lse += part * gpt->positions * gpt->part_heads;
     if (gpt->decode)
         block_decode(gpt, block, pass, qkv, mixed);
+    else if (pass->document != NULL)
+        TESS_TRY(tess_attention_forward_documents(pass->op[block->attention], pass->document,
+                                                  pass->document_count, qkv[0], qkv[1], qkv[2],
+                                                  mixed, lse));
     else
-        TESS_TRY(tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
-                                        lse + part * gpt->positions * gpt->part_heads));
+        TESS_TRY(
+            tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed, lse));
     return tess__layer_forward_part(pass, &block->join, part, mixed, term);
 }
 
@@ -413,9 +418,14 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
     }
     block_qkv(gpt, pass, block->projected_grad, 0, grad);
     TESS_TRY(tess__layer_backward_part(pass, &block->join, part, mixed, dy, NULL, mixed_grad));
-    TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
-                                     mixed_grad, lse + part * gpt->positions * gpt->part_heads,
-                                     grad[0], grad[1], grad[2]));
+    lse += part * gpt->positions * gpt->part_heads;
+    if (pass->document != NULL)
+        TESS_TRY(tess_attention_backward_documents(
+            pass->op[block->attention], pass->document, pass->document_count, qkv[0], qkv[1],
+            qkv[2], mixed, mixed_grad, lse, grad[0], grad[1], grad[2]));
+    else
+        TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
+                                         mixed_grad, lse, grad[0], grad[1], grad[2]));
     TESS_TRY(tess__gpt_turn_backward(gpt, block, pass, part, projected, grad));
     return block_shared_backward(block, pass, block->project, gpt->project_count, part, x, grad,
                                  dx);

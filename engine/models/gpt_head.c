@@ -176,6 +176,14 @@ static float *head_stat(const struct gpt_state *gpt, const struct tess_pass *pas
     return (float *)pass->tensor[gpt->head.stat] + at * gpt->head.chunk;
 }
 
+/* What the loss has besides; the vocabulary may be larger than that of the data. */
+static struct tess_xent head_xent(const struct gpt_state *gpt, const struct tess_pass *pass)
+{
+    struct tess_xent how = pass->xent;
+    how.spread = how.smoothing / (float)gpt->vocabulary;
+    return how;
+}
+
 /* Logits of a chunk, and what its loss and their gradient need; the first part has it for all. */
 static enum tess_status head_measure(const struct gpt_state *gpt, const struct tess_pass *pass,
                                      const struct head_chunk *chunk)
@@ -192,10 +200,11 @@ static enum tess_status head_measure(const struct gpt_state *gpt, const struct t
     }
     TESS_TRY(tess_pass_max_f32(pass, rows, head_stat(gpt, pass, chunk, HEAD_MAX, 0)));
     for (int32_t p = 0; p < gpt->axis.count; p++)
-        tess_xent_sum(
-            pass->kernel, pass->dtype, rows, head_classes(gpt, p), words, head_first(gpt, p),
-            head_logits(gpt, pass, p), chunk->label, max, head_stat(gpt, pass, chunk, HEAD_SUM, p),
-            head_stat(gpt, pass, chunk, HEAD_TARGET, p), head_stat(gpt, pass, chunk, HEAD_BEST, p));
+        tess_xent_sum(pass->kernel, pass->dtype, rows, head_classes(gpt, p), words,
+                      head_first(gpt, p), head_xent(gpt, pass), head_logits(gpt, pass, p),
+                      chunk->label, max, head_stat(gpt, pass, chunk, HEAD_SUM, p),
+                      head_stat(gpt, pass, chunk, HEAD_TARGET, p),
+                      head_stat(gpt, pass, chunk, HEAD_BEST, p));
     if (gpt->axis.parts == 1)
         return TESS_OK;
     TESS_TRY(tess_pass_sum_f32(pass, 2 * rows, head_stat(gpt, pass, chunk, HEAD_SUM, 0)));
@@ -216,8 +225,8 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
     for (int32_t p = 0; p < gpt->axis.count; p++) {
         void *dlogits = head_logits(gpt, pass, p);
         tess_xent_grad(pass->kernel, pass->dtype, rows, head_classes(gpt, p), gpt->words,
-                       head_first(gpt, p), pass->loss_grad, dlogits, chunk->label,
-                       head_stat(gpt, pass, chunk, HEAD_MAX, 0),
+                       head_first(gpt, p), head_xent(gpt, pass), pass->loss_grad, dlogits,
+                       chunk->label, head_stat(gpt, pass, chunk, HEAD_MAX, 0),
                        head_stat(gpt, pass, chunk, HEAD_SUM, 0), dlogits);
         TESS_TRY(tess_linear_backward_weight(tess__layer_op(pass, gpt->head.op[!chunk->first]),
                                              chunk->x, dlogits,
@@ -288,7 +297,7 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
     }
     for (int32_t level = head_ones(gpt->leaves) - 1; gradient && level > 0; level--)
         head_merge(gpt, pass, level);
-    tess_xent_loss(pass->kernel, gpt->positions, gpt->length, pass->label,
+    tess_xent_loss(pass->kernel, gpt->positions, gpt->length, head_xent(gpt, pass), pass->label,
                    stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,
                    stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
                    pass->loss, pass->correct);

@@ -115,10 +115,18 @@ static void qk_rope(const struct gpt_state *gpt, const struct tess_pass *pass, b
     const bool both = gpt->project_count == 1; /* k's heads follow q's */
     if (!gpt->llama)
         return;
-    for (int i = 0; i < (both ? 1 : 2); i++)
-        tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first,
-                  gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
-                  gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse, qk[i]);
+    const int32_t whole[] = {0, (int32_t)gpt->positions};
+    const int32_t *document = pass->document != NULL ? pass->document : whole;
+    const int32_t count = pass->document != NULL ? pass->document_count : 1;
+    for (int32_t d = 0; d < count; d++) {
+        const int64_t rows = document[d + 1] - document[d];
+        for (int i = 0; i < (both ? 1 : 2); i++)
+            tess_rope(pass->kernel, pass->dtype, rows, pass->document != NULL ? rows : gpt->length,
+                      first, gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
+                      gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse,
+                      (char *)qk[i] + document[d] * gpt->project_stride[i] *
+                                          (int64_t)tess_dtype_bytes(pass->dtype));
+    }
 }
 
 /* Leaf `leaf` of q or k of a part, which are [leaves, positions, heads, D] without gaps. */

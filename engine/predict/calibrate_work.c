@@ -116,19 +116,20 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
                   TESS_BF16, c);
         break;
     case TESS_WORK_XENT:
-        tess_softmax_xent(kernel, dtype, rows, WORK_WIDTH, 1, a, calibrate->id, c, row, correct);
+        tess_softmax_xent(kernel, dtype, rows, WORK_WIDTH, (struct tess_xent){0}, 1, a,
+                          calibrate->id, c, row, correct);
         break;
     case TESS_WORK_XENT_MAX:
         tess_xent_max(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, a, row, row + rows,
                       row + 2 * rows, row + 3 * rows);
         break;
     case TESS_WORK_XENT_SUM:
-        tess_xent_sum(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, a, calibrate->id, b,
-                      row + rows, row + 2 * rows, row + 3 * rows);
+        tess_xent_sum(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, (struct tess_xent){0}, a,
+                      calibrate->id, b, row + rows, row + 2 * rows, row + 3 * rows);
         break;
     case TESS_WORK_XENT_GRAD:
-        tess_xent_grad(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, 1, a, calibrate->id, b, b,
-                       c);
+        tess_xent_grad(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, 0, (struct tess_xent){0}, 1, a,
+                       calibrate->id, b, b, c);
         break;
     case TESS_WORK_ROPE:
         tess_rope(kernel, dtype, rows, rows, 0, 4, WORK_WIDTH / 4, WORK_WIDTH,

@@ -85,31 +85,33 @@ static void virtual_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, 
 }
 
 static void virtual_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                             int64_t classes, int64_t stride, int64_t first, const void *logits,
-                             const int32_t *label, const float *max, float *sum, float *target,
-                             float *best)
+                             int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                             const void *logits, const int32_t *label, const float *max, float *sum,
+                             float *target, float *best)
 {
     kernel_math(kernel, TESS_WORK_XENT_SUM, dtype, rows * classes, 1);
 }
 
 static void virtual_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                              int64_t classes, int64_t stride, int64_t first, float scale,
-                              const void *logits, const int32_t *label, const float *max,
-                              const float *sum, void *dlogits)
+                              int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                              float scale, const void *logits, const int32_t *label,
+                              const float *max, const float *sum, void *dlogits)
 {
     kernel_math(kernel, TESS_WORK_XENT_GRAD, dtype, rows * classes, 2);
 }
 
 static void virtual_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
-                              const int32_t *label, const float *max, const float *sum,
-                              const float *target, const float *best, float *loss, int32_t *correct)
+                              struct tess_xent how, const int32_t *label, const float *max,
+                              const float *sum, const float *target, const float *best, float *loss,
+                              int32_t *correct)
 {
     kernel_arrays(kernel, TESS_F32, rows, 5);
 }
 
 static void virtual_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                                 int64_t classes, float scale, const void *logits,
-                                 const int32_t *label, void *dlogits, float *loss, int32_t *correct)
+                                 int64_t classes, struct tess_xent how, float scale,
+                                 const void *logits, const int32_t *label, void *dlogits,
+                                 float *loss, int32_t *correct)
 {
     kernel_math(kernel, TESS_WORK_XENT, dtype, rows * classes, dlogits != NULL ? 2 : 1);
 }

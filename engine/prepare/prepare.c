@@ -44,6 +44,8 @@ struct prepare_shared {
 struct prepare {
     const struct tess__prepare_options *options;
     struct tess__tokenizer *tokenizer;
+    const struct prepare_template *of; /* of chats; NULL: texts */
+    const char *key;
     struct prepare_plan plan;
     struct tess__shard_header about;
     struct prepare_shared *shared;
@@ -55,25 +57,43 @@ struct prepare {
 /* ---- one shard ---------------------------------------------------------------------------------
  */
 
+/* A chat is cut where what is learnt begins and ends, as it will be where a model answers. */
+static enum tess_status prepare_document(struct prepare *prepare,
+                                         const struct prepare_document *document,
+                                         struct shard_writer *writer, struct tess__ids *ids)
+{
+    size_t *cut = malloc((document->cut_count + 1) * sizeof(*cut)), at = 0;
+    enum tess_status status = TESS_OK;
+    if (cut == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for a document");
+    ids->count = 0;
+    for (size_t c = 0; c <= document->cut_count && status == TESS_OK; c++) {
+        const size_t end = c < document->cut_count ? document->cut[c] : document->bytes;
+        status = tess__tokenizer_encode(prepare->tokenizer, document->text + at, end - at, ids);
+        cut[c] = ids->count;
+        at = end;
+    }
+    if (status == TESS_OK && ids->count > 0)
+        status = tess__shard_add(writer, ids, cut, document->cut_count);
+    free(cut);
+    return status;
+}
+
 static enum tess_status prepare_piece(struct prepare *prepare, const struct prepare_piece *piece,
                                       struct shard_writer *writer, struct tess__ids *ids)
 {
     struct prepare_source *source;
-    const char *text;
-    size_t bytes;
+    struct prepare_document document;
     int64_t counted = 0;
-    TESS_TRY(tess__source_open_piece(&prepare->plan.file[piece->file], piece, prepare->options->key,
-                                     &source));
+    TESS_TRY(tess__source_open_piece(&prepare->plan.file[piece->file], piece, prepare->key,
+                                     prepare->of, &source));
     enum tess_status status;
-    while ((status = tess__source_next(source, &text, &bytes)) == TESS_OK && text != NULL &&
+    while ((status = tess__source_next(source, &document)) == TESS_OK && document.text != NULL &&
            !atomic_load(&prepare->shared->failed)) {
-        ids->count = 0;
-        status = tess__tokenizer_encode(prepare->tokenizer, text, bytes, ids);
-        if (status == TESS_OK && ids->count > 0)
-            status = tess__shard_add(writer, ids);
+        status = prepare_document(prepare, &document, writer, ids);
         if (status != TESS_OK)
             break;
-        writer->header.text_bytes += (int64_t)bytes;
+        writer->header.text_bytes += (int64_t)document.bytes;
         /* A piece's last line is read beyond its end. */
         const int64_t most = piece->end - piece->first, read = tess__source_read(source);
         atomic_fetch_add(&prepare->shared->bytes, (read < most ? read : most) - counted);
@@ -253,7 +273,8 @@ static enum tess_status prepare_choose_end(struct prepare *prepare, int32_t *end
 {
     const char *end = prepare->options->end;
     *end_out = -1;
-    if (strcmp(end, "none") == 0)
+    /* What an assistant says has an end of its own. */
+    if (strcmp(end, "none") == 0 || (prepare->of != NULL && strcmp(end, "auto") == 0))
         return TESS_OK;
     const bool chosen = strcmp(end, "auto") == 0;
     *end_out = chosen ? tess__tokenizer_end(prepare->tokenizer)
@@ -276,10 +297,16 @@ static enum tess_status prepare_open(struct prepare *prepare)
     about->vocabulary = tess__tokenizer_vocabulary(prepare->tokenizer);
     about->width = about->vocabulary <= 65536 ? 2 : 4;
     about->tokenizer = tess__tokenizer_id(prepare->tokenizer);
+    TESS_TRY(tess__chat_choose(options->chat, prepare->tokenizer, &prepare->of));
+    about->masked = prepare->of != NULL;
+    prepare->key = options->key[0] ? options->key : prepare->of != NULL ? "messages" : "text";
     TESS_TRY(prepare_choose_end(prepare, &about->end));
     const uint64_t seed = tess_hash_mix(about->tokenizer + tess_hash_mix((uint64_t)about->end)) +
-                          tess_hash_bytes(options->key, strlen(options->key));
-    TESS_TRY(tess__prepare_plan(&prepare->plan, options->text, seed));
+                          tess_hash_bytes(prepare->key, strlen(prepare->key));
+    const char *chat = tess__chat_name(prepare->of);
+    TESS_TRY(tess__prepare_plan(&prepare->plan, options->text,
+                                prepare->of != NULL ? seed + tess_hash_bytes(chat, strlen(chat))
+                                                    : seed));
     about->plan = prepare->plan.id;
     uint8_t *memory;
     TESS_TRY(tess__stream_map(sizeof(*prepare->shared), &memory));

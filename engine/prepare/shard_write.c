@@ -53,13 +53,33 @@ static void shard_put(struct shard_writer *writer, uint32_t token)
         shard_flush(writer);
 }
 
-enum tess_status tess__shard_add(struct shard_writer *writer, const struct tess__ids *ids)
+/* Room for the bits of `count` more tokens, in whole words of 8 bytes, and those to be learnt. */
+static enum tess_status shard_put_mask(struct shard_writer *writer, size_t count, const size_t *cut,
+                                       size_t cut_count)
+{
+    const size_t first = (size_t)writer->header.tokens;
+    const size_t had = (first + 63) / 64 * 8, needs = (first + count + 63) / 64 * 8;
+    uint8_t *more = needs > had ? realloc(writer->mask, needs) : writer->mask;
+    if (more == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the mask of %zu tokens", first + count);
+    writer->mask = more;
+    memset(more + had, 0, needs - had);
+    for (size_t c = 0; c + 1 < cut_count; c += 2)
+        for (size_t i = first + cut[c]; i < first + cut[c + 1]; i++)
+            more[i / 8] |= (uint8_t)(1 << i % 8);
+    return TESS_OK;
+}
+
+enum tess_status tess__shard_add(struct shard_writer *writer, const struct tess__ids *ids,
+                                 const size_t *cut, size_t cut_count)
 {
     struct tess__shard_header *header = &writer->header;
     int64_t *more = tess__array_grow(writer->ends, (size_t)header->documents, sizeof(*more));
     if (more == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the ends of the documents");
     writer->ends = more;
+    if (header->masked)
+        TESS_TRY(shard_put_mask(writer, ids->count + 1, cut, cut_count));
     for (size_t i = 0; i < ids->count; i++)
         shard_put(writer, ids->id[i]);
     if (header->end >= 0)
@@ -80,10 +100,16 @@ enum tess_status tess__shard_commit(struct shard_writer *writer, enum tess_statu
     header->id = tess_hash_run(writer->ends, ends, header->id);
     if (writer->error == 0)
         writer->error = tess_file_append(writer->file.fd, writer->ends, ends);
+    const size_t mask = (size_t)tess__shard_mask_bytes(header);
+    if (mask > 0)
+        header->id = tess_hash_run(writer->mask, mask, header->id);
+    if (writer->error == 0 && mask > 0)
+        writer->error = tess_file_append(writer->file.fd, writer->mask, mask);
     if (writer->error == 0)
         writer->error = tess_file_write_at(writer->file.fd, header, sizeof(*header), 0);
     free(writer->buffer);
     free(writer->ends);
+    free(writer->mask);
     /* A failure of another kind was reported already: only the temporary file is removed. */
     if (status != TESS_OK) {
         close(writer->file.fd);

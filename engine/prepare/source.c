@@ -25,6 +25,8 @@
 struct prepare_source {
     const struct prepare_file *file;
     const char *key;
+    const struct prepare_template *of;
+    struct prepare_chat chat;
     int fd;
     int64_t read;  /* bytes of the file */
     int64_t begin; /* of the file's text: where `text` begins; plain files */
@@ -180,10 +182,10 @@ static enum tess_status source_fail_line(const struct prepare_source *source, co
 
 /* The text of a line of JSON. */
 static enum tess_status source_parse(struct prepare_source *source, const char *line, size_t bytes,
-                                     const char **text_out, size_t *bytes_out)
+                                     struct prepare_document *document)
 {
     json_error_t error;
-    char why[256];
+    char why[PREPARE_WHY] = "";
     json_decref(source->object);
     source->object = NULL;
     if (tess__text_valid(line, bytes) < bytes) {
@@ -193,15 +195,22 @@ static enum tess_status source_parse(struct prepare_source *source, const char *
     }
     source->object = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
     const json_t *text = json_object_get(source->object, source->key);
+    const bool there = source->of != NULL ? json_is_array(text) : json_is_string(text);
     if (source->object == NULL)
         snprintf(why, sizeof(why), "not a line of JSON: %s", error.text);
-    else if (!json_is_string(text))
-        snprintf(why, sizeof(why), "no text under the key \"%s\": name the right one with --key",
-                 source->key);
-    if (!json_is_string(text))
+    else if (!there)
+        snprintf(why, sizeof(why), "no %s under the key \"%s\": name the right one with --key",
+                 source->of != NULL ? "list of messages" : "text", source->key);
+    else if (source->of != NULL)
+        TESS_TRY(tess__chat_render(source->of, text, &source->chat, why));
+    if (why[0] != '\0')
         return source_fail_line(source, why);
-    *text_out = json_string_value(text);
-    *bytes_out = json_string_length(text);
+    if (source->of != NULL)
+        *document = (struct prepare_document){source->chat.text.at, source->chat.text.count,
+                                              source->chat.cut, source->chat.cut_count};
+    else
+        *document = (struct prepare_document){.text = json_string_value(text),
+                                              .bytes = json_string_length(text)};
     return TESS_OK;
 }
 
@@ -212,8 +221,8 @@ static bool source_is_blank(const char *line, size_t bytes)
     return bytes == 0;
 }
 
-static enum tess_status source_next_line(struct prepare_source *source, const char **text_out,
-                                         size_t *bytes_out)
+static enum tess_status source_next_line(struct prepare_source *source,
+                                         struct prepare_document *document)
 {
     const char *line = NULL;
     size_t bytes = 0;
@@ -221,16 +230,18 @@ static enum tess_status source_next_line(struct prepare_source *source, const ch
     do
         TESS_TRY(source_line(source, &line, &bytes, &there));
     while (there && source_is_blank(line, bytes));
-    return there ? source_parse(source, line, bytes, text_out, bytes_out) : TESS_OK;
+    return there ? source_parse(source, line, bytes, document) : TESS_OK;
 }
 
-enum tess_status tess__source_next(struct prepare_source *source, const char **text_out,
-                                   size_t *bytes_out)
+enum tess_status tess__source_next(struct prepare_source *source,
+                                   struct prepare_document *document_out)
 {
-    *text_out = NULL;
-    *bytes_out = 0;
+    *document_out = (struct prepare_document){0};
     if (source->file->lines)
-        return source_next_line(source, text_out, bytes_out);
+        return source_next_line(source, document_out);
+    if (source->of != NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "%s: chats are read from JSON Lines (.jsonl), a chat in a line",
+                  source->file->name);
     if (source->whole)
         return TESS_OK;
     while (!source->ended)
@@ -240,8 +251,8 @@ enum tess_status tess__source_next(struct prepare_source *source, const char **t
     if (nul != NULL)
         TESS_FAIL(TESS_ERR_DATA, "%s: not text: byte %zu (counted from 0) is NUL",
                   source->file->name, (size_t)(nul - source->text.at));
-    *text_out = source->text.at;
-    *bytes_out = source->text.count;
+    document_out->text = source->text.at;
+    document_out->bytes = source->text.count;
     return TESS_OK;
 }
 
@@ -280,6 +291,7 @@ static enum tess_status source_open(struct prepare_source *source)
 
 enum tess_status tess__source_open_piece(const struct prepare_file *file,
                                          const struct prepare_piece *piece, const char *key,
+                                         const struct prepare_template *of,
                                          struct prepare_source **source_out)
 {
     struct prepare_source *source = calloc(1, sizeof(*source));
@@ -287,6 +299,7 @@ enum tess_status tess__source_open_piece(const struct prepare_file *file,
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", file->name);
     source->file = file;
     source->key = key;
+    source->of = of;
     source->fd = -1;
     source->first = piece->first;
     source->end = piece->end;
@@ -311,5 +324,7 @@ void tess__source_close_piece(struct prepare_source *source)
     free(source->input);
     free(source->text.at);
     free(source->repaired.at);
+    free(source->chat.text.at);
+    free(source->chat.cut);
     free(source);
 }

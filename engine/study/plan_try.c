@@ -356,7 +356,7 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
     char why[TESS__PLAN_WHY];
     struct tess__log_sink sink;
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
-    const enum tess_status status = tess__run_size_data(config, &plan->dataset);
+    const enum tess_status status = tess__run_open_data(config, &plan->dataset);
     (void)tess__log_redirect(before);
     if (status == TESS_ERR_USAGE)
         TESS_FAIL(TESS_ERR_USAGE, "%s", why);

@@ -50,6 +50,7 @@ struct cpu_rope {
 struct cpu_xent {
     enum tess_dtype dtype;
     int64_t classes, stride, first;
+    struct tess_xent how;
     float scale;
     const void *logits;
     const int32_t *label;

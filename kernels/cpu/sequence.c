@@ -243,14 +243,15 @@ void tess__cpu_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64
 }
 
 void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                        int64_t classes, int64_t stride, int64_t first, const void *logits,
-                        const int32_t *label, const float *max, float *sum, float *target,
-                        float *best)
+                        int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                        const void *logits, const int32_t *label, const float *max, float *sum,
+                        float *target, float *best)
 {
     struct cpu_xent x = {.dtype = dtype,
                          .classes = classes,
                          .stride = stride,
                          .first = first,
+                         .how = how,
                          .logits = logits,
                          .label = label,
                          .max = max,
@@ -261,14 +262,15 @@ void tess__cpu_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64
 }
 
 void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                         int64_t classes, int64_t stride, int64_t first, float scale,
-                         const void *logits, const int32_t *label, const float *max,
+                         int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                         float scale, const void *logits, const int32_t *label, const float *max,
                          const float *sum, void *dlogits)
 {
     struct cpu_xent x = {.dtype = dtype,
                          .classes = classes,
                          .stride = stride,
                          .first = first,
+                         .how = how,
                          .scale = scale,
                          .logits = logits,
                          .label = label,
@@ -279,11 +281,12 @@ void tess__cpu_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int6
 }
 
 void tess__cpu_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                            int64_t classes, float scale, const void *logits, const int32_t *label,
-                            void *dlogits, float *loss, int32_t *correct)
+                            int64_t classes, struct tess_xent how, float scale, const void *logits,
+                            const int32_t *label, void *dlogits, float *loss, int32_t *correct)
 {
     struct cpu_xent x = {.dtype = dtype,
                          .classes = classes,
+                         .how = how,
                          .scale = scale,
                          .logits = logits,
                          .label = label,

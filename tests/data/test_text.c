@@ -1,176 +1,173 @@
-/*
- * The text that every Debian machine has: against what the shell's own tools make of the same
- * description, and in a made-up machine with things that cannot be read.
- */
+/* The text that a grammar makes: its bytes, and that training and validation share no passage. */
 #include "data/data_tokens.h"
-#include "data/token_files.h"
 #include "tessera/log.h"
 
+#include "base/hash.h"
+
+#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
-static void case_this_machine(void **state)
+static struct tess_dataset *open_text(double validation)
+{
+    struct tess_dataset *set = NULL;
+    assert_int_equal(tess_dataset_open_tokens("text", NULL, validation, 256, &set), TESS_OK);
+    assert_int_equal(set->train.stream->piece_count, 1);
+    assert_int_equal(set->test.stream->piece_count, 1);
+    return set;
+}
+
+static const char *text_of(const struct tess_split *split)
+{
+    return split->stream->piece[0].token;
+}
+
+/* What every machine must make. A change of them changes every run with --data text. */
+static void case_bytes(void **state)
 {
     (void)state;
-    enum { BYTES = 12000000 };
-    struct tess_dataset *set = NULL;
-    uint8_t *text = malloc(BYTES + 1);
-    if (access("/usr/share/common-licenses/GPL-3", R_OK) != 0) {
-        free(text);
-        print_message("skipped: no Debian machine, /usr/share/common-licenses is not there\n");
-        skip();
-    }
-    FILE *shell = popen("export LC_ALL=C; { cat /usr/share/common-licenses/*; "
-                        "find /usr/share/perl /usr/share/doc -type f \\( -name '*.pod' -o "
-                        "-name '*.pm' -o -name '*.txt' -o -name copyright \\) -print0 | sort -z | "
-                        "xargs -0 cat; } 2>/dev/null | head -c 12000000",
-                        "r");
-    assert_non_null(shell);
-    const size_t count = fread(text, 1, BYTES + 1, shell);
-    pclose(shell);
-    assert_int_equal(tess_dataset_open_tokens("text", NULL, 0.02, 256, &set), TESS_OK);
-    const struct tess_token_stream *stream = set->train.stream;
-    assert_int_equal(stream->count, count);
-    assert_int_equal(stream->piece_count, 1);
-    assert_memory_equal(stream->piece[0].token, text, count);
+    struct tess_dataset *set = open_text(0.02);
+    const int64_t train = set->train.stream->count, test = set->test.stream->count;
+    print_message("%lld and %lld bytes, hashes %016llx and %016llx, fingerprints %016llx and "
+                  "%016llx\n",
+                  (long long)train, (long long)test,
+                  (unsigned long long)tess_hash_bytes(text_of(&set->train), (size_t)train),
+                  (unsigned long long)tess_hash_bytes(text_of(&set->test), (size_t)test),
+                  (unsigned long long)tess_dataset_id(set, &set->train),
+                  (unsigned long long)tess_dataset_id(set, &set->test));
+    assert_int_equal(train, 11865408);
+    assert_int_equal(test, 245872);
+    assert_int_equal(tess_hash_bytes(text_of(&set->train), (size_t)train),
+                     UINT64_C(0xb8b0c880ba46dbe1));
+    assert_int_equal(tess_hash_bytes(text_of(&set->test), (size_t)test),
+                     UINT64_C(0x2e29d817a2de76a3));
+    assert_int_equal(tess_dataset_id(set, &set->train), UINT64_C(0x4e13cbe0133505f6));
+    assert_int_equal(tess_dataset_id(set, &set->test), UINT64_C(0x0ec1f8966df10a30));
+    assert_int_equal(set->train.count, (train - 1) / 256);
+    assert_int_equal(set->test.count, (test - 1) / 256);
     assert_int_equal(set->class_count, 256);
     /* Whole pages, none of them empty. */
-    assert_true(set->mapped_bytes >= count && set->mapped_bytes < count + 65536);
-    print_message("%zu bytes of text\n", count);
-    tess_dataset_close(set);
-    free(text);
-}
-
-/* The sizes alone are those of the set that was read. */
-static void case_sizes(void **state)
-{
-    (void)state;
-    struct tess_dataset *set = NULL, *sizes = NULL;
-    if (access("/usr/share/common-licenses/GPL-3", R_OK) != 0) {
-        print_message("skipped: no Debian machine, /usr/share/common-licenses is not there\n");
-        skip();
-    }
-    assert_int_equal(tess_dataset_open_tokens("text", NULL, 0.02, 256, &set), TESS_OK);
-    assert_int_equal(tess_dataset_size_text(0.02, 256, &sizes), TESS_OK);
-    assert_int_equal(sizes->train.count, set->train.count);
-    assert_int_equal(sizes->test.count, set->test.count);
-    assert_int_equal(sizes->class_count, set->class_count);
-    assert_int_equal(sizes->labels, set->labels);
-    assert_int_equal(sizes->mapped_bytes, 0);
-    tess_dataset_close(sizes);
+    assert_true(set->mapped_bytes >= (size_t)(train + test));
+    assert_true(set->mapped_bytes < (size_t)(train + test) + 2 * 65536);
     tess_dataset_close(set);
 }
 
-static void put(const struct token_folder *folder, const char *name, char letter, size_t count)
-{
-    char *text = malloc(count);
-    memset(text, letter, count);
-    token_write_bytes(folder, name, text, count);
-    free(text);
-}
-
-/* /usr/share with licences, documents and perl, and with what is no text or cannot be read. */
-static void make_machine(struct token_folder *folder)
-{
-    static const char *const tree[] = {
-        "usr",
-        "usr/share",
-        "usr/share/common-licenses",
-        "usr/share/doc",
-        "usr/share/doc/a",
-        "usr/share/doc/a.b",
-        "usr/share/perl",
-        "usr/share/doc/copyright",
-        "usr/share/common-licenses/older",
-    };
-    token_folder_open(folder);
-    for (size_t i = 0; i < sizeof(tree) / sizeof(*tree); i++)
-        assert_int_equal(mkdir(token_path(folder, tree[i]), 0700), 0);
-    put(folder, "usr/share/common-licenses/Z", 'z', 30000);
-    put(folder, "usr/share/common-licenses/M", 'm', 10000);
-    assert_int_equal(symlink("M", token_path(folder, "usr/share/common-licenses/L")), 0);
-    assert_int_equal(symlink("lost", token_path(folder, "usr/share/common-licenses/Y")), 0);
-    put(folder, "usr/share/common-licenses/older/A", '!', 100);
-    put(folder, "usr/share/doc/a/copyright", 'c', 5000);
-    put(folder, "usr/share/doc/a/changelog", '!', 100);
-    put(folder, "usr/share/doc/a.b/x.txt", 'x', 6000);
-    put(folder, "usr/share/doc/a.b/x.txt.gz", '!', 100);
-    put(folder, "usr/share/perl/p.pm", 'p', 7000);
-    put(folder, "usr/share/perl/p.pod", 'q', 8000);
-    assert_int_equal(symlink("..", token_path(folder, "usr/share/doc/a/up.txt")), 0);
-    assert_int_equal(symlink("x.txt", token_path(folder, "usr/share/doc/a.b/y.txt")), 0);
-    assert_int_equal(mkfifo(token_path(folder, "usr/share/doc/a/fifo.txt"), 0600), 0);
-}
-
-static void case_made_up_machine(void **state)
+/* Documents of lines that are ASCII, none of them cut, all others than those before. */
+static void case_documents(void **state)
 {
     (void)state;
-    /* Whole paths in order of their bytes: "a.b/" before "a/". */
-    static const struct {
-        char letter;
-        size_t count;
-    } want[] = {{'m', 10000}, {'m', 10000}, {'z', 30000}, {'x', 6000},
-                {'c', 5000},  {'p', 7000},  {'q', 8000}};
-    enum { ALL = 76000 };
-    static uint8_t text[ALL];
-    struct token_folder folder;
-    size_t at = 0;
-    make_machine(&folder);
-    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
-        memset(text + at, want[i].letter, want[i].count);
-        at += want[i].count;
+    struct tess_dataset *set = open_text(0.02);
+    const char *text = text_of(&set->train), *end = text + set->train.stream->count;
+    int64_t documents = 0, longest = 0;
+    while (text < end) {
+        const char *next = memmem(text, (size_t)(end - text), "\n\n\n", 3);
+        assert_non_null(next);
+        next += 3;
+        for (const char *c = text; c < next; c++)
+            assert_true(*c == '\n' || (*c >= ' ' && *c <= '~'));
+        assert_true(isupper(text[0]));
+        longest = next - text > longest ? next - text : longest;
+        documents++;
+        text = next;
     }
-    assert_int_equal(at, ALL);
-    const int files = token_open_files();
-    for (size_t limit = 70000; limit <= 80000; limit += 1000) {
-        struct tess_token_stream *stream = calloc(1, sizeof(*stream));
-        const size_t expected = limit < ALL ? limit : ALL;
-        assert_int_equal(tess__text_gather(folder.path, limit, stream), TESS_OK);
-        assert_int_equal(stream->count, expected);
-        assert_memory_equal(stream->piece[0].token, text, expected);
-        tess__stream_close(stream);
-        stream = calloc(1, sizeof(*stream));
-        assert_int_equal(tess__text_size(folder.path, limit, stream), TESS_OK);
-        assert_int_equal(stream->count, expected);
-        tess__stream_close(stream);
-    }
-    assert_int_equal(token_open_files(), files);
-    token_folder_close(&folder);
+    assert_int_equal(documents, 9800);
+    assert_true(longest < 4096); /* the room of one: none was cut */
+    tess_dataset_close(set);
 }
 
-static void case_too_little(void **state)
+/* ---- passages ------------------------------------------------------------------------------ */
+
+enum { PASSAGE = 64, TABLE = 1 << 20 };
+
+/* A polynomial of the PASSAGE bytes before `at`, kept as it moves: modulo 2^64, odd factor. */
+struct rolling {
+    uint64_t hash, lead;
+};
+
+static uint64_t roll(struct rolling *rolling, const char *text, int64_t at)
+{
+    static const uint64_t factor = UINT64_C(0x9e3779b97f4a7c15);
+    if (at == 0) {
+        *rolling = (struct rolling){.hash = 0, .lead = 1};
+        for (int i = 0; i < PASSAGE; i++)
+            rolling->lead *= factor;
+    }
+    rolling->hash = rolling->hash * factor + (uint8_t)text[at] + 1;
+    if (at >= PASSAGE)
+        rolling->hash -= rolling->lead * ((uint64_t)(uint8_t)text[at - PASSAGE] + 1);
+    return tess_hash_mix(rolling->hash);
+}
+
+/* The first place in `text` of PASSAGE bytes that `other` has too; -1: none. */
+static int64_t find_shared(const char *text, int64_t count, const char *other, int64_t other_count)
+{
+    int32_t *table = malloc(TABLE * sizeof(*table));
+    struct rolling rolling;
+    int64_t found = -1;
+    assert_non_null(table);
+    assert_true(other_count < TABLE / 2);
+    memset(table, 0xff, TABLE * sizeof(*table));
+    for (int64_t i = 0; i < other_count; i++) {
+        uint64_t slot = roll(&rolling, other, i) % TABLE;
+        while (table[slot] >= 0)
+            slot = (slot + 1) % TABLE;
+        table[slot] = i + 1 >= PASSAGE ? (int32_t)(i + 1 - PASSAGE) : table[slot];
+    }
+    for (int64_t i = 0; i < count && found < 0; i++) {
+        uint64_t slot = roll(&rolling, text, i) % TABLE;
+        for (; i + 1 >= PASSAGE && table[slot] >= 0; slot = (slot + 1) % TABLE)
+            if (memcmp(other + table[slot], text + i + 1 - PASSAGE, PASSAGE) == 0)
+                found = i + 1 - PASSAGE;
+    }
+    free(table);
+    return found;
+}
+
+static void case_no_shared_passage(void **state)
 {
     (void)state;
-    struct tess_token_stream stream = {0};
-    struct token_folder folder;
-    make_machine(&folder);
-    assert_int_equal(truncate(token_path(&folder, "usr/share/common-licenses/Z"), 10), 0);
-    assert_int_equal(tess__text_gather(folder.path, 1000000, &stream), TESS_ERR_NOT_FOUND);
-    assert_non_null(strstr(tess_log_last_error(), "only 46010 bytes"));
-    assert_non_null(strstr(tess_log_last_error(), "--data FILE"));
-    assert_int_equal(tess__text_size(folder.path, 1000000, &stream), TESS_ERR_NOT_FOUND);
-    assert_non_null(strstr(tess_log_last_error(), "only 46010 bytes"));
-    token_folder_close(&folder);
-    assert_int_equal(tess__text_gather("/nonexistent", 1000000, &stream), TESS_ERR_NOT_FOUND);
-    assert_non_null(strstr(tess_log_last_error(), "only 0 bytes"));
-    assert_int_equal(stream.piece_count, 0);
+    struct tess_dataset *set = open_text(0.02);
+    const int64_t train = set->train.stream->count, test = set->test.stream->count;
+    char *planted = malloc((size_t)test);
+    assert_int_equal(find_shared(text_of(&set->train), train, text_of(&set->test), test), -1);
+    /* What would be found. */
+    memcpy(planted, text_of(&set->test), (size_t)test);
+    memcpy(planted + 100001, text_of(&set->train) + 7000003, PASSAGE);
+    assert_int_equal(find_shared(text_of(&set->train), train, planted, test), 7000003);
+    free(planted);
+    tess_dataset_close(set);
+}
+
+/* Another share divides the same documents elsewhere. */
+static void case_share(void **state)
+{
+    (void)state;
+    struct tess_dataset *set = open_text(0.02), *half = open_text(0.5), *one = open_text(0);
+    const int64_t all = set->train.stream->count + set->test.stream->count;
+    assert_int_equal(half->train.stream->count + half->test.stream->count, all);
+    assert_int_equal(one->train.stream->count + one->test.stream->count, all);
+    assert_true(one->test.stream->count < 4096);
+    assert_memory_equal(text_of(&half->train), text_of(&set->train), half->train.stream->count);
+    assert_memory_equal(text_of(&half->test) + half->test.stream->count - one->test.stream->count,
+                        text_of(&one->test), one->test.stream->count);
+    tess_dataset_close(set);
+    tess_dataset_close(half);
+    tess_dataset_close(one);
 }
 
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_this_machine),
-        cmocka_unit_test(case_sizes),
-        cmocka_unit_test(case_made_up_machine),
-        cmocka_unit_test(case_too_little),
+        cmocka_unit_test(case_bytes),
+        cmocka_unit_test(case_documents),
+        cmocka_unit_test(case_no_shared_passage),
+        cmocka_unit_test(case_share),
     };
     return cmocka_run_group_tests_name("text", cases, NULL, NULL);
 }

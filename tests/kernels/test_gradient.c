@@ -288,11 +288,14 @@ static void case_dropout(void **state)
 
 enum { LOSS_ROWS = 20, LOSS_CLASSES = 10 };
 
+static const struct tess_xent loss_how = {
+    .smoothing = 0.2f, .spread = 0.2f / LOSS_CLASSES, .z = 0.05f};
+
 /* y is the loss of each row, and r must be the scale: one number. */
 static void loss_forward(struct problem *b)
 {
-    tess_softmax_xent(device.kernel, TESS_F32, LOSS_ROWS, LOSS_CLASSES, 0.5f, b->p_dev[0], b->label,
-                      b->grad_dev[0], b->y, (int32_t *)b->aux[0]);
+    tess_softmax_xent(device.kernel, TESS_F32, LOSS_ROWS, LOSS_CLASSES, loss_how, 0.5f, b->p_dev[0],
+                      b->label, b->grad_dev[0], b->y, (int32_t *)b->aux[0]);
 }
 
 static void loss_backward(struct problem *b)

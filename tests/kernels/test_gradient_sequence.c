@@ -243,6 +243,7 @@ static void case_plain(void **state)
 
 enum { XENT_ROWS = 20, XENT_PARTS = 2 };
 static const int64_t xent_width[XENT_PARTS] = {7, 5}, xent_first[XENT_PARTS] = {0, 7};
+static const struct tess_xent xent_how = {.smoothing = 0.2f, .spread = 0.2f / 12, .z = 0.05f};
 
 /* aux: max, sum, target, best of a part after the other; this reduces what `part` wrote into the
  * rows before. */
@@ -269,20 +270,20 @@ static void xent_forward(struct problem *b)
     for (int p = 0; p < XENT_PARTS; p++) {
         const int64_t at = (int64_t)p * XENT_ROWS;
         tess_xent_sum(device.kernel, TESS_F32, XENT_ROWS, xent_width[p], xent_width[p],
-                      xent_first[p], b->p_dev[p], b->label, aux, b->aux[1] + at, b->aux[2] + at,
-                      b->aux[3] + at);
+                      xent_first[p], xent_how, b->p_dev[p], b->label, aux, b->aux[1] + at,
+                      b->aux[2] + at, b->aux[3] + at);
         for (int i = 1; i < 4; i++)
             xent_reduce(b, i, i == 3, p, rest[i - 1]);
     }
-    tess_xent_loss(device.kernel, XENT_ROWS, 1, b->label, aux, b->aux[1], b->aux[2], b->aux[3],
-                   b->y, (int32_t *)b->aux[3]);
+    tess_xent_loss(device.kernel, XENT_ROWS, 1, xent_how, b->label, aux, b->aux[1], b->aux[2],
+                   b->aux[3], b->y, (int32_t *)b->aux[3]);
 }
 
 static void xent_backward(struct problem *b)
 {
     for (int p = 0; p < XENT_PARTS; p++)
         tess_xent_grad(device.kernel, TESS_F32, XENT_ROWS, xent_width[p], xent_width[p],
-                       xent_first[p], 0.5f, b->p_dev[p], b->label, b->aux[0], b->aux[1],
+                       xent_first[p], xent_how, 0.5f, b->p_dev[p], b->label, b->aux[0], b->aux[1],
                        b->grad_dev[p]);
 }
 

@@ -331,7 +331,7 @@ static void case_empty(void **state)
     tess_relu_backward(k, TESS_F32, 0, NULL, NULL, NULL);
     tess_add(k, TESS_F32, 0, NULL, NULL, NULL);
     tess_dropout(k, TESS_F32, 0, 0.5f, key, 0, NULL, NULL);
-    tess_softmax_xent(k, TESS_F32, 0, 10, 1, NULL, NULL, NULL, NULL, NULL);
+    tess_softmax_xent(k, TESS_F32, 0, 10, (struct tess_xent){0}, 1, NULL, NULL, NULL, NULL, NULL);
     tess_cast(k, 0, TESS_F32, NULL, TESS_BF16, NULL);
     tess_accumulate(k, 0, 1, NULL, NULL);
     tess_fill(k, 0, 0, NULL);

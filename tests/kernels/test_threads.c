@@ -332,10 +332,14 @@ static void run_xent(struct twin *twin, enum tess_dtype dtype)
     for (int64_t i = 0; i < rows; i++)
         label[i] = (int32_t)(i * 7919 % classes) - (i == 3);
     tess_xent_max(kernel, dtype, rows, classes, stride, logits, max, sum, target, best);
-    tess_xent_sum(kernel, dtype, rows, classes, stride, 0, logits, label, max, sum, target, best);
-    tess_xent_loss(kernel, rows, 1, label, max, sum, target, best, loss, correct);
-    tess_xent_grad(kernel, dtype, rows, classes, stride, 0, 0.5f, logits, label, max, sum, grad);
-    tess_softmax_xent(kernel, dtype, rows, stride, 0.5f, logits, label, grad, loss, correct);
+    tess_xent_sum(kernel, dtype, rows, classes, stride, 0, (struct tess_xent){0}, logits, label,
+                  max, sum, target, best);
+    tess_xent_loss(kernel, rows, 1, (struct tess_xent){0}, label, max, sum, target, best, loss,
+                   correct);
+    tess_xent_grad(kernel, dtype, rows, classes, stride, 0, (struct tess_xent){0}, 0.5f, logits,
+                   label, max, sum, grad);
+    tess_softmax_xent(kernel, dtype, rows, stride, (struct tess_xent){0}, 0.5f, logits, label, grad,
+                      loss, correct);
 }
 
 static void all(enum tess_dtype dtype)

@@ -20,6 +20,7 @@ struct xent_case {
     int64_t rows, classes, cut[PART_MAX + 1], stride;
     int parts;
     float scale;
+    struct tess_xent how;
     double spread, *x; /* logits [rows, classes] in [-spread, spread) */
     int32_t *label;
 };
@@ -114,8 +115,8 @@ static void xent_gradient(const struct xent_case *c, struct xent_result *r, int 
     size_t word = tess_dtype_bytes(c->dtype);
     void *out = over ? logits : device_array(&device, (size_t)count * word);
     double *d = reals(count);
-    tess_xent_grad(device.kernel, c->dtype, c->rows, width, c->stride, c->cut[p], c->scale, logits,
-                   label, max, sum, out);
+    tess_xent_grad(device.kernel, c->dtype, c->rows, width, c->stride, c->cut[p], c->how, c->scale,
+                   logits, label, max, sum, out);
     device_get_real(&device, c->dtype, out, d, count);
     char *bytes = device_fetch(&device, out, (size_t)count * word), zero[4] = {0};
     for (int64_t i = 0; i < count; i++) {
@@ -135,8 +136,8 @@ static void xent_check_sequence(const struct xent_case *c, const struct xent_res
     float *loss = xent_rows(c), sum;
     int32_t *correct = device_array(&device, sizeof(int32_t)), count, counted = 0;
     double total = 0, size = 0;
-    tess_xent_loss(device.kernel, c->rows, c->rows, label, all[0], all[1], all[2], all[3], loss,
-                   correct);
+    tess_xent_loss(device.kernel, c->rows, c->rows, c->how, label, all[0], all[1], all[2], all[3],
+                   loss, correct);
     device_get(&device, &sum, loss, sizeof(sum));
     device_get(&device, &count, correct, sizeof(count));
     for (int64_t b = 0; b < c->rows; b++) {
@@ -168,7 +169,7 @@ static void xent_pass(const struct xent_case *c, struct xent_result *r, bool ove
     device_put(&device, all[0], r->max, bytes);
     for (int p = 0; p < c->parts; p++) {
         tess_xent_sum(device.kernel, c->dtype, c->rows, c->cut[p + 1] - c->cut[p], c->stride,
-                      c->cut[p], logits[p], label, all[0], one[p][1], one[p][2], one[p][3]);
+                      c->cut[p], c->how, logits[p], label, all[0], one[p][1], one[p][2], one[p][3]);
         xent_reduce(c, false, one[p][1], r->sum);
         xent_reduce(c, false, one[p][2], r->target);
         xent_reduce(c, true, one[p][3], r->best);
@@ -178,7 +179,8 @@ static void xent_pass(const struct xent_case *c, struct xent_result *r, bool ove
         all[i] = xent_rows(c);
         device_put(&device, all[i], from[i], bytes);
     }
-    tess_xent_loss(device.kernel, c->rows, 1, label, all[0], all[1], all[2], all[3], loss, correct);
+    tess_xent_loss(device.kernel, c->rows, 1, c->how, label, all[0], all[1], all[2], all[3], loss,
+                   correct);
     device_get(&device, r->loss, loss, bytes);
     device_get(&device, r->correct, correct, bytes);
     if (c->rows > 0)
@@ -191,15 +193,16 @@ static void xent_pass(const struct xent_case *c, struct xent_result *r, bool ove
 
 /* One row in double. */
 struct xent_facts {
-    double max, sum, loss;
-    double sum_error, loss_error; /* bounds */
+    double max, sum, lse, target, loss;
+    double sum_error, target_error, loss_error; /* bounds */
     int64_t best;
 };
 
 /*
  * u = 2^-24. exp is good to 16 u and feels the rounding of x - max; a sum of C terms, however cut,
  * loses C + parts more. The loss feels the sum's relative error, and roundings of max and target
- * themselves where the three are added in that order.
+ * themselves where the three are added in that order. Where labels are smoothed, target is a sum of
+ * C + 1 terms; the square of lse has 2 z lse of the error of lse, and roundings of its own.
  */
 static struct xent_facts xent_naive(const struct xent_case *c, int64_t b)
 {
@@ -217,10 +220,19 @@ static struct xent_facts xent_naive(const struct xent_case *c, int64_t b)
         f.sum += term;
         f.sum_error += term * (unit + UNIT * fabs(x[k] - f.max)) + 0x1p-126;
     }
-    double target = c->label[b] < 0 ? 0 : x[c->label[b]];
-    f.loss = log(f.sum) + f.max - target;
+    const double z = (double)c->how.z, keep = 1 - (double)c->how.smoothing;
+    double target = c->label[b] < 0 ? 0 : x[c->label[b]], sizes = 0;
+    f.target = keep * target;
+    for (int64_t k = 0; k < c->classes && c->how.smoothing > 0; k++) {
+        f.target += (double)c->how.spread * x[k];
+        sizes += (double)c->how.spread * fabs(x[k]);
+    }
+    f.target_error = c->how.smoothing > 0 ? unit * sizes + 4 * UNIT * fabs(target) : 0;
+    f.lse = log(f.sum) + f.max;
+    f.loss = f.lse - f.target + z * f.lse * f.lse;
     f.loss_error = f.sum_error / f.sum + 16 * UNIT * fabs(log(f.sum)) +
                    4 * UNIT * (fabs(f.loss) + fabs(f.max) + fabs(target));
+    f.loss_error += f.target_error + z * fabs(f.lse) * (2 * f.loss_error + 8 * UNIT * fabs(f.lse));
     return f;
 }
 
@@ -229,9 +241,14 @@ static void check_gradient(const struct xent_case *c, const struct xent_result *
 {
     for (int64_t k = 0; k < c->classes; k++) {
         double x = c->x[b * c->classes + k], softmax = exp(x - f->max) / f->sum;
-        double want = c->label[b] < 0 ? 0 : (double)c->scale * (softmax - (k == c->label[b]));
-        double error = softmax * (f->sum_error / f->sum + UNIT * fabs(x - f->max) + 20 * UNIT) +
-                       2 * UNIT + 0x1p-126;
+        const double z = (double)c->how.z, factor = 1 + 2 * z * f->lse;
+        const double own = k == c->label[b] ? 1 - (double)c->how.smoothing : 0;
+        double want = c->label[b] < 0
+                          ? 0
+                          : (double)c->scale * (factor * softmax - own - (double)c->how.spread);
+        double error =
+            fabs(factor) * softmax * (f->sum_error / f->sum + UNIT * fabs(x - f->max) + 20 * UNIT) +
+            2 * z * softmax * f->loss_error + 2 * UNIT + 0x1p-126;
         double bound = (double)c->scale * error * (1 + unit_of(c->dtype)) +
                        unit_of(c->dtype) * fabs(want) + tiny_of(c->dtype);
         bound = c->label[b] < 0 ? 0 : bound;
@@ -244,9 +261,8 @@ static void check_row(const struct xent_case *c, const struct xent_result *r, in
     struct xent_facts f = xent_naive(c, b);
     double got[] = {(double)r->max[b], (double)r->sum[b], (double)r->target[b], (double)r->best[b],
                     (double)r->loss[b]};
-    double want[] = {f.max, f.sum, c->label[b] < 0 ? 0 : c->x[b * c->classes + c->label[b]],
-                     -(double)f.best, c->label[b] < 0 ? 0 : f.loss};
-    double bound[] = {0, f.sum_error, 0, 0, c->label[b] < 0 ? 0 : f.loss_error};
+    double want[] = {f.max, f.sum, f.target, -(double)f.best, c->label[b] < 0 ? 0 : f.loss};
+    double bound[] = {0, f.sum_error, f.target_error, 0, c->label[b] < 0 ? 0 : f.loss_error};
     check_close("xent max, sum, target, best, loss", got, want, bound, 5);
     assert_int_equal(r->correct[b], c->label[b] >= 0 && f.best == c->label[b]);
     check_gradient(c, r, b, &f);
@@ -276,6 +292,13 @@ static void xent_run(struct xent_case *c, uint64_t seed)
     free(c->label);
 }
 
+/* Plain, with labels smoothed, with the square of lse, with both, in turn. */
+static struct tess_xent how_of(int i, int64_t classes)
+{
+    const float smoothing = i % 4 % 2 ? 0.1f : 0;
+    return (struct tess_xent){smoothing, smoothing / (float)classes, i % 4 / 2 ? 1e-3f : 0};
+}
+
 static void xent_all(enum tess_dtype dtype)
 {
     static const int64_t rows[] = {1, 3, 16, 33}, classes[] = {1, 2, 3, 7, 16, 17, 100, 1000};
@@ -285,6 +308,7 @@ static void xent_all(enum tess_dtype dtype)
                               .rows = rows[i % 4],
                               .classes = classes[i / 4 % 8],
                               .scale = i % 3 ? 1.0f / 128 : 1.0f,
+                              .how = how_of((int)(i + i / 4), classes[i / 4 % 8]),
                               .spread = spread[i / 32]};
         xent_run(&c, 1800 + i);
     }
@@ -301,6 +325,7 @@ static void case_wide(void **state)
                               .rows = 2,
                               .classes = classes[i / 3 % 4],
                               .scale = 0.25f,
+                              .how = how_of((int)(i % 4), classes[i / 3 % 4]),
                               .spread = i % 2 ? 60 : 4};
         xent_run(&c, 2400 + i); /* the seed's remainder by 3 sets the padding */
     }
@@ -339,8 +364,8 @@ static void case_whole(void **state)
     float *loss = xent_rows(&c);
     int32_t *label = device_array(&device, bytes), *correct = device_array(&device, bytes);
     device_put(&device, label, c.label, bytes);
-    tess_softmax_xent(device.kernel, TESS_F32, c.rows, c.classes, c.scale, logits, label, dlogits,
-                      loss, correct);
+    tess_softmax_xent(device.kernel, TESS_F32, c.rows, c.classes, c.how, c.scale, logits, label,
+                      dlogits, loss, correct);
     int32_t *correct_host = device_fetch(&device, correct, bytes);
     double *loss_got = reals(c.rows), *loss_bound = reals(c.rows), *bound = reals(40 * 50);
     for (int64_t b = 0; b < c.rows; b++) {

@@ -379,6 +379,9 @@ static struct tess_pass driver_pass(struct model_driver *driver, int32_t unit)
         .step = driver->step,
         .row_first = (uint64_t)driver->row_first,
         .position = driver->position,
+        .document = driver->document,
+        .place = driver->place,
+        .document_count = driver->document_count,
         .remake = driver->remake,
         .label = driver->label,
         .loss = driver->loss,
@@ -450,9 +453,9 @@ double model_forward(struct model_driver *driver)
         return 0;
     if (driver->declare.labels == 0)
         tess_softmax_xent(driver->kernel, driver->input.dtype, driver->rows,
-                          driver->input.class_count, 1.0f / (float)driver->rows,
-                          driver->output[last], driver->label, driver->output_grad[last],
-                          driver->loss, driver->correct);
+                          driver->input.class_count, (struct tess_xent){0},
+                          1.0f / (float)driver->rows, driver->output[last], driver->label,
+                          driver->output_grad[last], driver->loss, driver->correct);
     else if (driver->training)
         driver_backward_unit(driver, last);
     for (int64_t i = 0; i < driver->rows; i++)

@@ -18,9 +18,11 @@ struct model_driver {
     void *options, *state;
     struct tess_declare declare;
     int64_t rows, leaf_rows, input_count;
-    int64_t labels;     /* of a row: 1, or as the model declares */
-    int64_t row_first;  /* of the pass in the global batch */
-    int64_t position;   /* decode */
+    int64_t labels;                  /* of a row: 1, or as the model declares */
+    int64_t row_first;               /* of the pass in the global batch */
+    int64_t position;                /* decode */
+    const int32_t *document, *place; /* as in tess_pass; NULL: not packed */
+    int32_t document_count;
     int64_t loss_count; /* labels that the loss is the mean of: rows x labels unless changed */
     uint64_t weight_token, step;
     bool training;

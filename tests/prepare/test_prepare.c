@@ -219,6 +219,92 @@ static void case_documents(void **state)
     assert_non_null(strstr(spawn.err, "--overwrite"));
 }
 
+static void write_chat_tokenizer(const char *start, const char *end)
+{
+    char added[512];
+    snprintf(added, sizeof(added),
+             "\"added_tokens\": [{\"id\": 277, \"content\": \"%s\", \"special\": true}, {\"id\": "
+             "278, \"content\": \"%s\", \"special\": true}, ",
+             start, end);
+    tokenizer_write_changed("t.json", "gpt2", "\"added_tokens\": [", added);
+}
+
+/* The tokens of a shard and the bits of its mask, as letters: '.' is not learnt. */
+static void check_chat(const char *path, const uint16_t *expected, const char *learnt)
+{
+    struct tess__shard_header header;
+    uint64_t mask;
+    uint16_t *token = read_shard(path, &header);
+    assert_int_equal(header.masked, 1);
+    assert_int_equal(header.tokens, strlen(learnt));
+    assert_memory_equal(token, expected, strlen(learnt) * sizeof(*token));
+    FILE *file = fopen(path, "r");
+    assert_int_equal(fseek(file, -8, SEEK_END), 0);
+    assert_int_equal(fread(&mask, sizeof(mask), 1, file), 1);
+    assert_int_equal(ftell(file), tess__shard_bytes(&header));
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(mask >> i & 1, i < (int)strlen(learnt) && learnt[i] != '.');
+    fclose(file);
+    free(token);
+}
+
+/* Letters of GPT-2 for bytes are numbered by the byte here; "hello" is 259, "\n\n" 265. */
+static void case_chat(void **state)
+{
+    static const char chats[] =
+        "{\"messages\": [{\"role\": \"a\", \"content\": \"hello\"}, {\"role\": \"assistant\", "
+        "\"content\": \" hello\\n\"}, {\"role\": \"b\", \"content\": \"\"}, {\"role\": "
+        "\"assistant\", \"content\": \"x\"}]}\n"
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}\n";
+#define ASSISTANT 'a', 's', 's', 'i', 's', 't', 'a', 'n', 't'
+    static const uint16_t chatml[] = {277,  'a',       '\n', 259,       278,  '\n', 277, ASSISTANT,
+                                      '\n', 262,       '\n', 278,       '\n', 277,  'b', '\n',
+                                      278,  '\n',      277,  ASSISTANT, '\n', 'x',  278, '\n',
+                                      277,  ASSISTANT, '\n', 278,       '\n'};
+    (void)state;
+    write_chat_tokenizer("<|im_start|>", "<|im_end|>");
+    write_file("chat.jsonl", chats, sizeof(chats) - 1);
+    assert_int_equal(
+        run("data prepare --tokenizer t.json --text chat.jsonl --chat auto --out chat"), 0);
+    check_chat("chat/tokens_000000.bin", chatml,
+               "......"
+               "..........."
+               "LLL"
+               "."
+               "....."
+               "..........."
+               "LL"
+               "."
+               "..........."
+               "L"
+               ".");
+    assert_int_equal(
+        run("train --model gpt --gpt.layers 1 --gpt.width 16 --gpt.heads 2 --data chat "
+            "--data.length 8 --batch-size 4 --steps 2 --strategy ddp --ranks 2"),
+        0);
+    write_chat_tokenizer("<|start_header_id|>", "<|eot_id|>");
+    assert_int_equal(run("data prepare --tokenizer t.json --text chat.jsonl --chat auto --out two"),
+                     0);
+    /* Trimmed: hello and its end, the end alone of the empty answers. */
+    struct tess__shard_header header;
+    uint16_t *token = read_shard("two/tokens_000000.bin", &header);
+    FILE *file = fopen("two/tokens_000000.bin", "r");
+    uint16_t learnt[8];
+    int count = 0;
+    assert_int_equal(fseek(file, -tess__shard_mask_bytes(&header), SEEK_END), 0);
+    for (int64_t i = 0, byte = 0; i < header.tokens; i++) {
+        byte = i % 8 == 0 ? fgetc(file) : byte >> 1;
+        if ((byte & 1) != 0 && count < 8)
+            learnt[count++] = token[i];
+    }
+    const uint16_t llama3[] = {259, 278, 'x', 278, 278};
+    assert_int_equal(count, 5);
+    assert_memory_equal(learnt, llama3, sizeof(llama3));
+    fclose(file);
+    free(token);
+    tokenizer_write("t.json", "gpt2");
+}
+
 static void check_refused(const char *words, const char *phrase)
 {
     char all[256];
@@ -257,6 +343,17 @@ static void case_refusals(void **state)
     check_refused("--end none --text cut.zst", "cut.zst: truncated");
     check_refused("--end none --text cut.gz", "cut.gz: truncated");
     check_refused("--end none --text no*.txt", "no file matches");
+    check_refused("--chat auto --text a.jsonl", "the tokens of no known template");
+    check_refused("--chat llama3 --text a.jsonl", "has no token <|start_header_id|>");
+    check_refused("--chat other --text a.jsonl", "expected none, auto, chatml or llama3");
+    write_chat_tokenizer("<|im_start|>", "<|im_end|>");
+    write_file("role.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n", 33);
+    write_file("user.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"\"}]}\n", 48);
+    check_refused("--chat auto --text a.jsonl", "a.jsonl:1: no list of messages under the key");
+    check_refused("--chat auto --text role.jsonl", "role.jsonl:1: message 1 has no text under");
+    check_refused("--chat auto --text user.jsonl", "user.jsonl:1: no message of the assistant");
+    check_refused("--chat auto --text c.txt", "c.txt: chats are read from JSON Lines");
+    tokenizer_write("t.json", "gpt2");
     check_refused("--end none --text .", "not a regular file");
 }
 
@@ -287,7 +384,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_processes), cmocka_unit_test(case_killed),
         cmocka_unit_test(case_packings),  cmocka_unit_test(case_documents),
-        cmocka_unit_test(case_refusals),  cmocka_unit_test(case_train),
+        cmocka_unit_test(case_chat),      cmocka_unit_test(case_refusals),
+        cmocka_unit_test(case_train),
     };
     return cmocka_run_group_tests_name("prepare", cases, set_up, tear_down);
 }

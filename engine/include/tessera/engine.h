@@ -112,7 +112,8 @@ enum tess_status tess_job_start(struct tess_job *job);
 /* Samples of a step. Borrowed during the call. In mode CALLER every process gives all of them. */
 struct tess_job_batch {
     const void *input;    /* f32 [batch size, row]; of tokens i32 [batch size, T] */
-    const int32_t *label; /* i32 [batch size], of tokens [batch size, T]; each < class_count */
+    const int32_t *label; /* i32 [batch size], of tokens [batch size, T]; each < class_count; -100
+                             or -1: ignored, as in PyTorch's CrossEntropyLoss */
 };
 
 struct tess_job_metrics {

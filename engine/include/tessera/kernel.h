@@ -311,6 +311,20 @@ enum tess_status tess_attention_backward(struct tess_op *op, const void *q, cons
                                          const float *lse, void *dq, void *dk, void *dv);
 
 /*
+ * The same for documents that lie end to end in the B T positions: number d is [begin[d], begin[d +
+ * 1]), at most T long, and computed as a sequence of its own, wherever it lies; nothing is computed
+ * between documents. lse of a document [heads, its length], from begin[d] heads on. begin [count +
+ * 1] is host memory. For kernels that have host_memory.
+ */
+enum tess_status tess_attention_forward_documents(struct tess_op *op, const int32_t *begin,
+                                                  int32_t count, const void *q, const void *k,
+                                                  const void *v, void *y, float *lse);
+enum tess_status tess_attention_backward_documents(struct tess_op *op, const int32_t *begin,
+                                                   int32_t count, const void *q, const void *k,
+                                                   const void *v, const void *y, const void *dy,
+                                                   const float *lse, void *dq, void *dk, void *dv);
+
+/*
  * y[i] = table[token[i] - first] + add[i] for B rows; a token outside [first, first + desc.in) adds
  * zero, so that a table may be cut into parts. add [B, C] NULL: zero; it may be y. token NULL: row
  * i has token i % desc.length, for positions. table [desc.in, desc.out].
@@ -358,6 +372,20 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
                           int64_t width, int64_t stride, const void *gate, const void *up,
                           const void *dy, void *dgate, void *dup);
 /*
+ * What is added to the cross-entropy of a row; all 0: nothing. With lse = log sum exp x, over all
+ * classes of the row, C of them:
+ *
+ *   loss      lse - (1 - smoothing) x[label] - spread sum x + z lse^2
+ *   dlogits   scale ((1 + 2 z lse) softmax - (1 - smoothing) onehot - spread)
+ *
+ * smoothing is the share of the label that goes to all classes alike, spread = smoothing / C
+ * (Szegedy et al. 2016, as in torch.nn.CrossEntropyLoss); z is the factor of Chowdhery et al. 2022.
+ */
+struct tess_xent {
+    float smoothing, spread, z;
+};
+
+/*
  * Softmax and cross-entropy of rows whose classes are spread over several arrays (vocabulary
  * parallel; Shoeybi et al. 2019, section 3). logits [rows, stride] hold classes [first, first +
  * classes); the columns beyond are padding: never read as logits, and their gradient is 0. classes
@@ -365,13 +393,14 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
  *
  *   xent_max    max[row] = greatest logit here, -inf where there is none; sum, target, best [rows]
  *               are for the same part's xent_sum to go on from: what is there is the backend's own
- *   xent_sum    sum[row] = sum of exp(x - max); target[row] = x[label], 0 where it is not here;
+ *   xent_sum    sum[row] = sum of exp(x - max); target[row] = (1 - smoothing) x[label], 0
+ *               where it is not here, + spread sum of x here;
  *               best[row] = - the first class here whose logit is max, -inf where there is none
  *               reduce: max with max; sum and target with sum, best with max
- *   xent_loss   log(sum) + max - target and -best == label of each row; loss and correct
+ *   xent_loss   lse + z lse^2 - target, lse = log(sum) + max, and -best == label; loss and correct
  *               [rows / length] are their sums over `length` rows one after the other (the
  *               positions of a sequence), added in f64 and rounded once
- *   xent_grad   dlogits = scale (exp(x - max)/sum - onehot); may be the logits
+ *   xent_grad   dlogits as above; may be the logits
  *
  * A negative label is padding: loss, gradient and correct are 0. With one part this is
  * tess_softmax_xent with a stride, but for the last bits: sum is rounded to f32 on the way. Classes
@@ -381,14 +410,15 @@ void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t ro
                    int64_t stride, const void *logits, float *max, float *sum, float *target,
                    float *best);
 void tess_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
-                   int64_t stride, int64_t first, const void *logits, const int32_t *label,
-                   const float *max, float *sum, float *target, float *best);
+                   int64_t stride, int64_t first, struct tess_xent how, const void *logits,
+                   const int32_t *label, const float *max, float *sum, float *target, float *best);
 void tess_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                    int64_t classes, int64_t stride, int64_t first, float scale, const void *logits,
-                    const int32_t *label, const float *max, const float *sum, void *dlogits);
-void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, const int32_t *label,
-                    const float *max, const float *sum, const float *target, const float *best,
-                    float *loss, int32_t *correct);
+                    int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                    float scale, const void *logits, const int32_t *label, const float *max,
+                    const float *sum, void *dlogits);
+void tess_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length, struct tess_xent how,
+                    const int32_t *label, const float *max, const float *sum, const float *target,
+                    const float *best, float *loss, int32_t *correct);
 
 /* y = max(0, x). y may be x. */
 void tess_relu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
@@ -404,13 +434,13 @@ void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, 
 void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
                   const uint64_t key[2], uint64_t first, const void *x, void *y);
 /*
- * Softmax and cross-entropy of each row: loss[B] = log sum exp(x - max) - (x[label] - max), in f32;
- * dlogits[B, classes] = scale (softmax - onehot); correct[B] = 1 where the first greatest logit is
- * the label. A negative label is padding: loss 0, gradient 0, correct 0. dlogits may be NULL.
+ * Softmax and cross-entropy of each row, as `how` has it: loss[B] in f32, dlogits[B, classes];
+ * correct[B] = 1 where the first greatest logit is the label. A negative label is padding: loss 0,
+ * gradient 0, correct 0. dlogits may be NULL.
  */
 void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                       int64_t classes, float scale, const void *logits, const int32_t *label,
-                       void *dlogits, float *loss, int32_t *correct);
+                       int64_t classes, struct tess_xent how, float scale, const void *logits,
+                       const int32_t *label, void *dlogits, float *loss, int32_t *correct);
 /* y = x in another type; round to nearest even. Among f32, bf16, f16, f64. */
 void tess_cast(struct tess_kernel *kernel, int64_t count, enum tess_dtype from, const void *x,
                enum tess_dtype to, void *y);

@@ -181,15 +181,24 @@ struct tess_pass {
     bool training;
     enum tess_dtype dtype;
     int64_t rows, leaf_rows, leaf_count;
-    uint64_t seed;        /* of the run */
-    uint64_t step;        /* optimizer step, for dropout's key */
-    uint64_t row_first;   /* number of row 0 in the global batch, for dropout's elements */
-    int64_t position;     /* decode: of the pass's only position, from 0 */
-    bool remake;          /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
-    const int32_t *label; /* models with a loss, last unit: [rows, labels]; -1 counts not */
-    float *loss;          /* likewise, written: [rows] */
-    int32_t *correct;     /* likewise, written: [rows] labels that the greatest logit is */
-    float loss_grad;      /* likewise: factor on the gradient of the sum of all losses */
+    uint64_t seed;      /* of the run */
+    uint64_t step;      /* optimizer step, for dropout's key */
+    uint64_t row_first; /* number of row 0 in the global batch, for dropout's elements */
+    int64_t position;   /* decode: of the pass's only position, from 0 */
+    bool remake;        /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
+    const int32_t
+        *label;  /* models with a loss, last unit: [rows, labels]; a negative one does not count */
+    float *loss; /* likewise, written: [rows] */
+    int32_t *correct;      /* likewise, written: [rows] labels that the greatest logit is */
+    float loss_grad;       /* likewise: factor on the gradient of the sum of all losses */
+    struct tess_xent xent; /* likewise: what the loss has besides cross-entropy; spread is that of
+                              class_count classes */
+    /* Packed samples: documents lie end to end in the positions of all rows of the pass; number d
+     * is [document[d], document[d + 1]), document [document_count + 1]. Each is a sequence by
+     * itself. place [positions]: of each position, its own in its document. Host memory. NULL:
+     * every row is one document. */
+    const int32_t *document, *place;
+    int32_t document_count;
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */
     const void *input;                   /* [rows, previous unit's output] */
@@ -252,6 +261,7 @@ struct tess_model_ops {
     size_t state_size; /* private bytes, zeroed, allocated by the core; declare alone writes them:
                           several ranks of one process may share them */
     bool tokens;       /* trains on text or token files, not on images */
+    bool documents;    /* heeds tess_pass.document; others are refused packed samples */
     bool tensor;       /* implements tess_model_input.axis; others are refused a tensor axis */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */

@@ -65,7 +65,40 @@ CPU_INLINE double xent_sum_row(enum tess_dtype dtype, const void *logits, int64_
     return total;
 }
 
-/* scale (exp(x - max) / sum - onehot); `target` is the label's class, or out of the row. */
+CPU_INLINE void xent_total_block(enum tess_dtype dtype, int64_t c, int64_t count,
+                                 const void *logits, int64_t first, float *lane)
+{
+    float value[CPU_BLOCK];
+    cpu_read(dtype, logits, first + c, count, value);
+    for (int64_t i = 0; i < count; i++)
+        lane[i] += value[i];
+}
+
+/* What the label's class and all others take off the loss; `target` is the label's logit, or 0. */
+CPU_INLINE double xent_taken(enum tess_dtype dtype, const struct cpu_xent *x, int64_t first,
+                             double target)
+{
+    double total = 0;
+    if (x->how.smoothing == 0)
+        return target;
+    for (int64_t begin = 0; begin < x->classes; begin += XENT_SPAN) {
+        int64_t span = begin + XENT_SPAN < x->classes ? XENT_SPAN : x->classes - begin;
+        float lane[CPU_BLOCK] = {0};
+        CPU_BLOCKS(dtype, span, xent_total_block, x->logits, first + begin, lane);
+        total += (double)cpu_lane_sum(lane);
+    }
+    return (1 - (double)x->how.smoothing) * target + (double)x->how.spread * total;
+}
+
+/* The factor on exp(x - max) in the gradient, but for scale. */
+CPU_INLINE float xent_weight(struct tess_xent how, float max, float sum)
+{
+    double lse = how.z > 0 ? log((double)sum) + (double)max : 0;
+    return (float)(1 + 2 * (double)how.z * lse) / sum;
+}
+
+/* scale (weight exp(x - max) - label's - spread); `target` is the label's class, or out of the row.
+ */
 CPU_INLINE void xent_grad_block(enum tess_dtype dtype, int64_t c, int64_t count,
                                 const struct cpu_xent *x, int64_t first, float max, float weight,
                                 int64_t target)
@@ -75,9 +108,9 @@ CPU_INLINE void xent_grad_block(enum tess_dtype dtype, int64_t c, int64_t count,
     for (int64_t i = 0; i < count; i++)
         value[i] = cpu_exp(value[i] - max) * weight;
     if (target >= c && target < c + count)
-        value[target - c] -= 1.0f;
+        value[target - c] -= 1.0f - x->how.smoothing;
     for (int64_t i = 0; i < count; i++)
-        value[i] *= x->scale;
+        value[i] = (value[i] - x->how.spread) * x->scale;
     cpu_write(dtype, x->dlogits, first + c, count, value);
 }
 
@@ -115,7 +148,8 @@ CPU_INLINE void xent_sum_rows(enum tess_dtype dtype, const struct cpu_xent *x, i
         int64_t place, at = b * x->stride, here = x->label[b] < 0 ? -1 : x->label[b] - x->first;
         x->sum_out[b] = (float)xent_sum_row(dtype, x->logits, at, x->classes, x->max[b], &place);
         bool mine = here >= 0 && here < x->classes;
-        x->target[b] = mine ? xent_logit(dtype, x->logits, at + here) : 0.0f;
+        float target = mine ? xent_logit(dtype, x->logits, at + here) : 0.0f;
+        x->target[b] = (float)xent_taken(dtype, x, at, (double)target);
         x->best[b] = place < 0 ? -INFINITY : -(float)(x->first + place);
     }
 }
@@ -132,7 +166,7 @@ CPU_INLINE void xent_grad_rows(enum tess_dtype dtype, const struct cpu_xent *x, 
     for (int64_t b = first; b < first + rows; b++) {
         int64_t valid = x->label[b] < 0 ? 0 : x->classes, at = b * x->stride;
         int64_t target = x->label[b] - x->first;
-        float max = x->max[b], weight = 1.0f / x->sum[b];
+        float max = x->max[b], weight = xent_weight(x->how, max, x->sum[b]);
         CPU_BLOCKS(dtype, valid, xent_grad_block, x, at, max, weight, target);
         CPU_BLOCKS(dtype, x->stride - valid, xent_zero, x->dlogits, at + valid);
     }
@@ -158,10 +192,11 @@ CPU_INLINE void xent_whole_rows(enum tess_dtype dtype, const struct cpu_xent *x,
         }
         float max = xent_max_row(dtype, x->logits, at, x->classes);
         double sum = xent_sum_row(dtype, x->logits, at, x->classes, max, &place);
-        double target = (double)xent_logit(dtype, x->logits, at + label);
-        x->loss[b] = (float)(log(sum) - (target - (double)max));
+        double target = xent_taken(dtype, x, at, (double)xent_logit(dtype, x->logits, at + label));
+        double lse = x->how.z > 0 ? log(sum) + (double)max : 0;
+        x->loss[b] = (float)(log(sum) - (target - (double)max) + (double)x->how.z * lse * lse);
         x->correct[b] = place == label;
-        float weight = 1.0f / (float)sum;
+        float weight = xent_weight(x->how, max, (float)sum);
         if (x->dlogits != NULL)
             CPU_BLOCKS(dtype, x->classes, xent_grad_block, x, at, max, weight, label);
     }

@@ -4,11 +4,11 @@
  *
  * Bytes a logit of w bytes: xent_max reads it once (w) for maximum and sum together (online:
  * Milakov and Gimelshein 2018, algorithm 3), and xent_sum, which has 32 bytes a row to do, not at
- * all; xent_grad reads it and writes the gradient in its place (2 w). softmax_xent is the same in
- * one (3 w, of which the second reading finds a row of 100 KB in the second-level cache). A thread
- * has 4 loads of 16 bytes under way, a multiprocessor with 2048 threads 128 KiB. What could bind
- * instead of memory is the exponential: by 2^x it is a subtraction, a multiplication and one
- * instruction of the special function unit.
+ * all (once more where labels are smoothed); xent_grad reads it and writes the gradient in its
+ * place (2 w). softmax_xent is the same in one (3 w, of which the second reading finds a row of 100
+ * KB in the second-level cache). A thread has 4 loads of 16 bytes under way, a multiprocessor with
+ * 2048 threads 128 KiB. What could bind instead of memory is the exponential: by 2^x it is a
+ * subtraction, a multiplication and one instruction of the special function unit.
  */
 #include "cuda/rows/rows.cuh"
 #include "cuda/slots.h"
@@ -32,6 +32,7 @@ struct xent_shape {
     int64_t rows, classes, stride, first;
     int lanes;
     bool aligned;
+    tess_xent how;
 };
 
 /* The row of this group, or one >= rows: then the thread may leave, since only whole warps or whole
@@ -146,6 +147,36 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     target[row] = here >= 0 && here < s.classes ? cuda_to_f32(logits[row * s.stride + here]) : 0.0f;
 }
 
+/* The logits of a row, added up by its group, whose threads all get the same. */
+template <typename T>
+static __device__ __forceinline__ float xent_row_total(const xent_shape &s, const T *row,
+                                                       float *shared)
+{
+    constexpr int piece = cuda_vec<T>::count;
+    float total = 0.0f;
+    xent_each(s, row, s.classes, [&](const cuda_vec<T> &v, int64_t at) {
+        int left = s.classes - at < piece ? (int)(s.classes - at) : piece;
+#pragma unroll
+        for (int i = 0; i < piece; i++)
+            total += i < left ? cuda_to_f32(v.at[i]) : 0.0f;
+    });
+    return rows_sum(total, s.lanes, shared);
+}
+
+/* Where labels are smoothed: the share of all classes, which needs the row once more. */
+template <typename T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    xent_spread_kernel(xent_shape s, const T *logits, float *target)
+{
+    __shared__ float shared[ROWS_WARPS];
+    int64_t row = xent_row(s);
+    if (row >= s.rows)
+        return;
+    float total = xent_row_total(s, logits + row * s.stride, shared);
+    if (threadIdx.x % s.lanes == 0)
+        target[row] = (1.0f - s.how.smoothing) * target[row] + s.how.spread * total;
+}
+
 /* One row's gradient, over all of its stride; `own` is the label among the classes here. Every
  * element is read by the thread that writes it: dlogits may be the logits. */
 template <typename T>
@@ -153,7 +184,9 @@ static __device__ __forceinline__ void xent_write(const xent_shape &s, const T *
                                                   float scale, float max, float sum, T *dlogits)
 {
     constexpr int piece = cuda_vec<T>::count;
-    float part = 1.0f / sum;
+    float lse = s.how.z > 0.0f ? logf(sum) + max : 0.0f;
+    float part = (1.0f + 2.0f * s.how.z * lse) / sum;
+    float keep = 1.0f - s.how.smoothing;
     xent_each(s, logits, s.stride, [&](const cuda_vec<T> &v, int64_t at) {
         int here = own >= at && own < at + piece ? (int)(own - at) : -1;
         int left = s.classes - at < piece ? (int)(s.classes - at) : piece;
@@ -161,7 +194,7 @@ static __device__ __forceinline__ void xent_write(const xent_shape &s, const T *
 #pragma unroll
         for (int i = 0; i < piece; i++) {
             float softmax = xent_exp(cuda_to_f32(v.at[i]), max) * part;
-            float grad = scale * (softmax - (i == here ? 1.0f : 0.0f));
+            float grad = scale * (softmax - (i == here ? keep : 0.0f) - s.how.spread);
             d.at[i] = cuda_from_f32<T>(i < left ? grad : 0.0f);
         }
         rows_store(dlogits, at, s.stride, s.aligned, d);
@@ -195,8 +228,9 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
 /* A block takes a sequence. The terms come from all threads at once, then one adds them in order:
  * 256 numbers in shared memory at a time. */
 static __global__ void __launch_bounds__(ROWS_THREADS)
-    xent_loss_kernel(int64_t length, const int32_t *label, const float *max, const float *sum,
-                     const float *target, const float *best, float *loss, int32_t *correct)
+    xent_loss_kernel(int64_t length, tess_xent how, const int32_t *label, const float *max,
+                     const float *sum, const float *target, const float *best, float *loss,
+                     int32_t *correct)
 {
     __shared__ double term[ROWS_THREADS];
     __shared__ int hit[ROWS_THREADS];
@@ -208,7 +242,10 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
         term[threadIdx.x] = 0;
         hit[threadIdx.x] = 0;
         if (b < end && label[b] >= 0) {
-            term[threadIdx.x] = log((double)sum[b]) - ((double)target[b] - (double)max[b]);
+            double logarithm = log((double)sum[b]);
+            double lse = how.z > 0.0f ? logarithm + (double)max[b] : 0;
+            term[threadIdx.x] =
+                logarithm - ((double)target[b] - (double)max[b]) + (double)how.z * lse * lse;
             hit[threadIdx.x] = -best[b] == (float)label[b];
         }
         __syncthreads();
@@ -249,8 +286,11 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     const T *from = logits + row * s.stride;
     float target = cuda_to_f32(from[own]);
     xent_online o = xent_row_online(s, from, shared);
+    if (s.how.smoothing > 0.0f)
+        target = (1.0f - s.how.smoothing) * target + s.how.spread * xent_row_total(s, from, shared);
     if (leader) {
-        loss[row] = logf(o.sum) - (target - o.max);
+        float lse = s.how.z > 0.0f ? logf(o.sum) + o.max : 0.0f;
+        loss[row] = logf(o.sum) - (target - o.max) + s.how.z * lse * lse;
         correct[row] = -o.best == (float)own;
     }
     /* dlogits may be the logits: the target has been read by all. */
@@ -278,7 +318,7 @@ void tess__cuda_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int6
                          int64_t classes, int64_t stride, const void *logits, float *max,
                          float *sum, float *target, float *best)
 {
-    xent_slot(kernel, "xent_max", dtype, {rows, classes, stride, 0, 0, false}, logits, logits,
+    xent_slot(kernel, "xent_max", dtype, {rows, classes, stride, 0, 0, false, {}}, logits, logits,
               [&](auto type, const xent_shape &s, unsigned blocks) {
                   return CUDA_LAUNCH(xent_max_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
                                      tess__cuda_stream(kernel), s, logits, max, sum, target, best);
@@ -286,26 +326,32 @@ void tess__cuda_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int6
 }
 
 void tess__cuda_xent_sum(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                         int64_t classes, int64_t stride, int64_t first, const void *logits,
-                         const int32_t *label, const float *max, float *sum, float *target,
-                         float *best)
+                         int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                         const void *logits, const int32_t *label, const float *max, float *sum,
+                         float *target, float *best)
 {
-    xent_slot(kernel, "xent_sum", dtype, {rows, classes, stride, first, 0, false}, logits, logits,
-              [&](auto type, const xent_shape &s, unsigned) {
+    xent_slot(kernel, "xent_sum", dtype, {rows, classes, stride, first, 0, false, how}, logits,
+              logits, [&](auto type, const xent_shape &s, unsigned) {
                   return CUDA_LAUNCH(xent_sum_kernel<decltype(type)>,
                                      cuda_blocks(s.rows, ROWS_THREADS), ROWS_THREADS, 0,
                                      tess__cuda_stream(kernel), s, logits, label, max, sum, target,
                                      best);
               });
+    if (how.smoothing > 0.0f)
+        xent_slot(kernel, "xent_sum", dtype, {rows, classes, stride, first, 0, false, how}, logits,
+                  logits, [&](auto type, const xent_shape &s, unsigned blocks) {
+                      return CUDA_LAUNCH(xent_spread_kernel<decltype(type)>, blocks, ROWS_THREADS,
+                                         0, tess__cuda_stream(kernel), s, logits, target);
+                  });
 }
 
 void tess__cuda_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                          int64_t classes, int64_t stride, int64_t first, float scale,
-                          const void *logits, const int32_t *label, const float *max,
+                          int64_t classes, int64_t stride, int64_t first, struct tess_xent how,
+                          float scale, const void *logits, const int32_t *label, const float *max,
                           const float *sum, void *dlogits)
 {
-    xent_slot(kernel, "xent_grad", dtype, {rows, classes, stride, first, 0, false}, logits, dlogits,
-              [&](auto type, const xent_shape &s, unsigned blocks) {
+    xent_slot(kernel, "xent_grad", dtype, {rows, classes, stride, first, 0, false, how}, logits,
+              dlogits, [&](auto type, const xent_shape &s, unsigned blocks) {
                   return CUDA_LAUNCH(xent_grad_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
                                      tess__cuda_stream(kernel), s, scale, logits, label, max, sum,
                                      dlogits);
@@ -313,23 +359,24 @@ void tess__cuda_xent_grad(struct tess_kernel *kernel, enum tess_dtype dtype, int
 }
 
 void tess__cuda_xent_loss(struct tess_kernel *kernel, int64_t rows, int64_t length,
-                          const int32_t *label, const float *max, const float *sum,
-                          const float *target, const float *best, float *loss, int32_t *correct)
+                          struct tess_xent how, const int32_t *label, const float *max,
+                          const float *sum, const float *target, const float *best, float *loss,
+                          int32_t *correct)
 {
     tess__cuda_note(kernel,
                     CUDA_LAUNCH(xent_loss_kernel, (unsigned)(rows / length), ROWS_THREADS, 0,
-                                tess__cuda_stream(kernel), length, label, max, sum, target, best,
-                                loss, correct),
+                                tess__cuda_stream(kernel), length, how, label, max, sum, target,
+                                best, loss, correct),
                     "xent_loss");
 }
 
 /* dlogits may be NULL or the logits. */
 void tess__cuda_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                             int64_t classes, float scale, const void *logits, const int32_t *label,
-                             void *dlogits, float *loss, int32_t *correct)
+                             int64_t classes, struct tess_xent how, float scale, const void *logits,
+                             const int32_t *label, void *dlogits, float *loss, int32_t *correct)
 {
-    xent_slot(kernel, "softmax_xent", dtype, {rows, classes, classes, 0, 0, false}, logits, dlogits,
-              [&](auto type, const xent_shape &s, unsigned blocks) {
+    xent_slot(kernel, "softmax_xent", dtype, {rows, classes, classes, 0, 0, false, how}, logits,
+              dlogits, [&](auto type, const xent_shape &s, unsigned blocks) {
                   return CUDA_LAUNCH(xent_whole_kernel<decltype(type)>, blocks, ROWS_THREADS, 0,
                                      tess__cuda_stream(kernel), s, scale, logits, label, dlogits,
                                      loss, correct);

@@ -411,15 +411,17 @@ static void work_xent(struct device *d, struct result *r)
     float *row[5];
     for (int i = 0; i < 5; i++)
         row[i] = array_of(d, TESS_F32, ROWS);
-    tess_softmax_xent(kernel, of.dtype, ROWS, WIDTH, 0.5f, logits, label, dlogits, row[0], correct);
+    tess_softmax_xent(kernel, of.dtype, ROWS, WIDTH, (struct tess_xent){0}, 0.5f, logits, label,
+                      dlogits, row[0], correct);
     take(d, r, of.dtype, dlogits, COUNT);
     take(d, r, TESS_F32, row[0], ROWS);
     tess_xent_max(kernel, of.dtype, ROWS, WIDTH, WIDTH, logits, row[0], row[1], row[2], row[3]);
-    tess_xent_sum(kernel, of.dtype, ROWS, WIDTH, WIDTH, 0, logits, label, row[0], row[1], row[2],
-                  row[3]);
-    tess_xent_loss(kernel, ROWS, ROWS, label, row[0], row[1], row[2], row[3], row[4], correct);
-    tess_xent_grad(kernel, of.dtype, ROWS, WIDTH, WIDTH, 0, 0.5f, logits, label, row[0], row[1],
-                   dlogits);
+    tess_xent_sum(kernel, of.dtype, ROWS, WIDTH, WIDTH, 0, (struct tess_xent){0}, logits, label,
+                  row[0], row[1], row[2], row[3]);
+    tess_xent_loss(kernel, ROWS, ROWS, (struct tess_xent){0}, label, row[0], row[1], row[2], row[3],
+                   row[4], correct);
+    tess_xent_grad(kernel, of.dtype, ROWS, WIDTH, WIDTH, 0, (struct tess_xent){0}, 0.5f, logits,
+                   label, row[0], row[1], dlogits);
     take(d, r, of.dtype, dlogits, COUNT);
     take(d, r, TESS_F32, row[4], 1);
 }

@@ -128,11 +128,14 @@ static void run_xent(struct way *w, int64_t n)
     float *best = way_keep_words(w, rows), *loss = way_keep_words(w, rows);
     int32_t *correct = way_keep_words(w, rows);
     tess__cuda_xent_max(kernel, w->dtype, rows, n, stride, x, max, sum, target, best);
-    tess__cuda_xent_sum(kernel, w->dtype, rows, n, stride, 0, x, label, max, sum, target, best);
-    tess__cuda_xent_grad(kernel, w->dtype, rows, n, stride, 0, 0.5f, x, label, max, sum, d);
+    tess__cuda_xent_sum(kernel, w->dtype, rows, n, stride, 0, (struct tess_xent){0}, x, label, max,
+                        sum, target, best);
+    tess__cuda_xent_grad(kernel, w->dtype, rows, n, stride, 0, (struct tess_xent){0}, 0.5f, x,
+                         label, max, sum, d);
     void *own = way_draw(w, rows * n), *over = way_keep(w, (size_t)(rows * n) * word);
     memcpy(over, own, (size_t)(rows * n) * word);
-    tess__cuda_softmax_xent(kernel, w->dtype, rows, n, 0.5f, over, label, over, loss, correct);
+    tess__cuda_softmax_xent(kernel, w->dtype, rows, n, (struct tess_xent){0}, 0.5f, over, label,
+                            over, loss, correct);
 }
 
 /* Row by row, each wherever it lies: what all rows at once gave. */
@@ -154,10 +157,10 @@ static void run_xent_alone(struct way *w, int64_t n)
             const char *from = x + (size_t)b * row;
             tess__cuda_xent_max(kernel, w->dtype, each, n, n, from, max[i] + b, sum[i] + b,
                                 target[i] + b, best[i] + b);
-            tess__cuda_xent_sum(kernel, w->dtype, each, n, n, 0, from, label + b, max[i] + b,
-                                sum[i] + b, target[i] + b, best[i] + b);
-            tess__cuda_xent_grad(kernel, w->dtype, each, n, n, 0, 2, from, label + b, max[i] + b,
-                                 sum[i] + b, d[i] + (size_t)b * row);
+            tess__cuda_xent_sum(kernel, w->dtype, each, n, n, 0, (struct tess_xent){0}, from,
+                                label + b, max[i] + b, sum[i] + b, target[i] + b, best[i] + b);
+            tess__cuda_xent_grad(kernel, w->dtype, each, n, n, 0, (struct tess_xent){0}, 2, from,
+                                 label + b, max[i] + b, sum[i] + b, d[i] + (size_t)b * row);
         }
     }
     check_bytes("max row by row", max[1], max[0], (size_t)rows * sizeof(float));
