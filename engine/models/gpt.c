@@ -288,7 +288,8 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->positions = input->rows * length;
     gpt->own_positions = input->rows * gpt->own_length;
 
-    gpt_read_part(gpt, input->stacks);
+    gpt->lora = input->lora;
+    gpt_read_part(gpt, input->stacks && gpt->lora.rank == 0); /* adapters are of one layer each */
     return gpt_check_axis(gpt);
 }
 
@@ -315,8 +316,9 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
             declare, "terms", gpt->dtype, tess_shape3(gpt->axis.count, gpt->length, gpt->width),
             TESS_LIFE_UNIT);
     tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
-    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
-                          gpt->positions * gpt->width);
+    if (gpt->lora.rank == 0)
+        tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                              gpt->positions * gpt->width);
 }
 
 /* Vocabulary parallel (Shoeybi et al. 2019, section 3): each part looks up the tokens it has. */
@@ -339,6 +341,8 @@ static enum tess_status gpt_table_backward(const struct gpt_state *gpt,
                                            const struct tess_pass *pass)
 {
     const void *whole;
+    if (pass->grad[gpt->table] == NULL)
+        return TESS_OK;
     if (gpt->llama)
         tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->output_grad_scratch);
     TESS_TRY(tess__gpt_widen(gpt, pass, gpt->table_terms, pass->output_grad, &whole));
@@ -407,6 +411,8 @@ static enum tess_status gpt_places_backward(const struct gpt_state *gpt,
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width * word;
     const void *dy = pass->input_grad;
+    if (pass->grad[gpt->places] == NULL) /* nothing below is trained either */
+        return TESS_OK;
     tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->input_grad);
     if (gpt->places_whole >= 0) {
         const char *run = pass->input_grad;
@@ -429,6 +435,7 @@ static enum tess_status gpt_declare(void *state, const void *options,
     TESS_TRY(gpt_check_shape(options, input));
     TESS_TRY(gpt_check_data(options, input));
     TESS_TRY(gpt_read_options(gpt, options, input));
+    TESS_TRY(tess__gpt_check_lora(gpt));
     gpt_declare_table(gpt, declare);
     if (!gpt->llama)
         gpt_declare_places(gpt, declare);
@@ -482,6 +489,7 @@ const struct tess_model_ops tess_model_gpt = {
     .state_size = sizeof(struct gpt_state),
     .tokens = true,
     .tensor = true,
+    .lora = true,
     .declare = gpt_declare,
     .forward = gpt_forward,
     .backward = gpt_backward,

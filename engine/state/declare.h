@@ -65,6 +65,7 @@ struct tess_declare {
     int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
     bool conditional;        /* backward may leave parameters unused */
     enum tess_status status; /* the first thing that went wrong */
+    bool frozen;             /* all parameters but adapters are TESS_PARAM_FROZEN */
     bool borrowed;           /* the arrays belong to another one: fini leaves them */
 };
 

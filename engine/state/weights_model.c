@@ -4,6 +4,7 @@
  */
 #include "state/weights_file.h"
 
+#include "state/adapter_folder.h"
 #include "tessera/check.h"
 #include "tessera/memory.h"
 #include "tessera/version.h"
@@ -17,10 +18,13 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* GPT-2's files in the wild have their names with and without the name of the whole before them. */
+/* GPT-2's files in the wild have their names with and without the name of the whole before them;
+ * files of adapters have PEFT's before those of the model. */
 static const char *model_bare(const char *name)
 {
-    static const char whole[] = "transformer.";
+    static const char whole[] = "transformer.", peft[] = TESS_ADAPTER_PREFIX;
+    if (strncmp(name, peft, strlen(peft)) == 0)
+        name += strlen(peft);
     return strncmp(name, whole, strlen(whole)) == 0 ? name + strlen(whole) : name;
 }
 
@@ -103,7 +107,7 @@ static enum tess_status model_leave_out(struct tess_weights *weights,
     bool known = model_is_mask(name);
     for (int32_t p = 0; p < declare->param_count && !known; p++) {
         const struct tess_declare_param *param = &declare->param[p];
-        if ((param->flags & TESS_PARAM_TIED) == 0 ||
+        if ((param->flags & TESS_PARAM_TIED) == 0 || weights->param[param->source].tensor < 0 ||
             strcmp(model_bare(param->name), model_bare(name)) != 0)
             continue;
         TESS_TRY(model_check_copy(weights, tensor, &weights->param[param->source]));
@@ -116,8 +120,20 @@ static enum tess_status model_leave_out(struct tess_weights *weights,
     return TESS_OK;
 }
 
-enum tess_status tess_weights_match(struct tess_weights *weights,
-                                    const struct tess_declare *declare)
+/* May the files be without this parameter? Adapters are all there or none of them. */
+static bool model_may_lack(const struct tess_weights *weights, const struct tess_declare *declare,
+                           int32_t p, bool adapters)
+{
+    const bool adapter = (declare->param[p].flags & TESS_PARAM_ADAPTER) != 0;
+    for (int32_t q = 0; q < declare->param_count && adapter && !adapters; q++)
+        if (declare->param[q].flags & TESS_PARAM_ADAPTER &&
+            model_find(weights, declare->param[q].name) >= 0)
+            return false;
+    return adapter != adapters;
+}
+
+static enum tess_status model_match(struct tess_weights *weights,
+                                    const struct tess_declare *declare, bool adapters)
 {
     enum tess_status status = TESS_OK;
     bool *used = calloc((size_t)weights->tensor_count + 1, sizeof(*used));
@@ -137,7 +153,11 @@ enum tess_status tess_weights_match(struct tess_weights *weights,
             found->tensor = weights->param[param->source].tensor;
             continue;
         }
-        found->tensor = model_find(weights, param->name);
+        found->tensor = adapters && (param->flags & TESS_PARAM_ADAPTER) == 0
+                            ? -1
+                            : model_find(weights, param->name);
+        if (found->tensor < 0 && model_may_lack(weights, declare, p, adapters))
+            continue;
         if (found->tensor < 0) {
             status = tess_fail(TESS_ERR_DATA,
                                "%s has no tensor '%s', which the model needs: other weights?",
@@ -152,6 +172,23 @@ enum tess_status tess_weights_match(struct tess_weights *weights,
             status = model_leave_out(weights, declare, i);
     free(used);
     return status;
+}
+
+enum tess_status tess_weights_match(struct tess_weights *weights,
+                                    const struct tess_declare *declare)
+{
+    return model_match(weights, declare, false);
+}
+
+enum tess_status tess_weights_match_adapters(struct tess_weights *weights,
+                                             const struct tess_declare *declare)
+{
+    return model_match(weights, declare, true);
+}
+
+bool tess_weights_has(const struct tess_weights *weights, int32_t param)
+{
+    return weights->param[param].tensor >= 0;
 }
 
 int32_t tess_weights_left_out(const struct tess_weights *weights)
@@ -229,8 +266,10 @@ enum tess_status tess_weights_read(struct tess_weights *weights, int32_t param, 
     const struct tess__weights_param *source = &weights->param[param];
     const int64_t used = tess_declare_used(&source->declared); /* padding follows */
     int64_t left = used > from ? used - from : 0;
-    left = left < count ? left : count;
+    left = source->tensor < 0 ? 0 : left < count ? left : count;
     memset(w + left, 0, (size_t)(count - left) * sizeof(*w));
+    if (left == 0)
+        return TESS_OK;
     return tess_declare_turned(&source->declared)
                ? model_read_turned(weights, source, from, left, w)
                : tess__weights_values(weights, source->tensor, from, left, w);
