@@ -129,7 +129,10 @@ enum tess_status tess__gpt_check_lora(const struct gpt_state *gpt)
                                name->widen[0],   name->widen[1],   name->narrow};
     if (gpt->lora.rank == 0 || strcmp(gpt->lora.targets, "all") == 0)
         return TESS_OK;
-    for (const char *at = gpt->lora.targets; *at != '\0';) {
+    if (gpt->lora.targets[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "--lora.targets names no layer: give names, or all");
+    const char *at = gpt->lora.targets;
+    do {
         const int length = (int)strcspn(at, ",");
         char one[64];
         snprintf(one, sizeof(one), "%.*s", length, at);
@@ -142,8 +145,8 @@ enum tess_status tess__gpt_check_lora(const struct gpt_state *gpt)
                       length, at,
                       gpt->llama ? "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
                                  : "c_attn, c_proj (attn.c_proj, mlp.c_proj), c_fc");
-        at += length + (at[length] == ',');
-    }
+        at += length;
+    } while (*at++ == ',');
     return TESS_OK;
 }
 

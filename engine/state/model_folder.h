@@ -52,6 +52,7 @@ struct tess_folder_source {
     const char *(*value)(const void *context, const char *option); /* text of an option in full */
     const void *context;
     const struct tess_weights *weights; /* sizes that options leave open */
+    const char *dtype;                  /* of the weights, as PyTorch calls it */
 };
 
 /*

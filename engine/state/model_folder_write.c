@@ -141,7 +141,7 @@ enum tess_status tess_model_folder_write(const char *folder, const struct tess_f
     const bool gpt2 = strcmp(family, "gpt2") == 0;
     write_set(&source, "architectures", json_pack("[s]", class));
     write_set(&source, "model_type", json_string(family));
-    write_set(&source, "torch_dtype", json_string("float32"));
+    write_set(&source, "torch_dtype", json_string(from->dtype));
     write_set(&source, "tie_word_embeddings",
               json_boolean(write_is(&source, "gpt.tied", "on") ||
                            (gpt2 && write_is(&source, "gpt.tied", "auto"))));
