@@ -15,12 +15,11 @@
 #define ADAPTER_PATH   4096
 
 /* Keys that do not change what the adapter computes. */
-static const char *const adapter_ignored[] = {"auto_mapping",      "base_model_name_or_path",
-                                              "fan_in_fan_out",    "inference_mode",
-                                              "init_lora_weights", "lora_dropout",
-                                              "megatron_core",     "peft_version",
-                                              "revision",          "runtime_config",
-                                              "task_type"};
+static const char *const adapter_ignored[] = {
+    "auto_mapping",   "base_model_name_or_path", "fan_in_fan_out",
+    "inference_mode", "init_lora_weights",       "lora_dropout",
+    "megatron_core",  "qalora_group_size",       "peft_version",
+    "revision",       "runtime_config",          "task_type"};
 
 struct adapter_reader {
     char path[ADAPTER_PATH];
@@ -48,29 +47,80 @@ static bool adapter_has_text(const struct adapter_reader *reader, const char *ke
     return value != NULL && strcmp(value, text) == 0;
 }
 
-static enum tess_status adapter_targets(const struct adapter_reader *reader,
-                                        struct tess_adapter_folder *adapter)
+/* What a target has behind the number of a layer, "self_attn.q_proj" of
+ * "model.layers.0.self_attn.q_proj", which PEFT writes for each layer; else all of it. */
+static const char *adapter_short(const char *target, bool *numbered)
 {
-    const json_t *list = json_object_get(reader->object, "target_modules"), *one;
-    size_t i, used = 0;
-    if (adapter_has_text(reader, "target_modules", "all-linear")) {
-        snprintf(adapter->targets, sizeof(adapter->targets), "all");
-        return TESS_OK;
+    for (const char *at = target; *at != '\0'; at++) {
+        const size_t digits = *at == '.' ? strspn(at + 1, "0123456789") : 0;
+        *numbered = digits > 0 && at[1 + digits] == '.' && at[2 + digits] != '\0';
+        if (*numbered)
+            return at + 2 + digits;
     }
-    if (!json_is_array(list) || json_array_size(list) == 0)
-        return adapter_refuse(reader, "target_modules",
-                              "expected a list of layers' names, or \"all-linear\"");
-    json_array_foreach(list, i, one)
-    {
-        const char *name = json_string_value(one);
-        if (name == NULL || name[0] == '\0' || strchr(name, ',') != NULL)
-            return adapter_refuse(reader, "target_modules", "expected a list of layers' names");
+    return target;
+}
+
+static int adapter_compare(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Different targets of the sorted ones, each of as many layers as the others. */
+static enum tess_status adapter_join(const struct adapter_reader *reader, const char **target,
+                                     size_t count, struct tess_adapter_folder *adapter)
+{
+    size_t used = 0, layers = 0;
+    for (size_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && strcmp(target[end], target[i]) == 0;)
+            end++;
+        if (i > 0 && end - i != layers)
+            return adapter_refuse(reader, "target_modules",
+                                  "not the same layers in each block: not supported");
+        layers = end - i;
         used += (size_t)snprintf(adapter->targets + used, sizeof(adapter->targets) - used, "%s%s",
-                                 i > 0 ? "," : "", name);
+                                 i > 0 ? "," : "", target[i]);
         if (used >= sizeof(adapter->targets))
             return adapter_refuse(reader, "target_modules", "a list of more than 500 letters");
     }
     return TESS_OK;
+}
+
+static enum tess_status adapter_targets(const struct adapter_reader *reader,
+                                        struct tess_adapter_folder *adapter)
+{
+    const json_t *list = json_object_get(reader->object, "target_modules"), *one;
+    const size_t count = json_array_size(list);
+    enum tess_status status = TESS_OK;
+    bool numbered = false, before = false;
+    size_t i;
+    if (adapter_has_text(reader, "target_modules", "all-linear")) {
+        snprintf(adapter->targets, sizeof(adapter->targets), "all");
+        return TESS_OK;
+    }
+    if (count == 0)
+        return adapter_refuse(reader, "target_modules",
+                              "expected a list of layers' names, or \"all-linear\"");
+    const char **target = calloc(count, sizeof(*target));
+    if (target == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to read %s", reader->path);
+    json_array_foreach(list, i, one)
+    {
+        const char *name = json_string_value(one);
+        if (name == NULL || name[0] == '\0' || strchr(name, ',') != NULL)
+            status = adapter_refuse(reader, "target_modules", "expected a list of layers' names");
+        if (status != TESS_OK)
+            break;
+        target[i] = adapter_short(name, &numbered);
+        if (i > 0 && numbered != before)
+            status = adapter_refuse(reader, "target_modules",
+                                    "not the same layers in each block: not supported");
+        before = numbered;
+    }
+    qsort(target, status == TESS_OK ? count : 0, sizeof(*target), adapter_compare);
+    if (status == TESS_OK)
+        status = adapter_join(reader, target, count, adapter);
+    free(target);
+    return status;
 }
 
 /* Null, false, 0, "none" and what is empty leave a function as it is. */

@@ -242,7 +242,9 @@ static char *export_header(const struct tess_export *export, const struct tess_e
 {
     static const char *const type[] = {
         [TESS_F32] = "F32", [TESS_BF16] = "BF16", [TESS_F16] = "F16"};
-    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    json_t *header =
+        json_pack("{s:{s:s, s:s*}}", "__metadata__", "format", "pt", "channels",
+                  export->images ? "first" : NULL); /* where shapes alone do not tell */
     uint64_t at = 0;
     int failed = header == NULL;
     char *text = NULL;
