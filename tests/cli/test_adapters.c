@@ -153,23 +153,35 @@ static void case_files(void **state)
     char hash[32], loss[32], other[32];
 
     (void)state;
-    assert_int_equal(run(DATA LORA "--steps 8 --run tuned --schedule constant --strategy fsdp "
-                                   "--ranks 2"),
+    FILE *file = fopen("text.txt", "w"); /* that a model can learn from */
+    assert_non_null(file);
+    for (int i = 0; i < 2000; i++)
+        fprintf(file, "%d and ", i);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(run(DATA "--data text.txt " LORA
+                              "--steps 8 --run tuned --schedule constant --strategy fsdp "
+                              "--ranks 2"),
                      0);
     word_after("hash of all parameters ", hash);
-    word_after("val loss ", loss);
     assert_int_equal(run("checkpoint export tuned --out adapters --adapters"), 0);
     assert_int_equal(run("checkpoint export tuned --out merged --file-size 40KB"), 0);
     assert_int_equal(access("merged/model-00002-of-00004.safetensors", F_OK), 0);
 
     /* The adapters beside the base are the run; merged they are one model, to rounding. */
-    assert_int_equal(run(DATA "--lora.init adapters --steps 1 --learning-rate 0"), 0);
+    assert_int_equal(run(DATA "--data text.txt "
+                              "--lora.init adapters --steps 1 --learning-rate 0"),
+                     0);
     word_after("hash of all parameters ", other);
     assert_string_equal(hash, other);
-    assert_int_equal(run(DATA "--model merged --steps 1 --learning-rate 0"), 0);
+    word_after("val loss ", loss);
+    assert_int_equal(run(DATA "--data text.txt "
+                              "--model merged --steps 1 --learning-rate 0"),
+                     0);
     word_after("val loss ", other);
     assert_true(atof(loss) - atof(other) < 2e-4 && atof(other) - atof(loss) < 2e-4);
-    assert_int_equal(run(DATA "--steps 1 --learning-rate 0"), 0);
+    assert_int_equal(run(DATA "--data text.txt "
+                              "--steps 1 --learning-rate 0"),
+                     0);
     word_after("val loss ", other); /* the base alone is another */
     assert_string_not_equal(other, loss);
 
@@ -181,7 +193,7 @@ static void case_files(void **state)
     /* Continued on other ranks, and in one go. */
     assert_int_equal(run("train --run tuned --resume --steps 10 --strategy ddp --ranks 4"), 0);
     word_after("hash of all parameters ", hash);
-    assert_int_equal(run(DATA LORA "--steps 10 --schedule constant"), 0);
+    assert_int_equal(run(DATA "--data text.txt " LORA "--steps 10 --schedule constant"), 0);
     word_after("hash of all parameters ", other);
     assert_string_equal(hash, other);
 }
