@@ -31,8 +31,11 @@ static const struct tess_option checkpoint_table[] = {
     TESS_ROW_STRING("out", CHECKPOINT_FIELD(export.out), "", "export: folder for the weights"),
     TESS_ROW_STRING("file-size", CHECKPOINT_FIELD(export.file_size), "5GB",
                     "export: size of a file of weights at most, unless one tensor is larger"),
-    TESS_ROW_CHOICE("dtype", CHECKPOINT_FIELD(export.dtype), "f32", "f32|bf16|f16",
-                    "export: type of the weights"),
+    TESS_ROW_CHOICE("format", CHECKPOINT_FIELD(export.format), "safetensors", "safetensors|gguf",
+                    "export: a folder for transformers, or one file for llama.cpp in it"),
+    TESS_ROW_CHOICE("dtype", CHECKPOINT_FIELD(export.dtype), "f32", "f32|bf16|f16|q8_0",
+                    "export: type of the weights; q8_0, 8 bits with a scale for 32 of them, is of "
+                    "gguf"),
     TESS_ROW_BOOL("adapters", CHECKPOINT_FIELD(export.adapters), "off",
                   "export: only the adapters of a run with --lora.rank, as PEFT reads them; off "
                   "adds them to the weights of their layers"),

@@ -10,6 +10,7 @@
 #include "state/adapter_folder.h"
 #include "state/checkpoint.h"
 #include "state/export.h"
+#include "state/gguf.h"
 #include "state/model_folder.h"
 #include "state/weights.h"
 #include "tessera/check.h"
@@ -201,6 +202,36 @@ static enum tess_status export_check_folder(const char *out)
     return TESS_OK;
 }
 
+/* "model-q8_0.gguf". */
+static enum tess_status export_gguf(const char *run, const struct tess__export_options *options,
+                                    const struct tess_weights *weights, struct tess_export *export,
+                                    const struct export_run *of)
+{
+    static const enum tess_gguf_type type[] = {TESS_GGUF_F32, TESS_GGUF_BF16, TESS_GGUF_F16,
+                                               TESS_GGUF_Q8_0};
+    static const char *const name[] = {"f32", "bf16", "f16", "q8_0"};
+    char path[TESS_CHECKPOINT_PATH + 32], tokenizer[TESS_CHECKPOINT_PATH];
+    json_t *config;
+    if (of->options == NULL)
+        TESS_FAIL(TESS_ERR_USAGE, "--format gguf is for model " TESS_FOLDER_MODEL ", not %s",
+                  of->model);
+    snprintf(tokenizer, sizeof(tokenizer), "%s", options->tokenizer);
+    if (tokenizer[0] == '\0')
+        export_find_init(run, tokenizer);
+    TESS_TRY(tess_model_folder_json(
+        &(struct tess_folder_source){
+            .value = export_value, .context = of->options, .weights = weights, .dtype = "float32"},
+        &config));
+    if (config == NULL)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "GGUF has no family of models with both gpt.qkv-bias and gpt.qk-norm");
+    snprintf(path, sizeof(path), "%s/model-%s.gguf", export->out, name[options->dtype]);
+    const enum tess_status status =
+        tess_gguf_write(path, weights, export, type[options->dtype], config, tokenizer);
+    json_decref(config);
+    return status;
+}
+
 static enum tess_status export_model(const char *run, const struct tess__export_options *options,
                                      const struct tess_weights *weights, struct tess_export *export,
                                      const struct export_run *of)
@@ -208,6 +239,10 @@ static enum tess_status export_model(const char *run, const struct tess__export_
     static const char *const type[] = {"float32", "bfloat16", "float16"};
     const double alpha = of->lora.alpha > 0 ? of->lora.alpha : (double)of->lora.rank;
     export->scale = of->lora.rank > 0 ? alpha / (double)of->lora.rank : 0;
+    if (options->format == 1)
+        return export_gguf(run, options, weights, export, of);
+    if (options->dtype == 3)
+        TESS_FAIL(TESS_ERR_USAGE, "--dtype q8_0 is of --format gguf");
     TESS_TRY(export_check_folder(export->out));
     TESS_TRY(tess_export_write(weights, export));
     if (of->options == NULL)
@@ -223,7 +258,7 @@ static enum tess_status export_model(const char *run, const struct tess__export_
 enum tess_status tess__checkpoint_export(const char *run, const char *folder,
                                          const struct tess__export_options *options)
 {
-    static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
+    static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16, TESS_F32};
     struct export_run of = {.options = NULL};
     struct tess_weights *weights = NULL;
     struct tess_export export = {.out = options->out, .dtype = dtype[options->dtype]};

@@ -11,7 +11,8 @@
 struct tess__export_options {
     const char *out;       /* folder */
     const char *file_size; /* bytes of values in a file at most, as a size */
-    int32_t dtype;         /* f32|bf16|f16 */
+    int32_t format;        /* safetensors|gguf */
+    int32_t dtype;         /* f32|bf16|f16|q8_0 */
     bool adapters;         /* those of --lora.* alone */
     const char *tokenizer; /* folder whose files are copied; "": the run's --init */
 };

@@ -125,16 +125,12 @@ static const char *write_family(const struct write_source *source, const char **
     return gpt2 ? "gpt2" : bias && norm ? NULL : bias ? "qwen2" : norm ? "qwen3" : "llama";
 }
 
-enum tess_status tess_model_folder_write(const char *folder, const struct tess_folder_source *from)
+enum tess_status tess_model_folder_json(const struct tess_folder_source *from, json_t **config_out)
 {
     struct write_source source = {.from = from, .object = json_object()};
     const char *class, *family = write_family(&source, &class);
-    char path[TESS_CHECKPOINT_PATH];
+    *config_out = NULL;
     if (family == NULL) {
-        tess_log(TESS_LOG_WARN,
-                 "%s has no config.json: no family of models has both gpt.qkv-bias "
-                 "and gpt.qk-norm",
-                 folder);
         json_decref(source.object);
         return TESS_OK;
     }
@@ -149,9 +145,28 @@ enum tess_status tess_model_folder_write(const char *folder, const struct tess_f
         write_gpt2(&source);
     else
         write_llama(&source);
-    char *text =
-        source.failed ? NULL : json_dumps(source.object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_decref(source.object);
+    if (source.failed) {
+        json_decref(source.object);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to describe the model");
+    }
+    *config_out = source.object;
+    return TESS_OK;
+}
+
+enum tess_status tess_model_folder_write(const char *folder, const struct tess_folder_source *from)
+{
+    char path[TESS_CHECKPOINT_PATH];
+    json_t *config;
+    TESS_TRY(tess_model_folder_json(from, &config));
+    if (config == NULL) {
+        tess_log(TESS_LOG_WARN,
+                 "%s has no config.json: no family of models has both gpt.qkv-bias "
+                 "and gpt.qk-norm",
+                 folder);
+        return TESS_OK;
+    }
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(config);
     if (text == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to describe the model of %s", folder);
     const int used = snprintf(path, sizeof(path), "%s/config.json", folder);
