@@ -224,7 +224,8 @@ static enum tess_status export_gguf(const char *run, const struct tess__export_o
         &config));
     if (config == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "GGUF has no family of models with both gpt.qkv-bias and gpt.qk-norm");
+                  "GGUF has no family of models with these of gpt.qkv-bias, gpt.out-bias, "
+                  "gpt.mlp-bias and gpt.qk-norm");
     snprintf(path, sizeof(path), "%s/model-%s.gguf", export->out, name[options->dtype]);
     const enum tess_status status =
         tess_gguf_write(path, weights, export, type[options->dtype], config, tokenizer);

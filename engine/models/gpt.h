@@ -70,7 +70,8 @@ struct gpt_head {
 
 struct gpt_state {
     /* From the options. */
-    bool llama, tied, qkv_bias, qk_norm;
+    bool llama, tied, qkv_bias, out_bias, mlp_bias, qk_norm;
+    bool erf;                        /* GELU by the error function */
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
     int64_t vocabulary, padded;      /* classes of the model; V */

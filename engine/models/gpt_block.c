@@ -74,6 +74,9 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
     const double residual = split == TESS_SPLIT_ROWS ? sqrt(2.0 * gpt->layers) : 1;
     const bool is_project = name == &block_llama.project[0] || name == &block_llama.project[1] ||
                             name == &block_llama.project[2];
+    const bool is_feed = name != &block_llama.join && !is_project;
+    const bool bias = !gpt->llama || (is_project && gpt->qkv_bias) ||
+                      (name == &block_llama.join && gpt->out_bias) || (is_feed && gpt->mlp_bias);
     struct tess__layer_desc desc[TESS_STACK_MAX];
     for (int32_t i = 0; i < count; i++) {
         char *text = layers->name[at][i];
@@ -88,11 +91,11 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
                    .in = in,
                    .out = out[i],
                    .frozen = gpt->lora.rank > 0,
-                   .gelu = name == &block_gpt2.narrow,
+                   .gelu = name == &block_gpt2.narrow && !gpt->erf,
                    .calls = gpt->axis.count},
             .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
             .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
-            .bias = !gpt->llama || (gpt->qkv_bias && is_project),
+            .bias = bias,
             .split = split,
             .blocks = name == block_gpt2.project ? 3 : 1,
         };
@@ -307,7 +310,8 @@ static void block_activate(const struct gpt_state *gpt, const struct gpt_block *
         tess_swiglu_forward(pass->kernel, pass->dtype, gpt->positions, gpt->hidden / gpt->positions,
                             gpt->hidden_stride, hidden[0], hidden[1], active);
     else
-        tess_gelu_forward(pass->kernel, pass->dtype, gpt->hidden, hidden[0], active);
+        (gpt->erf ? tess_gelu_erf_forward : tess_gelu_forward)(pass->kernel, pass->dtype,
+                                                               gpt->hidden, hidden[0], active);
 }
 
 /* Where a part writes its term of the sum that goes to y. */
@@ -445,13 +449,15 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
     if (pass->remake)
         block_activate(gpt, block, pass, part);
     const struct tess__adapter *adapter = &block->adapter[GPT_ADAPTER_NARROW];
-    const bool fused = !gpt->llama && adapter->rank == 0; /* GELU's backward with the product's */
+    /* GELU's backward with the product's. */
+    const bool fused = !gpt->llama && !gpt->erf && adapter->rank == 0;
     TESS_TRY(tess__adapter_backward(pass, adapter, part, active, dy));
     TESS_TRY(tess__layer_backward_part(pass, &block->narrow, part, active, dy,
                                        fused ? hidden[0] : NULL, active));
     TESS_TRY(tess__adapter_backward_data(pass, adapter, part, active));
     if (!gpt->llama && !fused)
-        tess_gelu_backward(pass->kernel, pass->dtype, gpt->hidden, hidden[0], active, active);
+        (gpt->erf ? tess_gelu_erf_backward : tess_gelu_backward)(
+            pass->kernel, pass->dtype, gpt->hidden, hidden[0], active, active);
     if (gpt->llama)
         tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions,
                              gpt->hidden / gpt->positions, gpt->hidden_stride, hidden[0], hidden[1],

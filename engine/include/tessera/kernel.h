@@ -350,6 +350,12 @@ void tess_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_
 /* dx = dy times the derivative at x. dx may be dy or x. */
 void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                         const void *x, const void *dy, void *dx);
+/* The same with y = x/2 (1 + erf(x / sqrt(2))), which tess_gelu_forward approximates (Hendrycks and
+ * Gimpel 2016). */
+void tess_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, void *y);
+void tess_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, const void *dy, void *dx);
 /* y = gate / (1 + exp(-gate)) up (Shazeer 2020). y [rows, width]; gate, up and their gradients have
  * `stride` elements from one row to the next, so that both may lie in one array. */
 void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -486,6 +492,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(rope)                                                                                        \
     X(gelu_forward)                                                                                \
     X(gelu_backward)                                                                               \
+    X(gelu_erf_forward)                                                                            \
+    X(gelu_erf_backward)                                                                           \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \
     X(xent_max)                                                                                    \
