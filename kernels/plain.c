@@ -184,6 +184,20 @@ void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64
         KERNEL_RUN(kernel, gelu_backward, dtype, count, x, dy, dx);
 }
 
+void tess_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, void *y)
+{
+    if (count > 0)
+        KERNEL_RUN(kernel, gelu_erf_forward, dtype, count, x, y);
+}
+
+void tess_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, const void *dy, void *dx)
+{
+    if (count > 0)
+        KERNEL_RUN(kernel, gelu_erf_backward, dtype, count, x, dy, dx);
+}
+
 void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                          int64_t width, int64_t stride, const void *gate, const void *up, void *y)
 {

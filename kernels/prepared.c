@@ -59,7 +59,13 @@ enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const v
                                       const void *w, float *dw, float *dbias, void *term, void *dx)
 {
     if (op->desc.rows == 0)
-        return tess_linear_backward_weight(op, x, dy, dw, dbias);
+        return dw != NULL ? tess_linear_backward_weight(op, x, dy, dw, dbias) : TESS_OK;
+    if (dw == NULL) {
+        TESS_TRY(tess_linear_backward_data(op, dy, w, term != NULL ? term : dx));
+        if (term != NULL)
+            tess_add(op->kernel, op->desc.dtype, op->desc.rows * op->desc.in, dx, term, dx);
+        return TESS_OK;
+    }
     return OP_RUN(op, TESS_OP_LINEAR, linear_backward, x, dy, w, dw, dbias, term, dx);
 }
 

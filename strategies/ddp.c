@@ -89,7 +89,7 @@ static enum tess_status ddp_micro_ready(struct tess_strategy *strategy, int32_t 
         TESS_TRY(ddp_launch(strategy, s));
     if (s > 0 && tess__shard_chunk(plan, s - 1) == chunk)
         return TESS_OK;
-    while (last + 1 < plan->segment_count && tess__shard_chunk(plan, last + 1) == chunk)
+    while (last + 1 < plan->grad_segment_count && tess__shard_chunk(plan, last + 1) == chunk)
         last++;
     TESS_TRY(ddp_reduce_rest(strategy, s, last));
     for (int32_t done = last; done >= s; done--)
@@ -111,8 +111,9 @@ static enum tess_status ddp_grads_ready(struct tess_strategy *strategy, int32_t 
 static enum tess_status ddp_grads_finish(struct tess_strategy *strategy)
 {
     const struct ddp_options *options = strategy->options;
-    return options->every_micro ? TESS_OK
-                                : ddp_reduce_rest(strategy, 0, strategy->plan->segment_count - 1);
+    return options->every_micro
+               ? TESS_OK
+               : ddp_reduce_rest(strategy, 0, strategy->plan->grad_segment_count - 1);
 }
 
 static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
@@ -120,7 +121,7 @@ static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
     const struct ddp_options *options = strategy->options;
     const struct tess_plan *plan = strategy->plan;
     uint64_t bytes = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++)
+    for (int32_t s = 0; s < plan->grad_segment_count; s++)
         bytes += tess__shard_all_reduce_bytes(tess__wire_segment_bytes(plan, s), plan->rank_count);
     return options->every_micro ? bytes * (uint64_t)plan->accumulate : bytes;
 }
@@ -131,7 +132,7 @@ static void ddp_describe(const struct tess_strategy *strategy,
     const struct ddp_options *options = strategy->options;
     char text[160];
     snprintf(text, sizeof(text), "%d buckets, all-reduced%s %s%s",
-             (int)strategy->plan->segment_count,
+             (int)strategy->plan->grad_segment_count,
              tess__wire_dtype(strategy->plan) == TESS_F32 ? " in place" : "",
              options->overlap ? "while backward goes on" : "after backward",
              options->every_micro ? ", in every micro-batch (as without no_sync)" : "");

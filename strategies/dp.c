@@ -166,15 +166,15 @@ static enum tess_status dp_grads_finish(struct tess_strategy *strategy)
     const struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     const bool holder = plan->rank == 0;
-    if (plan->segment_count == 0)
+    if (plan->grad_segment_count == 0)
         return TESS_OK;
     float *grad = plan->segment[0].grad;
-    void *grads = tess__wire_pack(strategy, 0, plan->flat_count, grad);
+    void *grads = tess__wire_pack(strategy, 0, plan->grad_count, grad);
     TESS_TRY(tess_comm_reduce(strategy->comm, grads, holder ? grads : NULL,
-                              (size_t)plan->flat_count, state->wire.dtype, TESS_REDUCE_SUM, 0,
+                              (size_t)plan->grad_count, state->wire.dtype, TESS_REDUCE_SUM, 0,
                               NULL));
     if (holder)
-        tess__wire_unpack(strategy, 0, plan->flat_count, grad);
+        tess__wire_unpack(strategy, 0, plan->grad_count, grad);
     return TESS_OK;
 }
 
@@ -195,7 +195,7 @@ static uint64_t dp_sent_bytes(const struct tess_strategy *strategy)
     const struct dp_state *state = strategy->state;
     const struct tess_plan *plan = strategy->plan;
     const uint64_t micros = (uint64_t)plan->accumulate;
-    const uint64_t grads = (uint64_t)plan->flat_count * tess_dtype_bytes(tess__wire_dtype(plan));
+    const uint64_t grads = (uint64_t)plan->grad_count * tess_dtype_bytes(tess__wire_dtype(plan));
     if (plan->rank != 0)
         return micros * state->output_bytes + grads;
     uint64_t rows = state->input_bytes + state->output_bytes;

@@ -157,7 +157,7 @@ static enum tess_status fsdp_unit_leave(struct tess_strategy *strategy, int32_t 
 static enum tess_status fsdp_params_refresh(struct tess_strategy *strategy)
 {
     struct fsdp_state *state = strategy->state;
-    tess__gather_forget(&state->gather, strategy->plan);
+    tess__gather_forget(&state->gather, strategy->plan, strategy->refresh_frozen);
     return TESS_OK;
 }
 
@@ -176,12 +176,12 @@ static void fsdp_describe(const struct tess_strategy *strategy,
     const int32_t keep_last = fsdp_keep_last(strategy);
     char text[160];
     snprintf(text, sizeof(text),
-             "%d replicas of shard groups of %d ranks; %d units with parameters",
+             "%d replicas of shard groups of %d ranks; %d segments, of them %d trained",
              (int)(plan->rank_count / plan->shard_count), (int)plan->shard_count,
-             (int)plan->segment_count);
+             (int)plan->segment_count, (int)plan->grad_segment_count);
     line(context, text);
     snprintf(text, sizeof(text), "gathered units: %d buffers, %s; gradients: %d buffers",
-             (int)state->gather.slot_count,
+             (int)(state->gather.lane[0].slot_count + state->gather.lane[1].slot_count),
              keep_last == TESS_GATHER_ALL ? "kept until the optimizer has run"
              : keep_last == 0             ? "dropped when left"
              : keep_last == 1             ? "dropped when left; the last one kept for backward"

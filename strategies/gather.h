@@ -37,17 +37,26 @@ struct tess_gather_slot {
     struct tess_event event;
 };
 
+/* Segments of one kind, each of a unit. */
+struct tess_gather_lane {
+    int32_t first, end;            /* segments */
+    int32_t slot_count;            /* segment first + s goes to slot s % slot_count */
+    struct tess_gather_slot *slot; /* [slot_count] */
+    int32_t *segment_of;           /* [unit_count], -1: the unit has no parameters of the kind */
+};
+
+/* Trained parameters, then frozen ones. */
+enum { TESS_GATHER_LANES = 2 };
+
 struct tess_gather {
     struct tess_comm *shard; /* group whose ranks own the parts; borrowed */
     struct tess_block block;
-    int32_t keep_last;             /* TESS_GATHER_ALL, or 0 to 2 */
-    int32_t slot_count;            /* segment s goes to slot s % slot_count */
-    struct tess_gather_slot *slot; /* [slot_count] */
-    int32_t *segment_of;           /* [unit_count], -1: the unit has no parameters */
+    int32_t keep_last; /* TESS_GATHER_ALL, or 0 to 2 */
+    struct tess_gather_lane lane[TESS_GATHER_LANES];
 };
 
-/* For plans with one segment per unit. keep_last: TESS_GATHER_ALL, or 0 to 2, which cost the same
- * memory. Pure. */
+/* For plans with one segment per unit and kind. keep_last: TESS_GATHER_ALL, or 0 to 2, which cost
+ * the same memory. Pure. */
 enum tess_status tess__gather_reserve(struct tess_gather *gather, struct tess_strategy *strategy,
                                       int32_t keep_last);
 enum tess_status tess__gather_open(struct tess_gather *gather, struct tess_strategy *strategy,
@@ -64,8 +73,8 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
 /* The unit has run: drop its parameters unless they stay. */
 void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strategy, int32_t unit,
                         enum tess_phase phase);
-/* The optimizer has run: what the buffers hold is old. */
-void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan);
+/* The optimizer has run: what the buffers hold of trained parameters is old; `frozen`: of all. */
+void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan, bool frozen);
 
 /*
  * Bytes that this rank sends in one step. With P bytes of parameters, P_last of them in the last
@@ -74,7 +83,8 @@ void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan);
  *     forward   S P
  *     backward  S (P - P_last)
  *
- * times (N-1)/N, without evaluations. With TESS_GATHER_ALL: P once, without shared values. Pure.
+ * times (N-1)/N, without evaluations, for trained and frozen ones apart. With TESS_GATHER_ALL: P
+ * once, without shared values and frozen ones, which stay. Pure.
  */
 uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last);
 

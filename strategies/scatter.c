@@ -19,14 +19,15 @@ enum tess_status tess__scatter_reserve(struct tess_strategy *strategy)
     int32_t together = 0;
     for (int32_t u = 0; u < plan->unit_count; u++) {
         int32_t count = 0;
-        for (int32_t s = 0; s < plan->segment_count; s++)
+        for (int32_t s = 0; s < plan->grad_segment_count; s++)
             count += scatter_overlaps(&plan->segment[s], u);
         together = count > together ? count : together;
     }
-    scatter->slot_count = together < plan->segment_count ? together + 1 : together;
+    scatter->slot_count = together < plan->grad_segment_count ? together + 1 : together;
     int64_t elements = 0;
     for (int32_t i = 0; i < scatter->slot_count; i++)
-        elements += tess__shard_buffer_count(plan, i, scatter->slot_count);
+        elements +=
+            tess__shard_buffer_count(plan, 0, plan->grad_segment_count, i, scatter->slot_count);
     TESS_TRY(tess_memory_reserve(strategy->memory, TESS_MEMORY_BUCKET,
                                  (uint64_t)elements * sizeof(float), "gradients being reduced",
                                  &scatter->block));
@@ -49,7 +50,8 @@ enum tess_status tess__scatter_open(struct tess_strategy *strategy, struct tess_
         scatter->slot[i].buffer = memory + place;
         scatter->slot[i].place = place;
         scatter->slot[i].segment = -1;
-        place += tess__shard_buffer_count(strategy->plan, i, scatter->slot_count);
+        place += tess__shard_buffer_count(strategy->plan, 0, strategy->plan->grad_segment_count, i,
+                                          scatter->slot_count);
     }
     return TESS_OK;
 }
@@ -140,7 +142,7 @@ enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t uni
 {
     struct tess_scatter *scatter = strategy->state;
     struct tess_plan *plan = strategy->plan;
-    for (int32_t s = plan->segment_count - 1; s >= 0 && phase == TESS_PHASE_BACKWARD; s--) {
+    for (int32_t s = plan->grad_segment_count - 1; s >= 0 && phase == TESS_PHASE_BACKWARD; s--) {
         struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
         if (!scatter_overlaps(&plan->segment[s], unit) ||
             (slot->segment == s && slot->stage == SCATTER_FILLING))
@@ -188,7 +190,7 @@ uint64_t tess__scatter_sent_bytes(const struct tess_plan *plan)
 {
     uint64_t bytes = 0;
     const int32_t width = plan->shard_count;
-    for (int32_t s = 0; s < plan->segment_count; s++) {
+    for (int32_t s = 0; s < plan->grad_segment_count; s++) {
         uint64_t whole = tess__wire_segment_bytes(plan, s);
         bytes += tess__shard_scatter_bytes(whole, width);
         bytes += tess__shard_all_reduce_bytes(whole / (uint64_t)width, plan->rank_count / width);

@@ -56,10 +56,11 @@ int64_t tess__shard_value_count(const struct tess_plan *plan)
     return count;
 }
 
-int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t buffer, int32_t buffer_count)
+int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t first, int32_t end,
+                                 int32_t buffer, int32_t buffer_count)
 {
     int64_t largest = 0;
-    for (int32_t s = buffer; s < plan->segment_count; s += buffer_count)
+    for (int32_t s = first + buffer; s < end; s += buffer_count)
         if (plan->segment[s].count > largest)
             largest = plan->segment[s].count;
     return largest;

@@ -46,10 +46,10 @@ int32_t tess__shard_chunk(const struct tess_plan *plan, int32_t s);
 int64_t tess__shard_value_count(const struct tess_plan *plan);
 
 /*
- * Segments that take `buffer_count` buffers in turn, segment s buffer s % buffer_count: elements of
- * buffer `buffer`, which is as large as the largest segment that it ever holds.
+ * Segments [first, end) that take `buffer_count` buffers in turn, segment first + s buffer s %
+ * buffer_count: elements of buffer `buffer`, which is as large as the largest that it ever holds.
  */
-int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t buffer,
-                                 int32_t buffer_count);
+int64_t tess__shard_buffer_count(const struct tess_plan *plan, int32_t first, int32_t end,
+                                 int32_t buffer, int32_t buffer_count);
 
 #endif

@@ -32,7 +32,7 @@ enum tess_status tess__wire_reserve(struct tess_strategy *strategy, int64_t coun
 
 enum tess_status tess__wire_reserve_flat(struct tess_strategy *strategy)
 {
-    return tess__wire_reserve(strategy, strategy->plan->flat_count);
+    return tess__wire_reserve(strategy, strategy->plan->grad_count);
 }
 
 enum tess_status tess__wire_open(struct tess_strategy *strategy)

@@ -72,7 +72,7 @@ static enum tess_status zero1_grads_finish(struct tess_strategy *strategy)
 {
     struct tess_wire *wire = strategy->state;
     const struct tess_plan *plan = strategy->plan;
-    for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
+    for (int32_t s = plan->grad_segment_count - 1; s >= 0; s--) {
         TESS_TRY(tess_event_wait(&wire->event[s]));
         tess__wire_unpack(strategy, tess_plan_own_begin(plan, s, TESS_EXTENT_SHARD),
                           tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
@@ -85,7 +85,8 @@ static enum tess_status zero_params_refresh(struct tess_strategy *strategy)
 {
     struct tess_wire *wire = strategy->state;
     struct tess_plan *plan = strategy->plan;
-    for (int32_t s = plan->segment_count - 1; s >= 0; s--) {
+    const int32_t count = strategy->refresh_frozen ? plan->segment_count : plan->grad_segment_count;
+    for (int32_t s = count - 1; s >= 0; s--) {
         struct tess_segment *segment = &plan->segment[s];
         if (segment->values_of >= 0)
             continue;
@@ -93,7 +94,7 @@ static enum tess_status zero_params_refresh(struct tess_strategy *strategy)
                                       (size_t)tess_plan_own_count(plan, s, TESS_EXTENT_SHARD),
                                       plan->dtype, &wire->event[s]));
     }
-    for (int32_t s = plan->segment_count - 1; s >= 0; s--)
+    for (int32_t s = count - 1; s >= 0; s--)
         TESS_TRY(tess_event_wait(&wire->event[s]));
     return TESS_OK;
 }
@@ -115,10 +116,11 @@ static void zero_describe(const struct tess_strategy *strategy,
     if (plan->grad_extent == TESS_EXTENT_SHARD)
         snprintf(text, sizeof(text),
                  "%d buckets through %d buffers, reduce-scattered in every micro-batch",
-                 (int)plan->segment_count, (int)scatter->slot_count);
+                 (int)plan->grad_segment_count, (int)scatter->slot_count);
     else
         snprintf(text, sizeof(text), "%d buckets, reduce-scattered%s once per step",
-                 (int)plan->segment_count, tess__wire_dtype(plan) == TESS_F32 ? " in place" : "");
+                 (int)plan->grad_segment_count,
+                 tess__wire_dtype(plan) == TESS_F32 ? " in place" : "");
     line(context, text);
     tess__wire_describe(strategy, "a rank per step:", line, context);
 }

@@ -1,10 +1,6 @@
 /* tessera checkpoint: what a run has saved: list, verify, export, prune. */
 #include "state/checkpoint.h"
-#include "base/options.h"
-#include "config/config.h"
-#include "config/registry.h"
-#include "state/model_folder.h"
-#include "state/weights.h"
+#include "checkpoint_export.h"
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/text.h"
@@ -21,7 +17,7 @@
 
 struct checkpoint_options {
     int64_t step, keep;
-    const char *out;
+    struct tess__export_options export;
 };
 
 #define CHECKPOINT_FIELD(member) offsetof(struct checkpoint_options, member)
@@ -32,7 +28,20 @@ static const struct tess_option checkpoint_table[] = {
                  "newest"),
     TESS_ROW_INT("keep", CHECKPOINT_FIELD(keep), "1", 1, 1e6,
                  "prune: newest checkpoints that stay"),
-    TESS_ROW_STRING("out", CHECKPOINT_FIELD(out), "", "export: folder for the weights"),
+    TESS_ROW_STRING("out", CHECKPOINT_FIELD(export.out), "", "export: folder for the weights"),
+    TESS_ROW_STRING("file-size", CHECKPOINT_FIELD(export.file_size), "5GB",
+                    "export: size of a file of weights at most, unless one tensor is larger"),
+    TESS_ROW_CHOICE("format", CHECKPOINT_FIELD(export.format), "safetensors", "safetensors|gguf",
+                    "export: a folder for transformers, or one file for llama.cpp in it"),
+    TESS_ROW_CHOICE("dtype", CHECKPOINT_FIELD(export.dtype), "f32", "f32|bf16|f16|q8_0",
+                    "export: type of the weights; q8_0, 8 bits with a scale for 32 of them, is of "
+                    "gguf"),
+    TESS_ROW_BOOL("adapters", CHECKPOINT_FIELD(export.adapters), "off",
+                  "export: only the adapters of a run with --lora.rank, as PEFT reads them; off "
+                  "adds them to the weights of their layers"),
+    TESS_ROW_STRING("tokenizer", CHECKPOINT_FIELD(export.tokenizer), "",
+                    "export: folder whose tokenizer is copied; empty: the one that the run began "
+                    "with (--model, --init), where it is still there"),
     TESS_ROW_END,
 };
 
@@ -43,8 +52,10 @@ static const char checkpoint_usage[] =
     "\n"
     "  list      step, size, time and layout of each\n"
     "  verify    read every byte of one or all, and compare it with what was saved\n"
-    "  export    copy the weights of one, without the optimizer, to a folder that Hugging Face's\n"
-    "            loaders, --model and --init read: with config.json, of model gpt\n"
+    "  export    write the weights of one, without the optimizer, to a folder that Hugging Face's\n"
+    "            loaders, --model and --init read: of model gpt with config.json and tokenizer, "
+    "of\n"
+    "            cnn and wrn in the order of PyTorch\n"
     "  prune     remove all but the newest\n"
     "\n"
     "examples\n"
@@ -97,57 +108,14 @@ static enum tess_status checkpoint_verify(const struct checkpoint_call *call)
     return status;
 }
 
-static const char *checkpoint_value(const void *options, const char *name)
-{
-    return tess_options_text(options, name);
-}
-
-/* The options of the model and the data, as the checkpoint has them. */
-static enum tess_status checkpoint_options(const char *path, struct tess_options *options)
-{
-    const struct tess_model_ops *model;
-    tess_options_skip_others(options);
-    TESS_TRY(tess_registry_get_model(TESS_FOLDER_MODEL, &model));
-    TESS_TRY(tess_options_add(options, model->name, model->options, NULL));
-    TESS_TRY(tess_options_add(options, "data", tess_loader_option_table, NULL));
-    return tess_options_load_yaml(options, path);
-}
-
-/* config.json beside exported weights, of the models that Hugging Face's libraries know. */
-static enum tess_status checkpoint_describe(const char *folder, const char *out)
-{
-    char path[TESS_CHECKPOINT_PATH + 16], model[64];
-    char *argument[] = {path};
-    struct tess_options *options = NULL;
-    struct tess_weights *weights = NULL;
-    snprintf(path, sizeof(path), "%s/options.yaml", folder);
-    if (!tess_config_peek(1, argument, "model", model, sizeof(model)) ||
-        strcmp(model, TESS_FOLDER_MODEL) != 0)
-        return TESS_OK;
-    enum tess_status status = tess_options_open(&options);
-    if (status == TESS_OK)
-        status = checkpoint_options(path, options);
-    if (status == TESS_OK)
-        status = tess_weights_open(out, &weights);
-    if (status == TESS_OK)
-        status = tess_model_folder_write(
-            out, &(struct tess_folder_source){checkpoint_value, options, weights});
-    tess_weights_close(weights);
-    tess_options_close(options);
-    return status;
-}
-
 static enum tess_status checkpoint_export(const struct checkpoint_call *call)
 {
     char folder[TESS_CHECKPOINT_PATH];
     const int64_t step =
         call->options->step >= 0 ? call->options->step : call->step[call->count - 1];
-    if (call->options->out[0] == '\0')
-        TESS_FAIL(TESS_ERR_USAGE, "export needs a folder to write to: --out DIR");
     TESS_TRY(tess_checkpoint_path(call->run, step, false, folder));
-    TESS_TRY(tess_checkpoint_export(folder, call->options->out));
-    TESS_TRY(checkpoint_describe(folder, call->options->out));
-    printf("weights after step %" PRId64 " in %s\n", step, call->options->out);
+    TESS_TRY(tess__checkpoint_export(call->run, folder, &call->options->export));
+    printf("weights after step %" PRId64 " in %s\n", step, call->options->export.out);
     return TESS_OK;
 }
 

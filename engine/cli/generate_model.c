@@ -59,7 +59,8 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
 /* Is it an option that decides what the weights are? */
 static bool model_takes(const char *name, const char *model)
 {
-    static const char *const own[] = {"model", "data", "precision", "f32-ops", "data.length"};
+    static const char *const own[] = {"model",       "data",      "precision",  "f32-ops",
+                                      "data.length", "lora.rank", "lora.alpha", "lora.targets"};
     const size_t length = strlen(model);
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(name, own[i]) == 0)
@@ -193,6 +194,7 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .threads = (int)options->threads,
         .dtype = source->dtype,
         .vocabulary = source->vocabulary,
+        .lora = tess_config_lora(config),
         .context = source->context > trained ? source->context : trained,
     };
     TESS_TRY(tess_config_select_device(config, 0));

@@ -26,6 +26,7 @@ static enum tess_status config_add_tables(struct tess_config *config,
         {"data", tess_loader_option_table, &config->loader},
         {"tensor", tess_tensor_option_table, &config->tensor},
         {"loss", tess_loss_option_table, &config->loss},
+        {"lora", tess_lora_option_table, &config->lora},
         {"cuda", tess_cuda_option_table, &config->cuda},
         {"topology", tess_placing_option_table, &config->placing},
     };
@@ -294,6 +295,7 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
         TESS_FAIL(TESS_ERR_USAGE,
                   "more than one word may name the configuration file: put it before the options");
     TESS_TRY(tess__config_folder_take(config));
+    TESS_TRY(tess__config_lora_take(config));
     if (config->checkpoint[0] != '\0')
         TESS_TRY(tess__resume_check(config));
     return config->word_of == NULL

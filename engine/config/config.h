@@ -86,6 +86,15 @@ struct tess_loss_options {
 };
 extern const struct tess_option tess_loss_option_table[];
 
+/* Options of adapters, prefix "lora". */
+struct tess_lora_options {
+    int64_t rank;        /* 0: none */
+    double alpha;        /* scale times rank; 0: the rank */
+    const char *targets; /* as in struct tess_lora */
+    const char *init;    /* folder of adapters to begin with; "": drawn from the seed */
+};
+extern const struct tess_option tess_lora_option_table[];
+
 /* Options of the CUDA backend, prefix "cuda"; nothing on other devices. */
 struct tess_cuda_options {
     bool graph;        /* record a step's work once and play it from then on */
@@ -144,6 +153,7 @@ struct tess_config {
     struct tess_mesh mesh;                   /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     struct tess_loss_options loss;
+    struct tess_lora_options lora;
     struct tess_cuda_options cuda;
     struct tess_comm_options comm; /* of every communicator, chosen or not */
     struct tess_placing_options placing;
@@ -224,6 +234,9 @@ void tess_config_peek_number(int argc, char **argv, const char *name, int64_t *v
  */
 enum tess_status tess_config_take(struct tess_options *options, const struct tess_option *table,
                                   void *values, int *argc, char **argv);
+
+/* What models are given; targets are borrowed from the configuration. Pure. */
+struct tess_lora tess_config_lora(const struct tess_config *config);
 
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
 enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);

@@ -15,6 +15,7 @@ static const struct {
     {"kernel", TESS_BITS_PLACE},
     {"cuda.", TESS_BITS_PLACE},
     {"init", TESS_BITS_PLACE},
+    {"lora.init", TESS_BITS_PLACE},
 
     {"batch-size", TESS_BITS_FIGURE},
     {"batch-per-rank", TESS_BITS_FIGURE},

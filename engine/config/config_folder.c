@@ -3,6 +3,7 @@
 
 #include "base/options_set.h"
 #include "config/registry.h"
+#include "state/adapter_folder.h"
 #include "state/model_folder.h"
 #include "tessera/check.h"
 
@@ -147,4 +148,46 @@ enum tess_status tess__config_folder_check(struct tess_config *config)
     config->init_vocabulary = folder->vocabulary;
     free(folder);
     return status;
+}
+
+/* ---- --lora.init ----------------------------------------------------------------------------- */
+
+static enum tess_status lora_take(struct tess_config *config, const char *name, const char *value)
+{
+    struct tess_options *options = config->options;
+    struct tess__option_entry *entry = tess__options_find(options, name);
+    if (tess_options_is_set(options, name) && !folder_has_value(entry, value))
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%s: %s is %s, and in %s/adapter_config.json %s: leave the option out, or give "
+                  "another --lora.init",
+                  entry->origin, name, entry->text, config->lora.init, value);
+    char *origin = tess__options_keep(options, "%s", config->lora.init);
+    if (origin == NULL)
+        return tess__options_no_memory();
+    return tess__options_assign(options, entry, value, TESS__SOURCE_ARGUMENTS, origin);
+}
+
+enum tess_status tess__config_lora_take(struct tess_config *config)
+{
+    struct tess_adapter_folder adapter;
+    char rank[32], alpha[64];
+    if (config->lora.init[0] == '\0' || config->checkpoint[0] != '\0')
+        return TESS_OK;
+    TESS_TRY(tess_adapter_folder_read(config->lora.init, &adapter));
+    snprintf(rank, sizeof(rank), "%lld", (long long)adapter.rank);
+    snprintf(alpha, sizeof(alpha), "%.17g", adapter.alpha);
+    TESS_TRY(lora_take(config, "lora.rank", rank));
+    TESS_TRY(lora_take(config, "lora.alpha", alpha));
+    return lora_take(config, "lora.targets", adapter.targets);
+}
+
+struct tess_lora tess_config_lora(const struct tess_config *config)
+{
+    const struct tess_lora_options *lora = &config->lora;
+    const double alpha = lora->alpha > 0 ? lora->alpha : (double)lora->rank;
+    if (lora->rank == 0)
+        return (struct tess_lora){.rank = 0, .targets = ""};
+    return (struct tess_lora){.rank = (int32_t)lora->rank,
+                              .scale = (float)(alpha / (double)lora->rank),
+                              .targets = lora->targets};
 }

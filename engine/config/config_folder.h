@@ -22,4 +22,8 @@ enum tess_status tess__config_folder_take(struct tess_config *config);
  * first option and key that differ. Fills config->init_vocabulary. */
 enum tess_status tess__config_folder_check(struct tess_config *config);
 
+/* The options of adapters that --lora.init names become those of the run; ones that were given must
+ * be the same. */
+enum tess_status tess__config_lora_take(struct tess_config *config);
+
 #endif

@@ -188,6 +188,25 @@ const struct tess_option tess_loss_option_table[] = {
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+#define LORA_FIELD(member) offsetof(struct tess_lora_options, member)
+
+const struct tess_option tess_lora_option_table[] = {
+    {"rank", TESS_OPTION_INT, LORA_FIELD(rank), "0", 0, 65536, NULL,
+     "low-rank adapters: train two matrices of this rank beside each of the target layers, and "
+     "nothing else; the model's own weights have no gradients and no optimizer state; 0: train "
+     "the model"},
+    {"alpha", TESS_OPTION_REAL, LORA_FIELD(alpha), "0", 0, 1e6, NULL,
+     "what adapters add is multiplied by alpha / rank; 0: the rank"},
+    {"targets", TESS_OPTION_STRING, LORA_FIELD(targets), "all", 0, 0, NULL,
+     "layers that have adapters, by the ends of their names, joined by commas (q_proj,v_proj); "
+     "all: every linear layer of the blocks"},
+    {"init", TESS_OPTION_STRING, LORA_FIELD(init), "", 0, 0, NULL,
+     "folder with adapter_config.json and adapter_model.safetensors, as Hugging Face's PEFT "
+     "writes it: adapters to begin with, and their options; empty draws them from --seed, so that "
+     "they add nothing at first"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
 #define CUDA_FIELD(member) offsetof(struct tess_cuda_options, member)
 
 const struct tess_option tess_cuda_option_table[] = {

@@ -11,6 +11,8 @@
 
 static int64_t audit_room(const struct tess_plan_param *param)
 {
+    if (param->frozen)
+        return 0;
     return (param->count + TESS_SHARD_ALIGN - 1) / TESS_SHARD_ALIGN * TESS_SHARD_ALIGN;
 }
 
@@ -51,7 +53,8 @@ void tess__audit_bind(struct tess_engine *engine, int32_t unit)
     float *grad = tess_memory_get(engine->memory, engine->audit.grad);
     for (int32_t p = engine->tables.unit_param_first[unit];
          p < engine->tables.unit_param_first[unit + 1]; p++) {
-        engine->tables.grad_of[engine->plan.param[p].index] = grad;
+        const bool frozen = engine->plan.param[p].frozen;
+        engine->tables.grad_of[engine->plan.param[p].index] = frozen ? NULL : grad;
         grad += audit_room(&engine->plan.param[p]);
     }
 }
@@ -93,7 +96,7 @@ enum tess_status tess__audit_take(struct tess_engine *engine, int32_t unit)
     for (int32_t p = engine->tables.unit_param_first[unit];
          p < engine->tables.unit_param_first[unit + 1]; p++) {
         const int32_t index = engine->plan.param[p].index;
-        if (engine->unused.pass[index])
+        if (engine->unused.pass[index] && engine->tables.grad_of[index] != NULL)
             TESS_TRY(audit_hash(engine, engine->tables.grad_of[index],
                                 engine->plan.param[p].count * (int64_t)sizeof(float),
                                 &digest[index]));

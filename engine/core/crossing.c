@@ -177,7 +177,7 @@ enum tess_status tess__tied_reserve(struct tess_engine *engine)
 {
     struct tied_end end;
     int64_t most = 0;
-    for (int32_t s = 0; s < engine->plan.segment_count; s++) {
+    for (int32_t s = 0; s < engine->plan.grad_segment_count; s++) {
         const int64_t own = tess_plan_own_count(&engine->plan, s, engine->plan.optim_extent);
         if (own > most && tied_find(engine, s, &end) && end.segment < 0)
             most = own;
@@ -191,7 +191,7 @@ enum tess_status tess__tied_meet(struct tess_engine *engine)
 {
     struct tess_comm *comm = engine->stages.backward;
     struct tied_end end;
-    for (int32_t s = 0; s < engine->plan.segment_count; s++) {
+    for (int32_t s = 0; s < engine->plan.grad_segment_count; s++) {
         if (!tied_find(engine, s, &end) || end.segment >= 0)
             continue;
         TESS_TRY(tess_comm_meet(comm, comm->rank, end.stage));
@@ -223,7 +223,7 @@ enum tess_status tess__tied_finish(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tied_end end;
-    for (int32_t s = 0; s < plan->segment_count; s++) {
+    for (int32_t s = 0; s < plan->grad_segment_count; s++) {
         const int64_t own = tess_plan_own_count(plan, s, plan->optim_extent);
         if (!tied_find(engine, s, &end))
             continue;
@@ -241,7 +241,7 @@ uint64_t tess__tied_sent_bytes(const struct tess_engine *engine)
     const struct tess_plan *plan = &engine->plan;
     struct tied_end end;
     uint64_t bytes = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++)
+    for (int32_t s = 0; s < plan->grad_segment_count; s++)
         if (tied_find(engine, s, &end) && end.segment < 0)
             bytes += 4 * (uint64_t)tess_plan_own_count(plan, s, plan->optim_extent);
     return bytes;

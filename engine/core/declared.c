@@ -141,7 +141,9 @@ static bool declared_same(const struct tess_model_input *a, const struct tess_mo
     return a->rows == b->rows && a->leaf_rows == b->leaf_rows && a->dtype == b->dtype &&
            a->class_count == b->class_count && a->tokens == b->tokens && a->device == b->device &&
            a->stacks == b->stacks && a->decode == b->decode && a->context == b->context &&
-           declared_same_shape(&a->row, &b->row) && declared_same_axis(&a->axis, &b->axis);
+           a->lora.rank == b->lora.rank && a->lora.scale == b->lora.scale &&
+           strcmp(a->lora.targets, b->lora.targets) == 0 && declared_same_shape(&a->row, &b->row) &&
+           declared_same_axis(&a->axis, &b->axis);
 }
 
 /* The lock is held. */

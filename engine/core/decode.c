@@ -61,7 +61,8 @@ static enum tess_status decode_declare(const struct tess_decoder *decoder, int32
                                            .leaf_rows = 1,
                                            .axis = decode_axis,
                                            .decode = true,
-                                           .context = config->context};
+                                           .context = config->context,
+                                           .lora = config->lora};
     declare->rows = declare->leaf_rows = 1;
     declare->dtype = config->dtype;
     return tess_declare_model(declare, config->model, decoder->model_state, config->options,

@@ -19,6 +19,7 @@ struct tess_decoder_config {
     enum tess_dtype dtype; /* of activations and parameters */
     int32_t vocabulary;    /* 0: as many as the model's first parameter, the embedding, has rows */
     int64_t context;       /* positions at most */
+    struct tess_lora lora;
 };
 
 /*

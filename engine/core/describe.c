@@ -353,7 +353,7 @@ static uint64_t volume_tensor(const struct tess_engine *engine)
     }
     parts *= (uint64_t)plan->accumulate;
     for (int32_t p = 0; axis->sequence && p < plan->param_count; p++)
-        if (plan->param[p].flags & TESS_PARAM_TOKENS)
+        if (plan->param[p].flags & TESS_PARAM_TOKENS && !plan->param[p].frozen)
             parts += 2 * sizeof(float) * (uint64_t)tess_layout_own_of(plan, p);
     return parts * (ranks - 1) / ranks;
 }

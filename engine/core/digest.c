@@ -76,7 +76,7 @@ static enum tess_status digest_own_row(const struct tess_engine *engine, struct 
     const bool owner = plan->optim_extent != TESS_EXTENT_NONE;
     digest_row(table, mesh->rank)[0] =
         owner ? (uint64_t)place * (uint64_t)shards + (uint64_t)plan->shard_index : UINT64_MAX;
-    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+    for (int32_t i = 0; i < engine->piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         TESS_TRY(digest_hash(axis, values, piece,
                              digest_of(table, mesh->rank, piece->param,
@@ -278,7 +278,7 @@ static enum tess_status digest_add(struct tess_engine *engine, double (*sum)[DIG
     struct tess_values values;
     enum tess_status status = TESS_OK;
     TESS_TRY(tess__values_open(engine, DIGEST_AHEAD, &values));
-    for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
+    for (int32_t i = 0; status == TESS_OK && i < engine->piece_count; i++)
         if (!engine->piece[i].duplicate)
             status = digest_add_piece(&engine->declare.axis, &values, &engine->piece[i],
                                       sum[engine->piece[i].param]);

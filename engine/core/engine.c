@@ -8,8 +8,10 @@
 #include "core/declared.h"
 #include "core/state.h"
 #include "kernel_open.h"
+#include "state/adapter_folder.h"
 #include "tessera/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +43,8 @@ static enum tess_status engine_declare(struct tess_engine *engine)
                                            .leaf_rows = engine->sizes.leaf_rows,
                                            .device = config->kernel->far_memory,
                                            .axis = engine_tensor_axis(engine),
-                                           .stacks = config->kernel->stacks};
+                                           .stacks = config->kernel->stacks,
+                                           .lora = tess_config_lora(config)};
     TESS_TRY(tess__declare(config, &input, &engine->model, &engine->model_state));
     engine->unit_name =
         tess__engine_room(engine, engine->model.unit_count, sizeof(*engine->unit_name));
@@ -139,6 +142,15 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     } else if (config->run.init[0] != '\0') {
         TESS_TRY(tess_weights_open(config->run.init, &engine->weights));
         TESS_TRY(tess_weights_match(engine->weights, &engine->model));
+    }
+    if (config->lora.init[0] != '\0' && config->checkpoint[0] == '\0') {
+        char path[TESS_CHECKPOINT_PATH];
+        if (snprintf(path, sizeof(path), "%s/" TESS_ADAPTER_WEIGHTS, config->lora.init) >=
+            (int)sizeof(path))
+            TESS_FAIL(TESS_ERR_USAGE, "the name of the folder %.80s is too long",
+                      config->lora.init);
+        TESS_TRY(tess_weights_open(path, &engine->adapters));
+        TESS_TRY(tess_weights_match_adapters(engine->adapters, &engine->model));
     }
     TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
                               config->run.loss_scale_interval, &engine->scale));

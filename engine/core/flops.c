@@ -11,11 +11,11 @@
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Forward, the gradient by the weights, and that by the input where it is needed: each the same
+/* Forward, the gradient by the weights, and that by the input, where they are needed: each the same
  * number of products (Kaplan et al. 2020, section 2.1: backward is twice forward). */
 static double flops_passes(const struct tess_op_desc *desc)
 {
-    return desc->input_grad ? 3 : 2;
+    return 1 + !desc->frozen + desc->input_grad;
 }
 
 void tess_flops_add(const struct tess_op_desc *desc, struct tess_flops *flops)
@@ -61,6 +61,7 @@ enum tess_status tess_flops_count(const struct tess_config *config,
         .rows = 1,
         .leaf_rows = 1,
         .axis = {.parts = 1, .count = 1, .rank_count = 1},
+        .lora = tess_config_lora(config),
     };
     struct tess_declare declare = {0};
     struct tess_flops flops = {.tokens = dataset->tokens ? (double)dataset->row.dim[0] : 1};

@@ -51,6 +51,7 @@ enum tess_status tess_layout_begin(struct tess_plan *plan, const struct tess_dec
         param[i].flags = declare->param[i].flags;
         param[i].index = declare->param[i].index;
         param[i].chunk = declare->unit[declare->param[i].unit].chunk;
+        param[i].frozen = (declare->param[i].flags & TESS_PARAM_FROZEN) != 0;
         param[i].stacked = declare->param[i].stacked;
         plan->param_total += param[i].count;
     }
@@ -91,7 +92,8 @@ enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_cou
         end++;
     for (int32_t p = first + 1; p <= end; p++) {
         const struct tess_plan_param *before = &plan->param[p - 1], *here = &plan->param[p];
-        if (p < end && !before->alone && !here->alone && before->chunk == here->chunk)
+        if (p < end && !before->alone && !here->alone && before->chunk == here->chunk &&
+            before->frozen == here->frozen)
             continue;
         TESS_TRY(layout_add_run(plan, first, p - first));
         first = p;
@@ -132,29 +134,53 @@ static enum tess_status layout_share(struct tess_plan *plan, const struct tess_d
     return TESS_OK;
 }
 
+/* Segments of frozen parameters come last; the order is otherwise that of the parameters. */
+static enum tess_status layout_sort(struct tess_plan *plan)
+{
+    struct tess_segment *all =
+        malloc(((size_t)plan->segment_count + 1) * sizeof(*all)); /* the frozen ones */
+    int32_t frozen = 0;
+    if (all == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the plan");
+    for (int32_t s = 0; s < plan->segment_count; s++) {
+        if (plan->param[plan->segment[s].param_first].frozen)
+            all[frozen++] = plan->segment[s];
+        else
+            plan->segment[plan->grad_segment_count++] = plan->segment[s];
+    }
+    for (int32_t f = 0; f < frozen; f++)
+        plan->segment[plan->grad_segment_count + f] = all[f];
+    free(all);
+    return TESS_OK;
+}
+
 enum tess_status tess_layout_finish(struct tess_plan *plan, const struct tess_declare *declare)
 {
     struct tess_plan_param *param = (struct tess_plan_param *)plan->param;
     int64_t shards = layout_shards(plan), at = 0;
-    int32_t next = 0;
+    int32_t held = 0;
     if (plan->shard_index < 0 || plan->shard_index >= shards)
         TESS_FAIL(TESS_ERR_INTERNAL, "shard %d of %lld", plan->shard_index, (long long)shards);
+    TESS_TRY(layout_sort(plan));
     for (int32_t s = 0; s < plan->segment_count; s++) {
         struct tess_segment *segment = &plan->segment[s];
+        const int32_t end = segment->param_first + segment->param_count;
         segment->begin = at;
-        for (int32_t i = 0; i < segment->param_count; i++, next++) {
+        for (int32_t p = segment->param_first; p < end; p++) {
             at = layout_round_up(at, TESS_SHARD_ALIGN);
-            param[next].begin = at;
-            param[next].segment = s;
-            at += param[next].count;
+            param[p].begin = at;
+            param[p].segment = s;
+            at += param[p].count;
         }
         at = segment->begin + layout_round_up(at - segment->begin, shards * TESS_SHARD_ALIGN);
         segment->count = at - segment->begin;
         segment->unit_first = param[segment->param_first].unit;
-        segment->unit_last = param[next - 1].unit;
+        segment->unit_last = param[end - 1].unit;
+        held += segment->param_count;
+        plan->grad_count = s < plan->grad_segment_count ? at : plan->grad_count;
     }
-    if (next != plan->param_count)
-        TESS_FAIL(TESS_ERR_INTERNAL, "the plan's segments hold %d of %d parameters", next,
+    if (held != plan->param_count)
+        TESS_FAIL(TESS_ERR_INTERNAL, "the plan's segments hold %d of %d parameters", held,
                   plan->param_count);
     plan->flat_count = at;
     plan->level_count = layout_level_count(plan);
@@ -188,8 +214,9 @@ int64_t tess_plan_own_begin(const struct tess_plan *plan, int32_t s, enum tess_e
 int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent,
                               enum tess_layout_of of)
 {
+    const int32_t end = of == TESS_LAYOUT_VALUES ? plan->segment_count : plan->grad_segment_count;
     int64_t total = 0;
-    for (int32_t s = 0; s < plan->segment_count; s++)
+    for (int32_t s = 0; s < end; s++)
         if (of == TESS_LAYOUT_GRADS || plan->segment[s].values_of < 0)
             total += tess_plan_own_count(plan, s, extent);
     return total;
@@ -240,19 +267,32 @@ static int32_t layout_sum_block(const struct tess_declare *declare, int32_t p)
     return block;
 }
 
-/* Where a walk over what this rank updates stands: elements [from, to) of parameter p, in flat
- * numbers. */
+/* Where a walk over what this rank owns stands: elements [from, to) of parameter p, the i-th of
+ * segment s, in flat numbers. */
 struct layout_walk {
-    int32_t p;
+    int32_t s, i, p;
     int64_t from, to;
 };
 
-/* The next run of one part of one parameter that this rank updates; false at the end. Begin with
- * p = 0 and to = 0. */
+/* Parameter p is the walk's; false behind the last one. */
+static bool layout_walk_param(const struct tess_plan *plan, struct layout_walk *walk)
+{
+    if (walk->s < plan->segment_count && walk->i == plan->segment[walk->s].param_count) {
+        walk->s++;
+        walk->i = 0;
+    }
+    if (walk->s == plan->segment_count)
+        return false;
+    walk->p = plan->segment[walk->s].param_first + walk->i;
+    return true;
+}
+
+/* The next run of one part of one parameter that this rank owns, in flat order; false at the end.
+ * Begin with zeros. */
 static bool layout_next(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct layout_walk *walk)
 {
-    for (; walk->p < plan->param_count; walk->p++, walk->to = 0) {
+    for (; layout_walk_param(plan, walk); walk->i++, walk->to = 0) {
         const struct tess_plan_param *param = &plan->param[walk->p];
         const int64_t part = layout_part_count(declare, walk->p);
         int64_t from, end;
@@ -269,12 +309,16 @@ static bool layout_next(const struct tess_plan *plan, const struct tess_declare 
     return false;
 }
 
-int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare)
+int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare,
+                                int32_t *trained_out)
 {
     struct layout_walk walk = {0};
     int32_t count = 0;
-    while (layout_next(plan, declare, &walk))
+    *trained_out = 0;
+    while (layout_next(plan, declare, &walk)) {
         count++;
+        *trained_out += walk.s < plan->grad_segment_count;
+    }
     return count;
 }
 
@@ -286,12 +330,17 @@ static bool layout_is_duplicate(const struct tess_declare *declare, int32_t p)
     return tess_declare_source(param) >= 0 || (param->slice.axis < 0 && declare->axis.rank > 0);
 }
 
-int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare)
+int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare,
+                            int64_t *trained_out)
 {
     struct layout_walk walk = {0};
     int64_t count = 0;
-    while (layout_next(plan, declare, &walk))
-        count += layout_is_duplicate(declare, walk.p) ? 0 : walk.to - walk.from;
+    *trained_out = 0;
+    while (layout_next(plan, declare, &walk)) {
+        const int64_t run = layout_is_duplicate(declare, walk.p) ? 0 : walk.to - walk.from;
+        count += run;
+        *trained_out += walk.s < plan->grad_segment_count ? run : 0;
+    }
     return count;
 }
 
@@ -323,7 +372,7 @@ void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare 
             .w = segment->master_own != NULL ? segment->master_own + at : NULL,
             .low = plan->dtype == TESS_F32 ? NULL
                                            : (char *)segment->param_own + (size_t)at * low_bytes,
-            .g = segment->grad_own + at,
+            .g = segment->grad_own != NULL ? segment->grad_own + at : NULL,
         };
     }
 }
@@ -375,8 +424,8 @@ void tess_segment_fold(struct tess_strategy *strategy, int32_t s)
 {
     struct tess_plan *plan = strategy->plan;
     struct tess_segment *segment = &plan->segment[s];
-    float *level0 = segment->grad - tess_fold_level(plan, strategy->micro) * plan->flat_count;
-    tess_fold_merge(strategy->kernel, plan, level0, plan->flat_count, segment->count,
+    float *level0 = segment->grad - tess_fold_level(plan, strategy->micro) * plan->grad_count;
+    tess_fold_merge(strategy->kernel, plan, level0, plan->grad_count, segment->count,
                     strategy->micro);
     if (strategy->micro + 1 == plan->accumulate)
         segment->grad = level0;

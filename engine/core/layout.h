@@ -18,25 +18,29 @@ enum tess_status tess_layout_finish(struct tess_plan *plan, const struct tess_de
 
 void tess_layout_fini(struct tess_plan *plan);
 
-/* Elements this rank owns under an extent, over all segments; of values, those that a segment
- * shares with another one are counted once. */
-enum tess_layout_of { TESS_LAYOUT_GRADS, TESS_LAYOUT_VALUES };
+/* Elements this rank owns under an extent, over all segments, or of gradients and of the
+ * optimizer's state over those that are trained; of values and state, those that a segment shares
+ * with another one are counted once. */
+enum tess_layout_of { TESS_LAYOUT_GRADS, TESS_LAYOUT_VALUES, TESS_LAYOUT_STATE };
 int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent extent,
                               enum tess_layout_of of);
 
 /* Elements of parameter `p` that this rank updates. */
 int64_t tess_layout_own_of(const struct tess_plan *plan, int32_t p);
 
-/* Number of pieces of tess_layout_pieces. */
-int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare);
+/* Number of pieces of tess_layout_pieces, and of the first of them, which are trained. */
+int32_t tess_layout_piece_count(const struct tess_plan *plan, const struct tess_declare *declare,
+                                int32_t *trained_out);
 
-/* Elements of all pieces but those that another rank of the tensor or stage axis counts. */
-int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare);
+/* Elements of all pieces but those that another rank of the tensor or stage axis counts; likewise.
+ */
+int64_t tess_layout_counted(const struct tess_plan *plan, const struct tess_declare *declare,
+                            int64_t *trained_out);
 
 /*
- * The runs of parameters that this rank updates (optim_extent), in flat order, cut where the parts
- * of the tensor axis begin; pointers into master, compute copy and gradient come from the segments,
- * which are bound already.
+ * The runs of parameters that this rank owns (optim_extent): updates, or, behind those, keeps as
+ * they are. In flat order, cut where the parts of the tensor axis begin; pointers into master,
+ * compute copy and gradient come from the segments, which are bound already.
  */
 void tess_layout_pieces(const struct tess_plan *plan, const struct tess_declare *declare,
                         struct tess_piece *piece);

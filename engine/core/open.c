@@ -30,8 +30,8 @@ static enum tess_status open_optim(struct tess_engine *engine)
     optim->param_count = model_params;
     optim->axis = &engine->declare.axis;
     optim->piece = engine->piece;
-    optim->piece_count = tess_layout_piece_count(plan, &engine->declare);
-    optim->state_count = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
+    optim->piece_count = engine->trained_piece_count;
+    optim->state_count = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_STATE);
     optim->state = tess_memory_get(engine->memory, engine->block.optim);
     optim->scratch = tess_memory_get(engine->memory, engine->block.direction);
     optim->chunk_count = tess_optim_chunk(engine->kernel->ops->far_memory);
@@ -41,7 +41,8 @@ static enum tess_status open_optim(struct tess_engine *engine)
     optim->round_key[0] = (uint64_t)engine->config->run.seed;
     optim->leaf_count = plan->grid;
     for (int32_t p = 0; p < model_params; p++)
-        if (!(engine->model.param[p].flags & (TESS_PARAM_BUFFER | TESS_PARAM_TIED)))
+        if (!(engine->model.param[p].flags &
+              (TESS_PARAM_BUFFER | TESS_PARAM_TIED | TESS_PARAM_FROZEN)))
             engine->grad_total += tess_shape_count(&engine->model.param[p].whole);
     optim->verdict = engine->found.verdict;
     return tess_optim_open(optim, tess_memory_get(engine->memory, engine->block.norms),
@@ -261,6 +262,7 @@ void tess_engine_close(struct tess_engine *engine)
         return;
     tess__batches_close(engine);
     tess_weights_close(engine->weights);
+    tess_weights_close(engine->adapters);
     tess_checkpoint_close(engine->checkpoint);
     if (engine->opened_strategy) {
         engine->strategy.ops->close(&engine->strategy);

@@ -46,12 +46,16 @@ static enum tess_status params_make(const struct tess_engine *engine,
     const struct tess_rng_key key =
         tess_rng_key((uint64_t)engine->config->run.seed, TESS_RNG_INIT, (uint64_t)piece->param);
     const int64_t used = tess_declare_used(piece->of);
+    struct tess_weights *from = engine->adapters != NULL && piece->flags & TESS_PARAM_ADAPTER
+                                    ? engine->adapters
+                                    : engine->weights;
+    from = from != NULL && tess_weights_has(from, piece->param) ? from : NULL;
     for (int64_t end = at + count, run; at < end; at += run, w += run) {
         int64_t whole;
         run = tess_piece_run(piece, &engine->declare.axis, at, end - at, &whole, NULL);
         const int64_t left = used > whole ? used - whole : 0, drawn = left < run ? left : run;
-        if (engine->weights != NULL) {
-            TESS_TRY(tess_weights_read(engine->weights, piece->param, whole, run, w));
+        if (from != NULL) {
+            TESS_TRY(tess_weights_read(from, piece->param, whole, run, w));
         } else if (draw) {
             tess_normal(engine->kernel, key.word, (uint64_t)whole, drawn, -0.0f,
                         piece->of->init.scale, w);
@@ -97,18 +101,26 @@ static enum tess_status params_init_piece(struct tess_engine *engine,
     return TESS_OK;
 }
 
+enum tess_status tess__engine_refresh(struct tess_engine *engine)
+{
+    engine->strategy.refresh_frozen = true;
+    const enum tess_status status = engine->strategy.ops->params_refresh(&engine->strategy);
+    engine->strategy.refresh_frozen = false;
+    return status;
+}
+
 enum tess_status tess__engine_init_params(struct tess_engine *engine)
 {
     enum tess_status status = TESS_OK;
     float *room = malloc((size_t)PARAMS_ROOM * sizeof(*room));
     if (room == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
-    for (int32_t i = 0; status == TESS_OK && i < engine->optim.piece_count; i++)
+    for (int32_t i = 0; status == TESS_OK && i < engine->piece_count; i++)
         status = params_init_piece(engine, &engine->piece[i], room);
     free(room);
     TESS_TRY(status);
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
-    return engine->strategy.ops->params_refresh(&engine->strategy);
+    return tess__engine_refresh(engine);
 }
 
 /* ---- reading on the host --------------------------------------------------------------------- */
@@ -243,7 +255,7 @@ static enum tess_status save_fill(struct save *save)
     memset(save->chunk, 0, (size_t)save->count * sizeof(*save->chunk));
     if (!tess__engine_counts(engine)) /* another rank holds the same and sends it */
         return TESS_OK;
-    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+    for (int32_t i = 0; i < engine->piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         if (piece->duplicate || piece->param != save->param->index)
             continue;

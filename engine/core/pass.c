@@ -51,7 +51,7 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
         engine->tables.param_of[index] =
             (const char *)segment->param + (size_t)at * engine->sizes.dtype_bytes;
         if (phase == TESS_PHASE_BACKWARD)
-            engine->tables.grad_of[index] = segment->grad + at;
+            engine->tables.grad_of[index] = segment->grad != NULL ? segment->grad + at : NULL;
     }
     if (phase == TESS_PHASE_BACKWARD_AGAIN)
         tess__audit_bind(engine, unit);
@@ -237,7 +237,8 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
     const struct tess_chunk *here = &engine->schedule.chunk[chunk];
     const struct pass_place place = {chunk, slot, row_first, output_grad, input_grad};
     const bool again = engine->audit.pass != TESS_AUDIT_FIRST; /* its gradients stay here */
-    int32_t next = plan->segment_count - 1; /* highest segment whose gradient is not complete */
+    int32_t next =
+        plan->grad_segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
         next--;
     tess__batches_documents(engine, row_first);
@@ -311,7 +312,7 @@ static const char *diagnose_what(const struct tess_engine *engine, int32_t chunk
  */
 static enum tess_status diagnose_params(struct tess_engine *engine, int32_t chunk)
 {
-    for (int32_t i = 0; i < engine->optim.piece_count; i++) {
+    for (int32_t i = 0; i < engine->piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
         int64_t at =
             piece->w != NULL

@@ -75,8 +75,8 @@ static void pipe_bind_grads(struct tess_engine *engine, const struct tess_chunk 
     if (plan->grad_extent != TESS_EXTENT_FULL)
         return;
     float *grad = tess_memory_get(engine->memory, engine->block.grad);
-    grad += tess_fold_level(plan, engine->strategy.micro) * plan->flat_count;
-    for (int32_t s = 0; s < plan->segment_count; s++)
+    grad += tess_fold_level(plan, engine->strategy.micro) * plan->grad_count;
+    for (int32_t s = 0; s < plan->grad_segment_count; s++)
         if (plan->segment[s].unit_first >= chunk->unit_first &&
             plan->segment[s].unit_first < chunk->unit_end)
             plan->segment[s].grad = grad + plan->segment[s].begin;

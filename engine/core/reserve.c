@@ -35,9 +35,10 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
     struct tess_blocks *block = &engine->block;
     const int64_t param = tess_layout_own_total(plan, plan->param_extent, TESS_LAYOUT_VALUES);
     const int64_t grad = tess_layout_own_total(plan, plan->grad_extent, TESS_LAYOUT_GRADS);
-    const int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
+    const int64_t optim = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_STATE);
+    const int64_t owned = tess_layout_own_total(plan, plan->optim_extent, TESS_LAYOUT_VALUES);
     const bool masters = tess_precision_has_masters(&engine->config->run);
-    const bool chunk = optim > 0 && plan->dtype != TESS_F32 && !masters;
+    const bool chunk = plan->dtype != TESS_F32 && owned > (masters ? optim : 0);
     size_t upload_bytes; /* a part of the room: no block of its own */
     const int64_t norms = (int64_t)tess_optim_room(ops, engine->model.param_count, &upload_bytes);
     const struct reserve_row row[] = {
@@ -258,7 +259,9 @@ static void bind_segments(struct tess_engine *engine)
     for (int32_t s = 0; s < plan->segment_count; s++) {
         struct tess_segment *segment = &plan->segment[s];
         int64_t own = tess_plan_own_begin(plan, s, plan->optim_extent);
-        if (plan->grad_extent == TESS_EXTENT_FULL) {
+        if (s >= plan->grad_segment_count) {
+            segment->grad_own = NULL;
+        } else if (plan->grad_extent == TESS_EXTENT_FULL) {
             segment->grad_own = bind_at(grad, own, sizeof(*grad));
         } else {
             segment->grad_own = bind_at(grad, packed_grad, sizeof(*grad));
@@ -278,8 +281,9 @@ static void bind_segments(struct tess_engine *engine)
             segment->param_own = bind_at(param, packed_param, engine->sizes.dtype_bytes);
             packed_param += tess_plan_own_count(plan, s, plan->param_extent);
         }
-        segment->master_own =
-            plan->dtype == TESS_F32 ? segment->param_own : bind_at(master, packed_master, 4);
+        segment->master_own = plan->dtype == TESS_F32        ? segment->param_own
+                              : s < plan->grad_segment_count ? bind_at(master, packed_master, 4)
+                                                             : NULL;
         packed_master += tess_plan_own_count(plan, s, plan->optim_extent);
     }
 }
@@ -289,7 +293,8 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     const struct tess_declare *declare = &engine->declare, *model = &engine->model;
     struct tess_tables *tables = &engine->tables;
     const int32_t units = declare->unit_count, slots = engine->schedule.slot_max;
-    const int64_t pieces = tess_layout_piece_count(&engine->plan, declare);
+    engine->piece_count =
+        tess_layout_piece_count(&engine->plan, declare, &engine->trained_piece_count);
     const size_t pointer = sizeof(void *), number = sizeof(int32_t);
     tables->tensor = tess__engine_room(engine, (int64_t)slots * model->tensor_count, pointer);
     tables->op = tess__engine_room(engine, declare->op_count, sizeof(*tables->op));
@@ -298,7 +303,7 @@ static enum tess_status bind_host_tables(struct tess_engine *engine)
     tables->grad_of = tess__engine_room(engine, model->param_count, pointer);
     tables->unit_param_first = tess__engine_room(engine, units, number);
     tables->unit_op_first = tess__engine_room(engine, units, number);
-    engine->piece = tess__engine_room(engine, pieces, sizeof(*engine->piece));
+    engine->piece = tess__engine_room(engine, engine->piece_count, sizeof(*engine->piece));
     TESS_TRY(tess__engine_has_room(engine));
     for (int32_t u = 0, p = 0, o = 0; u < units; u++) {
         while (p < declare->param_count && declare->param[p].unit == u)

@@ -72,7 +72,7 @@ static enum tess_status restore_arrays(const struct restore *restore,
                                        const struct tess_piece *piece)
 {
     const struct tess_optim *optim = &restore->engine->optim;
-    if (piece->flags & TESS_PARAM_BUFFER)
+    if (piece->flags & (TESS_PARAM_BUFFER | TESS_PARAM_FROZEN))
         return TESS_OK;
     for (int32_t a = 0; a < optim->ops->state_arrays; a++) {
         float *to = optim->state + a * optim->state_count + piece->state_begin;
@@ -135,7 +135,7 @@ enum tess_status tess__engine_restore(struct tess_engine *engine)
         restore.read != NULL && restore.turned != NULL && restore.check != NULL
             ? restore_numbers(&restore)
             : tess_fail(TESS_ERR_MEMORY, "no memory to read the checkpoint into");
-    for (int32_t i = 0; i < engine->optim.piece_count && status == TESS_OK; i++) {
+    for (int32_t i = 0; i < engine->piece_count && status == TESS_OK; i++) {
         status = restore_values(&restore, &engine->piece[i]);
         if (status == TESS_OK)
             status = restore_arrays(&restore, &engine->piece[i]);
@@ -147,5 +147,5 @@ enum tess_status tess__engine_restore(struct tess_engine *engine)
     free(restore.check);
     TESS_TRY(status);
     TESS_TRY(engine->kernel->ops->failed(engine->kernel));
-    return engine->strategy.ops->params_refresh(&engine->strategy);
+    return tess__engine_refresh(engine);
 }

@@ -427,7 +427,7 @@ static enum tess_status saver_start(struct tess_saver *saver)
     const int32_t arrays = engine->config->optimizer->state_arrays;
     TESS_TRY(tess_store_plan(&engine->model, arrays, TESS_CHECKPOINT_FILE_MOST, &saver->store));
     const size_t tensors = (size_t)(1 + arrays) * (size_t)saver->store.param_count;
-    tess__saver_share(engine, &saver->from, &saver->to);
+    saver->share = tess__saver_share(engine);
     const double memory_bytes = engine->config->save.memory_bytes;
     saver->memory_bytes = saver->setup.copies ? 0 : memory_bytes;
     saver->stage_count = tess__saver_stage_count(engine, saver->memory_bytes);

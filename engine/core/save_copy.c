@@ -20,20 +20,32 @@ int32_t tess__saver_replicas(const struct tess_plan *plan, int32_t *index)
     return plan->rank_count / owners;
 }
 
-void tess__saver_share(const struct tess_engine *engine, int64_t *from, int64_t *to)
+static int64_t saver_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+struct saver_share tess__saver_share(const struct tess_engine *engine)
 {
     int32_t index;
+    int64_t trained;
     const int32_t replicas = tess__saver_replicas(&engine->plan, &index);
-    const int64_t count = tess_layout_counted(&engine->plan, &engine->declare);
-    *from = count * index / replicas;
-    *to = count * (index + 1) / replicas;
+    const int64_t count = tess_layout_counted(&engine->plan, &engine->declare, &trained);
+    const int64_t from = count * index / replicas, to = count * (index + 1) / replicas;
+    return (struct saver_share){from, to - from,
+                                saver_least(to, trained) - saver_least(from, trained)};
+}
+
+/* Elements of the share before those of array `array`; -1: the values. */
+static int64_t saver_begin(const struct saver_share *share, int32_t array)
+{
+    return array < 0 ? 0 : share->count + array * share->trained;
 }
 
 int64_t tess__saver_elements(const struct tess_engine *engine)
 {
-    int64_t from, to;
-    tess__saver_share(engine, &from, &to);
-    return (to - from) * (1 + engine->config->optimizer->state_arrays);
+    const struct saver_share share = tess__saver_share(engine);
+    return saver_begin(&share, engine->config->optimizer->state_arrays);
 }
 
 int64_t tess__saver_beside(const struct tess_engine *engine)
@@ -71,12 +83,12 @@ int tess__saver_each(struct tess_saver *saver, int64_t from, int64_t to,
                      int (*visit)(struct tess_saver *saver, const struct saver_part *part))
 {
     const struct tess_engine *engine = saver->engine;
-    const int64_t share = saver->to - saver->from;
     for (int32_t a = -1; a < saver->store.arrays; a++) {
-        const int64_t least = from > (a + 1) * share ? from : (a + 1) * share;
-        const int64_t most = to < (a + 2) * share ? to : (a + 2) * share;
-        int64_t at = (a + 1) * share - saver->from; /* the number of the piece's first element */
-        for (int32_t i = 0; i < engine->optim.piece_count && at < most; i++) {
+        const int64_t begin = saver_begin(&saver->share, a);
+        const int64_t least = from > begin ? from : begin;
+        const int64_t most = saver_least(to, saver_begin(&saver->share, a + 1));
+        int64_t at = begin - saver->share.from; /* the number of the piece's first element */
+        for (int32_t i = 0; i < engine->piece_count && at < most; i++) {
             const struct tess_piece *piece = &engine->piece[i];
             if (piece->duplicate)
                 continue;

@@ -18,14 +18,20 @@ struct saver_run {
     size_t bytes;
 };
 
+/* This rank's share of the elements that it counts, in order of pieces: [from, from + count), of
+ * which the first `trained` have arrays of the optimizer. */
+struct saver_share {
+    int64_t from, count, trained;
+};
+
 struct tess_saver {
     struct tess_engine *engine;
     struct tess_saver_setup setup;
     struct tess_store store;
-    int64_t from, to; /* this rank's share of the elements that it counts, in order of pieces */
-    float *stage;     /* [stage_count] of the elements [1 + arrays, to - from]: engine->staging */
-    float *room;      /* [SAVER_BLOCK], behind it */
-    float *number;    /* [params], behind that: the optimizer's numbers per tensor; NULL: none */
+    struct saver_share share;
+    float *stage;  /* [stage_count] of the share's elements: engine->staging */
+    float *room;   /* [SAVER_BLOCK], behind it */
+    float *number; /* [params], behind that: the optimizer's numbers per tensor; NULL: none */
     struct tess_queue *queue;        /* far memory: that copies to the stage; else NULL */
     struct tess_fence *fence;        /* the end of its copies */
     double memory_bytes;             /* of the stage at most; 0: a step writes all itself */
@@ -65,7 +71,7 @@ struct saver_part {
 
 /* Elements that a rank counts and saves, [from, to) of all; of values and optimizer state so many.
  * Pure. */
-void tess__saver_share(const struct tess_engine *engine, int64_t *from, int64_t *to);
+struct saver_share tess__saver_share(const struct tess_engine *engine);
 int64_t tess__saver_elements(const struct tess_engine *engine);
 /* Of the stage at a time: as many as the memory holds beside the room and the optimizer's numbers
  * (tess__saver_beside), a block at least. Pure. */

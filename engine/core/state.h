@@ -240,9 +240,11 @@ struct tess_engine {
 
     /* The update. */
     struct tess_weights *weights;       /* to begin with; NULL: drawn from the seed */
+    struct tess_weights *adapters;      /* likewise, of adapters alone */
     struct tess_checkpoint *checkpoint; /* to continue from, while it opens; else NULL */
     struct tess_optim optim;
-    struct tess_piece *piece;
+    struct tess_piece *piece;                 /* [piece_count] */
+    int32_t piece_count, trained_piece_count; /* frozen ones are the last */
     struct tess_scale scale;
     void *upload;       /* host, pinned: see tess_optim_room */
     int64_t grad_total; /* elements of all parameters that have gradients */
@@ -439,6 +441,8 @@ enum tess_status tess__record_plan(struct tess_engine *engine);
 
 /* params.c */
 enum tess_status tess__engine_init_params(struct tess_engine *engine);
+/* After all values were written: params_refresh, frozen ones too. Collective. */
+enum tess_status tess__engine_refresh(struct tess_engine *engine);
 
 /*
  * The values of this rank's parameters, for host code, from open to close; meanwhile nothing may

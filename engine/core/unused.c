@@ -109,8 +109,9 @@ enum tess_status tess__unused_leave(struct tess_engine *engine, int32_t unit)
         }
         if (!engine->declare.conditional)
             return unused_refuse(engine, unit);
-        tess_fill(engine->kernel, engine->plan.param[p].count * (int64_t)sizeof(float), 0,
-                  engine->tables.grad_of[index]);
+        if (engine->tables.grad_of[index] != NULL)
+            tess_fill(engine->kernel, engine->plan.param[p].count * (int64_t)sizeof(float), 0,
+                      engine->tables.grad_of[index]);
     }
     return TESS_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/options.h"
 #include "job/place.h"
+#include "state/model_folder.h"
 #include "tessera/check.h"
 
 #include <limits.h>
@@ -101,6 +102,24 @@ static void run_check_bytes(const struct tess_config *config, const struct tess_
                  config->run.init, (long long)config->init_vocabulary, RUN_BYTES);
 }
 
+/* Tokens that the model does not have would be read beyond its embedding. */
+static enum tess_status run_check_vocabulary(const struct tess_config *config, const char *data,
+                                             const struct tess_dataset *dataset)
+{
+    const struct tess_model_folder *folder = config->folder;
+    const int64_t vocabulary = config->init_vocabulary > 0 ? config->init_vocabulary
+                               : folder != NULL            ? folder->vocabulary
+                                                           : 0;
+    if (vocabulary == 0 || dataset->class_count <= vocabulary)
+        return TESS_OK;
+    TESS_FAIL(TESS_ERR_USAGE,
+              "--data %s: its tokenizer has %d tokens, and the model of %s has %lld: prepare the "
+              "data with the model's tokenizer (tessera data prepare --tokenizer), or give another "
+              "model",
+              data, dataset->class_count, folder != NULL ? folder->config : config->run.init,
+              (long long)vocabulary);
+}
+
 /* Is it a folder that tessera data prepare has completed? */
 static bool run_is_prepared(const char *folder)
 {
@@ -129,7 +148,7 @@ static enum tess_status run_open_prepared(const struct tess_config *config, cons
     return run_open_files(loader, pattern, dataset_out);
 }
 
-static enum tess_status run_open_tokens(const struct tess_config *config, const char *data,
+static enum tess_status run_find_tokens(const struct tess_config *config, const char *data,
                                         struct tess_dataset **dataset_out)
 {
     const struct tess_run_options *run = &config->run;
@@ -151,6 +170,19 @@ static enum tess_status run_open_tokens(const struct tess_config *config, const 
     TESS_TRY(run_open_files(loader, data, dataset_out));
     run_check_bytes(config, *dataset_out);
     return TESS_OK;
+}
+
+static enum tess_status run_open_tokens(const struct tess_config *config, const char *data,
+                                        struct tess_dataset **dataset_out)
+{
+    struct tess_dataset *dataset;
+    TESS_TRY(run_find_tokens(config, data, &dataset));
+    const enum tess_status status = run_check_vocabulary(config, data, dataset);
+    if (status == TESS_OK)
+        *dataset_out = dataset;
+    else
+        tess_dataset_close(dataset);
+    return status;
 }
 
 /* One set of --data.mix: "a:0.7". Sets are joined by commas, and a name may have colons. */

@@ -38,7 +38,8 @@
 struct gpt_options {
     int32_t style; /* gpt2|llama */
     int64_t layers, heads, kv_heads, head_size, width, ffn, vocab, context;
-    bool qkv_bias, qk_norm;
+    bool qkv_bias, out_bias, mlp_bias, qk_norm;
+    int32_t gelu; /* tanh|erf */
     int32_t tied; /* auto|on|off */
     double dropout, epsilon, deviation;
     struct gpt_rope rope;
@@ -61,6 +62,14 @@ static const struct tess_option gpt_option_table[] = {
                  "llama: channels of a head; 0: width / heads."),
     TESS_ROW_BOOL("qkv-bias", GPT_FIELD(qkv_bias), "off",
                   "llama: biases of queries, keys and values, as Qwen2 has them."),
+    TESS_ROW_BOOL(
+        "out-bias", GPT_FIELD(out_bias), "off",
+        "llama: a bias of what attention adds, as attention_bias of Llama gives it beside "
+        "those of queries, keys and values."),
+    TESS_ROW_BOOL("mlp-bias", GPT_FIELD(mlp_bias), "off",
+                  "llama: biases of the feed-forward layers, as mlp_bias gives them."),
+    TESS_ROW_CHOICE("gelu", GPT_FIELD(gelu), "tanh", "tanh|erf",
+                    "gpt2: GELU by its approximation or by the error function."),
     TESS_ROW_BOOL("qk-norm", GPT_FIELD(qk_norm), "off",
                   "llama: an RMS norm of each head's query and key, as Qwen3 has it."),
     TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
@@ -167,9 +176,12 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
                   "gpt.kv-heads %lld does not divide gpt.heads %lld: every key and value head "
                   "serves as many query heads",
                   (long long)kv_heads, (long long)o->heads);
-    if (o->style == 0 && (o->head_size != 0 || o->qkv_bias || o->qk_norm))
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "gpt.head-size, gpt.qkv-bias and gpt.qk-norm are of --gpt.style llama");
+    if (o->style == 0 &&
+        (o->head_size != 0 || o->qkv_bias || o->out_bias || o->mlp_bias || o->qk_norm))
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.head-size, gpt.qkv-bias, gpt.out-bias, gpt.mlp-bias and "
+                                  "gpt.qk-norm are of --gpt.style llama");
+    if (o->style == 1 && o->gelu != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.gelu is of --gpt.style gpt2");
     TESS_TRY(gpt_check_rope(o, input, head_size));
     if (o->style == 1 && head_size % 2 != 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -237,7 +249,7 @@ static void gpt_read_part(struct gpt_state *gpt, bool stacks)
     const int64_t q = gpt->part_heads * gpt->head_size, kv = gpt->part_kv_heads * gpt->head_size;
     const bool plain = !gpt->qkv_bias && !gpt->qk_norm; /* biases are not stacked, nor norms cut */
     const bool qkv = !gpt->llama || (stacks && plain && gpt_stacks(gpt, q) && gpt_stacks(gpt, kv));
-    const bool gate_up = gpt->llama && stacks && gpt_stacks(gpt, ffn);
+    const bool gate_up = gpt->llama && stacks && !gpt->mlp_bias && gpt_stacks(gpt, ffn);
     gpt->project_count = qkv ? 1 : 3;
     gpt->project_stride[0] = qkv ? q + 2 * kv : q;
     gpt->project_stride[1] = qkv ? q + 2 * kv : kv;
@@ -260,6 +272,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->width = o->width;
     gpt->head_size = o->head_size ? o->head_size : o->width / o->heads;
     gpt->qkv_bias = o->qkv_bias;
+    gpt->out_bias = o->out_bias;
+    gpt->mlp_bias = o->mlp_bias;
+    gpt->erf = o->gelu == 1;
     gpt->qk_norm = o->qk_norm;
     gpt->ffn = o->ffn       ? o->ffn
                : gpt->llama ? gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE)
@@ -288,7 +303,8 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->positions = input->rows * length;
     gpt->own_positions = input->rows * gpt->own_length;
 
-    gpt_read_part(gpt, input->stacks);
+    gpt->lora = input->lora;
+    gpt_read_part(gpt, input->stacks && gpt->lora.rank == 0); /* adapters are of one layer each */
     return gpt_check_axis(gpt);
 }
 
@@ -315,8 +331,9 @@ static void gpt_declare_table(struct gpt_state *gpt, struct tess_declare *declar
             declare, "terms", gpt->dtype, tess_shape3(gpt->axis.count, gpt->length, gpt->width),
             TESS_LIFE_UNIT);
     tess_declare_crossing(declare, TESS_CALL_FORWARD, TESS_CALL_SUM, gpt->positions * gpt->width);
-    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
-                          gpt->positions * gpt->width);
+    if (gpt->lora.rank == 0)
+        tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_WIDEN,
+                              gpt->positions * gpt->width);
 }
 
 /* Vocabulary parallel (Shoeybi et al. 2019, section 3): each part looks up the tokens it has. */
@@ -339,6 +356,8 @@ static enum tess_status gpt_table_backward(const struct gpt_state *gpt,
                                            const struct tess_pass *pass)
 {
     const void *whole;
+    if (pass->grad[gpt->table] == NULL)
+        return TESS_OK;
     if (gpt->llama)
         tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->output_grad_scratch);
     TESS_TRY(tess__gpt_widen(gpt, pass, gpt->table_terms, pass->output_grad, &whole));
@@ -409,6 +428,8 @@ static enum tess_status gpt_places_backward(const struct gpt_state *gpt,
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width * word;
     const void *dy = pass->input_grad;
+    if (pass->grad[gpt->places] == NULL) /* nothing below is trained either */
+        return TESS_OK;
     tess__gpt_dropout(gpt, pass, 0, pass->output_grad, pass->input_grad);
     if (gpt->places_whole >= 0) {
         const char *run = pass->input_grad;
@@ -432,6 +453,7 @@ static enum tess_status gpt_declare(void *state, const void *options,
     TESS_TRY(gpt_check_shape(options, input));
     TESS_TRY(gpt_check_data(options, input));
     TESS_TRY(gpt_read_options(gpt, options, input));
+    TESS_TRY(tess__gpt_check_lora(gpt));
     gpt_declare_table(gpt, declare);
     if (!gpt->llama)
         gpt_declare_places(gpt, declare);
@@ -486,6 +508,7 @@ const struct tess_model_ops tess_model_gpt = {
     .tokens = true,
     .documents = true,
     .tensor = true,
+    .lora = true,
     .declare = gpt_declare,
     .forward = gpt_forward,
     .backward = gpt_backward,

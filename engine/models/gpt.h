@@ -12,7 +12,7 @@
 #ifndef TESSERA_MODELS_GPT_H
 #define TESSERA_MODELS_GPT_H
 
-#include "layer.h"
+#include "adapter.h"
 
 #define GPT_LAYERS_MAX      512
 #define GPT_PROJECTIONS_MAX TESS_STACK_MAX /* q, k, v; one where they are one product */
@@ -20,6 +20,7 @@
 struct gpt_norm {
     int32_t op, gamma, beta; /* beta -1: none */
     int32_t mean, rstd;      /* tensors; mean -1: none */
+    int32_t unread; /* tensor [2, C]: gradients of frozen parameters; -1: they are trained */
 };
 
 /* What is done to q, or to k. All -1 where there is no norm of heads. */
@@ -29,11 +30,21 @@ struct gpt_qk {
     int32_t rstd;
 };
 
+/* Adapters, by the layers that they are beside. */
+enum {
+    GPT_ADAPTER_PROJECT,
+    GPT_ADAPTER_JOIN = GPT_ADAPTER_PROJECT + GPT_PROJECTIONS_MAX,
+    GPT_ADAPTER_WIDEN,
+    GPT_ADAPTER_NARROW = GPT_ADAPTER_WIDEN + 2,
+    GPT_ADAPTERS
+};
+
 /* Tensors -1: not there. */
 struct gpt_block {
     struct gpt_norm norm[2];
     struct tess__layer project[GPT_PROJECTIONS_MAX], join; /* of attention */
     struct tess__layer widen[2], narrow; /* of feed-forward: gate and up, or one product */
+    struct tess__adapter adapter[GPT_ADAPTERS];
     struct gpt_qk qk[2];
     int32_t gains_grad; /* terms of the gains' gradients [P, leaves, 2, D] */
     int32_t attention;
@@ -59,7 +70,8 @@ struct gpt_head {
 
 struct gpt_state {
     /* From the options. */
-    bool llama, tied, qkv_bias, qk_norm;
+    bool llama, tied, qkv_bias, out_bias, mlp_bias, qk_norm;
+    bool erf;                        /* GELU by the error function */
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
     int64_t vocabulary, padded;      /* classes of the model; V */
@@ -68,6 +80,7 @@ struct gpt_state {
     struct tess_rotary rotary;
     float epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */
+    struct tess_lora lora;
 
     /* From the run. */
     int32_t classes; /* of the data: decode's outputs */
@@ -125,6 +138,9 @@ enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_
 
 /* Element `at` of a tensor in the run's type. */
 void *tess__gpt_at(const struct tess_pass *pass, int32_t tensor, int64_t at);
+
+/* Is each of the targets the name of a layer? */
+enum tess_status tess__gpt_check_lora(const struct gpt_state *gpt);
 
 void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer);
 enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,

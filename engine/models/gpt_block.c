@@ -59,38 +59,98 @@ static const struct block_names block_llama = {
     .narrow = "mlp.down_proj",
 };
 
-/* `count` weights name[i] of out[i] outputs as one product. */
+/* Layers of a block that have been declared, for their adapters; the names live here. */
+struct block_layers {
+    struct tess__layer_desc desc[GPT_ADAPTERS];
+    char name[GPT_ADAPTERS][TESS_STACK_MAX][64];
+};
+
+/* `count` weights name[i] of out[i] outputs as one product; `at`: the adapter beside it. */
 static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *declare,
                               int32_t layer, const char *const *name, int32_t count, int64_t in,
-                              const int64_t *out, enum tess__split split,
-                              struct tess__layer *layer_out)
+                              const int64_t *out, enum tess__split split, int at,
+                              struct block_layers *layers, struct tess__layer *layer_out)
 {
     const double residual = split == TESS_SPLIT_ROWS ? sqrt(2.0 * gpt->layers) : 1;
     const bool is_project = name == &block_llama.project[0] || name == &block_llama.project[1] ||
                             name == &block_llama.project[2];
+    const bool is_feed = name != &block_llama.join && !is_project;
+    const bool bias = !gpt->llama || (is_project && gpt->qkv_bias) ||
+                      (name == &block_llama.join && gpt->out_bias) || (is_feed && gpt->mlp_bias);
     struct tess__layer_desc desc[TESS_STACK_MAX];
-    char text[TESS_STACK_MAX][64];
     for (int32_t i = 0; i < count; i++) {
-        snprintf(text[i], sizeof(text[i]), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
-                 name[i]);
+        char *text = layers->name[at][i];
+        snprintf(text, sizeof(layers->name[at][i]), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s",
+                 layer, name[i]);
         desc[i] = (struct tess__layer_desc){
-            .name = text[i],
+            .name = text,
             .op = {.kind = TESS_OP_LINEAR,
                    .dtype = gpt->dtype,
                    .rows = gpt->positions,
                    .leaf_rows = gpt->leaf_length,
                    .in = in,
                    .out = out[i],
-                   .gelu = name == &block_gpt2.narrow,
+                   .frozen = gpt->lora.rank > 0,
+                   .gelu = name == &block_gpt2.narrow && !gpt->erf,
                    .calls = gpt->axis.count},
             .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},
             .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
-            .bias = !gpt->llama || (gpt->qkv_bias && is_project),
+            .bias = bias,
             .split = split,
             .blocks = name == block_gpt2.project ? 3 : 1,
         };
     }
+    layers->desc[at] = desc[0];
     tess__layer_declare_stack(declare, &gpt->axis, desc, count, layer_out);
+}
+
+/* Behind the frozen parameters, so that the unit's trained ones are one segment. */
+static void block_declare_adapters(const struct gpt_state *gpt, struct tess_declare *declare,
+                                   const struct block_layers *layers, struct gpt_block *block)
+{
+    int64_t room = 0;
+    for (int i = 0; i < GPT_ADAPTERS; i++) {
+        struct tess__adapter *adapter = &block->adapter[i];
+        *adapter = (struct tess__adapter){.rank = 0};
+        if (layers->desc[i].name != NULL)
+            tess__adapter_declare(declare, &gpt->axis, &gpt->lora, &layers->desc[i], adapter);
+        if (tess__adapter_room(adapter) > room)
+            room = tess__adapter_room(adapter);
+    }
+    if (room == 0)
+        return;
+    const int32_t tensor = tess_declare_tensor(declare, "adapter.room", gpt->dtype,
+                                               tess_shape2(gpt->length, room), TESS_LIFE_UNIT);
+    for (int i = 0; i < GPT_ADAPTERS; i++)
+        block->adapter[i].room = tensor;
+}
+
+enum tess_status tess__gpt_check_lora(const struct gpt_state *gpt)
+{
+    const struct block_names *name = gpt->llama ? &block_llama : &block_gpt2;
+    const char *const all[] = {name->project[0], name->project[1], name->project[2], name->join,
+                               name->widen[0],   name->widen[1],   name->narrow};
+    if (gpt->lora.rank == 0 || strcmp(gpt->lora.targets, "all") == 0)
+        return TESS_OK;
+    if (gpt->lora.targets[0] == '\0')
+        TESS_FAIL(TESS_ERR_USAGE, "--lora.targets names no layer: give names, or all");
+    const char *at = gpt->lora.targets;
+    do {
+        const int length = (int)strcspn(at, ",");
+        char one[64];
+        snprintf(one, sizeof(one), "%.*s", length, at);
+        const struct tess_lora lora = {.rank = 1, .targets = one};
+        bool known = false;
+        for (size_t i = 0; i < sizeof(all) / sizeof(*all) && strcmp(one, "all") != 0; i++)
+            known = known || (all[i] != NULL && tess__adapter_is_target(&lora, all[i]));
+        if (!known)
+            TESS_FAIL(TESS_ERR_USAGE, "--lora.targets: the model has no layer '%.*s'; it has %s",
+                      length, at,
+                      gpt->llama ? "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+                                 : "c_attn, c_proj (attn.c_proj, mlp.c_proj), c_fc");
+        at += length;
+    } while (*at++ == ',');
+    return TESS_OK;
 }
 
 static void block_declare_layers(const struct gpt_state *gpt, struct tess_declare *declare,
@@ -103,6 +163,7 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
     const int64_t wide[2] = {gpt->ffn, gpt->ffn};
     const int32_t of_project = (gpt->llama ? 3 : 1) / gpt->project_count; /* weights of a product */
     const int32_t of_widen = (gpt->llama ? 2 : 1) / gpt->widen_count;
+    struct block_layers layers = {0};
     char text[64];
     for (int i = 0; i < 2; i++) {
         snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
@@ -111,17 +172,19 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
         if (i == 0) {
             for (int32_t p = 0; p < gpt->project_count; p++)
                 block_declare_cut(gpt, declare, layer, &name->project[p], of_project, gpt->width,
-                                  &out[p], TESS_SPLIT_COLUMNS, &block->project[p]);
+                                  &out[p], TESS_SPLIT_COLUMNS, GPT_ADAPTER_PROJECT + p, &layers,
+                                  &block->project[p]);
             tess__gpt_declare_qk(gpt, declare, layer, block);
             block_declare_cut(gpt, declare, layer, &name->join, 1, mixed, &gpt->width,
-                              TESS_SPLIT_ROWS, &block->join);
+                              TESS_SPLIT_ROWS, GPT_ADAPTER_JOIN, &layers, &block->join);
         }
     }
     for (int32_t w = 0; w < gpt->widen_count; w++)
         block_declare_cut(gpt, declare, layer, &name->widen[w], of_widen, gpt->width, &wide[w],
-                          TESS_SPLIT_COLUMNS, &block->widen[w]);
+                          TESS_SPLIT_COLUMNS, GPT_ADAPTER_WIDEN + w, &layers, &block->widen[w]);
     block_declare_cut(gpt, declare, layer, &name->narrow, 1, gpt->ffn, &gpt->width, TESS_SPLIT_ROWS,
-                      &block->narrow);
+                      GPT_ADAPTER_NARROW, &layers, &block->narrow);
+    block_declare_adapters(gpt, declare, &layers, block);
 }
 
 static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
@@ -247,7 +310,8 @@ static void block_activate(const struct gpt_state *gpt, const struct gpt_block *
         tess_swiglu_forward(pass->kernel, pass->dtype, gpt->positions, gpt->hidden / gpt->positions,
                             gpt->hidden_stride, hidden[0], hidden[1], active);
     else
-        tess_gelu_forward(pass->kernel, pass->dtype, gpt->hidden, hidden[0], active);
+        (gpt->erf ? tess_gelu_erf_forward : tess_gelu_forward)(pass->kernel, pass->dtype,
+                                                               gpt->hidden, hidden[0], active);
 }
 
 /* Where a part writes its term of the sum that goes to y. */
@@ -284,8 +348,11 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     float *lse = pass->tensor[block->lse];
     void *qkv[3];
     block_qkv(gpt, pass, block->projected, part, qkv);
-    for (int32_t i = 0; i < gpt->project_count; i++)
+    for (int32_t i = 0; i < gpt->project_count; i++) {
         TESS_TRY(tess__layer_forward_part(pass, &block->project[i], part, x, qkv[i]));
+        TESS_TRY(
+            tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_PROJECT + i], part, x, qkv[i]));
+    }
     TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     lse += part * gpt->positions * gpt->part_heads;
     if (gpt->decode)
@@ -297,7 +364,8 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     else
         TESS_TRY(
             tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed, lse));
-    return tess__layer_forward_part(pass, &block->join, part, mixed, term);
+    TESS_TRY(tess__layer_forward_part(pass, &block->join, part, mixed, term));
+    return tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_JOIN], part, mixed, term);
 }
 
 /* A part's feed-forward of x [N, C], and its term [N, C] of the sum; plus `add` unless that is
@@ -309,12 +377,16 @@ static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt
     const void *active = tess__gpt_at(pass, block->active, part * gpt->hidden);
     void *hidden[2];
     block_hidden(gpt, block, pass, part, hidden);
-    for (int32_t w = 0; w < gpt->widen_count; w++)
+    for (int32_t w = 0; w < gpt->widen_count; w++) {
         TESS_TRY(tess__layer_forward_part(pass, &block->widen[w], part, x, hidden[w]));
+        TESS_TRY(tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_WIDEN + w], part, x,
+                                       hidden[w]));
+    }
     block_activate(gpt, block, pass, part);
-    if (add != NULL)
-        return tess__layer_forward_part_add(pass, &block->narrow, part, active, add, term);
-    return tess__layer_forward_part(pass, &block->narrow, part, active, term);
+    TESS_TRY(add != NULL
+                 ? tess__layer_forward_part_add(pass, &block->narrow, part, active, add, term)
+                 : tess__layer_forward_part(pass, &block->narrow, part, active, term));
+    return tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_NARROW], part, active, term);
 }
 
 enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,
@@ -329,6 +401,8 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], a, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(block_attend(gpt, block, pass, p, whole, block_term(gpt, block, pass, p, middle)));
+    TESS_TRY(tess__adapter_forward_end(pass, &block->adapter[GPT_ADAPTER_JOIN],
+                                       block_term(gpt, block, pass, 0, middle)));
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, middle), middle));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_JOIN, middle, middle);
 
@@ -337,6 +411,8 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(block_feed(gpt, block, pass, p, whole, fused ? middle : NULL,
                             block_term(gpt, block, pass, p, pass->output)));
+    TESS_TRY(tess__adapter_forward_end(pass, &block->adapter[GPT_ADAPTER_NARROW],
+                                       block_term(gpt, block, pass, 0, pass->output)));
     if (fused)
         return TESS_OK;
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, pass->output), pass->output));
@@ -354,10 +430,13 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
 /* Backward of layers that share the input x: dx = the sum of their terms. */
 static enum tess_status block_shared_backward(const struct gpt_block *block,
                                               const struct tess_pass *pass,
-                                              const struct tess__layer *cut, int32_t count,
+                                              const struct tess__layer *cut,
+                                              const struct tess__adapter *adapter, int32_t count,
                                               int32_t part, const void *x, void *const *dy,
                                               void *dx)
 {
+    for (int32_t i = 0; i < count; i++)
+        TESS_TRY(tess__adapter_backward(pass, &adapter[i], part, x, dy[i]));
     TESS_TRY(tess__layer_backward_part(pass, &cut[0], part, x, dy[0], NULL, dx));
     for (int32_t i = 1; i < count; i++)
         TESS_TRY(tess__layer_backward_onto(pass, &cut[i], part, x, dy[i], pass->tensor[block->term],
@@ -374,15 +453,24 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
     block_hidden(gpt, block, pass, part, hidden);
     if (pass->remake)
         block_activate(gpt, block, pass, part);
+    const struct tess__adapter *adapter = &block->adapter[GPT_ADAPTER_NARROW];
+    /* GELU's backward with the product's. */
+    const bool fused = !gpt->llama && !gpt->erf && adapter->rank == 0;
+    TESS_TRY(tess__adapter_backward(pass, adapter, part, active, dy));
     TESS_TRY(tess__layer_backward_part(pass, &block->narrow, part, active, dy,
-                                       gpt->llama ? NULL : hidden[0], active));
+                                       fused ? hidden[0] : NULL, active));
+    TESS_TRY(tess__adapter_backward_data(pass, adapter, part, active));
+    if (!gpt->llama && !fused)
+        (gpt->erf ? tess_gelu_erf_backward : tess_gelu_backward)(
+            pass->kernel, pass->dtype, gpt->hidden, hidden[0], active, active);
     if (gpt->llama)
         tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions,
                              gpt->hidden / gpt->positions, gpt->hidden_stride, hidden[0], hidden[1],
                              active, hidden[0], hidden[1]);
     else
         hidden[0] = active;
-    return block_shared_backward(block, pass, block->widen, gpt->widen_count, part, x, hidden, dx);
+    return block_shared_backward(block, pass, block->widen, &block->adapter[GPT_ADAPTER_WIDEN],
+                                 gpt->widen_count, part, x, hidden, dx);
 }
 
 /* What attention has read of a part. */
@@ -417,7 +505,10 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
         TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     }
     block_qkv(gpt, pass, block->projected_grad, 0, grad);
+    TESS_TRY(tess__adapter_backward(pass, &block->adapter[GPT_ADAPTER_JOIN], part, mixed, dy));
     TESS_TRY(tess__layer_backward_part(pass, &block->join, part, mixed, dy, NULL, mixed_grad));
+    TESS_TRY(
+        tess__adapter_backward_data(pass, &block->adapter[GPT_ADAPTER_JOIN], part, mixed_grad));
     lse += part * gpt->positions * gpt->part_heads;
     if (pass->document != NULL)
         TESS_TRY(tess_attention_backward_documents(
@@ -427,8 +518,8 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
         TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
                                          mixed_grad, lse, grad[0], grad[1], grad[2]));
     TESS_TRY(tess__gpt_turn_backward(gpt, block, pass, part, projected, grad));
-    return block_shared_backward(block, pass, block->project, gpt->project_count, part, x, grad,
-                                 dx);
+    return block_shared_backward(block, pass, block->project, &block->adapter[GPT_ADAPTER_PROJECT],
+                                 gpt->project_count, part, x, grad, dx);
 }
 
 /* The gradient of what was dropped at `site`, all positions of it. dy stays. */
@@ -461,6 +552,9 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_feed_backward(gpt, block, pass, p, x, dy, block_term(gpt, block, pass, p, dx)));
+    for (int32_t w = 0; w < gpt->widen_count; w++)
+        TESS_TRY(tess__adapter_backward_end(pass, &block->adapter[GPT_ADAPTER_WIDEN + w], x,
+                                            block_term(gpt, block, pass, 0, dx)));
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
     TESS_TRY(tess__gpt_norm_backward(pass, &block->norm[1], middle, dx, pass->output_grad, ds));
 
@@ -469,6 +563,9 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
     for (int32_t p = 0; p < gpt->axis.count; p++)
         TESS_TRY(
             block_attend_backward(gpt, block, pass, p, x, dy, block_term(gpt, block, pass, p, dx)));
+    for (int32_t i = 0; i < gpt->project_count; i++)
+        TESS_TRY(tess__adapter_backward_end(pass, &block->adapter[GPT_ADAPTER_PROJECT + i], x,
+                                            block_term(gpt, block, pass, 0, dx)));
     TESS_TRY(tess__gpt_gains_finish(gpt, block, pass));
     TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
     return tess__gpt_norm_backward(pass, &block->norm[0], pass->input, dx, ds, dx);

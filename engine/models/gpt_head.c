@@ -66,7 +66,7 @@ static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *dec
                                      tess_shape3(HEAD_STATS, parts, head->chunk), TESS_LIFE_CALL);
     head->stats = tess_declare_tensor(declare, "xent", TESS_F32,
                                       tess_shape2(HEAD_STATS, gpt->length), TESS_LIFE_UNIT);
-    if (levels > 0)
+    if (levels > 0 && gpt->lora.rank == 0)
         head->levels =
             tess_declare_tensor(declare, "levels", TESS_F32,
                                 tess_shape4(levels, parts, words, gpt->width), TESS_LIFE_CALL);
@@ -95,14 +95,15 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
                                 .calls =
                                     (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
                                 .in = gpt->width,
-                                .out = gpt->words};
+                                .out = gpt->words,
+                                .frozen = gpt->lora.rank > 0};
 
     tess_declare_unit(declare, "head", tess_shape1(gpt->decode ? gpt->classes : 1));
     head->weight = gpt->tied
                        ? tess_declare_tied(declare, name, gpt->table)
                        : tess_declare_sliced(declare, name, tess_shape2(gpt->padded, gpt->width),
                                              init, 0, slice);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (desc.frozen ? 1 : 2); i++) {
         desc.add_grad = i == 1;
         head->op[i] = tess_declare_op(declare, &desc, false);
     }
@@ -123,7 +124,7 @@ struct head_chunk {
     const void *x;        /* [chunk, C] */
     void *term;           /* [chunk, C] of the first part; NULL: no gradient */
     const int32_t *label; /* [chunk] */
-    float *dweight;       /* [P, V / parts, C] */
+    float *dweight;       /* [P, V / parts, C]; NULL: frozen */
     int64_t at;           /* positions before it in the pass */
     bool first;           /* of the leaf */
 };
@@ -228,9 +229,10 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
                        head_first(gpt, p), head_xent(gpt, pass), pass->loss_grad, dlogits,
                        chunk->label, head_stat(gpt, pass, chunk, HEAD_MAX, 0),
                        head_stat(gpt, pass, chunk, HEAD_SUM, 0), dlogits);
-        TESS_TRY(tess_linear_backward_weight(tess__layer_op(pass, gpt->head.op[!chunk->first]),
-                                             chunk->x, dlogits,
-                                             chunk->dweight + p * head_weights(gpt), NULL));
+        if (chunk->dweight != NULL)
+            TESS_TRY(tess_linear_backward_weight(tess__layer_op(pass, gpt->head.op[!chunk->first]),
+                                                 chunk->x, dlogits,
+                                                 chunk->dweight + p * head_weights(gpt), NULL));
         TESS_TRY(tess_linear_backward_data(tess__layer_op(pass, gpt->head.op[0]), dlogits,
                                            head_weight(gpt, pass, p),
                                            (char *)chunk->term + p * term));
@@ -243,7 +245,7 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
 static float *head_level(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t level)
 {
     const int64_t count = gpt->axis.count * head_weights(gpt);
-    if (level == 0)
+    if (level == 0 || pass->grad[gpt->head.weight] == NULL)
         return pass->grad[gpt->head.weight];
     return (float *)pass->tensor[gpt->head.levels] + (level - 1) * count;
 }
@@ -290,12 +292,13 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
                                  bool gradient)
 {
     const float *stats = pass->tensor[gpt->head.stats];
+    const bool trained = gradient && pass->grad[gpt->head.weight] != NULL;
     for (int64_t leaf = 0; leaf < gpt->leaves; leaf++) {
         TESS_TRY(head_leaf(gpt, pass, leaf, gradient));
-        for (int32_t level = head_ones(leaf); gradient && level >= head_ones(leaf + 1); level--)
+        for (int32_t level = head_ones(leaf); trained && level >= head_ones(leaf + 1); level--)
             head_merge(gpt, pass, level);
     }
-    for (int32_t level = head_ones(gpt->leaves) - 1; gradient && level > 0; level--)
+    for (int32_t level = head_ones(gpt->leaves) - 1; trained && level > 0; level--)
         head_merge(gpt, pass, level);
     tess_xent_loss(pass->kernel, gpt->positions, gpt->length, head_xent(gpt, pass), pass->label,
                    stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,

@@ -35,6 +35,10 @@ void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *de
     }
     norm_out->rstd = tess_declare_tensor(declare, "rstd", TESS_F32, places, TESS_LIFE_SAVED);
     norm_out->op = tess_declare_op(declare, &desc, false);
+    norm_out->unread = -1;
+    if (gpt->lora.rank > 0)
+        norm_out->unread = tess_declare_tensor(declare, "norm.grad", TESS_F32,
+                                               tess_shape2(2, gpt->width), TESS_LIFE_CALL);
 }
 
 enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const struct gpt_norm *norm,
@@ -49,10 +53,15 @@ enum tess_status tess__gpt_norm_forward(const struct tess_pass *pass, const stru
 enum tess_status tess__gpt_norm_backward(const struct tess_pass *pass, const struct gpt_norm *norm,
                                          const void *x, const void *dy, const void *add, void *dx)
 {
+    float *dgamma = pass->grad[norm->gamma],
+          *dbeta = norm->beta < 0 ? NULL : pass->grad[norm->beta];
+    if (norm->unread >= 0) {
+        dgamma = pass->tensor[norm->unread];
+        dbeta = norm->beta < 0 ? NULL : dgamma + pass->op[norm->op]->desc.in;
+    }
     return tess_norm_backward(pass->op[norm->op], x, dy, pass->param[norm->gamma],
                               norm->mean < 0 ? NULL : pass->tensor[norm->mean],
-                              pass->tensor[norm->rstd], add, dx, pass->grad[norm->gamma],
-                              norm->beta < 0 ? NULL : pass->grad[norm->beta]);
+                              pass->tensor[norm->rstd], add, dx, dgamma, dbeta);
 }
 
 void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t site,

@@ -103,7 +103,8 @@ void tess__gpt_declare_qk(const struct gpt_state *gpt, struct tess_declare *decl
         return;
     block->gains_grad = tess_declare_tensor(
         declare, "gains.grad", TESS_F32, tess_shape4(parts, gpt->leaves, 2, size), TESS_LIFE_CALL);
-    tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_F32, gpt->leaves * 2 * size);
+    if (gpt->lora.rank == 0)
+        tess_declare_crossing(declare, TESS_CALL_BACKWARD, TESS_CALL_F32, gpt->leaves * 2 * size);
 }
 
 /* ---- both directions ------------------------------------------------------------------------- */
@@ -192,7 +193,7 @@ enum tess_status tess__gpt_gains_finish(const struct gpt_state *gpt, const struc
                                         const struct tess_pass *pass)
 {
     const int64_t both = 2 * gpt->head_size, bytes = gpt->head_size * (int64_t)sizeof(float);
-    if (!gpt->qk_norm)
+    if (!gpt->qk_norm || gpt->lora.rank > 0) /* frozen */
         return TESS_OK;
     float *term = pass->tensor[block->gains_grad];
     TESS_TRY(tess_pass_sum_f32(pass, gpt->leaves * both, term));

@@ -236,6 +236,8 @@ static const void *layer_weight(const struct tess_pass *pass, const struct tess_
 static float *layer_grad(const struct tess_pass *pass, const struct tess__layer *layer,
                          int32_t part)
 {
+    if (pass->grad[layer->weight] == NULL) /* frozen */
+        return NULL;
     return layer->stack_grad < 0 ? pass->grad[layer->weight] + part * layer->weight_count
                                  : pass->tensor[layer->stack_grad];
 }
@@ -243,7 +245,7 @@ static float *layer_grad(const struct tess_pass *pass, const struct tess__layer 
 static void layer_grad_done(const struct tess_pass *pass, const struct tess__layer *layer,
                             int32_t part)
 {
-    if (layer->stack_grad < 0)
+    if (layer->stack_grad < 0 || pass->grad[layer->weight] == NULL)
         return;
     const float *stack = pass->tensor[layer->stack_grad];
     for (int32_t i = 0; i < layer->stack_count; stack += layer->stack[i++])
@@ -314,7 +316,9 @@ enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct 
 static float *layer_bias_grad(const struct tess_pass *pass, const struct tess__layer *layer,
                               int32_t part)
 {
-    if (layer->bias >= 0 && layer->split != TESS_SPLIT_ROWS)
+    if (layer->bias < 0 || pass->grad[layer->bias] == NULL)
+        return NULL;
+    if (layer->split != TESS_SPLIT_ROWS)
         return pass->grad[layer->bias] + part * layer->bias_count;
     return layer->bias >= 0 && part == 0 ? pass->grad[layer->bias] : NULL;
 }
@@ -329,13 +333,15 @@ enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
     float *dweight = layer_grad(pass, layer, part);
     float *dbias = layer_bias_grad(pass, layer, part);
     if (layer->kind == TESS_OP_CONV2D) {
-        TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
+        if (dweight != NULL)
+            TESS_TRY(tess_conv2d_backward_weight(op, x, dy, dweight, dbias));
         return dx != NULL ? tess_conv2d_backward_data(op, dy, weight, dx) : TESS_OK;
     }
     if (before == NULL && dx != NULL) {
         TESS_TRY(tess_linear_backward(op, x, dy, weight, dweight, dbias, NULL, dx));
     } else {
-        TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
+        if (dweight != NULL)
+            TESS_TRY(tess_linear_backward_weight(op, x, dy, dweight, dbias));
         if (before != NULL)
             TESS_TRY(tess_linear_backward_data_gelu(op, dy, weight, before, dx));
     }

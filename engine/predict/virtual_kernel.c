@@ -47,6 +47,9 @@ static void virtual_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int6
     {                                                                                              \
         how(kernel, TESS_WORK_##work, dtype, count, arrays);                                       \
     }
+VIRTUAL_ARRAYS(gelu_erf_forward, kernel_math, GELU, 2, const void *x, void *y)
+VIRTUAL_ARRAYS(gelu_erf_backward, kernel_math, GELU_BACKWARD, 3, const void *x, const void *dy,
+               void *dx)
 VIRTUAL_ARRAYS(gelu_forward, kernel_math, GELU, 2, const void *x, void *y)
 VIRTUAL_ARRAYS(gelu_backward, kernel_math, GELU_BACKWARD, 3, const void *x, const void *dy,
                void *dx)

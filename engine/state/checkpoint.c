@@ -406,37 +406,3 @@ enum tess_status tess_checkpoint_bytes(const char *folder, uint64_t *bytes_out)
     *bytes_out = 0;
     return checkpoint_each(folder, NULL, bytes_out, checkpoint_add_bytes);
 }
-
-static enum tess_status checkpoint_copy(const char *folder, const char *name, const char *to,
-                                        uint64_t *bytes)
-{
-    char from_path[TESS_CHECKPOINT_PATH], to_path[TESS_CHECKPOINT_PATH];
-    struct tess_file_writer writer;
-    enum { ROOM = 1 << 20 };
-    (void)bytes;
-    if (strncmp(name, "model", strlen("model")) != 0)
-        return TESS_OK;
-    TESS_TRY(tess__checkpoint_join(folder, name, from_path));
-    TESS_TRY(tess__checkpoint_join(to, name, to_path));
-    const int fd = open(from_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot open %s: %s", from_path, strerror(errno));
-    enum tess_status status = tess_file_create(to_path, &writer);
-    char *room = status == TESS_OK ? malloc(ROOM) : NULL;
-    int error = room == NULL ? ENOMEM : 0;
-    for (size_t count = ROOM; error == 0 && count == ROOM;) {
-        count = tess_file_read(fd, room, ROOM, -1);
-        error = count < ROOM && errno != 0 ? errno : tess_file_append(writer.fd, room, count);
-    }
-    if (status == TESS_OK)
-        status = tess_file_commit(&writer, error);
-    free(room);
-    close(fd);
-    return status;
-}
-
-enum tess_status tess_checkpoint_export(const char *folder, const char *to)
-{
-    TESS_TRY(tess_file_make_folders(to, "the folder of --out"));
-    return checkpoint_each(folder, to, NULL, checkpoint_copy);
-}

@@ -128,9 +128,6 @@ enum tess_status tess_checkpoint_check_options(const char *folder);
 /* Bytes of all files of a checkpoint. TESS_ERR_IO. */
 enum tess_status tess_checkpoint_bytes(const char *folder, uint64_t *bytes_out);
 
-/* Copy the files of the weights, and their index, to a folder, which is made. TESS_ERR_IO. */
-enum tess_status tess_checkpoint_export(const char *folder, const char *to);
-
 /* Read every byte of a checkpoint and compare all checks, without its model. TESS_ERR_DATA names
  * the first file and tensor that differ, are missing, or are not of this checkpoint. */
 enum tess_status tess_checkpoint_verify(const char *folder, uint64_t *bytes_out);

@@ -163,6 +163,8 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
     param->shape = declare_slice(declare, name, &shape, slice);
     param->init = init;
     param->flags = flags;
+    if (declare->frozen && (flags & TESS_PARAM_ADAPTER) == 0)
+        param->flags |= TESS_PARAM_FROZEN;
     param->model_begin = declare->element_count;
     declare->element_count += count;
     return declare->param_count - 1;
@@ -171,7 +173,7 @@ static int32_t declare_any_param(struct tess_declare *declare, const char *name,
 int32_t tess_declare_sliced(struct tess_declare *declare, const char *name, struct tess_shape shape,
                             struct tess_init init, uint32_t flags, struct tess_slice slice)
 {
-    const uint32_t own = TESS_PARAM_BUFFER | TESS_PARAM_TIED;
+    const uint32_t own = TESS_PARAM_BUFFER | TESS_PARAM_TIED | TESS_PARAM_FROZEN;
     return declare_any_param(declare, name, shape, init, flags & ~own, slice);
 }
 
@@ -353,6 +355,9 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
                   "model '%s' cannot be cut along the tensor axis: leave that axis' strategy out "
                   "of --strategy, and --tensor.* with it",
                   model->name);
+    declare->frozen = input->lora.rank > 0;
+    if (declare->frozen && !model->lora)
+        TESS_FAIL(TESS_ERR_USAGE, "model '%s' has no adapters: leave --lora.* out", model->name);
     TESS_TRY(model->declare(state, options, input, declare));
     TESS_TRY(declare->status);
     if (declare->unit_count == 0)

@@ -66,6 +66,7 @@ struct tess_declare {
     bool conditional;        /* backward may leave parameters unused */
     bool tied;               /* some parameter is tied to another one */
     enum tess_status status; /* the first thing that went wrong */
+    bool frozen;             /* all parameters but adapters are TESS_PARAM_FROZEN */
     bool borrowed;           /* the arrays belong to another one: fini leaves them */
 };
 

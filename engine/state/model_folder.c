@@ -25,17 +25,19 @@ struct folder_family {
     int64_t window;       /* default of sliding_window; 0: none */
     bool window_switch;   /* a window counts only where use_sliding_window is true */
     bool qkv_bias, qk_norm;
+    bool attention_bias, mlp_bias; /* has the keys of these names */
 };
 
 static const struct folder_family folder_llama[] = {
-    {.name = "llama"},
+    {.name = "llama", .attention_bias = true, .mlp_bias = true},
     {.name = "mistral", .kv_heads_needed = true, .window = 4096},
     {.name = "qwen2", .kv_heads_needed = true, .window_switch = true, .qkv_bias = true},
     {.name = "qwen3",
      .kv_heads_needed = true,
      .head_size = 128,
      .window_switch = true,
-     .qk_norm = true},
+     .qk_norm = true,
+     .attention_bias = true},
 };
 
 struct folder_reader {
@@ -276,12 +278,15 @@ static enum tess_status folder_read_gpt2(const struct folder_reader *reader)
 
     json_t *value = folder_take(reader, "activation_function");
     const char *name = value != NULL ? json_string_value(value) : "gelu_new";
+    const bool erf = name != NULL && strcmp(name, "gelu") == 0;
     const bool tanh =
         name != NULL && (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0);
     const enum tess_status status =
-        tanh ? TESS_OK
-             : folder_refuse(reader, "activation_function", value,
-                             "expected gelu_new or gelu_pytorch_tanh, which are one function");
+        tanh || erf ? TESS_OK
+                    : folder_refuse(reader, "activation_function", value,
+                                    "expected gelu, gelu_new or gelu_pytorch_tanh");
+    if (status == TESS_OK)
+        folder_add(reader, "gpt.gelu", erf ? "erf" : "tanh", "activation_function", value);
     json_decref(value);
     TESS_TRY(status);
     return folder_tied(reader, true);
@@ -466,6 +471,25 @@ static enum tess_status folder_layer_types(const struct folder_reader *reader)
     return status;
 }
 
+/* Of queries, keys and values alone, or with that of what attention adds; of the feed-forward
+ * layers. */
+static enum tess_status folder_biases(const struct folder_reader *reader,
+                                      const struct folder_family *family, const json_t *type)
+{
+    bool attention = false, mlp = false;
+    if (family->attention_bias)
+        TESS_TRY(folder_switch(reader, "attention_bias", false, &attention));
+    if (family->mlp_bias)
+        TESS_TRY(folder_switch(reader, "mlp_bias", false, &mlp));
+    const char *key = family->attention_bias ? "attention_bias" : "model_type";
+    const json_t *from = family->attention_bias ? (attention ? json_true() : json_false()) : type;
+    folder_add(reader, "gpt.qkv-bias", family->qkv_bias || attention ? "on" : "off", key, from);
+    folder_add(reader, "gpt.out-bias", attention ? "on" : "off", key, from);
+    folder_add(reader, "gpt.mlp-bias", mlp ? "on" : "off", "mlp_bias",
+               mlp ? json_true() : json_false());
+    return TESS_OK;
+}
+
 static enum tess_status folder_read_llama(const struct folder_reader *reader,
                                           const struct folder_family *family, const json_t *type)
 {
@@ -488,7 +512,7 @@ static enum tess_status folder_read_llama(const struct folder_reader *reader,
     TESS_TRY(folder_whole(reader, "head_dim", family->head_size ? family->head_size : width / heads,
                           "gpt.head-size", &number));
     folder_imply(reader, number * heads == width, "0");
-    folder_add(reader, "gpt.qkv-bias", family->qkv_bias ? "on" : "off", "model_type", type);
+    TESS_TRY(folder_biases(reader, family, type));
     folder_add(reader, "gpt.qk-norm", family->qk_norm ? "on" : "off", "model_type", type);
     TESS_TRY(folder_layer_types(reader));
     return folder_tied(reader, false);

@@ -20,6 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct json_t; /* jansson's */
+
 #define TESS_FOLDER_OPTIONS_MAX 24
 #define TESS_FOLDER_MODEL       "gpt" /* the model whose options they are */
 
@@ -52,7 +54,12 @@ struct tess_folder_source {
     const char *(*value)(const void *context, const char *option); /* text of an option in full */
     const void *context;
     const struct tess_weights *weights; /* sizes that options leave open */
+    const char *dtype;                  /* of the weights, as PyTorch calls it */
 };
+
+/* What config.json says of it, a new reference; NULL where no family of models is like it. */
+enum tess_status tess_model_folder_json(const struct tess_folder_source *from,
+                                        struct json_t **config_out);
 
 /*
  * Write config.json of the family that the options describe; a warning instead where there is

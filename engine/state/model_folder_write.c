@@ -58,7 +58,8 @@ static void write_gpt2(struct write_source *source)
               json_integer(write_whole(source, "gpt.context", "wpe.weight", 0)));
     write_set(source, "vocab_size",
               json_integer(write_whole(source, "gpt.vocab", "wte.weight", 0)));
-    write_set(source, "activation_function", json_string("gelu_new"));
+    write_set(source, "activation_function",
+              json_string(write_is(source, "gpt.gelu", "erf") ? "gelu" : "gelu_new"));
     write_number(source, "layer_norm_epsilon", "gpt.norm-epsilon");
 }
 
@@ -108,6 +109,10 @@ static void write_llama(struct write_source *source)
     write_set(source, "vocab_size",
               json_integer(write_whole(source, "gpt.vocab", "model.embed_tokens.weight", 0)));
     write_set(source, "hidden_act", json_string("silu"));
+    if (write_is(source, "gpt.out-bias", "on"))
+        write_set(source, "attention_bias", json_true());
+    if (write_is(source, "gpt.mlp-bias", "on"))
+        write_set(source, "mlp_bias", json_true());
     write_number(source, "rms_norm_eps", "gpt.norm-epsilon");
     write_rope(source, context > 0 ? context : write_whole(source, "data.length", NULL, 0));
 }
@@ -115,33 +120,34 @@ static void write_llama(struct write_source *source)
 /* "model_type" and the class that has it; NULL: there is none. */
 static const char *write_family(const struct write_source *source, const char **class_out)
 {
-    const bool bias = write_is(source, "gpt.qkv-bias", "on");
+    const bool out = write_is(source, "gpt.out-bias", "on");
+    const bool mlp = write_is(source, "gpt.mlp-bias", "on");
+    const bool qkv = write_is(source, "gpt.qkv-bias", "on"), bias = qkv && !out;
     const bool norm = write_is(source, "gpt.qk-norm", "on");
     const bool gpt2 = write_is(source, "gpt.style", "gpt2");
     *class_out = gpt2   ? "GPT2LMHeadModel"
                  : bias ? "Qwen2ForCausalLM"
                  : norm ? "Qwen3ForCausalLM"
                         : "LlamaForCausalLM";
+    /* With qkv and out both, that is attention_bias of Llama and Qwen3; mlp_bias is Llama's. */
+    if (!gpt2 && ((out && !qkv) || (mlp && (bias || norm))))
+        return NULL;
     return gpt2 ? "gpt2" : bias && norm ? NULL : bias ? "qwen2" : norm ? "qwen3" : "llama";
 }
 
-enum tess_status tess_model_folder_write(const char *folder, const struct tess_folder_source *from)
+enum tess_status tess_model_folder_json(const struct tess_folder_source *from, json_t **config_out)
 {
     struct write_source source = {.from = from, .object = json_object()};
     const char *class, *family = write_family(&source, &class);
-    char path[TESS_CHECKPOINT_PATH];
+    *config_out = NULL;
     if (family == NULL) {
-        tess_log(TESS_LOG_WARN,
-                 "%s has no config.json: no family of models has both gpt.qkv-bias "
-                 "and gpt.qk-norm",
-                 folder);
         json_decref(source.object);
         return TESS_OK;
     }
     const bool gpt2 = strcmp(family, "gpt2") == 0;
     write_set(&source, "architectures", json_pack("[s]", class));
     write_set(&source, "model_type", json_string(family));
-    write_set(&source, "torch_dtype", json_string("float32"));
+    write_set(&source, "torch_dtype", json_string(from->dtype));
     write_set(&source, "tie_word_embeddings",
               json_boolean(write_is(&source, "gpt.tied", "on") ||
                            (gpt2 && write_is(&source, "gpt.tied", "auto"))));
@@ -149,9 +155,29 @@ enum tess_status tess_model_folder_write(const char *folder, const struct tess_f
         write_gpt2(&source);
     else
         write_llama(&source);
-    char *text =
-        source.failed ? NULL : json_dumps(source.object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_decref(source.object);
+    if (source.failed) {
+        json_decref(source.object);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to describe the model");
+    }
+    *config_out = source.object;
+    return TESS_OK;
+}
+
+enum tess_status tess_model_folder_write(const char *folder, const struct tess_folder_source *from)
+{
+    char path[TESS_CHECKPOINT_PATH];
+    json_t *config;
+    TESS_TRY(tess_model_folder_json(from, &config));
+    if (config == NULL) {
+        tess_log(
+            TESS_LOG_WARN,
+            "%s has no config.json: no family of models has these of gpt.qkv-bias, gpt.out-bias, "
+            "gpt.mlp-bias and gpt.qk-norm together",
+            folder);
+        return TESS_OK;
+    }
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(config);
     if (text == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to describe the model of %s", folder);
     const int used = snprintf(path, sizeof(path), "%s/config.json", folder);

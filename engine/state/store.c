@@ -161,7 +161,7 @@ static bool store_plan_group(struct tess_store *store, const struct tess_declare
     for (int32_t p = 0; p < model->param_count; p++) {
         const struct tess_declare_param *param = &model->param[p];
         if (param->flags & TESS_PARAM_TIED ||
-            (first_array >= 0 && param->flags & TESS_PARAM_BUFFER))
+            (first_array >= 0 && param->flags & (TESS_PARAM_BUFFER | TESS_PARAM_FROZEN)))
             continue;
         for (int32_t a = first_array; a < end_array && good; a++)
             good = store_add(store, &group, p, param, a);

@@ -46,6 +46,14 @@ void tess_weights_close(struct tess_weights *weights); /* NULL is allowed */
 enum tess_status tess_weights_match(struct tess_weights *weights,
                                     const struct tess_declare *declare);
 
+/* The same for the model's adapters (TESS_PARAM_ADAPTER) alone, in a file of theirs: all of them,
+ * and nothing else. Of a model's weights match accepts all or none. */
+enum tess_status tess_weights_match_adapters(struct tess_weights *weights,
+                                             const struct tess_declare *declare);
+
+/* Do the files that were matched have this parameter? */
+bool tess_weights_has(const struct tess_weights *weights, int32_t param);
+
 /* Tensors that tess_weights_match left out. */
 int32_t tess_weights_left_out(const struct tess_weights *weights);
 
@@ -55,7 +63,8 @@ int64_t tess_weights_dim(const struct tess_weights *weights, const char *name, i
 
 /*
  * Elements [from, from + count) of the whole tensor of parameter `param` (its number in the whole
- * model) as f32; padding is 0, a tied one has its source's. Increasing runs are fast, whatever
+ * model) as f32; padding is 0, and so is one that
+ * the files do not have; a tied one has its source's. Increasing runs are fast, whatever
  * their length; memory beyond `w` is bounded (16 MiB). TESS_ERR_IO when the file has become
  * shorter. By one thread at a time.
  */

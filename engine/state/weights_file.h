@@ -26,6 +26,7 @@ struct tess__weights_tensor {
 /* A parameter of the model and where the file has it. */
 struct tess__weights_param {
     int32_t tensor;
+    int64_t channels; /* > 0: a row is [places, channels] here and [channels, places] in the file */
     struct tess_declare_param declared;
 };
 
@@ -40,7 +41,8 @@ struct tess_weights {
     struct tess__weights_param *param; /* [parameters of the whole model] */
     int32_t left_out;
 
-    /* Rows [tile_first, tile_first + tile_rows) of a transposed tensor, turned round. */
+    /* Rows [tile_first, tile_first + tile_rows) of a tensor that is another way round in the file,
+     * turned round. */
     float *tile;
     int64_t tile_room; /* elements */
     int32_t tile_tensor;

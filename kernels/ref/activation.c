@@ -6,6 +6,7 @@
 
 #define GELU_SLOPE 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_CUBE  0.044715
+#define GELU_ROOT  0.70710678118654752440 /* sqrt(1 / 2) */
 
 void tess__ref_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                             const void *x, void *y)
@@ -27,6 +28,29 @@ void tess__ref_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, 
         double inner = GELU_SLOPE * (value + GELU_CUBE * value * value * value);
         double inner_slope = GELU_SLOPE * (1 + 3 * GELU_CUBE * value * value), t = tanh(inner);
         double slope = 0.5 * (1 + t) + 0.5 * value * (1 - t * t) * inner_slope;
+        ref_store(dtype, dx, i, ref_load(dtype, dy, i) * slope);
+    }
+}
+
+/* 1 + erf(z) is erfc(-z), which loses no digits where z is far below 0. */
+void tess__ref_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                const void *x, void *y)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double value = ref_load(dtype, x, i);
+        ref_store(dtype, y, i, 0.5 * value * erfc(-value * GELU_ROOT));
+    }
+}
+
+void tess__ref_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                 const void *x, const void *dy, void *dx)
+{
+    (void)kernel;
+    for (int64_t i = 0; i < count; i++) {
+        double value = ref_load(dtype, x, i);
+        double slope =
+            0.5 * erfc(-value * GELU_ROOT) + 0.5 * GELU_SLOPE * value * exp(-0.5 * value * value);
         ref_store(dtype, dx, i, ref_load(dtype, dy, i) * slope);
     }
 }

@@ -81,6 +81,22 @@ static void case_model(void **state)
     assert_string_equal(drawn, hash);
 }
 
+/* Tokens of GPT-2's tokenizer, as llm.c has them, all below 256. */
+static void write_shard(const char *path)
+{
+    const int32_t header[256] = {20240520, 1, 2000};
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(header, sizeof(header), 1, file), 1);
+    for (int i = 0; i < 2000; i++) {
+        const uint16_t token = (uint16_t)(i % 200);
+
+        assert_int_equal(fwrite(&token, sizeof(token), 1, file), 1);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
 static void case_contradictions(void **state)
 {
     (void)state;
@@ -96,6 +112,12 @@ static void case_contradictions(void **state)
     check_refused("\"rope_theta\" is 500.0, and the run has gpt.rope-base 10000");
     assert_int_equal(run("train --steps 1 --init out"), 2);
     check_refused("give the folder as --model");
+    write_shard("large.bin");
+    assert_int_equal(run(DATA "--steps 1 --model out --data large.bin"), 2);
+    check_refused("--data large.bin: its tokenizer has 50257 tokens, and the model of "
+                  "out/config.json has 256");
+    assert_int_equal(run(DATA "--steps 1 " SHAPE "--init out --data large.bin"), 2);
+    check_refused("its tokenizer has 50257 tokens, and the model of out has 256");
     assert_int_equal(run(DATA "--model ./nowhere"), 1);
     check_refused("there is no such folder");
     assert_int_equal(mkdir("empty", 0777), 0);

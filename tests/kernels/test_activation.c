@@ -53,6 +53,27 @@ static struct pair gelu_grad(enum tess_dtype dtype, double x, double dy)
     return rounded(dtype, dy * slope, fabs(dy) * error + SMALL);
 }
 
+/* x/2 erfc(z) of z = -x / sqrt(2): a rounding of z is one of erfc by less than (1 + 2 z^2) of it,
+ * and so is one of the density's exponent. */
+static double erf_error(double x)
+{
+    return (12 + 4 * x * x) * UNIT;
+}
+
+static struct pair gelu_erf(enum tess_dtype dtype, double x)
+{
+    double value = x / 2 * erfc(-x / sqrt(2));
+    return rounded(dtype, value, erf_error(x) * fabs(value) + SMALL * (1 + fabs(x)));
+}
+
+static struct pair gelu_erf_grad(enum tess_dtype dtype, double x, double dy)
+{
+    double share = erfc(-x / sqrt(2)) / 2, bend = x * exp(-x * x / 2) / sqrt(2 * acos(-1));
+    return rounded(dtype, dy * (share + bend),
+                   fabs(dy) * (erf_error(x) * (share + fabs(bend)) + SMALL * (1 + fabs(x))) +
+                       SMALL);
+}
+
 /* g / (1 + e): e = exp(-g) is off by 16 u e, which is at most 16 u (1 + e). */
 static struct pair swiglu(enum tess_dtype dtype, double gate, double up)
 {
@@ -99,8 +120,8 @@ static void *activation_copy(const struct activation_case *c, int which)
     return device_put_real(&device, c->dtype, c->x[which], c->count);
 }
 
-/* Element i; `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other.
- */
+/* Element i; `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other,
+ * 5 gelu by erf, 6 its gradient. */
 static struct pair activation_want(const struct activation_case *c, int way, int64_t i)
 {
     double x = c->x[0][i], up = c->x[1][i], dy = c->x[2][i];
@@ -108,7 +129,9 @@ static struct pair activation_want(const struct activation_case *c, int way, int
            : way == 1 ? gelu_grad(c->dtype, x, dy)
            : way == 2 ? swiglu(c->dtype, x, up)
            : way == 3 ? swiglu_grad_gate(c->dtype, x, up, dy)
-                      : swiglu(c->dtype, x, dy);
+           : way == 4 ? swiglu(c->dtype, x, dy)
+           : way == 5 ? gelu_erf(c->dtype, x)
+                      : gelu_erf_grad(c->dtype, x, dy);
 }
 
 static void activation_check(const struct activation_case *c, const char *what, int way,
@@ -137,6 +160,14 @@ static void check_gelu(const struct activation_case *c)
     activation_check(c, "gelu gradient over dy", 1, over_dy);
     tess_gelu_backward(device.kernel, c->dtype, c->count, over_x, c->dev[2], over_x);
     activation_check(c, "gelu gradient over x", 1, over_x);
+
+    void *erf_dy = activation_copy(c, 2), *erf_x = activation_copy(c, 0);
+    tess_gelu_erf_forward(device.kernel, c->dtype, c->count, c->dev[0], y);
+    activation_check(c, "gelu by erf", 5, y);
+    tess_gelu_erf_backward(device.kernel, c->dtype, c->count, c->dev[0], erf_dy, erf_dy);
+    activation_check(c, "gelu by erf, gradient over dy", 6, erf_dy);
+    tess_gelu_erf_backward(device.kernel, c->dtype, c->count, erf_x, c->dev[2], erf_x);
+    activation_check(c, "gelu by erf, gradient over x", 6, erf_x);
 }
 
 static void check_swiglu(const struct activation_case *c)

@@ -201,7 +201,8 @@ static void driver_open_arrays(struct model_driver *driver)
             driver->grad[i] = driver->grad[i - 1] + before;
         } else {
             driver->param[i] = driver_alloc((size_t)count * word);
-            driver->grad[i] = driver_alloc((size_t)count * sizeof(float));
+            if ((declare->param[i].flags & TESS_PARAM_FROZEN) == 0)
+                driver->grad[i] = driver_alloc((size_t)count * sizeof(float));
         }
         driver_fill_param(driver, i);
     }
@@ -437,7 +438,7 @@ static void driver_backward_unit(struct model_driver *driver, int32_t unit)
 
     driver_spoil(driver, unit, driver->remake);
     for (int32_t i = 0; i < driver->declare.param_count; i++)
-        if (driver->declare.param[i].unit == unit)
+        if (driver->declare.param[i].unit == unit && driver->grad[i] != NULL)
             memset(driver->grad[i], 0xff, (size_t)model_param_count(driver, i) * sizeof(float));
     driver_keep(driver, driver->model->backward(driver->state, &pass));
 }
@@ -472,6 +473,8 @@ void model_backward(struct model_driver *driver)
         const int32_t source = tess_declare_source(&driver->declare.param[i]);
         const int64_t count = model_param_count(driver, i);
 
+        if (driver->grad[i] == NULL)
+            continue;
         if (!driver->used[i])
             memset(driver->grad[i], 0, (size_t)count * sizeof(float));
         if (source >= 0)

@@ -38,7 +38,8 @@ struct model_driver {
     int32_t *correct;   /* [rows] */
     float **master;     /* per parameter, f32: change these and call model_refresh */
     void **param;       /* per parameter, in the run's precision */
-    float **grad;       /* per parameter, written by model_backward; zero where unused */
+    float **grad;       /* per parameter, written by model_backward; zero where unused,
+                           NULL where frozen */
     bool *used;         /* per parameter, by the latest model_backward */
     void **output;      /* per unit */
     void **output_grad; /* per unit */

@@ -41,6 +41,11 @@ static const struct {
     double loss[ROWS];
 } folders[] = {
     {"{" GPT2 "}", {93.907110184, 93.544251651}},
+    {"{" GPT2 ", \"activation_function\": \"gelu\"}", {93.907732020, 93.545270439}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"attention_bias\": true, \"mlp_bias\": true}",
+     {90.176514102, 92.155766808}},
+    {"{\"model_type\": \"qwen3\", " SHAPE ", \"head_dim\": 10, \"attention_bias\": true}",
+     {95.091985815, 89.915856444}},
     {"{" GPT2 ", \"tie_word_embeddings\": false, \"n_inner\": 50}", {94.643327582, 96.957924767}},
     {"{\"model_type\": \"llama\", " SHAPE ", \"rope_theta\": 100.0}", {89.059276999, 92.573664694}},
     {"{\"model_type\": \"mistral\", " SHAPE ", \"head_dim\": 8, \"sliding_window\": null}",

@@ -84,18 +84,20 @@ static void case_gpt2(void **state)
     check_options("{" GPT2 "}",
                   "gpt.style=gpt2 gpt.layers=12 gpt.heads=12 gpt.width=768 gpt.ffn=3072|0 "
                   "gpt.context=1024|0 gpt.vocab=50257|0 gpt.norm-epsilon=1.0000000000000001e-5 "
-                  "gpt.tied=on|auto");
+                  "gpt.gelu=tanh gpt.tied=on|auto");
     check_options("{" GPT2 ", \"n_inner\": 512, \"layer_norm_epsilon\": 0.5, "
-                  "\"tie_word_embeddings\": false, \"activation_function\": \"gelu_pytorch_tanh\", "
+                  "\"tie_word_embeddings\": false, \"activation_function\": \"gelu\", "
                   "\"resid_pdrop\": 0.1, \"eos_token_id\": 50256, \"scale_attn_weights\": true}",
                   "gpt.style=gpt2 gpt.layers=12 gpt.heads=12 gpt.width=768 gpt.ffn=512 "
-                  "gpt.context=1024|0 gpt.vocab=50257|0 gpt.norm-epsilon=0.5 gpt.tied=off");
+                  "gpt.context=1024|0 gpt.vocab=50257|0 gpt.norm-epsilon=0.5 gpt.gelu=erf "
+                  "gpt.tied=off");
 }
 
 #define SHAPE                                                                                      \
     "gpt.style=llama gpt.layers=2 gpt.heads=8 gpt.kv-heads=4 gpt.width=64 gpt.ffn=160|0 "          \
     "gpt.vocab=300|0 gpt.head-size=8|0"
-#define PLAIN " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=off"
+#define NO_BIAS " gpt.out-bias=off gpt.mlp-bias=off"
+#define PLAIN   NO_BIAS " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=off"
 
 static void case_llama(void **state)
 {
@@ -118,8 +120,8 @@ static void case_rope(void **state)
 {
 #define ROPE(text) "{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, " text "}"
 #define REST                                                                                       \
-    SHAPE " gpt.qkv-bias=off gpt.qk-norm=off gpt.norm-epsilon=0.5 gpt.tied=off|auto "              \
-          "gpt.rope-base=500000.0 "
+    SHAPE NO_BIAS " gpt.qkv-bias=off gpt.qk-norm=off gpt.norm-epsilon=0.5 gpt.tied=off|auto "      \
+                  "gpt.rope-base=500000.0 "
     (void)state;
     check_options(
         ROPE("\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}"),
@@ -151,12 +153,25 @@ static void case_qwen(void **state)
     check_options("{" LLAMA("qwen2") ", \"rms_norm_eps\": 0.5, \"use_sliding_window\": false, "
                                      "\"sliding_window\": 16, \"max_window_layers\": 1, "
                                      "\"layer_types\": [\"full_attention\"]}",
-                  SHAPE
+                  SHAPE NO_BIAS
                   " gpt.rope-scaling=off gpt.qkv-bias=on gpt.qk-norm=off gpt.norm-epsilon=0.5 "
                   "gpt.rope-base=10000.0 gpt.tied=off|auto");
-    check_options("{" LLAMA("qwen3") ", \"rms_norm_eps\": 0.5, \"head_dim\": 8}", SHAPE
+    check_options("{" LLAMA("qwen3") ", \"rms_norm_eps\": 0.5, \"head_dim\": 8}", SHAPE NO_BIAS
                   " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=on gpt.norm-epsilon=0.5 "
                   "gpt.rope-base=10000.0 gpt.tied=off|auto");
+}
+
+static void case_biases(void **state)
+{
+    (void)state;
+    check_options("{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, \"attention_bias\": true}",
+                  SHAPE " gpt.out-bias=on gpt.mlp-bias=off gpt.rope-scaling=off gpt.qkv-bias=on "
+                        "gpt.qk-norm=off gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 "
+                        "gpt.tied=off|auto");
+    check_options("{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, \"mlp_bias\": true}",
+                  SHAPE " gpt.out-bias=off gpt.mlp-bias=on gpt.rope-scaling=off gpt.qkv-bias=off "
+                        "gpt.qk-norm=off gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 "
+                        "gpt.tied=off|auto");
 }
 
 static void case_refused(void **state)
@@ -185,8 +200,9 @@ static void case_refused(void **state)
          "\"quantization_config\" is {\"bits\":4}: an unknown key"},
         {"{" GPT2 ", \"rope_theta\": 3}", "\"rope_theta\" is 3: an unknown key"},
         {"{" LLAMA("llama") ", \"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\": expected"},
-        {"{" LLAMA("llama") ", \"mlp_bias\": true}", "\"mlp_bias\" is true: only false"},
-        {"{" LLAMA("llama") ", \"attention_bias\": true}", "\"attention_bias\" is true"},
+        {"{" LLAMA("qwen2") ", \"mlp_bias\": true}", "\"mlp_bias\" is true: only false"},
+        {"{" LLAMA("qwen2") ", \"attention_bias\": true}", "\"attention_bias\" is true"},
+        {"{" LLAMA("llama") ", \"attention_bias\": 1}", "\"attention_bias\" is 1: expected true"},
         {"{" LLAMA("llama") ", \"rope_theta\": -1}", "\"rope_theta\" is -1: expected"},
         {"{" LLAMA("llama") ", \"rope_scaling\": 8}", "\"rope_scaling\" is 8: expected an object"},
         {"{" LLAMA("llama") ", \"rope_scaling\": {\"type\": \"longrope\"}}",
@@ -268,9 +284,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_gpt2),  cmocka_unit_test(case_llama),   cmocka_unit_test(case_rope),
-        cmocka_unit_test(case_qwen),  cmocka_unit_test(case_refused), cmocka_unit_test(case_cut),
-        cmocka_unit_test(case_found),
+        cmocka_unit_test(case_gpt2), cmocka_unit_test(case_llama),  cmocka_unit_test(case_rope),
+        cmocka_unit_test(case_qwen), cmocka_unit_test(case_biases), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_cut),  cmocka_unit_test(case_found),
     };
     return cmocka_run_group_tests_name("model config", tests, set_up, tear_down);
 }

@@ -121,8 +121,8 @@ static void test_gather_diagram(void **state)
             const int32_t u = phase == TESS_PHASE_BACKWARD ? 7 - i : i % 4;
             struct tess_strategy *strategy = &its.fixture.strategy;
             assert_int_equal(tess__gather_enter(&its.gather, strategy, u, phase), TESS_OK);
-            assert_int_equal(its.gather.slot[0].segment, drawn[keep_last - 1].held[i][0]);
-            assert_int_equal(its.gather.slot[1].segment, drawn[keep_last - 1].held[i][1]);
+            assert_int_equal(its.gather.lane[0].slot[0].segment, drawn[keep_last - 1].held[i][0]);
+            assert_int_equal(its.gather.lane[0].slot[1].segment, drawn[keep_last - 1].held[i][1]);
             assert_int_equal(its.note.count, drawn[keep_last - 1].count[i]);
             tess__gather_leave(&its.gather, strategy, u, phase);
         }
@@ -150,7 +150,7 @@ static void gathering_check_step(struct gathering *its, const int32_t *expected,
         sent += 3 * call->count * 2;
     }
     assert_int_equal(tess__gather_sent_bytes(plan, keep_last), sent);
-    tess__gather_forget(&its->gather, &its->fixture.plan);
+    tess__gather_forget(&its->gather, &its->fixture.plan, true);
 }
 
 /* Two steps, and an evaluation between them that leaves no trace in the second. */
@@ -192,7 +192,7 @@ static void test_gather_all(void **state)
         for (int32_t b = a + 1; b < 4; b++)
             assert_true((const char *)call[b].target >= end);
     }
-    tess__gather_forget(&its.gather, &its.fixture.plan);
+    tess__gather_forget(&its.gather, &its.fixture.plan, true);
     transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_FORWARD, 4);
     assert_int_equal(its.note.count, 8);
     gathering_close(&its);

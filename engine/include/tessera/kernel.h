@@ -87,6 +87,7 @@ struct tess_op_desc {
                           without products of the dtype always does so */
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
+    bool frozen;       /* LINEAR: the gradient of the weight is never computed */
     bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
     bool rms;          /* NORM: no mean is taken out, and there is no beta */
     float epsilon;     /* BATCH_NORM, NORM */
@@ -226,7 +227,7 @@ enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, 
                                              float *dw, float *dbias);
 /* backward_weight and backward_data in one, which narrows dy to 8 bits once; dx may be x. term [B,
  * in] not NULL: dx += what backward_data gives, rounded as in forward_add; a backend may use term
- * for that. */
+ * for that. dw NULL: only dx. */
 enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const void *dy,
                                       const void *w, float *dw, float *dbias, void *term, void *dx);
 
@@ -363,6 +364,12 @@ void tess_gelu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_
 /* dx = dy times the derivative at x. dx may be dy or x. */
 void tess_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                         const void *x, const void *dy, void *dx);
+/* The same with y = x/2 (1 + erf(x / sqrt(2))), which tess_gelu_forward approximates (Hendrycks and
+ * Gimpel 2016). */
+void tess_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, void *y);
+void tess_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                            const void *x, const void *dy, void *dx);
 /* y = gate / (1 + exp(-gate)) up (Shazeer 2020). y [rows, width]; gate, up and their gradients have
  * `stride` elements from one row to the next, so that both may lie in one array. */
 void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
@@ -515,6 +522,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(rope)                                                                                        \
     X(gelu_forward)                                                                                \
     X(gelu_backward)                                                                               \
+    X(gelu_erf_forward)                                                                            \
+    X(gelu_erf_backward)                                                                           \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \
     X(xent_max)                                                                                    \

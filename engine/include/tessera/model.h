@@ -39,6 +39,19 @@ enum tess_param_flag {
                                 adds those of the other ranks */
     TESS_PARAM_TRANSPOSED = 8, /* [out, in] here, [in, out] in files (GPT-2's) */
     TESS_PARAM_TIED = 16,      /* see tess_declare_tied */
+    TESS_PARAM_FROZEN = 32,  /* keeps its first values: no gradient (pass->grad is NULL), no update;
+                                set by the core on all but adapters where the run has adapters */
+    TESS_PARAM_ADAPTER = 64, /* of struct tess_lora: trained, and not in files of the model */
+};
+
+/*
+ * Low-rank adapters (Hu et al. 2022, "LoRA"): a linear layer of weight W [out, in] becomes
+ * x (W + scale B A)^T, of which A [rank, in] and B [out, rank] are trained and all else is frozen.
+ */
+struct tess_lora {
+    int32_t rank; /* 0: no adapters */
+    float scale;
+    const char *targets; /* layers by the last part of their names, joined by commas; "all" */
 };
 
 /*
@@ -172,6 +185,7 @@ struct tess_model_input {
      * f32. No backward. */
     bool decode;
     int64_t context; /* decode: positions at most; else 0 */
+    struct tess_lora lora;
 };
 
 /* All a unit needs for one call. Indices are those that the declare functions returned. */
@@ -208,7 +222,8 @@ struct tess_pass {
     void *output_grad_scratch; /* the same address as output_grad, writable */
     void *input_grad;          /* backward: NULL in unit 0 */
     const void *const *param;  /* in pass->dtype */
-    float *const *grad;        /* overwritten by backward, for every parameter of the unit */
+    float *const *grad;        /* overwritten by backward, for every parameter of the unit; NULL
+                                  where one is frozen */
     bool *used; /* [parameters of the model]; backward sets false for a parameter whose gradient it
                    has not written because no row of this pass used it; else leave it alone. A
                    buffer's statistic then counts as zero for these leaves. */
@@ -263,6 +278,7 @@ struct tess_model_ops {
     bool tokens;       /* trains on text or token files, not on images */
     bool documents;    /* heeds tess_pass.document; others are refused packed samples */
     bool tensor;       /* implements tess_model_input.axis; others are refused a tensor axis */
+    bool lora;         /* implements tess_model_input.lora; others are refused adapters */
 
     /* REQUIRED. Pure. Option values the model cannot have are refused here with a message. */
     enum tess_status (*declare)(void *state, const void *options,

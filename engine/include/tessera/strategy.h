@@ -4,7 +4,9 @@
  * All parameters lie in one *flat* space of elements, cut into *segments*: contiguous runs of whole
  * parameters that are reduced, gathered and sharded as a piece (a gradient bucket, a unit). A
  * segment is padded to a multiple of shard_count * TESS_SHARD_ALIGN elements; rank s of the shard
- * group owns the s-th part of every segment it shards.
+ * group owns the s-th part of every segment it shards. Frozen parameters are in segments of their
+ * own, behind all others: what concerns gradients ends with the first grad_segment_count segments
+ * and grad_count elements.
  *
  *     flat      | param 0 | param 1 |pad| param 2      | param 3 |pad|
  *     segment   |------- 0 -------------|------- 1 ------------------|
@@ -91,6 +93,7 @@ struct tess_plan_param {
     uint32_t flags;  /* enum tess_param_flag */
     int32_t chunk;   /* of a pipeline's rank, that its unit is in; else 0 */
     bool alone;      /* tied to another parameter, or that one: a segment of its own */
+    bool frozen;     /* keeps its values: has no gradient */
     bool stacked;    /* follows the parameter before it without a gap, in the same segment */
     int64_t begin;   /* first element in flat space; set by the core after plan() */
     int32_t segment; /* set by the core after plan() */
@@ -110,7 +113,8 @@ struct tess_segment {
      * FULL lies in flat order, one segment after the other.
      */
     void *param;     /* [count] compute parameters readable now; (strategy) unless param is FULL */
-    float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL */
+    float *grad;     /* [count] where backward writes now; (strategy) unless grad is FULL; frozen
+                        ones have neither this nor grad_own */
     void *param_own; /* part of `own` in compute precision; NULL when NONE */
     float *master_own; /* f32 master of `own`; = param_own in f32; NULL without masters */
     float *grad_own;   /* reduced gradient of `own`, valid after grads_finish */
@@ -144,21 +148,25 @@ struct tess_plan {
     bool skips_loss;  /* another rank computes the loss of this rank's output */
     bool replicated;  /* every rank holds the same full parameters after params_refresh */
 
-    /* Filled by plan() through tess_plan_add_segment, in flat order, covering every parameter. */
+    /* Filled by plan() through tess_plan_add_segment, covering every parameter; then by the core in
+     * flat order: those of frozen parameters last. */
     struct tess_segment *segment;
     int32_t segment_count;
 
     /* Filled by the core. */
-    int32_t asked_count; /* parameters of all calls of tess_plan_add_segment */
-    int64_t flat_count;  /* elements of the flat space */
-    int64_t param_total; /* elements of all parameters, without padding */
-    int32_t level_count; /* gradient accumulators that the fold over micro-batches needs */
-    int64_t own_stride;  /* elements between the fold levels of sharded gradients (grad_own) */
+    int32_t asked_count;        /* parameters of all calls of tess_plan_add_segment */
+    int32_t grad_segment_count; /* segments whose parameters are trained */
+    int64_t flat_count;         /* elements of the flat space */
+    int64_t grad_count;         /* of these, before those of frozen parameters */
+    int64_t param_total;        /* elements of all parameters, without padding */
+    int32_t level_count;        /* gradient accumulators that the fold over micro-batches needs */
+    int64_t own_stride; /* elements between the fold levels of sharded gradients (grad_own) */
 };
 
 /*
  * The next segment is the next `param_count` parameters. For plan() only. The core splits it where
- * units do not follow each other in the model (chunks of a pipeline), and around tied parameters.
+ * units do not follow each other in the model (chunks of a pipeline), around tied parameters, and
+ * between frozen ones and others.
  * It moves an end between stacked parameters behind them; a segment that this leaves empty is none.
  */
 enum tess_status tess_plan_add_segment(struct tess_plan *plan, int32_t param_count);
@@ -188,6 +196,7 @@ struct tess_strategy {
     struct tess_comm *comm; /* all ranks of the strategy's axis; NULL while planning */
     int32_t micro;          /* index of the current micro-batch */
     bool training;
+    bool refresh_frozen; /* params_refresh: values of frozen parameters were written, too */
     /* Split from comm by the strategy's open(), closed by its close(); for the core's counters. */
     struct tess_comm *group[TESS_GROUP_MAX];
     int32_t group_count;

@@ -30,6 +30,34 @@ void tess__cuda_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype,
                          activation_gelu_backward{});
 }
 
+struct activation_gelu_erf_forward {
+    __device__ void operator()(const float (&in)[1], float (&out)[1]) const
+    {
+        out[0] = activation_gelu_erf(in[0]);
+    }
+};
+
+struct activation_gelu_erf_backward {
+    __device__ void operator()(const float (&in)[2], float (&out)[1]) const
+    {
+        out[0] = in[1] * activation_gelu_erf_slope(in[0]);
+    }
+};
+
+void tess__cuda_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                 const void *x, void *y)
+{
+    pointwise_slot<1, 1>(kernel, "gelu_erf_forward", dtype, count, {x}, {y},
+                         activation_gelu_erf_forward{});
+}
+
+void tess__cuda_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                  const void *x, const void *dy, void *dx)
+{
+    pointwise_slot<2, 1>(kernel, "gelu_erf_backward", dtype, count, {x, dy}, {dx},
+                         activation_gelu_erf_backward{});
+}
+
 /* ---- SwiGLU ---------------------------------------------------------------------------------- */
 
 struct swiglu_forward {

@@ -37,4 +37,17 @@ static __device__ __forceinline__ float activation_gelu_slope(float x)
     return s + 2 * held * s * (1 - s) * u_slope + (x - x);
 }
 
+/* 1 + erf(z) is erfc(-z), which loses no digits where z is far below 0. */
+static __device__ __forceinline__ float activation_gelu_erf(float x)
+{
+    return 0.5f * x * erfcf(-0.70710678118654752440f * x);
+}
+
+/* With the density of the normal distribution, whose root is sqrt(2 / pi) / 2. */
+static __device__ __forceinline__ float activation_gelu_erf_slope(float x)
+{
+    return 0.5f * erfcf(-0.70710678118654752440f * x) +
+           0.5f * ACTIVATION_SLOPE * x * expf(-0.5f * x * x);
+}
+
 #endif

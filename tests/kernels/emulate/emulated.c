@@ -23,6 +23,8 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
     ops.name = "emulated";
     ops.open = emulated_open;
     ops.rope = tess__cuda_rope;
+    ops.gelu_erf_forward = tess__cuda_gelu_erf_forward;
+    ops.gelu_erf_backward = tess__cuda_gelu_erf_backward;
     ops.gelu_forward = tess__cuda_gelu_forward;
     ops.gelu_backward = tess__cuda_gelu_backward;
     ops.swiglu_forward = tess__cuda_swiglu_forward;

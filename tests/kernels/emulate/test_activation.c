@@ -73,6 +73,33 @@ static void check_array(const char *what, enum tess_dtype dtype, const void *arr
     free(got);
 }
 
+/* x/2 erfc(z) of z = -x / sqrt(2): a rounding of z is one of erfc by less than (1 + 2 z^2) of it,
+ * and so is one of the density's exponent. */
+static void check_gelu_erf(const struct activation_case *c)
+{
+    double *want = reals(c->count), *slope = reals(c->count);
+    double *bound = reals(c->count), *slope_bound = reals(c->count);
+    for (int64_t i = 0; i < c->count; i++) {
+        double x = c->x[0][i], dy = c->x[2][i], error = (12 + 4 * x * x) * UNIT;
+        double share = erfc(-x / sqrt(2)) / 2, bend = x * exp(-x * x / 2) / sqrt(2 * acos(-1));
+        double small = SMALL * (1 + fabs(x));
+        want[i] = x * share;
+        bound[i] = stored(c->dtype, want[i], error * fabs(want[i]) + small);
+        slope[i] = dy * (share + bend);
+        slope_bound[i] =
+            stored(c->dtype, slope[i], fabs(dy) * (error * (share + fabs(bend)) + small) + SMALL);
+    }
+    void *y = emulate_array(c->bytes, 0);
+    tess__cuda_gelu_erf_forward(&emulate_kernel, c->dtype, c->count, c->array[0], y);
+    check_array("gelu by erf", c->dtype, y, want, bound, c->count);
+    tess__cuda_gelu_erf_backward(&emulate_kernel, c->dtype, c->count, c->array[0], c->array[2], y);
+    check_array("gelu by erf, gradient", c->dtype, y, slope, slope_bound, c->count);
+    free(want);
+    free(slope);
+    free(bound);
+    free(slope_bound);
+}
+
 static void check_gelu(const struct activation_case *c)
 {
     double *want = reals(c->count), *slope = reals(c->count);
@@ -163,6 +190,7 @@ static void case_units(void **state)
                                   i % 4 == 3 && k == 2 ? tess_dtype_bytes(c.dtype) : 0);
         }
         check_gelu(&c);
+        check_gelu_erf(&c);
         check_swiglu(&c);
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
