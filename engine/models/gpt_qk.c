@@ -111,14 +111,20 @@ void tess__gpt_declare_qk(const struct gpt_state *gpt, struct tess_declare *decl
 static void qk_rope(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
                     void *const qk[2])
 {
-    const int64_t first = gpt->decode ? pass->position : 0;
+    const struct tess_pass_run all = {.count = gpt->positions};
+    const struct tess_pass_run *run = gpt->decode ? pass->run : &all;
+    const int32_t run_count = gpt->decode ? pass->run_count : 1;
     const bool both = gpt->project_count == 1; /* k's heads follow q's */
+    const size_t word = tess_dtype_bytes(pass->dtype);
     if (!gpt->llama)
         return;
-    for (int i = 0; i < (both ? 1 : 2); i++)
-        tess_rope(pass->kernel, pass->dtype, gpt->positions, gpt->length, first,
-                  gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
-                  gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse, qk[i]);
+    for (int32_t r = 0; r < run_count; r++)
+        for (int i = 0; i < (both ? 1 : 2); i++)
+            tess_rope(pass->kernel, pass->dtype, run[r].count,
+                      gpt->decode ? run[r].count : gpt->length, run[r].position,
+                      gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
+                      gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse,
+                      (char *)qk[i] + (size_t)(run[r].row * gpt->project_stride[i]) * word);
 }
 
 /* Leaf `leaf` of q or k of a part, which are [leaves, positions, heads, D] without gaps. */

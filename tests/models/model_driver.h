@@ -20,7 +20,8 @@ struct model_driver {
     int64_t rows, leaf_rows, input_count;
     int64_t labels;     /* of a row: 1, or as the model declares */
     int64_t row_first;  /* of the pass in the global batch */
-    int64_t position;   /* decode */
+    struct tess_pass_run run; /* decode: position of the only row */
+    int32_t place;            /* the same */
     int64_t loss_count; /* labels that the loss is the mean of: rows x labels unless changed */
     uint64_t weight_token, step;
     bool training;

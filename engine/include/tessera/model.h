@@ -167,11 +167,17 @@ struct tess_model_input {
     bool device;             /* memory is that of a GPU or its like (tess_kernel_ops.far_memory) */
     struct tess_tensor_axis axis;
     bool stacks; /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
-    /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; keys and
-     * values are TESS_LIFE_KEPT, the last unit's output is the logits [class_count] of each row in
-     * f32. No backward. */
+    /* For generation: rows are single positions, T = 1, of `sequences` sequences of up to `context`
+     * (tess_pass.run); keys and values are TESS_LIFE_KEPT, the last unit's output is the logits
+     * [class_count] of each row in f32. No backward. 0 otherwise. */
     bool decode;
-    int64_t context; /* decode: positions at most; else 0 */
+    int64_t context, sequences;
+    int64_t learnt; /* decode: positions of a training sample */
+};
+
+/* decode: rows [row, row + count) of a pass are the positions of a sequence from `position` on. */
+struct tess_pass_run {
+    int64_t row, count, sequence, position;
 };
 
 /* All a unit needs for one call. Indices are those that the declare functions returned. */
@@ -184,11 +190,17 @@ struct tess_pass {
     uint64_t seed;        /* of the run */
     uint64_t step;        /* optimizer step, for dropout's key */
     uint64_t row_first;   /* number of row 0 in the global batch, for dropout's elements */
-    int64_t position;     /* decode: of the pass's only position, from 0 */
+    /* decode: what the rows are; those of no run are computed and not used. place: each row's
+     * position. label NULL: no loss is wanted; output NULL in the last unit: no logits are. */
+    const struct tess_pass_run *run;
+    int32_t run_count;
+    const int32_t *place; /* [rows] */
     bool remake;          /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
     const int32_t *label; /* models with a loss, last unit: [rows, labels]; -1 counts not */
     float *loss;          /* likewise, written: [rows] */
     int32_t *correct;     /* likewise, written: [rows] labels that the greatest logit is */
+    float *each;    /* likewise, unless NULL: the loss of each label, minus its log-probability;
+                       [2, rows, labels], of which the second half is room to work in */
     float loss_grad;      /* likewise: factor on the gradient of the sum of all losses */
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */
