@@ -89,8 +89,8 @@ static enum tess_status decode_declare(const struct tess_decoder *decoder, int32
     struct tess_declare *declare = &stage->declare;
     declare->rows = declare->leaf_rows = stage->rows;
     declare->dtype = config->dtype;
-    TESS_TRY(tess_declare_model(declare, config->model, stage->model_state, config->options,
-                                &input));
+    TESS_TRY(
+        tess_declare_model(declare, config->model, stage->model_state, config->options, &input));
     for (int32_t o = 0; o < declare->op_count; o++) {
         struct tess_op_desc *desc = &declare->op[o].desc;
         desc->f32_math = desc->dtype != TESS_F32 && (config->f32_ops >> desc->kind & 1) != 0;
@@ -199,8 +199,8 @@ static enum tess_status decode_reserve_tensors(struct tess_decoder *decoder,
         unit = tensor->unit;
         if (tensor->life == TESS_LIFE_KEPT) {
             if (stage == decoder->stage)
-                TESS_TRY(decode_block(decoder, decode_tensor_bytes(stage, tensor), tensor->name,
-                                      block));
+                TESS_TRY(
+                    decode_block(decoder, decode_tensor_bytes(stage, tensor), tensor->name, block));
             *block = decoder->stage[0].tensor_block[t];
             continue;
         }
@@ -237,8 +237,7 @@ static enum tess_status decode_reserve_stages(struct tess_decoder *decoder)
         stage->packed = calloc(ops + 1, sizeof(*stage->packed));
         stage->op = calloc(ops + 1, sizeof(*stage->op));
         stage->op_of = calloc(ops + 1, sizeof(*stage->op_of));
-        if (!stage->tensor_block || !stage->tensor || !stage->packed || !stage->op ||
-            !stage->op_of)
+        if (!stage->tensor_block || !stage->tensor || !stage->packed || !stage->op || !stage->op_of)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for the decoder's tables");
         TESS_TRY(decode_reserve_tensors(decoder, stage, &scratch));
         TESS_TRY(decode_reserve_ops(decoder, stage, &op_scratch));
@@ -322,9 +321,8 @@ static enum tess_status decode_bind(struct tess_decoder *decoder)
     const struct tess_declare *declare = &decoder->stage[0].declare;
     for (int32_t p = 0; p < declare->param_count; p++) {
         const int32_t source = tess_declare_source(&declare->param[p]);
-        decoder->param[p] = source >= 0
-                                ? decoder->param[source]
-                                : tess_memory_get(decoder->memory, decoder->param_block[p]);
+        decoder->param[p] = source >= 0 ? decoder->param[source]
+                                        : tess_memory_get(decoder->memory, decoder->param_block[p]);
     }
     decoder->crossing.room = tess_memory_get(decoder->memory, decoder->room);
     for (int32_t s = 0; s < decoder->stage_count; s++)
@@ -470,13 +468,11 @@ static enum tess_status decode_check_part(const struct tess_decoder *decoder,
                   (long long)(part->position + (part->position <= next ? part->count - 1 : 0)),
                   (long long)config->context, (long long)next);
     for (int64_t i = 0; i < part->count; i++) {
-        const int32_t label = part->label != NULL ? part->label[i] : -1;
-        const int32_t wrong = part->token[i] < 0 || part->token[i] >= config->vocabulary
-                                  ? part->token[i]
-                                  : label;
-        if (wrong != label || label < -1 || label >= config->vocabulary)
-            TESS_FAIL(TESS_ERR_USAGE, "token %d is outside the vocabulary of %d", wrong,
-                      config->vocabulary);
+        const int32_t token = part->token[i], label = part->label != NULL ? part->label[i] : -1;
+        const bool good = token >= 0 && token < config->vocabulary;
+        if (!good || label < -1 || label >= config->vocabulary)
+            TESS_FAIL(TESS_ERR_USAGE, "token %d is outside the vocabulary of %d",
+                      good ? label : token, config->vocabulary);
     }
     return TESS_OK;
 }
@@ -496,8 +492,8 @@ static enum tess_status decode_gather(struct tess_decoder *decoder,
         if (part[p].count > most - row || p >= decoder->config.sequences)
             TESS_FAIL(TESS_ERR_USAGE, "a decoder of %lld positions at once takes no more",
                       (long long)most);
-        decoder->run[p] = (struct tess_pass_run){row, part[p].count, part[p].sequence,
-                                                 part[p].position};
+        decoder->run[p] =
+            (struct tess_pass_run){row, part[p].count, part[p].sequence, part[p].position};
         for (int64_t i = 0; i < part[p].count; i++, row++) {
             token[row] = part[p].token[i];
             place[row] = (int32_t)(part[p].position + i);
@@ -522,8 +518,7 @@ static enum tess_status decode_scatter(struct tess_decoder *decoder,
     for (int32_t p = 0; p < part_count; p++) {
         const int64_t row = decoder->run[p].row, last = row + part[p].count - 1;
         if (part[p].label != NULL)
-            memcpy(part[p].loss, decoder->host_loss + row,
-                   (size_t)part[p].count * sizeof(float));
+            memcpy(part[p].loss, decoder->host_loss + row, (size_t)part[p].count * sizeof(float));
         if (part[p].logits != NULL)
             TESS_TRY(tess_read(kernel, vocabulary * sizeof(float),
                                logits + (size_t)last * vocabulary, part[p].logits));

@@ -291,10 +291,10 @@ static enum tess_status block_decode(const struct gpt_state *gpt, const struct g
                 tess_copy(pass->kernel, bytes, (const char *)qkv[1 + i] + (run->row + r) * kv_bytes,
                           kept[i] + (run->position + r) * bytes);
         }
-        TESS_TRY(tess_attention_decode(
-            pass->op[block->attention], run->position, run->count,
-            (const char *)qkv[0] + run->row * q_bytes, kept[0], kept[1],
-            (char *)y + run->row * gpt->part_heads * gpt->head_size * word));
+        TESS_TRY(
+            tess_attention_decode(pass->op[block->attention], run->position, run->count,
+                                  (const char *)qkv[0] + run->row * q_bytes, kept[0], kept[1],
+                                  (char *)y + run->row * gpt->part_heads * gpt->head_size * word));
     }
     return TESS_OK;
 }

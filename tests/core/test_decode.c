@@ -100,7 +100,7 @@ static enum tess_status chain_forward(void *state, const struct tess_pass *pass)
                                    pass->param[chain->weight], pass->param[chain->bias],
                                    pass->output);
     }
-    for (int64_t v = 0; v < VOCABULARY; v++) {
+    for (int64_t v = 0; v < VOCABULARY && pass->output != NULL; v++) {
         float sum = 0;
         for (int64_t i = 0; i < WIDTH; i++)
             sum += chain_get(chain, pass->param[chain->tied], v * WIDTH + i) *

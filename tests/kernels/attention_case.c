@@ -204,12 +204,11 @@ static void check_decode(struct attention_case *c, const char *forward)
         for (int64_t t = 0, count; t < d.length; t += count) {
             count = b % 2 == 0 ? 1 : 1 + (t + 7) % 13;
             count = count < d.length - t ? count : d.length - t;
-            assert_int_equal(
-                tess_attention_decode(&op, t, count,
-                                      c->q.dev + (size_t)part_at(c, &c->q, b, t, 0) * word,
-                                      c->k.dev + kv, c->v.dev + kv,
-                                      y + (size_t)y_at(c, 0, t, 0) * word),
-                TESS_OK);
+            assert_int_equal(tess_attention_decode(
+                                 &op, t, count,
+                                 c->q.dev + (size_t)part_at(c, &c->q, b, t, 0) * word,
+                                 c->k.dev + kv, c->v.dev + kv, y + (size_t)y_at(c, 0, t, 0) * word),
+                             TESS_OK);
         }
         char *got = device_fetch(device, y, bytes);
         char *expected = device_fetch(device, forward + first, bytes);

@@ -187,9 +187,9 @@ struct tess_pass {
     bool training;
     enum tess_dtype dtype;
     int64_t rows, leaf_rows, leaf_count;
-    uint64_t seed;        /* of the run */
-    uint64_t step;        /* optimizer step, for dropout's key */
-    uint64_t row_first;   /* number of row 0 in the global batch, for dropout's elements */
+    uint64_t seed;      /* of the run */
+    uint64_t step;      /* optimizer step, for dropout's key */
+    uint64_t row_first; /* number of row 0 in the global batch, for dropout's elements */
     /* decode: what the rows are; those of no run are computed and not used. place: each row's
      * position. label NULL: no loss is wanted; output NULL in the last unit: no logits are. */
     const struct tess_pass_run *run;
@@ -199,9 +199,9 @@ struct tess_pass {
     const int32_t *label; /* models with a loss, last unit: [rows, labels]; -1 counts not */
     float *loss;          /* likewise, written: [rows] */
     int32_t *correct;     /* likewise, written: [rows] labels that the greatest logit is */
-    float *each;    /* likewise, unless NULL: the loss of each label, minus its log-probability;
-                       [2, rows, labels], of which the second half is room to work in */
-    float loss_grad;      /* likewise: factor on the gradient of the sum of all losses */
+    float *each;     /* likewise, unless NULL: the loss of each label, minus its log-probability;
+                        [2, rows, labels], of which the second half is room to work in */
+    float loss_grad; /* likewise: factor on the gradient of the sum of all losses */
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */
     const void *input;                   /* [rows, previous unit's output] */

@@ -93,11 +93,11 @@ struct flash_call {
 struct flash_tile {
     const char *q;
     char *y;
-    float *lse;          /* of the head */
-    int64_t first, rows; /* queries */
-    int64_t before;      /* positions before that of the first query of all */
-    int64_t next;        /* positions from a query to the next: 1, or 0 where they are heads' */
-    int64_t key, keys;   /* keys: the first one, and how many up to the tile's last query */
+    float *lse;            /* of the head */
+    int64_t first, rows;   /* queries */
+    int64_t before;        /* positions before that of the first query of all */
+    int64_t next;          /* positions from a query to the next: 1, or 0 where they are heads' */
+    int64_t key, keys;     /* keys: the first one, and how many up to the tile's last query */
     const uint32_t *k, *v; /* from the block's first key on */
     int64_t v_step;        /* words from a step of v to the next */
 };
@@ -343,12 +343,7 @@ void tess__cpu_flash_decode(const struct tess_kernel *kernel, const struct tess_
                             int64_t first, int64_t count, const void *q, const void *k,
                             const void *v, void *y, void *scratch)
 {
-    struct flash_decode call = {.f = flash_block_of(desc),
-                                .q = q,
-                                .k = k,
-                                .v = v,
-                                .y = y,
-                                .before = first,
-                                .count = count};
+    struct flash_decode call = {
+        .f = flash_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};
     tess__cpu_share(kernel, desc->kv_heads, decode_part, &call, scratch);
 }

@@ -353,16 +353,16 @@ static void work_attention(struct device *d, struct result *r)
 {
     enum { HEADS = 2, SIZE = 64, STRIDE = 3 * HEADS * SIZE, Y = ROWS * HEADS * SIZE };
     struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
-                                      .dtype = of.dtype,
-                                      .rows = 1,
-                                      .leaf_rows = 1,
-                                      .in = SIZE,
-                                      .out = SIZE,
-                                      .length = ROWS,
-                                      .heads = HEADS,
-                                      .kv_heads = HEADS,
-                                      .q_stride = STRIDE,
-                                      .kv_stride = STRIDE};
+                                .dtype = of.dtype,
+                                .rows = 1,
+                                .leaf_rows = 1,
+                                .in = SIZE,
+                                .out = SIZE,
+                                .length = ROWS,
+                                .heads = HEADS,
+                                .kv_heads = HEADS,
+                                .q_stride = STRIDE,
+                                .kv_stride = STRIDE};
     const size_t part = HEADS * SIZE * tess_dtype_bytes(of.dtype);
     struct tess_op op;
     char *q = draw_array(d, of.dtype, ROWS * STRIDE, 1), *dq = array_of(d, of.dtype, ROWS * STRIDE);
