@@ -64,6 +64,11 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
     }
 }
 
+void tess_engine_each(struct tess_engine *engine, float *each)
+{
+    engine->found.each = each;
+}
+
 /* Where a pass runs: a chunk, the slot of its micro-batch, and the gradients at the chunk's ends.
  */
 struct pass_place {
@@ -115,6 +120,7 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         pass.label = flight->label;
         pass.loss = engine->found.loss;
         pass.correct = engine->found.correct;
+        pass.each = engine->found.each;
         pass.loss_grad = (float)(engine->scale.value /
                                  (double)(engine->progress.step_rows * engine->sizes.labels));
     }
