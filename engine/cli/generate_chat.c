@@ -177,6 +177,8 @@ static enum tess_status chat_chatml(struct chat *chat, const struct tess__messag
         chat_put(chat, "<|im_end|>\n");
     }
     chat_put(chat, "<|im_start|>assistant\n");
+    if (chat_has(chat, "<|im_start|>assistant\\n<think>\\n'")) /* models that always think */
+        chat_put(chat, "<think>\n");
     return TESS_OK;
 }
 
@@ -273,22 +275,44 @@ static enum tess_status chat_mistral(struct chat *chat, const struct tess__messa
 
 /* ---- which one ------------------------------------------------------------------------------- */
 
+/* Templates that have a text of `sign` and none of what makes others of it. */
+static const struct chat_known {
+    const char *sign, *other[5];
+    enum tess_status (*write)(struct chat *chat, const struct tess__message *message, int count);
+} chat_known[] = {
+    {"<|im_start|>", {"<|im_sep|>", "render_content", "reasoning_mode"}, chat_chatml},
+    {"<|start_header_id|>", {"detailed thinking", "reasoning_mode"}, chat_llama3},
+    {"[INST]",
+     {"<<SYS>>", "[SYSTEM_PROMPT]", "set system_message = \"", "set system_message = '",
+      "default_system_message"},
+     chat_mistral},
+};
+
+static const struct chat_known *chat_find(const struct chat *chat)
+{
+    for (size_t k = 0; k < sizeof(chat_known) / sizeof(chat_known[0]); k++) {
+        const struct chat_known *known = &chat_known[k];
+        bool other = !chat_has(chat, known->sign);
+        for (int i = 0; i < 5 && known->other[i] != NULL; i++)
+            other = other || chat_has(chat, known->other[i]);
+        if (!other)
+            return known;
+    }
+    return NULL;
+}
+
 static enum tess_status chat_write(struct chat *chat, const struct tess__message *message,
                                    int count)
 {
-    size_t bytes = 4096; /* more than any template adds beside the messages */
+    size_t bytes = 4096 + strlen(chat->template); /* more than is added to the messages */
     for (int i = 0; i < count; i++)
         bytes += strlen(message[i].role) + 2 * strlen(message[i].content) + 128;
     chat->text = calloc(1, bytes);
     if (chat->text == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a prompt of %zu bytes", bytes);
-    if (chat_has(chat, "<|im_start|>"))
-        return chat_chatml(chat, message, count);
-    if (chat_has(chat, "<|start_header_id|>"))
-        return chat_llama3(chat, message, count);
-    if (chat_has(chat, "[INST]") && !chat_has(chat, "<<SYS>>") &&
-        !chat_has(chat, "[SYSTEM_PROMPT]"))
-        return chat_mistral(chat, message, count);
+    const struct chat_known *known = chat_find(chat);
+    if (known != NULL)
+        return known->write(chat, message, count);
     TESS_FAIL(
         TESS_ERR_UNSUPPORTED,
         "--chat: the template of %s is none of ChatML, Llama 3 and Mistral, which are known: "

@@ -271,13 +271,20 @@ struct flash_decode {
     int64_t before, count;
 };
 
-/* A block of keys turned, and its values in pairs; f32 values are read where they lie if a row is
- * whole vectors. */
+/* A block of keys turned, and its values in pairs, from where they lie unless they are to be
+ * widened or, of values in f32, a row is not whole vectors. */
 static void decode_block(const struct flash *f, const struct flash_work *w, const char *k,
                          const char *v, struct flash_tile *t)
 {
-    flash_copy(f, k, f->kv_bytes, f->length, w->copy);
-    flash_turn(f, w->copy, w->k);
+    if (f->half || f->desc->dtype == TESS_F32) {
+        for (int64_t p = 0; p < f->panels; p++)
+            cpu_turn(k + (size_t)(p * FLASH_PANEL) * f->kv_bytes, f->kv_bytes,
+                     f->length - p * FLASH_PANEL, FLASH_PANEL / CPU_WORDS, f->steps,
+                     f->half && f->size % 2 != 0, w->k + p * f->steps * FLASH_PANEL);
+    } else {
+        flash_copy(f, k, f->kv_bytes, f->length, w->copy);
+        flash_turn(f, w->copy, w->k);
+    }
     t->k = w->k;
     t->v_step = f->width;
     if (f->desc->dtype == TESS_F32 && f->width == f->size) {
@@ -285,8 +292,17 @@ static void decode_block(const struct flash *f, const struct flash_work *w, cons
         t->v_step = (int64_t)(f->kv_bytes / sizeof(uint32_t));
         return;
     }
+    t->v = w->v;
+    if (f->half) { /* as flash_pair() */
+        for (int64_t p = 0; p < f->length; p += 2, v += 2 * f->kv_bytes) {
+            const uint16_t *even = (const uint16_t *)(const void *)v;
+            const uint16_t *odd = (const uint16_t *)(const void *)(v + f->kv_bytes);
+            cpu_pack_bf16(even, p + 1 < f->length ? odd : NULL, f->size, w->v + p / 2 * f->width);
+        }
+        return;
+    }
     flash_copy(f, v, f->kv_bytes, f->length, w->copy);
-    t->v = flash_pair(f, w->copy, w->v);
+    t->v = w->copy;
 }
 
 /* The queries of t, `queries` of them, against a block of keys. */
