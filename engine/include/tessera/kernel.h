@@ -317,7 +317,8 @@ enum tess_status tess_attention_backward(struct tess_op *op, const void *q, cons
  * Positions first .. first + count - 1 of one sequence against what was kept of it: q [count,
  * heads, D] with desc.q_stride, k and v [first + count, kv_heads, D] with desc.kv_stride, y [count,
  * heads, D] without gaps. Each position has the bits that forward gives it in the whole sequence,
- * however many are taken at once. desc.decode; count <= desc.rows, first + count <= desc.length.
+ * however many are taken at once; on cuda, whose forward works in tiles of queries, they are
+ * forward's but for rounding. desc.decode; count <= desc.rows, first + count <= desc.length.
  */
 enum tess_status tess_attention_decode(struct tess_op *op, int64_t first, int64_t count,
                                        const void *q, const void *k, const void *v, void *y);
