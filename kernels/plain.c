@@ -155,12 +155,6 @@ void tess_lamb_direction(struct tess_kernel *kernel, const struct tess_update *u
         KERNEL_RUN(kernel, lamb_direction, update);
 }
 
-void tess_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                           int64_t position, const void *q, const void *k, const void *v, void *y)
-{
-    KERNEL_RUN(kernel, attention_decode, desc, position, q, k, v, y);
-}
-
 void tess_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t length,
                int64_t first, int32_t heads, int64_t head_size, int64_t stride,
                const struct tess_rotary *rotary, bool inverse, void *x)

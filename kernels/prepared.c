@@ -214,6 +214,18 @@ enum tess_status tess_attention_backward_documents(struct tess_op *op, const int
     return TESS_OK;
 }
 
+enum tess_status tess_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                       const void *q, const void *k, const void *v, void *y)
+{
+    const struct tess_op_desc *d = &op->desc;
+    if (!d->decode || first < 0 || count < 0 || count > d->rows || first > d->length - count)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "kernel %s: %lld positions from %lld on are not what attention was described for",
+                  op->kernel->ops->name, (long long)count, (long long)first);
+    return count == 0 ? TESS_OK
+                      : OP_RUN(op, TESS_OP_ATTENTION, attention_decode, first, count, q, k, v, y);
+}
+
 /* Positions as tokens are counted modulo the length. */
 static enum tess_status prepared_tokens(const struct tess_op *op, const int32_t *token)
 {

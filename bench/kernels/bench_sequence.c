@@ -74,7 +74,7 @@ struct sequence {
     const struct sequence_model *model;
     enum tess_dtype dtype;
     enum sequence_what what;
-    struct tess_op norm, embedding;
+    struct tess_op norm, embedding, decode;
     void *array[SEQUENCE_ARRAYS]; /* each has room for the largest */
     void *small;                  /* five arrays of SEQUENCE_ROWS words */
     void *table, *dtable;         /* [classes, width], the gradient in f32 */
@@ -117,6 +117,8 @@ static enum tess_status sequence_run_open(struct sequence *s)
     case SEQUENCE_NORM_GRAD:
         return tess_norm_backward(&s->norm, a[0], a[1], s->table, mean, rstd, a[2], a[3], dgamma,
                                   dbeta);
+    case SEQUENCE_DECODE:
+        return tess_attention_decode(&s->decode, SEQUENCE_ROWS - 1, 1, a[2], a[0], a[1], a[3]);
     case SEQUENCE_EMBEDDING:
         return tess_embedding_forward(&s->embedding, token, 0, s->table, a[0], a[1]);
     default:
@@ -140,19 +142,6 @@ static void sequence_run_xent(const struct sequence *s)
                   best);
     tess_xent_sum(kernel, s->dtype, SEQUENCE_ROWS, classes, classes, 0, (struct tess_xent){0},
                   s->array[0], label, max, sum, target, best);
-}
-
-static void sequence_run_decode(const struct sequence *s)
-{
-    int64_t width = s->model->width;
-    struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
-                                .dtype = s->dtype,
-                                .in = SEQUENCE_HEAD,
-                                .heads = (int32_t)(width / SEQUENCE_HEAD),
-                                .kv_heads = (int32_t)(width / SEQUENCE_HEAD),
-                                .kv_stride = width};
-    tess_attention_decode(s->bench->kernel, &desc, SEQUENCE_ROWS - 1, s->array[2], s->array[0],
-                          s->array[1], s->array[3]);
 }
 
 static enum tess_status sequence_run(void *context)
@@ -180,9 +169,6 @@ static enum tess_status sequence_run(void *context)
                   (int32_t)(width / SEQUENCE_HEAD), SEQUENCE_HEAD, width,
                   &(struct tess_rotary){.base = 1e4f}, false, a[0]);
         break;
-    case SEQUENCE_DECODE:
-        sequence_run_decode(s);
-        break;
     case SEQUENCE_XENT:
     case SEQUENCE_XENT_GRAD:
         sequence_run_xent(s);
@@ -206,6 +192,7 @@ static void sequence_close(struct sequence *s)
 {
     tess__bench_op_close(&s->norm);
     tess__bench_op_close(&s->embedding);
+    tess__bench_op_close(&s->decode);
     for (int i = 0; i < SEQUENCE_ARRAYS; i++)
         free(s->array[i]);
     free(s->small);
@@ -233,7 +220,20 @@ static enum tess_status sequence_open(struct sequence *s)
                                      .out = m->width,
                                      .length = SEQUENCE_LENGTH};
     TESS_TRY(tess__bench_op_open(s->bench, &norm, &s->norm));
+    struct tess_op_desc decode = {.kind = TESS_OP_ATTENTION,
+                                  .dtype = s->dtype,
+                                  .rows = 1,
+                                  .leaf_rows = 1,
+                                  .in = SEQUENCE_HEAD,
+                                  .out = SEQUENCE_HEAD,
+                                  .length = SEQUENCE_ROWS,
+                                  .heads = (int32_t)(m->width / SEQUENCE_HEAD),
+                                  .kv_heads = (int32_t)(m->width / SEQUENCE_HEAD),
+                                  .q_stride = m->width,
+                                  .kv_stride = m->width,
+                                  .decode = true};
     TESS_TRY(tess__bench_op_open(s->bench, &embedding, &s->embedding));
+    TESS_TRY(tess__bench_op_open(s->bench, &decode, &s->decode));
     for (int i = 0; i < SEQUENCE_ARRAYS; i++) {
         int64_t width = i < 2 ? most : m->inner;
         TESS_TRY(tess__bench_allocate((size_t)(SEQUENCE_ROWS * width) * element, &s->array[i]));

@@ -10,13 +10,13 @@
 
 /* To add a command: its file, its name in text/command.h, one row here. */
 static const struct tess__command *const command_list[] = {
-    &tess__command_train,        &tess__command_generate,  &tess__command_sweep,
-    &tess__command_compare,      &tess__command_scaling,   &tess__command_tune_batch,
-    &tess__command_checkpoint,   &tess__command_diff,      &tess__command_report,
-    &tess__command_status,       &tess__command_top,       &tess__command_topo,
-    &tess__command_bench_comm,   &tess__command_bench_gpu, &tess__command_bench_kernels,
-    &tess__command_bench_step,   &tess__command_accuracy,  &tess__command_plan,
-    &tess__command_data_prepare,
+    &tess__command_train,         &tess__command_generate,     &tess__command_score,
+    &tess__command_sweep,         &tess__command_compare,      &tess__command_scaling,
+    &tess__command_tune_batch,    &tess__command_checkpoint,   &tess__command_diff,
+    &tess__command_report,        &tess__command_status,       &tess__command_top,
+    &tess__command_topo,          &tess__command_bench_comm,   &tess__command_bench_gpu,
+    &tess__command_bench_kernels, &tess__command_bench_step,   &tess__command_accuracy,
+    &tess__command_plan,          &tess__command_data_prepare,
 };
 
 #define COMMAND_COUNT ((int)(sizeof(command_list) / sizeof(command_list[0])))

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "cli/generate.h"
+#include "config/precision.h"
 #include "state/model_folder.h"
 #include "state/weights.h"
 #include "tessera/check.h"
@@ -59,8 +60,9 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
 /* Is it an option that decides what the weights are? */
 static bool model_takes(const char *name, const char *model)
 {
-    static const char *const own[] = {"model",       "data",      "precision",  "f32-ops",
-                                      "data.length", "lora.rank", "lora.alpha", "lora.targets"};
+    static const char *const own[] = {"model",      "data",        "precision",        "f32-ops",
+                                      "fp8",        "data.length", "tensor.canonical", "lora.rank",
+                                      "lora.alpha", "lora.targets"};
     const size_t length = strlen(model);
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(name, own[i]) == 0)
@@ -91,7 +93,7 @@ static enum tess_status model_head_words(const json_t *head, struct tess__args *
 
 /* One rank whatever the run was trained on, a batch of one whatever its grid. */
 static enum tess_status model_open_config(struct tess__args *args,
-                                          const struct tess__generate_options *options,
+                                          const struct tess__source_options *options,
                                           const struct tess_option *own,
                                           struct tess_config **config_out)
 {
@@ -108,7 +110,7 @@ static enum tess_status model_open_config(struct tess__args *args,
 }
 
 static enum tess_status model_open_head(struct tess__source *source, const char *run,
-                                        const struct tess__generate_options *options,
+                                        const struct tess__source_options *options,
                                         const struct tess_option *own)
 {
     struct tess__args args = {0};
@@ -128,7 +130,7 @@ static enum tess_status model_open_head(struct tess__source *source, const char 
 
 /* A model's folder describes itself: its config.json. */
 static enum tess_status model_open_folder(struct tess__source *source, const char *folder,
-                                          const struct tess__generate_options *options,
+                                          const struct tess__source_options *options,
                                           const struct tess_option *own)
 {
     struct tess__args args = {0};
@@ -147,7 +149,7 @@ static bool model_is_folder(const char *path)
 }
 
 static enum tess_status model_open_yaml(struct tess__source *source,
-                                        const struct tess__generate_options *options,
+                                        const struct tess__source_options *options,
                                         const struct tess_option *own)
 {
     struct tess__args args = {0};
@@ -167,8 +169,8 @@ static int64_t model_trained_length(const struct tess_config *config)
 /* ---- both ------------------------------------------------------------------------------------ */
 
 enum tess_status tess__source_open(struct tess__source *source, const char *run,
-                                   const struct tess__generate_options *options,
-                                   const struct tess_option *own)
+                                   const struct tess__source_options *options,
+                                   const struct tess_option *own, int32_t sequences)
 {
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_F32, TESS_BF16, TESS_F16};
     struct tess_weights *weights = NULL;
@@ -181,13 +183,12 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
     const struct tess_config *config = source->config;
     if (options->vocabulary > 0)
         source->vocabulary = (int32_t)options->vocabulary;
-    /* A shorter context than that of training takes nothing from the model, learnt positions least.
-     */
-    const int64_t trained = model_trained_length(config);
-    source->context = options->context > 0 ? options->context : trained;
+    source->context = options->context > 0 ? options->context : model_trained_length(config);
+    source->chunk = options->chunk < source->context ? options->chunk : source->context;
+    source->chunk = source->chunk > sequences ? source->chunk : sequences;
     source->dtype =
         options->precision == 0 ? tess_run_dtype(&config->run) : dtype[options->precision];
-    const struct tess_decoder_config decoder = {
+    struct tess_decoder_config decoder = {
         .model = config->model,
         .options = config->model_options,
         .kernel = config->kernel,
@@ -195,8 +196,13 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .dtype = source->dtype,
         .vocabulary = source->vocabulary,
         .lora = tess_config_lora(config),
-        .context = source->context > trained ? source->context : trained,
+        .context = source->context,
+        .learnt = config->loader.length,
+        .sequences = sequences,
+        .chunk = source->chunk,
+        .parts = (int32_t)config->tensor.canonical,
     };
+    TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &decoder.f32_ops));
     TESS_TRY(tess_config_select_device(config, 0));
     TESS_TRY(tess_weights_open(run, &weights));
     enum tess_status status = tess_decoder_open(&decoder, weights, &source->decoder);
@@ -207,6 +213,19 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
                  tess_weights_left_out(weights), run);
     tess_weights_close(weights);
     return status;
+}
+
+enum tess_status tess__source_open_tokenizer(struct tess__source *source, const char *run,
+                                             const char *tokenizer)
+{
+    const char *const folder[] = {run, source->config->run.data};
+    char path[PATH_MAX];
+    if (tokenizer[0])
+        return tess__tokenizer_open(tokenizer, &source->tokenizer);
+    for (size_t i = 0; i < 2 && source->vocabulary > TESS__BYTES; i++)
+        if (model_path(path, folder[i], "/tokenizer.json") == TESS_OK && access(path, R_OK) == 0)
+            return tess__tokenizer_open(folder[i], &source->tokenizer);
+    return TESS_OK;
 }
 
 void tess__source_close(struct tess__source *source)

@@ -59,10 +59,11 @@ static int32_t sample_cut(const struct tess__sampler *sampler)
 }
 
 /* Uniform in [0, 1), in 53 bits. */
-static double sample_uniform(uint64_t seed, int64_t position)
+static double sample_uniform(const struct tess__sampler *sampler, int64_t position)
 {
     uint32_t word[4];
-    tess_rng_block(tess_rng_key(seed, TESS_RNG_SAMPLE, 0), (uint64_t)position, 0, word);
+    tess_rng_block(tess_rng_key(sampler->seed, TESS_RNG_SAMPLE, 0), (uint64_t)position,
+                   sampler->sequence, word);
     return (double)((uint64_t)(word[0] >> 5) << 26 | word[1] >> 6) * 0x1p-53;
 }
 
@@ -83,7 +84,7 @@ enum tess_status tess__sample(const struct tess__sampler *sampler, const float *
         qsort(candidate, (size_t)count, sizeof(*candidate), sample_by_logit);
         count = sample_cut(sampler);
     }
-    const double place = sample_uniform(sampler->seed, position) * sample_total(candidate, count);
+    const double place = sample_uniform(sampler, position) * sample_total(candidate, count);
     double sum = 0;
     for (int32_t i = 0; i < count && sum <= place; i++) {
         if (candidate[i].weight == 0)

@@ -4,122 +4,100 @@
 #include "tessera/check.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define TEXT_BYTES_VOCABULARY 256
-
-static enum tess_status text_read_bytes(const char *prompt, int32_t vocabulary, int32_t *token,
-                                        int64_t *count_out)
+static enum tess_status text_read_bytes(const char *name, const char *text, size_t bytes,
+                                        int32_t vocabulary, struct tess__tokens *tokens)
 {
-    const size_t length = strlen(prompt);
-    if (vocabulary > TEXT_BYTES_VOCABULARY)
+    if (vocabulary > TESS__BYTES)
         TESS_FAIL(TESS_ERR_USAGE,
-                  "--prompt is text, whose tokens are bytes, and this model has %d tokens of a "
-                  "tokenizer that is not here: name it, --tokenizer FOLDER|FILE, or give their "
-                  "numbers, --prompt-tokens 1,2,3",
-                  vocabulary);
-    for (size_t i = 0; i < length; i++) {
-        token[i] = (unsigned char)prompt[i];
-        if (token[i] >= vocabulary)
+                  "%s is text, whose tokens are bytes, and this model has %d tokens of a tokenizer "
+                  "that is not here: name it, --tokenizer FOLDER|FILE, or give their numbers",
+                  name, vocabulary);
+    tokens->token = calloc(bytes + 1, sizeof(*tokens->token));
+    if (!tokens->token)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu tokens", bytes);
+    tokens->count = (int64_t)bytes;
+    for (size_t i = 0; i < bytes; i++) {
+        tokens->token[i] = (unsigned char)text[i];
+        if (tokens->token[i] >= vocabulary)
             TESS_FAIL(TESS_ERR_USAGE,
-                      "--prompt: byte %d at place %zu is not in the model's vocabulary, which ends "
-                      "at %d",
-                      token[i], i + 1, vocabulary - 1);
+                      "%s: byte %d at place %zu is not in the model's vocabulary, which ends at %d",
+                      name, tokens->token[i], i + 1, vocabulary - 1);
     }
-    *count_out = (int64_t)length;
     return TESS_OK;
 }
 
-enum tess_status tess__source_open_tokenizer(struct tess__source *source,
-                                             const struct tess__generate_options *options)
-{
-    char path[PATH_MAX];
-    const char *data = source->config->run.data;
-    if (options->prompt_tokens[0])
-        return TESS_OK;
-    if (options->tokenizer[0])
-        return tess__tokenizer_open(options->tokenizer, &source->tokenizer);
-    if (source->vocabulary <= TEXT_BYTES_VOCABULARY ||
-        snprintf(path, sizeof(path), "%s/tokenizer.json", data) >= (int)sizeof(path) ||
-        access(path, R_OK) != 0)
-        return TESS_OK;
-    return tess__tokenizer_open(data, &source->tokenizer);
-}
-
-static enum tess_status text_read_tokens(const char *prompt, const struct tess__source *source,
-                                         int32_t **token, int64_t *count_out)
+static enum tess_status text_read_tokens(const struct tess__source *source, const char *name,
+                                         const char *text, size_t bytes,
+                                         struct tess__tokens *tokens)
 {
     struct tess__ids ids = {0};
-    const enum tess_status status =
-        tess__tokenizer_encode(source->tokenizer, prompt, strlen(prompt), &ids);
-    for (size_t i = 0; status == TESS_OK && i < ids.count; i++) {
-        if (ids.id[i] < (uint32_t)source->vocabulary)
-            continue;
-        const uint32_t id = ids.id[i];
-        free(ids.id);
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--prompt: the tokenizer %s makes token %u of it, and this model has %d: it is "
-                  "not the model's tokenizer",
-                  tess__tokenizer_file(source->tokenizer), id, source->vocabulary);
-    }
-    free(*token);
-    *token = (int32_t *)(void *)ids.id;
-    *count_out = (int64_t)ids.count;
+    const enum tess_status status = tess__tokenizer_encode(source->tokenizer, text, bytes, &ids);
+    tokens->token = (int32_t *)(void *)ids.id;
+    tokens->count = (int64_t)ids.count;
+    for (size_t i = 0; status == TESS_OK && i < ids.count; i++)
+        if (ids.id[i] >= (uint32_t)source->vocabulary)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "%s: the tokenizer %s makes token %u of it, and this model has %d: it is not "
+                      "the model's tokenizer",
+                      name, tess__tokenizer_file(source->tokenizer), ids.id[i], source->vocabulary);
     return status;
 }
 
-static enum tess_status text_read_numbers(const char *text, int32_t vocabulary, int32_t *token,
-                                          int64_t *count_out)
+static enum tess_status text_read_numbers(const char *name, const char *text, int32_t vocabulary,
+                                          struct tess__tokens *tokens)
 {
-    int64_t count = 0;
     for (const char *at = text;; at++) {
         char *end;
         errno = 0;
         const long long value = strtoll(at, &end, 10);
         if (end == at || errno != 0 || (*end != ',' && *end))
-            TESS_FAIL(TESS_ERR_USAGE,
-                      "--prompt-tokens takes numbers such as 1,2,3: item %lld is not a number",
-                      (long long)count + 1);
+            TESS_FAIL(TESS_ERR_USAGE, "%s takes numbers such as 1,2,3: item %lld is not a number",
+                      name, (long long)tokens->count + 1);
         if (value < 0 || value >= vocabulary)
-            TESS_FAIL(TESS_ERR_USAGE,
-                      "--prompt-tokens: %lld is not in the model's vocabulary of 0 to %d", value,
-                      vocabulary - 1);
-        token[count++] = (int32_t)value;
+            TESS_FAIL(TESS_ERR_USAGE, "%s: %lld is not in the model's vocabulary of 0 to %d", name,
+                      value, vocabulary - 1);
+        tokens->token[tokens->count++] = (int32_t)value;
         at = end;
         if (!*at)
-            break;
+            return TESS_OK;
     }
-    *count_out = count;
-    return TESS_OK;
 }
 
-enum tess_status tess__prompt_read(const struct tess__generate_options *options,
-                                   const struct tess__source *source, int32_t **token_out,
-                                   int64_t *count_out)
+static enum tess_status text_finish(enum tess_status status, const char *name,
+                                    struct tess__tokens *tokens, struct tess__tokens *tokens_out)
 {
-    const bool numbers = options->prompt_tokens[0];
-    const char *text = numbers ? options->prompt_tokens : options->prompt;
-    const int32_t vocabulary = source->vocabulary;
-    /* No fewer bytes than tokens in either. */
-    int32_t *token = calloc(strlen(text) + 1, sizeof(*token));
-    if (!token)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the prompt");
-    enum tess_status status = numbers ? text_read_numbers(text, vocabulary, token, count_out)
-                              : source->tokenizer
-                                  ? text_read_tokens(text, source, &token, count_out)
-                                  : text_read_bytes(text, vocabulary, token, count_out);
-    if (status == TESS_OK && *count_out == 0)
-        status =
-            tess_fail(TESS_ERR_USAGE, "the prompt is empty: the model needs at least one token");
-    if (status != TESS_OK)
-        free(token);
+    if (status == TESS_OK && tokens->count == 0)
+        status = tess_fail(TESS_ERR_USAGE, "%s is empty: the model needs at least one token", name);
+    if (status == TESS_OK)
+        *tokens_out = *tokens;
     else
-        *token_out = token;
+        free(tokens->token);
     return status;
+}
+
+enum tess_status tess__text_read(const struct tess__source *source, const char *name,
+                                 const char *text, size_t bytes, struct tess__tokens *tokens_out)
+{
+    struct tess__tokens tokens = {0};
+    const enum tess_status status =
+        source->tokenizer != NULL ? text_read_tokens(source, name, text, bytes, &tokens)
+                                  : text_read_bytes(name, text, bytes, source->vocabulary, &tokens);
+    return text_finish(status, name, &tokens, tokens_out);
+}
+
+enum tess_status tess__numbers_read(const struct tess__source *source, const char *name,
+                                    const char *text, struct tess__tokens *tokens_out)
+{
+    /* No fewer bytes than tokens. */
+    struct tess__tokens tokens = {calloc(strlen(text) + 1, sizeof(int32_t)), 0};
+    if (!tokens.token)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu tokens", strlen(text));
+    return text_finish(text_read_numbers(name, text, source->vocabulary, &tokens), name, &tokens,
+                       tokens_out);
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */
@@ -183,19 +161,16 @@ static void text_print_byte(struct tess__printer *printer, unsigned char byte)
         text_escape(printer);
 }
 
-enum tess_status tess__print_token(struct tess__printer *printer, int32_t token)
+enum tess_status tess__print_bytes(struct tess__printer *printer, const char *bytes, size_t count)
 {
-    size_t count = 0;
-    if (printer->numbers) {
-        printf("%s%d", printer->count > 0 ? "," : "", token);
-    } else if (printer->tokenizer) {
-        const char *bytes = tess__tokenizer_bytes(printer->tokenizer, token, &count);
-        for (size_t i = 0; i < count; i++)
-            text_print_byte(printer, (unsigned char)bytes[i]);
-    } else {
-        text_print_byte(printer, (unsigned char)token);
-    }
-    printer->count++;
+    for (size_t i = 0; i < count; i++)
+        text_print_byte(printer, (unsigned char)bytes[i]);
+    return text_flush();
+}
+
+enum tess_status tess__print_number(struct tess__printer *printer, int32_t token)
+{
+    printf("%s%d", printer->count++ > 0 ? "," : "", token);
     return text_flush();
 }
 
@@ -205,4 +180,14 @@ enum tess_status tess__print_end(struct tess__printer *printer)
     if (printer->numbers || printer->terminal)
         putchar('\n');
     return text_flush();
+}
+
+const char *tess__token_bytes(const struct tess__tokenizer *tokenizer, int32_t token, char own[1],
+                              size_t *count_out)
+{
+    if (tokenizer != NULL)
+        return tess__tokenizer_bytes(tokenizer, token, count_out);
+    own[0] = (char)token;
+    *count_out = 1;
+    return own;
 }

@@ -83,6 +83,14 @@ enum tess_status tess_engine_step(struct tess_engine *engine, bool want_loss,
  */
 int64_t tess_engine_audited(const struct tess_engine *engine);
 
+/*
+ * From here on every forward of a model with its own loss (tess_declare_loss) also writes the loss
+ * of each label, minus its log-probability: each [2, rows of a micro-batch, labels], device memory,
+ * of which the second half is room to work in; NULL: no more. Those of the latest micro-batch that
+ * this rank has computed, of whose rows all ranks of the tensor axis have the same.
+ */
+void tess_engine_each(struct tess_engine *engine, float *each);
+
 /* Mean loss over the samples of the epoch so far, at least one step; the same bits on every layout,
  * whichever steps reduced their loss and wherever the run was resumed. Collective. */
 enum tess_status tess_engine_epoch_loss(struct tess_engine *engine, double *loss_out);

@@ -64,6 +64,11 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
     }
 }
 
+void tess_engine_each(struct tess_engine *engine, float *each)
+{
+    engine->found.each = each;
+}
+
 /* Where a pass runs: a chunk, the slot of its micro-batch, and the gradients at the chunk's ends.
  */
 struct pass_place {
@@ -138,6 +143,7 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         pass.correct = engine->found.correct;
         pass.loss_grad = pass_loss_grad(engine);
         pass.xent = tess__engine_xent(engine);
+        pass.each = engine->found.each;
     }
     return pass;
 }

@@ -49,6 +49,7 @@ struct tess_tables {
 /* Results of a step or an evaluation. */
 struct tess_found {
     float *loss; /* [loss rows], device */
+    float *each; /* tess_engine_each's; borrowed */
     int32_t *correct;
     double *sums; /* device [2 max(grid, test leaves) + 2]: loss, correct of each leaf; then zeros
                      of the gradients, of those by the logits */

@@ -159,8 +159,8 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
     if (input->row.rank != 1 || !input->tokens)
         TESS_FAIL(TESS_ERR_USAGE, "model gpt needs samples of tokens [T], not rows of rank %d",
                   input->row.rank);
-    if (input->decode && (input->rows != 1 || input->row.dim[0] != 1))
-        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates one position of one sequence at a time");
+    if (input->decode && input->row.dim[0] != 1)
+        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates from rows of one position");
     const int64_t head_size = o->head_size ? o->head_size : o->width / o->heads;
     if (o->head_size == 0 && o->width % o->heads != 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -196,12 +196,17 @@ static enum tess_status gpt_check_data(const struct gpt_options *o,
                                        const struct tess_model_input *input)
 {
     const int64_t length = input->decode ? input->context : input->row.dim[0];
+    const int64_t context = o->context ? o->context : input->learnt;
     if (o->vocab != 0 && o->vocab < input->class_count)
         TESS_FAIL(TESS_ERR_USAGE,
                   "gpt.vocab %lld is smaller than the vocabulary of the data, %d: give 0 or at "
                   "least that",
                   (long long)o->vocab, input->class_count);
-    if (o->context != 0 && length > o->context)
+    if (input->decode && o->style == 0 && length > context)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "a context of %lld positions: this model has learnt %lld, and takes no more",
+                  (long long)length, (long long)context);
+    if (!input->decode && o->context != 0 && length > o->context)
         TESS_FAIL(TESS_ERR_USAGE,
                   "sequences of %lld positions do not fit into gpt.context %lld: shorten "
                   "data.length or give a longer context",
@@ -223,8 +228,8 @@ static enum tess_status gpt_check_axis(const struct gpt_state *gpt)
                   "vocabulary %lld; %s would",
                   axis->parts, gpt->kv_heads, (long long)gpt->ffn, (long long)gpt->padded,
                   tess__split_fitting(common, fitting));
-    if (gpt->decode && axis->parts > 1)
-        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates on one rank, without a tensor axis");
+    if (gpt->decode && axis->rank_count > 1)
+        TESS_FAIL(TESS_ERR_USAGE, "model gpt generates on one rank");
     if (axis->sequence && gpt->length % axis->rank_count != 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "sequence parallel cannot cut %lld positions into %d equal runs: give a "
@@ -281,7 +286,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
                             : 4 * o->width;
     gpt->vocabulary = o->vocab ? o->vocab : input->class_count;
     gpt->padded = gpt_round_up(gpt->vocabulary, GPT_PAD);
-    gpt->context = o->context ? o->context : input->decode ? input->context : length;
+    gpt->context = o->context ? o->context : input->decode ? input->learnt : length;
+    gpt->kept = input->context;
+    gpt->sequences = input->sequences;
     gpt->dropout = o->dropout;
     gpt->rotary = tess__gpt_rotary(&o->rope, gpt->head_size, length);
     gpt->epsilon = (float)o->epsilon;
@@ -402,10 +409,8 @@ static enum tess_status gpt_places_forward(const struct gpt_state *gpt,
     const void *table = pass->param[gpt->places];
     const int64_t own = gpt->own_positions / gpt->leaves * gpt->width;
     if (gpt->places_whole < 0) {
-        /* Row i has position i mod T, or its own in its document; in decode, where T is 1, that of
-         * the pass. */
-        TESS_TRY(tess_embedding_forward(op, pass->place, gpt->decode ? -pass->position : 0, table,
-                                        pass->input, pass->output));
+        /* Without `place` row i has position i mod T. */
+        TESS_TRY(tess_embedding_forward(op, pass->place, 0, table, pass->input, pass->output));
     } else {
         const char *input = pass->input, *whole = pass->tensor[gpt->places_whole];
         char *output = pass->output;

@@ -55,7 +55,7 @@ struct gpt_block {
     int32_t projected_grad[GPT_PROJECTIONS_MAX];
     int32_t mixed_grad; /* of a part; where it does not fit in the place of normed[1] */
     int32_t dropped, term, terms, whole[2]; /* scratch, see gpt_block.c */
-    int32_t kept[2];                        /* decode: keys and values */
+    int32_t kept[2]; /* decode: keys and values [P, sequences, positions, KV D / parts] */
 };
 
 struct gpt_head {
@@ -75,7 +75,7 @@ struct gpt_state {
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
     int64_t vocabulary, padded;      /* classes of the model; V */
-    int64_t context;
+    int64_t context;                 /* positions that gpt2 learns */
     double dropout;
     struct tess_rotary rotary;
     float epsilon, deviation;
@@ -86,6 +86,7 @@ struct gpt_state {
     int32_t classes; /* of the data: decode's outputs */
     enum tess_dtype dtype;
     bool decode;
+    int64_t kept, sequences; /* decode: positions of each sequence at most */
     struct tess_tensor_axis axis;
     int64_t length;        /* T */
     int64_t rows, leaves;  /* of a pass */

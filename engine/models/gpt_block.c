@@ -187,18 +187,31 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
     block_declare_adapters(gpt, declare, &layers, block);
 }
 
+/* Elements of a position that decode keeps, of keys and of values of a part. */
+static int64_t block_kept_row(const struct gpt_state *gpt)
+{
+    return gpt->part_kv_heads * gpt->head_size;
+}
+
 static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
 {
-    return (struct tess_op_desc){.kind = TESS_OP_ATTENTION,
-                                 .calls = gpt->axis.count,
-                                 .dtype = gpt->dtype,
-                                 .in = gpt->head_size,
-                                 .out = gpt->head_size,
-                                 .length = gpt->length,
-                                 .heads = gpt->part_heads,
-                                 .kv_heads = gpt->part_kv_heads,
-                                 .q_stride = gpt->project_stride[0],
-                                 .kv_stride = gpt->project_stride[1]};
+    struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
+                                .calls = gpt->axis.count,
+                                .dtype = gpt->dtype,
+                                .in = gpt->head_size,
+                                .out = gpt->head_size,
+                                .length = gpt->length,
+                                .heads = gpt->part_heads,
+                                .kv_heads = gpt->part_kv_heads,
+                                .q_stride = gpt->project_stride[0],
+                                .kv_stride = gpt->project_stride[1]};
+    if (gpt->decode) {
+        desc.decode = true;
+        desc.rows = gpt->positions;
+        desc.length = gpt->kept;
+        desc.kv_stride = block_kept_row(gpt);
+    }
+    return desc;
 }
 
 static void block_declare_tensors(const struct gpt_state *gpt, struct tess_declare *declare,
@@ -212,7 +225,7 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
     const int64_t q = gpt->length * gpt->project_stride[0];
     const int64_t kv = gpt->length * gpt->project_stride[1];
     const int64_t mixed = gpt->length * gpt->part_heads * gpt->head_size; /* of a part */
-    const int64_t kept = gpt->context * gpt->kv_heads * gpt->head_size;
+    const int64_t kept = parts * gpt->sequences * gpt->kept * block_kept_row(gpt);
     const struct {
         bool there;
         const char *name;
@@ -325,18 +338,29 @@ static void *block_term(const struct gpt_state *gpt, const struct gpt_block *blo
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void block_decode(const struct gpt_state *gpt, const struct gpt_block *block,
-                         const struct tess_pass *pass, void *const qkv[3], void *y)
+/* Keep the keys and values of a part, and attend to what is kept of each row's sequence. */
+static enum tess_status block_decode(const struct gpt_state *gpt, const struct gpt_block *block,
+                                     const struct tess_pass *pass, int32_t part, void *const qkv[3],
+                                     void *y)
 {
-    struct tess_op_desc desc = block_attention_desc(gpt);
-    const int64_t row = gpt->kv_heads * gpt->head_size;
-    const int64_t bytes = row * (int64_t)tess_dtype_bytes(pass->dtype);
-    desc.kv_stride = row;
-    for (int i = 0; i < 2; i++)
-        tess_copy(pass->kernel, bytes, qkv[1 + i],
-                  tess__gpt_at(pass, block->kept[i], pass->position * row));
-    tess_attention_decode(pass->kernel, &desc, pass->position, qkv[0], pass->tensor[block->kept[0]],
-                          pass->tensor[block->kept[1]], y);
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    const int64_t row = block_kept_row(gpt), bytes = row * word;
+    const int64_t q_bytes = gpt->project_stride[0] * word, kv_bytes = gpt->project_stride[1] * word;
+    for (const struct tess_pass_run *run = pass->run; run < pass->run + pass->run_count; run++) {
+        const int64_t begin = (part * gpt->sequences + run->sequence) * gpt->kept;
+        char *kept[2];
+        for (int i = 0; i < 2; i++) {
+            kept[i] = tess__gpt_at(pass, block->kept[i], begin * row);
+            for (int64_t r = 0; r < run->count; r++)
+                tess_copy(pass->kernel, bytes, (const char *)qkv[1 + i] + (run->row + r) * kv_bytes,
+                          kept[i] + (run->position + r) * bytes);
+        }
+        TESS_TRY(
+            tess_attention_decode(pass->op[block->attention], run->position, run->count,
+                                  (const char *)qkv[0] + run->row * q_bytes, kept[0], kept[1],
+                                  (char *)y + run->row * gpt->part_heads * gpt->head_size * word));
+    }
+    return TESS_OK;
 }
 
 /* A part's attention to x [N, C], and its term [N, C] of the sum. */
@@ -356,7 +380,7 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     lse += part * gpt->positions * gpt->part_heads;
     if (gpt->decode)
-        block_decode(gpt, block, pass, qkv, mixed);
+        TESS_TRY(block_decode(gpt, block, pass, part, qkv, mixed));
     else if (pass->document != NULL)
         TESS_TRY(tess_attention_forward_documents(pass->op[block->attention], pass->document,
                                                   pass->document_count, qkv[0], qkv[1], qkv[2],

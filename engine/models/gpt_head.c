@@ -60,12 +60,12 @@ static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *dec
     head->logits = tess_declare_tensor(declare, "logits", gpt->dtype,
                                        tess_shape3(parts, head->chunk, words), TESS_LIFE_CALL);
     head->levels = head->terms = head->whole = -1;
-    if (gpt->decode)
-        return;
     head->stat = tess_declare_tensor(declare, "chunk.xent", TESS_F32,
                                      tess_shape3(HEAD_STATS, parts, head->chunk), TESS_LIFE_CALL);
     head->stats = tess_declare_tensor(declare, "xent", TESS_F32,
                                       tess_shape2(HEAD_STATS, gpt->length), TESS_LIFE_UNIT);
+    if (gpt->decode)
+        return;
     if (levels > 0 && gpt->lora.rank == 0)
         head->levels =
             tess_declare_tensor(declare, "levels", TESS_F32,
@@ -88,7 +88,7 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
     const struct tess_slice slice = {.axis = 0, .blocks = 1, .used = padded ? gpt->vocabulary : 0};
     struct gpt_head *head = &gpt->head;
 
-    head->chunk_count = head_chunks(gpt);
+    head->chunk_count = gpt->decode ? 1 : head_chunks(gpt);
     head->chunk = gpt->leaf_length / head->chunk_count;
     struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                 .rows = head->chunk,
@@ -304,18 +304,54 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
                    stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,
                    stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
                    pass->loss, pass->correct);
+    if (pass->each != NULL)
+        tess_xent_loss(pass->kernel, gpt->positions, 1, pass->label,
+                       stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,
+                       stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
+                       pass->each, (int32_t *)(void *)(pass->each + gpt->positions));
+    return TESS_OK;
+}
+
+/* ---- decode ---------------------------------------------------------------------------------- */
+
+/* A part's logits to their places in the rows of the output. */
+static void head_output(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t part)
+{
+    const int64_t first = head_first(gpt, part), left = gpt->classes - first;
+    const int64_t count = left < gpt->words ? left : gpt->words;
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    const char *logits = head_logits(gpt, pass, part);
+    for (int64_t r = 0; count > 0 && r < gpt->positions; r++)
+        tess_cast(pass->kernel, count, pass->dtype, logits + r * gpt->words * word, TESS_F32,
+                  (float *)pass->output + r * gpt->classes + first);
+}
+
+/* Logits, and the loss of the labels as training has it. */
+static enum tess_status head_decode(const struct gpt_state *gpt, const struct tess_pass *pass)
+{
+    const struct head_chunk all = {.x = pass->input, .label = pass->label};
+    const float *stats = pass->tensor[gpt->head.stats];
+    const int64_t n = gpt->positions;
+    if (pass->label != NULL) {
+        TESS_TRY(head_measure(gpt, pass, &all));
+        tess_xent_loss(pass->kernel, n, 1, pass->label, stats + HEAD_MAX * n, stats + HEAD_SUM * n,
+                       stats + HEAD_TARGET * n, stats + HEAD_BEST * n, pass->loss, pass->correct);
+    }
+    for (int32_t p = 0; pass->output != NULL && p < gpt->axis.count; p++) {
+        if (pass->label == NULL)
+            TESS_TRY(tess_linear_forward(tess__layer_op(pass, gpt->head.op[0]), pass->input,
+                                         head_weight(gpt, pass, p), NULL,
+                                         head_logits(gpt, pass, p)));
+        head_output(gpt, pass, p);
+    }
     return TESS_OK;
 }
 
 enum tess_status tess__gpt_head_forward(const struct gpt_state *gpt, const struct tess_pass *pass)
 {
-    if (!gpt->decode)
-        return pass->training ? TESS_OK : head_run(gpt, pass, false);
-    TESS_TRY(tess_linear_forward(tess__layer_op(pass, gpt->head.op[0]), pass->input,
-                                 head_weight(gpt, pass, 0), NULL, head_logits(gpt, pass, 0)));
-    tess_cast(pass->kernel, gpt->classes, pass->dtype, head_logits(gpt, pass, 0), TESS_F32,
-              pass->output);
-    return TESS_OK;
+    if (gpt->decode)
+        return head_decode(gpt, pass);
+    return pass->training ? TESS_OK : head_run(gpt, pass, false);
 }
 
 enum tess_status tess__gpt_head_backward(const struct gpt_state *gpt, const struct tess_pass *pass)

@@ -109,25 +109,34 @@ void tess__gpt_declare_qk(const struct gpt_state *gpt, struct tess_declare *decl
 
 /* ---- both directions ------------------------------------------------------------------------- */
 
+/* Rows [row, row + count) of a part, of which each `length` have positions from `position` on. */
+static void qk_rope_run(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
+                        const struct tess_pass_run *run, int64_t length, void *const qk[2])
+{
+    const bool both = gpt->project_count == 1; /* k's heads follow q's */
+    const size_t word = tess_dtype_bytes(pass->dtype);
+    for (int i = 0; i < (both ? 1 : 2); i++)
+        tess_rope(pass->kernel, pass->dtype, run->count, length, run->position,
+                  gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
+                  gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse,
+                  (char *)qk[i] + (size_t)(run->row * gpt->project_stride[i]) * word);
+}
+
 static void qk_rope(const struct gpt_state *gpt, const struct tess_pass *pass, bool inverse,
                     void *const qk[2])
 {
-    const int64_t first = gpt->decode ? pass->position : 0;
-    const bool both = gpt->project_count == 1; /* k's heads follow q's */
+    const struct tess_pass_run all = {.count = gpt->positions};
     if (!gpt->llama)
         return;
-    const int32_t whole[] = {0, (int32_t)gpt->positions};
-    const int32_t *document = pass->document != NULL ? pass->document : whole;
-    const int32_t count = pass->document != NULL ? pass->document_count : 1;
-    for (int32_t d = 0; d < count; d++) {
-        const int64_t rows = document[d + 1] - document[d];
-        for (int i = 0; i < (both ? 1 : 2); i++)
-            tess_rope(pass->kernel, pass->dtype, rows, pass->document != NULL ? rows : gpt->length,
-                      first, gpt->part_heads * (i == 0) + gpt->part_kv_heads * (i == 1 || both),
-                      gpt->head_size, gpt->project_stride[i], &gpt->rotary, inverse,
-                      (char *)qk[i] + document[d] * gpt->project_stride[i] *
-                                          (int64_t)tess_dtype_bytes(pass->dtype));
+    for (int32_t r = 0; gpt->decode && r < pass->run_count; r++)
+        qk_rope_run(gpt, pass, inverse, &pass->run[r], pass->run[r].count, qk);
+    for (int32_t d = 0; pass->document != NULL && d < pass->document_count; d++) {
+        const int64_t row = pass->document[d], count = pass->document[d + 1] - row;
+        const struct tess_pass_run one = {.row = row, .count = count};
+        qk_rope_run(gpt, pass, inverse, &one, count, qk);
     }
+    if (!gpt->decode && pass->document == NULL)
+        qk_rope_run(gpt, pass, inverse, &all, gpt->length, qk);
 }
 
 /* Leaf `leaf` of q or k of a part, which are [leaves, positions, heads, D] without gaps. */

@@ -26,11 +26,12 @@ void virtual_kernel_for(struct virtual_rank *rank)
 
 /* ---- plain operations ------------------------------------------------------------------------ */
 
-static void virtual_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                     int64_t position, const void *q, const void *k, const void *v,
-                                     void *y)
+static enum tess_status virtual_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                                 const void *q, const void *k, const void *v,
+                                                 void *y)
 {
-    virtual_rank_of(kernel)->lacking = "attention_decode";
+    virtual_rank_of(op->kernel)->lacking = "attention_decode";
+    return TESS_OK;
 }
 
 static void virtual_rope(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,

@@ -63,12 +63,12 @@ struct tess__command {
     int (*run)(struct tess__call *call); /* returns the exit status */
 };
 
-extern const struct tess__command tess__command_train, tess__command_generate, tess__command_sweep,
-    tess__command_diff, tess__command_compare, tess__command_scaling, tess__command_tune_batch,
-    tess__command_report, tess__command_top, tess__command_topo, tess__command_bench_comm,
-    tess__command_bench_gpu, tess__command_bench_kernels, tess__command_bench_step,
-    tess__command_checkpoint, tess__command_status, tess__command_plan, tess__command_accuracy,
-    tess__command_data_prepare;
+extern const struct tess__command tess__command_train, tess__command_generate, tess__command_score,
+    tess__command_sweep, tess__command_diff, tess__command_compare, tess__command_scaling,
+    tess__command_tune_batch, tess__command_report, tess__command_top, tess__command_topo,
+    tess__command_bench_comm, tess__command_bench_gpu, tess__command_bench_kernels,
+    tess__command_bench_step, tess__command_checkpoint, tess__command_status, tess__command_plan,
+    tess__command_accuracy, tess__command_data_prepare;
 
 /* The program: runs argv's command, returns the exit status (0, 1 run, 2 usage, 130). */
 int tess__main(int argc, char **argv);

@@ -144,6 +144,7 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .norm_backward = tess__cpu_norm_backward,
     .attention_forward = tess__cpu_attention_forward,
     .attention_backward = tess__cpu_attention_backward,
+    .attention_decode = tess__cpu_attention_decode,
     .embedding_forward = tess__cpu_embedding_forward,
     .rope = tess__cpu_rope,
     .gelu_forward = tess__cpu_gelu_forward,

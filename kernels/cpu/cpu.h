@@ -91,8 +91,7 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(batch_norm_infer)                                                                            \
     X(batch_norm_backward)                                                                         \
     X(find_nonfinite)                                                                              \
-    X(count_zeros)                                                                                 \
-    X(attention_decode)
+    X(count_zeros)
 
 /* The other own loops: X(type, name). */
 #define CPU_LOOP_LIST(X)                                                                           \
@@ -195,6 +194,10 @@ struct cpu_flash_grad {
 typedef void cpu_own_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                            const void *q, const void *k, const void *v, void *y, float *lse,
                            void *scratch);
+/* tess_attention_decode. */
+typedef void cpu_own_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                  int64_t first, int64_t count, const void *q, const void *k,
+                                  const void *v, void *y, void *scratch);
 typedef void cpu_own_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                                 const struct cpu_flash_grad *arrays, void *scratch);
 
@@ -211,6 +214,7 @@ typedef void cpu_own_flash_grad(const struct tess_kernel *kernel, const struct t
     X(cpu_own_conv_grad, conv_grad)                                                                \
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
+    X(cpu_own_flash_decode, flash_decode)                                                          \
     X(cpu_own_flash_grad, flash_grad)
 
 struct cpu_own {

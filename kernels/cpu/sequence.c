@@ -201,6 +201,16 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     return TESS_OK;
 }
 
+enum tess_status tess__cpu_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                            const void *q, const void *k, const void *v, void *y)
+{
+    const struct cpu_own *own = sequence_flash(&op->desc);
+    if (own == NULL)
+        return tess_kernel_ref.attention_decode(op, first, count, q, k, v, y);
+    own->flash_decode(op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
+    return TESS_OK;
+}
+
 enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *token,
                                              int64_t first, const void *table, const void *add,
                                              void *y)

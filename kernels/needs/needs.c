@@ -79,7 +79,7 @@ static bool attention_fits(const struct tess_op_desc *d)
     int64_t blocks = INT32_MAX / d->heads;
     blocks /= (d->length + ATTENTION_BLOCK_ROWS - 1) / ATTENTION_BLOCK_ROWS;
     blocks /= (d->in + ATTENTION_BLOCK_COLUMNS - 1) / ATTENTION_BLOCK_COLUMNS;
-    return d->rows <= blocks;
+    return (d->decode ? 1 : d->rows) <= blocks;
 }
 
 enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
@@ -92,8 +92,9 @@ enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
                   "micro-batch",
                   (long long)desc->rows, (long long)desc->length, (int)desc->heads,
                   (long long)desc->in, (long long)desc->q_stride, (long long)desc->kv_stride);
-    needs_out->scratch_bytes =
-        (size_t)desc->rows * (size_t)desc->heads * (size_t)desc->length * sizeof(float);
+    if (!desc->decode)
+        needs_out->scratch_bytes =
+            (size_t)desc->rows * (size_t)desc->heads * (size_t)desc->length * sizeof(float);
     return TESS_OK;
 }
 

@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#define ATTENTION_CHUNK 256 /* elements of a head on the stack; a multiple of REF_LANES */
-
 struct attention_scratch {
     float *q, *k, *v, *y, *dy; /* one head of one sequence [T, D] */
     float *dq, *dk, *dv;       /* [T, D]; dk and dv of a key and value head */
@@ -34,11 +32,6 @@ static struct attention_scratch attention_layout(const struct tess_op_desc *d, v
     };
     s.bytes = scratch.used;
     return s;
-}
-
-size_t tess__ref_attention_scratch(const struct tess_op_desc *desc)
-{
-    return attention_layout(desc, NULL).bytes;
 }
 
 /* One head of a sequence, positions `stride` apart -> `head` [T, D]; and back. */
@@ -176,61 +169,68 @@ enum tess_status tess__ref_attention_backward(struct tess_op *op, const void *q,
     return TESS_OK;
 }
 
-/* ---- one position, without scratch: scores are computed again where they are needed ------- */
+/* ---- positions against what was kept --------------------------------------------------------- */
 
-static int64_t attention_chunk(int64_t first, int64_t count)
+/* Of a head: its query, key and value in f32, its result; scores and exp of them [T]. */
+struct attention_kept {
+    float *q, *kv, *y, *score;
+    double *weight;
+    size_t bytes;
+};
+
+static struct attention_kept attention_kept(const struct tess_op_desc *d, void *base)
 {
-    return count - first < ATTENTION_CHUNK ? count - first : ATTENTION_CHUNK;
+    struct ref_scratch scratch = {.base = base};
+    struct attention_kept s = {
+        .q = ref_take(&scratch, (size_t)d->in * sizeof(float)),
+        .kv = ref_take(&scratch, (size_t)d->in * sizeof(float)),
+        .y = ref_take(&scratch, (size_t)d->in * sizeof(float)),
+        .score = ref_take(&scratch, (size_t)d->length * sizeof(float)),
+        .weight = ref_take(&scratch, (size_t)d->length * sizeof(double)),
+    };
+    s.bytes = scratch.used;
+    return s;
 }
 
-/* q . k, from elements q_first and k_first on: the bits of attention_dot(). */
-static float attention_decode_score(const struct tess_op_desc *d, const void *q, int64_t q_first,
-                                    const void *k, int64_t k_first)
+/* One head at one position, as attention_forward_head() has it; q and y start at elements q_first
+ * and y_first, k and v at kv_first. */
+static void attention_decode_head(const struct tess_op_desc *d, const struct attention_kept *s,
+                                  int64_t position, const void *q, int64_t q_first, const void *k,
+                                  const void *v, int64_t kv_first, void *y, int64_t y_first)
 {
-    float copy_q[ATTENTION_CHUNK], copy_k[ATTENTION_CHUNK], lane[REF_LANES] = {0};
-    for (int64_t first = 0; first < d->in; first += ATTENTION_CHUNK) {
-        int64_t n = attention_chunk(first, d->in);
-        ref_dot(lane, ref_read(d->dtype, q, q_first + first, n, copy_q),
-                ref_read(d->dtype, k, k_first + first, n, copy_k), n);
-    }
-    return ref_lane_sum(lane) * attention_scale(d);
-}
-
-/* One head; q and y start at element `head`, k and v at element `kv`. */
-static void attention_decode_head(const struct tess_op_desc *d, int64_t position, const void *q,
-                                  const void *k, const void *v, int64_t head, int64_t kv, void *y)
-{
-    float max = -INFINITY;
+    const float *query = ref_read(d->dtype, q, q_first, d->in, s->q), scale = attention_scale(d);
+    float max = -INFINITY, *to = ref_target(d->dtype, y, y_first, s->y);
     double sum = 0;
     for (int64_t j = 0; j <= position; j++) {
-        float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
-        max = score > max ? score : max;
+        const float *key = ref_read(d->dtype, k, kv_first + j * d->kv_stride, d->in, s->kv);
+        s->score[j] = attention_dot(query, key, d->in) * scale;
+        max = s->score[j] > max ? s->score[j] : max;
     }
     for (int64_t j = 0; j <= position; j++) {
-        float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
-        sum += exp((double)score - (double)max);
+        s->weight[j] = exp((double)s->score[j] - (double)max);
+        sum += s->weight[j];
     }
-    for (int64_t first = 0; first < d->in; first += ATTENTION_CHUNK) {
-        int64_t n = attention_chunk(first, d->in);
-        float copy_v[ATTENTION_CHUNK], copy_y[ATTENTION_CHUNK] = {0};
-        for (int64_t j = 0; j <= position; j++) {
-            float score = attention_decode_score(d, q, head, k, kv + j * d->kv_stride);
-            ref_axpy(copy_y, (float)(exp((double)score - (double)max) / sum),
-                     ref_read(d->dtype, v, kv + j * d->kv_stride + first, n, copy_v), n);
-        }
-        if (d->dtype == TESS_F32)
-            memcpy((float *)y + head + first, copy_y, (size_t)n * sizeof(float));
-        ref_write(d->dtype, y, head + first, n, copy_y);
-    }
+    memset(to, 0, (size_t)d->in * sizeof(float));
+    for (int64_t j = 0; j <= position; j++)
+        ref_axpy(to, (float)(s->weight[j] / sum),
+                 ref_read(d->dtype, v, kv_first + j * d->kv_stride, d->in, s->kv), d->in);
+    ref_write(d->dtype, y, y_first, d->in, to);
 }
 
-void tess__ref_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                int64_t position, const void *q, const void *k, const void *v,
-                                void *y)
+enum tess_status tess__ref_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                            const void *q, const void *k, const void *v, void *y)
 {
-    (void)kernel;
-    for (int64_t h = 0; h < desc->heads; h++) {
-        int64_t kv = h / (desc->heads / desc->kv_heads);
-        attention_decode_head(desc, position, q, k, v, h * desc->in, kv * desc->in, y);
-    }
+    const struct tess_op_desc *d = &op->desc;
+    const struct attention_kept s = attention_kept(d, op->scratch);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t h = 0; h < d->heads; h++)
+            attention_decode_head(d, &s, first + i, q, i * d->q_stride + h * d->in, k, v,
+                                  h / (d->heads / d->kv_heads) * d->in, y,
+                                  (i * d->heads + h) * d->in);
+    return TESS_OK;
+}
+
+size_t tess__ref_attention_scratch(const struct tess_op_desc *desc)
+{
+    return desc->decode ? attention_kept(desc, NULL).bytes : attention_layout(desc, NULL).bytes;
 }

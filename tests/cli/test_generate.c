@@ -6,6 +6,7 @@
 #include "harness/spawn.h"
 
 #include <glob.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -168,14 +169,32 @@ static void case_refused(void **state)
         {"generate out0 --tokns 3", "did you mean 'tokens'", 2},
         {"generate out0 --temperature -1", "temperature", 2},
         {"generate out0 --top-p 0", "top-p", 2},
-        {"generate out0 --prompt=", "the prompt is empty", 2},
+        {"generate out0 --prompt=", "--prompt is empty", 2},
         {"generate out0 --prompt a --prompt-tokens 1", "give one", 2},
         {"generate out0 --prompt-tokens 1,300", "300 is not in the model's vocabulary", 2},
         {"generate out0 --prompt abc --tokens 46", "--tokens 45 does", 2},
         {"generate out0 --context 3 --prompt abc", "leaves nothing of a context of 3", 2},
         {"generate out0 --kernel none", "none", 2},
         {"generate out0 --kernel ref --device cuda", "--device cuda has kernels of its own", 2},
-        {"generate out0 --context 500", "'wpe.weight' has shape [48, 32], the model's has [500", 1},
+        {"generate out0 --context 500", "a context of 500 positions: this model has learnt 48", 2},
+        {"generate out0 --stop a||b", "--stop: word 2 is empty", 2},
+        {"generate out0 --stop-tokens 1,256", "256 is not in the model's vocabulary", 2},
+        {"generate out0 --chat on --prompt a", "tokenizer_config.json", 1},
+        {"generate out0 --chat on", "--chat needs a question", 2},
+        {"generate out0 --system a --prompt a", "give --chat, too", 2},
+        {"generate out0 --prompts nowhere", "cannot read --prompts nowhere", 1},
+        {"generate out0 --prompts run.yaml --prompt a", "give one", 2},
+        {"generate out0 --prompts lines.txt --output text", "give --output json", 2},
+        {"generate out0 --prompts bad1.jsonl", "bad1.jsonl, line 2: not JSON", 1},
+        {"generate out0 --prompts bad2.jsonl", "line 1: \"tokens\" are not numbers", 1},
+        {"generate out0 --prompts bad3.jsonl", "line 1: an object without \"prompt\"", 1},
+        {"generate out0 --prompts bad4.jsonl", "line 1: message 1 has no", 1},
+        {"score", "score needs a run and a text", 2},
+        {"score out0", "score needs a run and a text", 2},
+        {"score out0 --text nowhere", "cannot read --text nowhere", 1},
+        {"score out0 --text-tokens 5", "a text of one token", 2},
+        {"score out0 --text-tokens 5,300", "300 is not in the model's vocabulary", 2},
+        {"score wide --text lines.txt --vocabulary 300", "a tokenizer that is not here", 2},
         {"generate nowhere", "cannot read nowhere/metrics.jsonl", 1},
         {"generate out0/weights.safetensors", "need --config FILE.yaml", 1},
         {"generate out0/weights.safetensors --config nowhere.yaml", "nowhere.yaml", 2},
@@ -210,6 +229,81 @@ static void case_refused(void **state)
     assert_int_equal(spawn.out_used, 4);
 }
 
+/* A file of prompts: each line's text, the same whatever else is continued beside it. */
+static void case_batch(void **state)
+{
+    static const char *const words[] = {
+        "generate out0 --prompts lines.txt --tokens 12 --temperature 0.9 --batch 1 --chunk 1",
+        "generate out0 --prompts lines.txt --tokens 12 --temperature 0.9 --batch 2 --chunk 3",
+        "generate out0 --prompts lines.txt --tokens 12 --temperature 0.9",
+    };
+    char first[SPAWN_TEXT_BYTES];
+    (void)state;
+    assert_int_equal(run("generate out0 --prompts lines.txt --temperature 0 --tokens 6"), 0);
+    assert_string_equal(spawn.out,
+                        "{\"prompt\":0,\"text\":\" waits\",\"tokens\":[32,119,97,105,116,115],"
+                        "\"end\":\"length\"}\n"
+                        "{\"prompt\":1,\"text\":\"then a\",\"tokens\":[116,104,101,110,32,97],"
+                        "\"end\":\"length\"}\n"
+                        "{\"prompt\":2,\"text\":\", then\",\"tokens\":[44,32,116,104,101,110],"
+                        "\"end\":\"length\"}\n");
+    assert_non_null(strstr(spawn.err, "3 prompts, 18 tokens"));
+    assert_int_equal(run("generate out0 --prompts lines.txt --temperature 0 --tokens 6 --stop "
+                         "its|then --stop-tokens 110"),
+                     0);
+    assert_non_null(strstr(spawn.out, "\"text\":\" wa\",\"tokens\":[32,119,97,105,116,115],"
+                                      "\"end\":\"stop\"}"));
+    assert_non_null(
+        strstr(spawn.out, "\"text\":\"the\",\"tokens\":[116,104,101,110],\"end\":\"end\"}"));
+    check_says("out0 --temperature 0 --stop adds|xx", "the rank", "the rank waits for all, then ");
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        assert_int_equal(run(words[i]), 0);
+        /* Of equal length: the same order, too. */
+        if (i == 0)
+            memcpy(first, spawn.out, sizeof(first));
+        assert_string_equal(spawn.out, first);
+    }
+}
+
+/* Log-probabilities of a text: the same bits in any chunk, and as training has them together. */
+static void case_score(void **state)
+{
+    char first[SPAWN_TEXT_BYTES];
+    double loss, sum, perplexity;
+    (void)state;
+    assert_int_equal(run("score out0 --text lines.txt"), 0);
+    memcpy(first, spawn.out, sizeof(first));
+    assert_non_null(strstr(first, "{\"at\":1,\"token\":104,\"log_prob\":-"));
+    assert_int_equal(run("score out0 --text lines.txt --chunk 1"), 0);
+    assert_string_equal(spawn.out, first);
+    assert_int_equal(run("score out0 --text lines.txt --chunk 7 --kernel cpu"), 0);
+    assert_string_equal(spawn.out, first);
+    const char *end = strstr(first, "{\"tokens\":");
+    assert_non_null(end);
+    assert_int_equal(
+        sscanf(end, "{\"tokens\":%*d,\"log_prob\":%lf,\"perplexity\":%lf", &sum, &perplexity), 2);
+    assert_true(sum < 0 && perplexity > 1);
+    /* A step over the first samples of a text, of rate 0, has their mean loss: in order, as the
+     * batch is all there is. */
+    assert_int_equal(run("train --data part.txt --data.length 48 --data.validation 0.01 "
+                         "--batch-size 8 --optimizer sgd --learning-rate 0 --evaluate off --steps "
+                         "1 --log-every 1 " MODEL "--init out0/weights.safetensors --strategy "
+                         "single --run scored"),
+                     0);
+    FILE *file = fopen("scored/metrics.jsonl", "r");
+    assert_non_null(file);
+    for (loss = -1; loss < 0 && fgets(first, sizeof(first), file) != NULL;)
+        if (strstr(first, "\"loss\":") != NULL)
+            sscanf(strstr(first, "\"loss\":"), "\"loss\":%lf", &loss);
+    fclose(file);
+    assert_int_equal(run("score out0 --text part.txt --output sum --limit 385"), 0);
+    assert_int_equal(sscanf(spawn.out, "384 tokens, log-probability %lf", &sum), 1);
+    /* Sums of samples are rounded to f32, the printed one to nine digits. */
+    assert_true(loss > 0 && fabs(loss + sum / 384) < 1e-6 * loss);
+    assert_int_equal(run("score out0 --text-tokens 97,108,108 --output table"), 0);
+    assert_non_null(strstr(spawn.out, "log-probability\n         1       108  "));
+}
+
 static void case_help(void **state)
 {
     (void)state;
@@ -231,6 +325,14 @@ static void write_yaml(const char *name, const char *more)
     fclose(file);
 }
 
+static void write_text(const char *name, const char *text)
+{
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -239,9 +341,21 @@ static int set_up(void **state)
     FILE *file = fopen("text.txt", "w");
     for (int i = 0; file != NULL && i < 600; i++)
         fputs(SENTENCE, file);
+    if (file == NULL || fclose(file) != 0)
+        return -1;
+    write_text("lines.txt", "the rank\n\n{\"prompt\": \"all, \"}\n{\"tokens\": [97,108,108]}\n");
+    write_text("bad1.jsonl", "a\n{\"prompt\": \n");
+    write_text("bad2.jsonl", "{\"tokens\": [1, 256]}\n");
+    write_text("bad3.jsonl", "{\"text\": \"a\"}\n");
+    write_text("bad4.jsonl", "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}\n");
+    file = fopen("part.txt", "w"); /* 9 samples: 8 to train on, in one batch */
+    for (int i = 0; file != NULL && i < 13; i++)
+        fputs(SENTENCE, file);
+    if (file == NULL || fclose(file) != 0)
+        return -1;
     write_yaml("run.yaml", "");
     write_yaml("wide.yaml", "  vocab: 300\n");
-    return file == NULL || fclose(file) != 0 ? -1 : 0;
+    return 0;
 }
 
 static int tear_down(void **state)
@@ -254,7 +368,8 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_says),    cmocka_unit_test(case_forms),
-        cmocka_unit_test(case_carried), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_carried), cmocka_unit_test(case_batch),
+        cmocka_unit_test(case_score),   cmocka_unit_test(case_refused),
         cmocka_unit_test(case_help),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);

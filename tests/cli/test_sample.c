@@ -24,7 +24,12 @@ static struct tess__candidate room[VOCABULARY];
 
 static struct tess__sampler sampler(double temperature, int64_t top_k, double top_p)
 {
-    return (struct tess__sampler){temperature, top_k, top_p, 3, VOCABULARY, room};
+    return (struct tess__sampler){.temperature = temperature,
+                                  .top_k = top_k,
+                                  .top_p = top_p,
+                                  .seed = 3,
+                                  .vocabulary = VOCABULARY,
+                                  .candidate = room};
 }
 
 static int32_t draw(const struct tess__sampler *with, const float *logits, int64_t position)
@@ -113,7 +118,7 @@ static void case_prompt(void **state)
         const char *text, *numbers, *phrase;
         int32_t vocabulary;
     } wrong[] = {
-        {"", "", "prompt is empty", 256},
+        {"", "", "--prompt is empty", 256},
         {"abc", "", "has 50257 tokens of a tokenizer", 50257},
         {"a\xc3\xa4", "", "byte 195 at place 2", 128},
         {"", "1,2,x", "item 3 is not a number", 256},
@@ -124,26 +129,26 @@ static void case_prompt(void **state)
         {"", "-1", "-1 is not in", 256},
         {"", "99999999999999999999", "item 1 is not a number", 256},
     };
-    struct tess__generate_options options = {.prompt = "\xc3\xa4 z", .prompt_tokens = ""};
     struct tess__source source = {.vocabulary = 256};
-    int32_t *token = NULL;
-    int64_t count = 0;
+    struct tess__tokens tokens = {0};
     (void)state;
-    assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_OK);
-    assert_int_equal(count, 4);
-    assert_true(token[0] == 0xc3 && token[1] == 0xa4 && token[2] == ' ' && token[3] == 'z');
-    free(token);
-    options = (struct tess__generate_options){.prompt = "\n", .prompt_tokens = "50256,0,7"};
+    assert_int_equal(tess__text_read(&source, "--prompt", "\xc3\xa4 z", 4, &tokens), TESS_OK);
+    assert_int_equal(tokens.count, 4);
+    assert_true(tokens.token[0] == 0xc3 && tokens.token[1] == 0xa4 && tokens.token[2] == ' ' &&
+                tokens.token[3] == 'z');
+    free(tokens.token);
     source.vocabulary = 50257;
-    assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_OK);
-    assert_int_equal(count, 3);
-    assert_true(token[0] == 50256 && token[1] == 0 && token[2] == 7);
-    free(token);
+    assert_int_equal(tess__numbers_read(&source, "--prompt-tokens", "50256,0,7", &tokens), TESS_OK);
+    assert_int_equal(tokens.count, 3);
+    assert_true(tokens.token[0] == 50256 && tokens.token[1] == 0 && tokens.token[2] == 7);
+    free(tokens.token);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        options = (struct tess__generate_options){.prompt = wrong[i].text,
-                                                  .prompt_tokens = wrong[i].numbers};
         source.vocabulary = wrong[i].vocabulary;
-        assert_int_equal(tess__prompt_read(&options, &source, &token, &count), TESS_ERR_USAGE);
+        assert_int_equal(wrong[i].numbers[0] ? tess__numbers_read(&source, "--prompt-tokens",
+                                                                  wrong[i].numbers, &tokens)
+                                             : tess__text_read(&source, "--prompt", wrong[i].text,
+                                                               strlen(wrong[i].text), &tokens),
+                         TESS_ERR_USAGE);
         if (strstr(tess_log_last_error(), wrong[i].phrase) == NULL)
             fail_msg("'%s' in: %s", wrong[i].phrase, tess_log_last_error());
     }
@@ -162,7 +167,9 @@ static void printed(struct tess__printer printer, const int32_t *token, int coun
     fflush(stdout);
     assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
     for (int i = 0; i < count; i++)
-        assert_int_equal(tess__print_token(&printer, token[i]), TESS_OK);
+        assert_int_equal(printer.numbers ? tess__print_number(&printer, token[i])
+                                         : tess__print_bytes(&printer, &(char){(char)token[i]}, 1),
+                         TESS_OK);
     assert_int_equal(tess__print_end(&printer), TESS_OK);
     assert_true(dup2(kept, STDOUT_FILENO) >= 0);
     close(kept);
@@ -210,13 +217,55 @@ static void case_shown(void **state)
     assert_string_equal(text, "50256,0,7\n");
 }
 
+/* ---- where a text ends ----------------------------------------------------------------------- */
+
+/* A text that comes byte by byte, and in one piece: what is shown of it, at most and at the end. */
+static void check_stop(const char *list, const char *text, const char *shown, bool stopped)
+{
+    struct tess__stops stops = {0};
+    assert_int_equal(tess__stops_read(list, &stops), TESS_OK);
+    for (int way = 0; way < 2; way++) {
+        struct tess__growing growing = {0};
+        const size_t step = way == 0 ? 1 : strlen(text);
+        for (size_t at = 0; at < strlen(text); at += step) {
+            const size_t before = growing.shown;
+            assert_int_equal(tess__growing_add(&growing, &stops, text + at, step), TESS_OK);
+            assert_true(growing.shown >= before && growing.shown <= strlen(shown));
+        }
+        tess__growing_end(&growing);
+        assert_int_equal(growing.stopped, stopped);
+        assert_int_equal(growing.shown, strlen(shown));
+        assert_memory_equal(growing.text, shown, growing.shown);
+        free(growing.text);
+    }
+    tess__stops_close(&stops);
+}
+
+static void case_stop(void **state)
+{
+    static const char *const wrong[] = {"|", "a||b", "a|", "a\\x", "a\\"};
+    (void)state;
+    check_stop("", "all of it", "all of it", false);
+    check_stop("end", "the end is near", "the ", true);
+    check_stop("end", "the en", "the en", false);
+    check_stop("aab|ab", "aaab", "a", true);
+    check_stop("abcd|bc", "xabcx", "xa", true); /* inside the beginning of another one */
+    check_stop("\\n\\n|\\||\\\\", "a\nb|c", "a\nb", true);
+    check_stop("\\n\\n", "a\nb\n\n", "a\nb", true);
+    check_stop("\\\\t", "a\t\\t", "a\t", true);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct tess__stops stops = {0};
+        assert_int_equal(tess__stops_read(wrong[i], &stops), TESS_ERR_USAGE);
+        tess__stops_close(&stops);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_frequency),
-        cmocka_unit_test(case_certain),
-        cmocka_unit_test(case_prompt),
-        cmocka_unit_test(case_shown),
+        cmocka_unit_test(case_frequency), cmocka_unit_test(case_certain),
+        cmocka_unit_test(case_prompt),    cmocka_unit_test(case_shown),
+        cmocka_unit_test(case_stop),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -91,16 +91,16 @@ static enum tess_status chain_forward(void *state, const struct tess_pass *pass)
     }
     if (pass->unit == chain->mix) {
         char *past = pass->tensor[chain->kept];
-        memcpy(past + (size_t)pass->position * WIDTH * bytes, pass->input, WIDTH * bytes);
+        memcpy(past + (size_t)pass->run->position * WIDTH * bytes, pass->input, WIDTH * bytes);
         memcpy(pass->tensor[chain->sum], past, WIDTH * bytes);
-        for (int64_t p = 1; p <= pass->position; p++)
+        for (int64_t p = 1; p <= pass->run->position; p++)
             tess_add(pass->kernel, chain->dtype, WIDTH, pass->tensor[chain->sum],
                      past + (size_t)p * WIDTH * bytes, pass->tensor[chain->sum]);
         return tess_linear_forward(pass->op[chain->linear], pass->tensor[chain->sum],
                                    pass->param[chain->weight], pass->param[chain->bias],
                                    pass->output);
     }
-    for (int64_t v = 0; v < VOCABULARY; v++) {
+    for (int64_t v = 0; v < VOCABULARY && pass->output != NULL; v++) {
         float sum = 0;
         for (int64_t i = 0; i < WIDTH; i++)
             sum += chain_get(chain, pass->param[chain->tied], v * WIDTH + i) *

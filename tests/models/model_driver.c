@@ -4,12 +4,14 @@
 #include "base/options.h"
 #include "base/rng.h"
 #include "kernel_open.h"
+#include "state/weights.h"
 #include "tessera/registry.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +125,33 @@ void model_gather(const struct model_driver *driver, int32_t param, const float 
         run = run < count - at ? run : count - at;
         memcpy(whole + to, held + at, (size_t)run * sizeof(*whole));
     }
+}
+
+void model_write(const struct model_driver *driver, const char *path)
+{
+    const struct tess_declare *declare = &driver->declare;
+    size_t bytes;
+    char *header = tess_weights_header(declare, &bytes);
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(header);
+    assert_non_null(file);
+    assert_int_equal(fwrite(header, 1, bytes, file), bytes);
+    free(header);
+    for (int32_t p = 0; p < declare->param_count; p++) {
+        const struct tess_shape shape = tess_declare_file_shape(&declare->param[p]);
+
+        if (declare->param[p].flags & TESS_PARAM_TIED)
+            continue;
+        for (int64_t at = 0; at < tess_shape_count(&shape); at++) {
+            const int64_t whole = tess_declare_turned(&declare->param[p])
+                                      ? at % shape.dim[1] * shape.dim[0] + at / shape.dim[1]
+                                      : at;
+
+            assert_int_equal(fwrite(&driver->master[p][whole], sizeof(float), 1, file), 1);
+        }
+    }
+    assert_int_equal(fclose(file), 0);
 }
 
 static void driver_open_kernel(struct model_driver *driver, const char *name)
@@ -379,14 +408,16 @@ static struct tess_pass driver_pass(struct model_driver *driver, int32_t unit)
         .seed = DRIVER_SEED,
         .step = driver->step,
         .row_first = (uint64_t)driver->row_first,
-        .position = driver->position,
+        .run = &driver->run,
+        .run_count = driver->input.decode,
         .document = driver->document,
-        .place = driver->place,
         .document_count = driver->document_count,
+        .place = driver->input.decode ? &driver->decode_place : driver->place,
         .remake = driver->remake,
         .label = driver->label,
         .loss = driver->loss,
         .correct = driver->correct,
+        .each = driver->each,
         .loss_grad = 1.0f / (float)driver->loss_count,
         .axis = &driver->input.axis,
         .crossing = &driver->crossing,

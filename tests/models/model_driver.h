@@ -20,7 +20,8 @@ struct model_driver {
     int64_t rows, leaf_rows, input_count;
     int64_t labels;                  /* of a row: 1, or as the model declares */
     int64_t row_first;               /* of the pass in the global batch */
-    int64_t position;                /* decode */
+    struct tess_pass_run run;        /* decode: position of the only row */
+    int32_t decode_place;            /* the same */
     const int32_t *document, *place; /* as in tess_pass; NULL: not packed */
     int32_t document_count;
     int64_t loss_count; /* labels that the loss is the mean of: rows x labels unless changed */
@@ -35,6 +36,7 @@ struct model_driver {
     void *x_low;        /* the same in the run's precision; tokens: int32 [rows, T] */
     int32_t *label;     /* [rows, labels] */
     float *loss;        /* [rows], of the latest loss */
+    float *each;        /* the test's own, or NULL: struct tess_pass */
     int32_t *correct;   /* [rows] */
     float **master;     /* per parameter, f32: change these and call model_refresh */
     void **param;       /* per parameter, in the run's precision */
@@ -89,6 +91,9 @@ void model_backward(struct model_driver *driver);
  * whole tensor. */
 void model_gather(const struct model_driver *driver, int32_t param, const float *held,
                   float *whole);
+
+/* The parameters of a model that is not cut, as a file of weights. */
+void model_write(const struct model_driver *driver, const char *path);
 
 /* Index of a parameter by name; fails the test when there is none. */
 int32_t model_find(const struct model_driver *driver, const char *name);

@@ -1,6 +1,7 @@
 /*
- * Generation against training: a decoder's logits of each token of a sequence, one position after
- * the other from weights in a file, adds up to the loss of the whole sequence at once.
+ * Generation against training: a decoder, from weights in a file, gives each token of a batch the
+ * log-probability that the training forward gives it, to the bit: one position at a time, in
+ * chunks, several sequences at once, for every cut of the layers' width.
  */
 #include "core/decode.h"
 #include "harness/scratch_file.h"
@@ -24,146 +25,242 @@
 
 static const char *kernel_name;
 
-/* The driver's parameters, in the file's names and layouts. */
-static void write_weights(const struct model_driver *driver)
-{
-    const struct tess_declare *declare = &driver->declare;
-    size_t bytes;
-    char *header = tess_weights_header(declare, &bytes);
-    FILE *file = fopen(scratch_file, "wb");
-    assert_non_null(header);
-    assert_non_null(file);
-    assert_int_equal(fwrite(header, 1, bytes, file), bytes);
-    free(header);
-    for (int32_t p = 0; p < declare->param_count; p++) {
-        const struct tess_shape shape = tess_declare_file_shape(&declare->param[p]);
-        const int64_t count = tess_shape_count(&shape);
-        if (declare->param[p].flags & TESS_PARAM_TIED)
-            continue;
-        for (int64_t at = 0; at < count; at++) {
-            const int64_t whole = tess_declare_turned(&declare->param[p])
-                                      ? at % shape.dim[1] * shape.dim[0] + at / shape.dim[1]
-                                      : at;
-            assert_int_equal(fwrite(&driver->master[p][whole], sizeof(float), 1, file), 1);
-        }
-    }
-    fclose(file);
-}
+static int64_t compared; /* tokens */
 
-/* Loss of a label by logits, in double. */
-static double loss_of(const float *logits, int32_t label)
-{
-    double sum = 0;
-    for (int v = 0; v < VOCABULARY; v++)
-        sum += exp((double)logits[v] - logits[label]);
-    return log(sum);
-}
+/* A batch, and how a decoder takes it. */
+struct way {
+    enum tess_dtype dtype;
+    int64_t length, rows, leaf_rows;
+    int32_t parts, sequences;
+    int64_t chunk;
+};
 
-/* Logits after each of the driver's first `positions` tokens, [positions, vocabulary]; to be freed.
- */
-static float *decode(const struct model_driver *driver, const char *kernel, int64_t positions)
+/* A decoder of the file's weights for a driver's model. */
+static struct tess_decoder *open_decoder(const struct model_driver *driver, const char *kernel,
+                                         const struct way *way)
 {
-    const int32_t vocabulary = driver->input.class_count;
     struct tess_decoder_config config = {.model = driver->model,
                                          .options = driver->options,
                                          .threads = 1,
-                                         .dtype = driver->input.dtype,
-                                         .context = LENGTH};
+                                         .dtype = way->dtype,
+                                         .context = way->length,
+                                         .sequences = way->sequences,
+                                         .chunk = way->chunk,
+                                         .parts = way->parts};
     struct tess_decoder *decoder = NULL;
     struct tess_weights *weights = NULL;
-    float *logits = calloc((size_t)(positions * vocabulary), sizeof(*logits));
-    assert_non_null(logits);
     assert_int_equal(tess_registry_get_kernel(kernel, &config.kernel), TESS_OK);
     assert_int_equal(tess_weights_open(scratch_file, &weights), TESS_OK);
     assert_int_equal(tess_decoder_open(&config, weights, &decoder), TESS_OK);
     tess_weights_close(weights);
-    assert_int_equal(tess_decoder_vocabulary(decoder), vocabulary);
-    for (int64_t p = 0; p < positions; p++)
-        assert_int_equal(tess_decoder_step(decoder, ((const int32_t *)driver->x_low)[p], p,
-                                           logits + p * vocabulary),
-                         TESS_OK);
-    tess_decoder_close(decoder);
-    return logits;
+    assert_int_equal(tess_decoder_vocabulary(decoder), driver->input.class_count);
+    return decoder;
 }
 
-/* Nothing but kernels touches what is the device's, and host and device agree where its memory is
- * far: the same bits of every logit. */
-static void check_device(const struct model_driver *driver, const float *logits, int64_t positions)
+/* The loss of each of the batch's labels, [rows, length]: `sequences` rows at once, each by
+ * `chunk` / `sequences` positions, or one. */
+static void decode(const struct model_driver *driver, struct tess_decoder *decoder,
+                   const struct way *way, float *loss)
 {
-    static const char *const kernel[] = {"guard", "guard_queue"};
-    const size_t bytes = (size_t)(positions * driver->input.class_count) * sizeof(*logits);
-    for (size_t k = 0; k < sizeof(kernel) / sizeof(kernel[0]); k++) {
-        float *other = decode(driver, kernel[k], positions);
-        assert_memory_equal(other, logits, bytes);
-        free(other);
+    const int64_t each = way->chunk > way->sequences ? way->chunk / way->sequences : 1;
+    struct tess_decoder_part part[16];
+    assert_true(way->sequences <= 16);
+    for (int64_t row = 0; row < way->rows; row += way->sequences) {
+        const int64_t left = way->rows - row;
+        const int32_t count = left < way->sequences ? (int32_t)left : way->sequences;
+        for (int64_t at = 0; at < way->length; at += each) {
+            for (int32_t s = 0; s < count; s++) {
+                const int64_t first = (row + s) * way->length + at;
+                part[s] = (struct tess_decoder_part){
+                    .sequence = count - 1 - s,
+                    .position = at,
+                    .count = each < way->length - at ? each : way->length - at,
+                    .token = (const int32_t *)driver->x_low + first,
+                    .label = driver->label + first,
+                    .loss = loss + first};
+            }
+            assert_int_equal(tess_decoder_run(decoder, part, count), TESS_OK);
+        }
     }
 }
 
-/*
- * Both paths round at the same places and add in different orders: a row of a product, a softmax's
- * denominator. Initial weights are ten times as wide as by default, so logits are of size 1 and
- * more. In f32 the mean loss, near 5, then differs by a few 2^-24 of it (measured: at most 6e-8);
- * 1e-6 is for other machines. In bf16 and f16 an activation near the middle between two values may
- * go either way: 2^-9 or 2^-12 of itself each time, and on the mean of 21 positions less than that
- * (measured: 6e-4 and 5e-7).
- */
-static void check(const char *const *argument, int argument_count, enum tess_dtype dtype)
+static void check_bits(const struct way *way, const float *got, const float *wanted)
 {
-    const double bound = dtype == TESS_F32 ? 1e-6 : dtype == TESS_BF16 ? 0x1p-9 : 0x1p-12;
-    const struct tess_model_input input = {.row = tess_shape1(LENGTH),
-                                           .class_count = VOCABULARY,
-                                           .dtype = dtype,
-                                           .tokens = true,
-                                           .rows = 1,
-                                           .leaf_rows = 1,
-                                           .axis = {.parts = 1, .count = 1, .rank_count = 1}};
+    for (int64_t i = 0; i < way->rows * way->length; i++)
+        if (memcmp(&got[i], &wanted[i], sizeof(*got)) != 0)
+            fail_msg("%s, %d parts, %d sequences, chunk %d: loss of position %d of row %d is "
+                     "%.9g, in training %.9g",
+                     tess_dtype_name(way->dtype), way->parts, way->sequences, (int)way->chunk,
+                     (int)(i % way->length), (int)(i / way->length), (double)got[i],
+                     (double)wanted[i]);
+    compared += way->rows * way->length;
+}
+
+/* Losses are those of different tokens, not of nothing. */
+static void check_sense(const struct way *way, const float *loss)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < way->rows * way->length; i++)
+        sum += (double)loss[i];
+    const double mean = sum / (double)(way->rows * way->length);
+    assert_true(mean > 0.5 * log(VOCABULARY) && mean < 3 * log(VOCABULARY));
+    assert_true(loss[0] != loss[1] && loss[1] != loss[2]);
+}
+
+static void open_driver(struct model_driver *driver, const struct way *way, int32_t parts,
+                        const char *const *argument, int count)
+{
+    const struct tess_model_input input = {
+        .row = tess_shape1(way->length),
+        .class_count = VOCABULARY,
+        .dtype = way->dtype,
+        .tokens = true,
+        .rows = way->rows,
+        .leaf_rows = way->leaf_rows,
+        .axis = {.parts = parts, .count = parts, .rank_count = 1}};
+    model_open_input(driver, "gpt", kernel_name, &input, argument, count);
+    model_disturb(driver, 0.3f);
+}
+
+static void write_weights(const struct way *way, const char *const *argument, int count)
+{
+    struct way small = *way;
+    struct model_driver whole;
+    small.rows = small.leaf_rows = 1;
+    open_driver(&whole, &small, 1, argument, count);
+    model_write(&whole, scratch_file);
+    model_close(&whole);
+}
+
+static void check_way(const struct way *way, const char *const *argument, int count)
+{
     struct model_driver driver;
-    model_open_input(&driver, "gpt", kernel_name, &input, argument, argument_count);
-    driver.training = false;
-    const double whole = model_forward(&driver);
-    write_weights(&driver);
-    float *logits = decode(&driver, kernel_name, LENGTH);
-    double mean = 0;
-    for (int64_t p = 0; p < LENGTH; p++)
-        mean += loss_of(logits + p * VOCABULARY, driver.label[p]) / LENGTH;
-    if (!(fabs(mean - whole) <= bound * whole))
-        fail_msg("%s: mean loss %.8g one by one, %.8g at once", tess_dtype_name(dtype), mean,
-                 whole);
-    if (strcmp(kernel_name, "ref") == 0)
-        check_device(&driver, logits, LENGTH);
-    free(logits);
+    const size_t tokens = (size_t)(way->rows * way->length);
+    float *trained = calloc(2 * tokens, sizeof(*trained));
+    float *decoded = calloc(tokens, sizeof(*decoded));
+    assert_true(trained != NULL && decoded != NULL);
+    write_weights(way, argument, count);
+    open_driver(&driver, way, way->parts, argument, count);
+    driver.each = trained;
+    model_forward(&driver);
+    check_sense(way, trained);
+    struct tess_decoder *decoder = open_decoder(&driver, kernel_name, way);
+    decode(&driver, decoder, way, decoded);
+    check_bits(way, decoded, trained);
+    tess_decoder_close(decoder);
+    if (strcmp(kernel_name, "ref") == 0) {
+        /* Nothing but kernels touches what is the device's, also where its memory is far. */
+        static const char *const other[] = {"guard", "guard_queue"};
+        for (size_t k = 0; k < sizeof(other) / sizeof(other[0]); k++) {
+            decoder = open_decoder(&driver, other[k], way);
+            decode(&driver, decoder, way, decoded);
+            check_bits(way, decoded, trained);
+            tess_decoder_close(decoder);
+        }
+    }
+    free(trained);
+    free(decoded);
     model_close(&driver);
 }
 
 #define COMMON "--layers=3", "--heads=4", "--width=32", "--init-deviation=0.2"
 
-static void case_gpt2(void **unused)
+static const char *const gpt2[] = {COMMON};
+static const char *const gpt2_untied[] = {COMMON, "--tied=off", "--context=30"};
+static const char *const llama[] = {COMMON, "--style=llama", "--kv-heads=2"};
+static const char *const llama_tied[] = {COMMON, "--style=llama", "--kv-heads=1", "--tied=on"};
+static const char *const qwen[] = {COMMON,         "--style=llama",  "--kv-heads=4",
+                                   "--qk-norm=on", "--head-size=20", "--qkv-bias=on"};
+
+/* Words of a model; the odd widths of heads and layers leave edges in every kernel. */
+static const struct {
+    const char *const *argument;
+    int count, parts; /* that its heads can be cut into */
+} model[] = {{gpt2, 4, 4}, {gpt2_untied, 6, 2}, {llama, 6, 2}, {llama_tied, 7, 1}, {qwen, 8, 4}};
+
+static void case_models(void **unused)
 {
-    static const char *const argument[] = {COMMON};
-    static const char *const untied[] = {COMMON, "--tied=off"};
+    static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
+    static const struct way way[] = {
+        {.rows = 1, .leaf_rows = 1, .sequences = 1},
+        {.rows = 6, .leaf_rows = 3, .sequences = 1, .chunk = 8},
+        {.rows = 5, .leaf_rows = 1, .sequences = 3, .chunk = 13},
+        {.rows = 4, .leaf_rows = 4, .sequences = 4},
+    };
     (void)unused;
-    check(argument, 4, TESS_F32);
-    check(argument, 4, TESS_BF16);
-    check(argument, 4, TESS_F16);
-    check(untied, 5, TESS_F32);
+    for (size_t m = 0; m < sizeof(model) / sizeof(model[0]); m++)
+        for (size_t d = 0; d < 3; d++)
+            for (size_t w = 0; w < sizeof(way) / sizeof(way[0]); w++)
+                for (int32_t parts = 1; parts <= model[m].parts; parts *= 2) {
+                    struct way one = way[w];
+                    one.dtype = dtype[d];
+                    one.length = LENGTH;
+                    one.parts = parts;
+                    check_way(&one, model[m].argument, model[m].count);
+                }
 }
 
-static void case_llama(void **unused)
+/* 100,000 tokens and more in f32 and in bf16 each, in sequences beyond the 512 keys that a kernel
+ * takes at a time: one at a time, and in chunks. */
+static void case_long(void **unused)
 {
-    static const char *const argument[] = {COMMON, "--style=llama", "--kv-heads=2"};
-    static const char *const tied[] = {COMMON, "--style=llama", "--kv-heads=1", "--tied=on"};
+    static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16};
+    static const struct way way[] = {
+        {.rows = 48, .leaf_rows = 4, .sequences = 16},
+        {.rows = 48, .leaf_rows = 8, .sequences = 2, .chunk = 150},
+        {.rows = 48, .leaf_rows = 48, .sequences = 1, .chunk = 64},
+    };
     (void)unused;
-    check(argument, 6, TESS_F32);
-    check(argument, 6, TESS_BF16);
-    check(argument, 6, TESS_F16);
-    check(tied, 7, TESS_F32);
+    if (strcmp(kernel_name, "cpu") != 0)
+        return;
+    for (size_t d = 0; d < 2; d++) {
+        compared = 0;
+        for (size_t w = 0; w < sizeof(way) / sizeof(way[0]); w++) {
+            struct way one = way[w];
+            one.dtype = dtype[d];
+            one.length = 700;
+            one.parts = 1 << w;
+            check_way(&one, w == 0 ? llama : w == 1 ? gpt2 : qwen, w == 0 ? 6 : w == 1 ? 4 : 8);
+        }
+        assert_true(compared >= 100000);
+    }
+}
+
+/* Logits after the last token of each part, whatever else runs beside it. */
+static void case_logits(void **unused)
+{
+    const struct way way = {
+        .length = LENGTH, .rows = 2, .leaf_rows = 1, .parts = 2, .sequences = 2, .chunk = 30};
+    struct model_driver driver;
+    float one[VOCABULARY], two[2][VOCABULARY];
+    (void)unused;
+    write_weights(&way, llama, 6);
+    open_driver(&driver, &way, 2, llama, 6);
+    const int32_t *token = driver.x_low;
+    struct tess_decoder *decoder = open_decoder(&driver, kernel_name, &way);
+    const struct tess_decoder_part part[] = {
+        {.sequence = 0, .count = 9, .token = token, .logits = two[0]},
+        {.sequence = 1, .count = 4, .token = token + LENGTH, .logits = two[1]}};
+    assert_int_equal(tess_decoder_run(decoder, part, 2), TESS_OK);
+    for (int s = 0; s < 2; s++) {
+        for (int64_t p = 0; p < part[s].count; p++)
+            assert_int_equal(tess_decoder_step(decoder, part[s].token[p], p,
+                                               p + 1 == part[s].count ? one : NULL),
+                             TESS_OK);
+        assert_memory_equal(one, two[s], sizeof(one));
+        assert_true(one[0] != one[VOCABULARY - 1]);
+    }
+    tess_decoder_close(decoder);
+    model_close(&driver);
 }
 
 /* An embedding of more than the 2^20 elements that go to far memory at a time. */
 static void case_large(void **unused)
 {
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16};
+    static const char *const kernel[] = {"ref", "guard", "guard_queue"};
     static const char *const argument[] = {"--layers=1", "--heads=2", "--width=128"};
+    static float logits[3][8300];
     (void)unused;
     for (size_t i = 0; strcmp(kernel_name, "ref") == 0 && i < 2; i++) {
         const struct tess_model_input input = {.row = tess_shape1(LENGTH),
@@ -173,14 +270,19 @@ static void case_large(void **unused)
                                                .rows = 1,
                                                .leaf_rows = 1,
                                                .axis = {.parts = 1, .count = 1, .rank_count = 1}};
+        const struct way way = {.dtype = dtype[i], .length = LENGTH, .sequences = 1};
         struct model_driver driver;
         model_open_input(&driver, "gpt", "ref", &input, argument, 3);
         assert_true(tess_shape_count(&driver.declare.param[0].shape) > INT64_C(1) << 20);
-        write_weights(&driver);
-        float *logits = decode(&driver, "ref", 2);
-        assert_true(logits[0] != logits[1] && logits[8299] != 0);
-        check_device(&driver, logits, 2);
-        free(logits);
+        model_write(&driver, scratch_file);
+        for (size_t k = 0; k < 3; k++) {
+            struct tess_decoder *decoder = open_decoder(&driver, kernel[k], &way);
+            assert_int_equal(
+                tess_decoder_step(decoder, *(const int32_t *)driver.x_low, 0, logits[k]), TESS_OK);
+            tess_decoder_close(decoder);
+            assert_memory_equal(logits[k], logits[0], sizeof(logits[0]));
+        }
+        assert_true(logits[0][0] != logits[0][1] && logits[0][8299] != 0);
         model_close(&driver);
     }
 }
@@ -188,9 +290,10 @@ static void case_large(void **unused)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_gpt2),
-        cmocka_unit_test(case_llama),
+        cmocka_unit_test(case_models),
+        cmocka_unit_test(case_logits),
         cmocka_unit_test(case_large),
+        cmocka_unit_test(case_long),
     };
     kernel_name = argc > 1 ? argv[1] : "ref";
     return cmocka_run_group_tests(cases, scratch_file_make, scratch_file_remove);

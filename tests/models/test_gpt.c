@@ -223,7 +223,8 @@ static void case_decode(void **unused)
         memcpy(label, trained.label, sizeof(label));
         input.row = tess_shape1(1);
         input.decode = true;
-        input.context = T;
+        input.context = input.learnt = T;
+        input.sequences = 1;
         gpt_open(&decoder, gpt_kernel, &input, &gpt_small[i]);
         assert_int_equal(decoder.declare.param_count, trained.declare.param_count);
         for (int t = 0; t < T; t++) {
@@ -231,7 +232,8 @@ static void case_decode(void **unused)
             double sum = 0;
 
             *(int32_t *)decoder.x_low = ((int32_t *)trained.x_low)[t];
-            decoder.position = t;
+            decoder.run = (struct tess_pass_run){.count = 1, .position = t};
+            decoder.place = t;
             model_forward(&decoder);
             for (int c = 0; c < CLASSES; c++)
                 sum += exp((double)logits[c]);
@@ -302,7 +304,7 @@ static void case_refusals(void **unused)
     gpt_check_refused(&none, &input, "needs samples of tokens");
     input = gpt_input(9, 256, 2, 1);
     input.decode = true;
-    gpt_check_refused(&none, &input, "one position of one sequence");
+    gpt_check_refused(&none, &input, "rows of one position");
 }
 
 int main(int argc, char **argv)

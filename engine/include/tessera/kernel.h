@@ -98,6 +98,9 @@ struct tess_op_desc {
     int64_t length;
     int32_t heads, kv_heads;
     int64_t q_stride, kv_stride;
+    /* ATTENTION: attention_decode will be called and nothing else, with up to `rows` positions at
+     * once of a sequence of up to `length`. */
+    bool decode;
 };
 
 /*
@@ -326,6 +329,16 @@ enum tess_status tess_attention_backward_documents(struct tess_op *op, const int
                                                    const float *lse, void *dq, void *dk, void *dv);
 
 /*
+ * Positions first .. first + count - 1 of one sequence against what was kept of it: q [count,
+ * heads, D] with desc.q_stride, k and v [first + count, kv_heads, D] with desc.kv_stride, y [count,
+ * heads, D] without gaps. Each position has the bits that forward gives it in the whole sequence,
+ * however many are taken at once; on cuda, whose forward works in tiles of queries, they are
+ * forward's but for rounding. desc.decode; count <= desc.rows, first + count <= desc.length.
+ */
+enum tess_status tess_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                       const void *q, const void *k, const void *v, void *y);
+
+/*
  * y[i] = table[token[i] - first] + add[i] for B rows; a token outside [first, first + desc.in) adds
  * zero, so that a table may be cut into parts. add [B, C] NULL: zero; it may be y. token NULL: row
  * i has token i % desc.length, for positions. table [desc.in, desc.out].
@@ -339,13 +352,6 @@ enum tess_status tess_embedding_backward(struct tess_op *op, const int32_t *toke
 
 /* ---- plain operations ----------------------------------------------------------------------- */
 
-/*
- * One position of attention against what was kept of the ones before it: q [heads, D] of position
- * `position`, k and v [position + 1, kv_heads, D] with desc.kv_stride from one position to the
- * next, y [heads, D]. desc gives dtype, D = in, heads, kv_heads and kv_stride.
- */
-void tess_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                           int64_t position, const void *q, const void *k, const void *v, void *y);
 /*
  * Rotary positions (Su et al. 2021), in place, in the halves form of Llama in Hugging Face's files:
  * for each head of x [rows, heads, D], rows `stride` elements apart, with position p = first + row

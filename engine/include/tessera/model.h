@@ -180,12 +180,18 @@ struct tess_model_input {
     bool device;             /* memory is that of a GPU or its like (tess_kernel_ops.far_memory) */
     struct tess_tensor_axis axis;
     bool stacks; /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
-    /* For generation: rows are single positions, T = 1, of a sequence of up to `context`; keys and
-     * values are TESS_LIFE_KEPT, the last unit's output is the logits [class_count] of each row in
-     * f32. No backward. */
+    /* For generation: rows are single positions, T = 1, of `sequences` sequences of up to `context`
+     * (tess_pass.run); keys and values are TESS_LIFE_KEPT, the last unit's output is the logits
+     * [class_count] of each row in f32. No backward. 0 otherwise. */
     bool decode;
-    int64_t context; /* decode: positions at most; else 0 */
+    int64_t context, sequences;
+    int64_t learnt; /* decode: positions of a training sample */
     struct tess_lora lora;
+};
+
+/* decode: rows [row, row + count) of a pass are the positions of a sequence from `position` on. */
+struct tess_pass_run {
+    int64_t row, count, sequence, position;
 };
 
 /* All a unit needs for one call. Indices are those that the declare functions returned. */
@@ -198,21 +204,28 @@ struct tess_pass {
     uint64_t seed;      /* of the run */
     uint64_t step;      /* optimizer step, for dropout's key */
     uint64_t row_first; /* number of row 0 in the global batch, for dropout's elements */
-    int64_t position;   /* decode: of the pass's only position, from 0 */
-    bool remake;        /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
+    /* decode: what the rows are; those of no run are computed and not used. label NULL: no loss is
+     * wanted; output NULL in the last unit: no logits are. */
+    const struct tess_pass_run *run;
+    int32_t run_count;
+    bool remake; /* backward: TESS_LIFE_REMADE tensors of this unit must be remade */
     const int32_t
         *label;  /* models with a loss, last unit: [rows, labels]; a negative one does not count */
     float *loss; /* likewise, written: [rows] */
-    int32_t *correct;      /* likewise, written: [rows] labels that the greatest logit is */
-    float loss_grad;       /* likewise: factor on the gradient of the sum of all losses */
+    int32_t *correct; /* likewise, written: [rows] labels that the greatest logit is */
+    float *each;      /* likewise, unless NULL: the loss of each label, minus its log-probability;
+                         [2, rows, labels], of which the second half is room to work in */
+    float loss_grad;  /* likewise: factor on the gradient of the sum of all losses */
     struct tess_xent xent; /* likewise: what the loss has besides cross-entropy; spread is that of
                               class_count classes */
     /* Packed samples: documents lie end to end in the positions of all rows of the pass; number d
      * is [document[d], document[d + 1]), document [document_count + 1]. Each is a sequence by
-     * itself. place [positions]: of each position, its own in its document. Host memory. NULL:
-     * every row is one document. */
-    const int32_t *document, *place;
+     * itself. Host memory. NULL: every row is one document. */
+    const int32_t *document;
     int32_t document_count;
+    /* Each position's own, in its document or, of decode, in its sequence: [positions]. NULL: those
+     * of a row, from 0. Host memory but for decode. */
+    const int32_t *place;
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */
     const void *input;                   /* [rows, previous unit's output] */

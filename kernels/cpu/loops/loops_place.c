@@ -1,11 +1,10 @@
 /*
  * Own loops of what a sequence does position by position: rows of an embedding table, rotary
- * positions, and one position of attention against those before it.
+ * positions.
  */
 #include "cpu/loops/loops.h"
 
 #include "cpu/loops/loops_math.h"
-#include "ref/ref.h"
 
 #include <string.h>
 
@@ -117,90 +116,4 @@ void CPU_LOOP(rope)(const void *arguments, int64_t first, int64_t count)
 {
     const struct cpu_rope *p = arguments;
     CPU_BLOCKS_BY_DTYPE(p->dtype, p->head_size / 2, place_rope_pairs, p, first, first + count);
-}
-
-/* ---- one position of attention -------------------------------------------------------------- */
-
-#define PLACE_SIZE 256 /* greatest head size; a larger one is left to ref */
-#define PLACE_KEYS 64  /* positions at a time */
-
-/* One head: q is its query in f32; k and v begin with the head's first element. */
-struct place_head {
-    const struct tess_op_desc *desc;
-    const float *q;
-    const void *k, *v;
-    int64_t first;           /* element of k and v where the head begins */
-    float max, weight, *sum; /* of what was seen; sum [D] */
-};
-
-CPU_INLINE void place_score(enum tess_dtype dtype, int64_t c, int64_t count,
-                            const struct place_head *h, int64_t position, float *lane)
-{
-    float key[CPU_BLOCK];
-    cpu_read(dtype, h->k, h->first + position * h->desc->kv_stride + c, count, key);
-    for (int64_t i = 0; i < count; i++)
-        lane[i] = fmaf(h->q[c + i], key[i], lane[i]);
-}
-
-CPU_INLINE void place_value(enum tess_dtype dtype, int64_t c, int64_t count,
-                            const struct place_head *h, int64_t position, float p)
-{
-    float value[CPU_BLOCK];
-    cpu_read(dtype, h->v, h->first + position * h->desc->kv_stride + c, count, value);
-    for (int64_t i = 0; i < count; i++)
-        h->sum[c + i] = fmaf(p, value[i], h->sum[c + i]);
-}
-
-/* Positions first .. first + count - 1: the softmax that grows with what it has seen. */
-CPU_INLINE void place_keys(enum tess_dtype dtype, struct place_head *h, int64_t first,
-                           int64_t count)
-{
-    float score[PLACE_KEYS], max = h->max, scale = 1.0f / sqrtf((float)h->desc->in);
-    for (int64_t j = 0; j < count; j++) {
-        float lane[CPU_BLOCK] = {0};
-        CPU_BLOCKS(dtype, h->desc->in, place_score, h, first + j, lane);
-        score[j] = cpu_lane_sum(lane) * scale;
-        max = score[j] > max ? score[j] : max;
-    }
-    float fade = first == 0 ? 0.0f : cpu_exp(h->max - max);
-    h->max = max;
-    h->weight *= fade;
-    for (int64_t c = 0; c < h->desc->in; c++)
-        h->sum[c] *= fade;
-    for (int64_t j = 0; j < count; j++) {
-        float p = cpu_exp(score[j] - max);
-        h->weight += p;
-        CPU_BLOCKS(dtype, h->desc->in, place_value, h, first + j, p);
-    }
-}
-
-CPU_INLINE void place_decode(enum tess_dtype dtype, const struct tess_op_desc *d, int64_t position,
-                             const void *q, const void *k, const void *v, void *y)
-{
-    for (int64_t head = 0; head < d->heads; head++) {
-        float query[PLACE_SIZE], sum[PLACE_SIZE] = {0};
-        struct place_head h = {.desc = d,
-                               .q = query,
-                               .k = k,
-                               .v = v,
-                               .first = head / (d->heads / d->kv_heads) * d->in,
-                               .max = -INFINITY,
-                               .sum = sum};
-        cpu_read(dtype, q, head * d->in, d->in, query);
-        for (int64_t j = 0; j <= position; j += PLACE_KEYS)
-            place_keys(dtype, &h, j, position + 1 - j < PLACE_KEYS ? position + 1 - j : PLACE_KEYS);
-        for (int64_t c = 0; c < d->in; c++)
-            sum[c] /= h.weight;
-        cpu_write(dtype, y, head * d->in, d->in, sum);
-    }
-}
-
-void CPU_LOOP(attention_decode)(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                int64_t position, const void *q, const void *k, const void *v,
-                                void *y)
-{
-    if (desc->in > PLACE_SIZE)
-        tess_kernel_ref.attention_decode(kernel, desc, position, q, k, v, y);
-    else
-        CPU_BY_DTYPE(desc->dtype, place_decode, desc, position, q, k, v, y);
 }

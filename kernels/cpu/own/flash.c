@@ -11,6 +11,10 @@
  *
  * Keys are the inner blocks only where there are more than FLASH_KEYS of them: then the tile's
  * greatest score, its sum and its unscaled result wait in memory. All of it is O(T).
+ *
+ * Decoding has the keys and values of earlier positions and the queries of some: it turns a block
+ * of keys at a time and lets all heads that share it see it. A query meets the same keys in the
+ * same order, and tiles do not mix queries, so that its bits are the same.
  */
 #include "cpu/own/flash_room.h"
 
@@ -25,11 +29,14 @@ struct flash_work {
     uint32_t *q;         /* [CPU_TILE_TALL, f.row] */
     float *score;        /* [CPU_TILE_TALL, FLASH_KEYS + 16] */
     uint32_t *p;         /* the same in words, where it is bf16 */
+    float *lse;          /* decoding: [T], of no use */
 };
 
 #define FLASH_SCORE_ROW (FLASH_KEYS + CPU_WORDS) /* not a power of two */
 
-static struct flash_work flash_work(const struct flash *f, void *base, size_t *bytes_out)
+/* `queries` of them wait between blocks of keys. */
+static struct flash_work flash_work(const struct flash *f, int64_t queries, void *base,
+                                    size_t *bytes_out)
 {
     size_t used = 0;
     int64_t scores = CPU_TILE_TALL * FLASH_SCORE_ROW;
@@ -37,22 +44,40 @@ static struct flash_work flash_work(const struct flash *f, void *base, size_t *b
         .copy = flash_take(base, &used, f->length * f->row),
         .k = flash_take(base, &used, f->panels * f->steps * FLASH_PANEL),
         .v = f->half ? flash_take(base, &used, f->pairs * f->width) : NULL,
-        .sum = flash_take(base, &used, f->length * f->width),
-        .max = flash_take(base, &used, f->length),
-        .weight = flash_take(base, &used, f->length),
+        .sum = flash_take(base, &used, queries * f->width),
+        .max = flash_take(base, &used, queries),
+        .weight = flash_take(base, &used, queries),
         .q = flash_take(base, &used, CPU_TILE_TALL * f->row),
         .score = flash_take(base, &used, scores),
         .p = f->half ? flash_take(base, &used, scores / 2) : NULL,
     };
+    if (f->desc->decode)
+        w.lse = flash_take(base, &used, queries);
     *bytes_out = used;
     return w;
 }
 
+/* Decoding has a block of keys at a time. */
+static struct flash flash_block_of(const struct tess_op_desc *desc)
+{
+    struct tess_op_desc block = *desc;
+    block.length = desc->length < FLASH_KEYS ? desc->length : FLASH_KEYS;
+    struct flash f = flash_of(&block);
+    f.desc = desc;
+    return f;
+}
+
 size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
 {
+    size_t forward, backward;
+    if (desc->decode) {
+        struct flash block = flash_block_of(desc);
+        flash_work(&block, block.group * desc->rows, NULL, &forward);
+        return forward;
+    }
     struct flash f = flash_of(desc);
-    size_t forward, backward = tess__cpu_flash_grad_scratch(desc);
-    flash_work(&f, NULL, &forward);
+    backward = tess__cpu_flash_grad_scratch(desc);
+    flash_work(&f, f.length, NULL, &forward);
     return forward > backward ? forward : backward;
 }
 
@@ -68,10 +93,13 @@ struct flash_call {
 struct flash_tile {
     const char *q;
     char *y;
-    float *lse;          /* of the head */
-    int64_t first, rows; /* queries */
-    int64_t key, keys;   /* keys: the first one, and how many up to the tile's last query */
-    const uint32_t *v;
+    float *lse;            /* of the head */
+    int64_t first, rows;   /* queries */
+    int64_t before;        /* positions before that of the first query of all */
+    int64_t next;          /* positions from a query to the next: 1, or 0 where they are heads' */
+    int64_t key, keys;     /* keys: the first one, and how many up to the tile's last query */
+    const uint32_t *k, *v; /* from the block's first key on */
+    int64_t v_step;        /* words from a step of v to the next */
 };
 
 static void flash_scores(const struct flash *f, const struct flash_work *w,
@@ -79,7 +107,7 @@ static void flash_scores(const struct flash *f, const struct flash_work *w,
 {
     for (int64_t key = 0; key < t->keys; key += FLASH_PANEL) {
         int64_t left = t->keys - key < FLASH_PANEL ? t->keys - key : FLASH_PANEL;
-        struct cpu_tile tile = {.column = w->k + (t->key + key) * f->steps,
+        struct cpu_tile tile = {.column = t->k + key * f->steps,
                                 .column_step = FLASH_PANEL,
                                 .scalar = w->q,
                                 .scalar_row = (size_t)f->row * sizeof(uint32_t),
@@ -129,8 +157,8 @@ static void flash_values(const struct flash *f, const struct flash_work *w,
     int64_t per_word = f->half ? 2 : 1;
     for (int64_t c = 0; c < f->width; c += CPU_TILE_WIDE * CPU_WORDS) {
         int64_t left = (f->width - c) / CPU_WORDS;
-        struct cpu_tile tile = {.column = t->v + t->key / per_word * f->width + c,
-                                .column_step = f->width,
+        struct cpu_tile tile = {.column = t->v + c,
+                                .column_step = t->v_step,
                                 .scalar = f->half ? (void *)w->p : (void *)w->score,
                                 .scalar_row = FLASH_SCORE_ROW * (f->half ? 2 : 4),
                                 .scalar_step = sizeof(uint32_t),
@@ -164,7 +192,7 @@ static void flash_tile_run(const struct flash *f, const struct flash_work *w,
     flash_copy(f, t->q + (size_t)t->first * f->q_bytes, f->q_bytes, t->rows, w->q);
     flash_scores(f, w, t);
     for (int64_t r = 0; r < t->rows; r++) {
-        int64_t i = t->first + r, valid = i + 1 - t->key;
+        int64_t i = t->first + r, valid = t->before + i * t->next + 1 - t->key;
         valid = valid < t->keys ? valid : t->keys;
         float *score = w->score + r * FLASH_SCORE_ROW;
         if (t->key == 0) {
@@ -182,10 +210,13 @@ static void flash_tile_run(const struct flash *f, const struct flash_work *w,
     flash_values(f, w, t, fade);
 }
 
-static void flash_head(const struct flash *f, const struct flash_work *w, struct flash_tile *t)
+static void flash_head(const struct flash *f, const struct flash_work *w, const uint32_t *v,
+                       struct flash_tile *t)
 {
     for (t->key = 0; t->key < f->length; t->key += FLASH_KEYS) {
         int64_t end = t->key + FLASH_KEYS < f->length ? t->key + FLASH_KEYS : f->length;
+        t->k = w->k + t->key * f->steps;
+        t->v = v + t->key / (f->half ? 2 : 1) * f->width;
         t->first = t->key / CPU_TILE_TALL * CPU_TILE_TALL;
         for (; t->first < f->length; t->first += CPU_TILE_TALL) {
             int64_t left = f->length - t->first;
@@ -205,19 +236,20 @@ static void flash_part(void *context, int64_t part, void *work)
     const struct flash *f = &call->f;
     const struct tess_op_desc *d = f->desc;
     size_t used, head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
-    struct flash_work w = flash_work(f, work, &used);
+    struct flash_work w = flash_work(f, f->length, work, &used);
     int64_t b = part / d->kv_heads, kv = part % d->kv_heads;
     size_t kv_first = (size_t)(b * f->length) * f->kv_bytes + (size_t)kv * head_bytes;
     flash_copy(f, call->k + kv_first, f->kv_bytes, f->length, w.copy);
     flash_turn(f, w.copy, w.k);
     flash_copy(f, call->v + kv_first, f->kv_bytes, f->length, w.copy);
-    struct flash_tile t = {.v = flash_pair(f, w.copy, w.v)};
+    const uint32_t *v = flash_pair(f, w.copy, w.v);
+    struct flash_tile t = {.next = 1, .v_step = f->width};
     for (int64_t h = kv * f->group; h < (kv + 1) * f->group; h++) {
         size_t head = (size_t)h * head_bytes, position = (size_t)(b * f->length);
         t.q = call->q + position * f->q_bytes + head;
         t.y = call->y + position * f->y_bytes + head;
         t.lse = call->lse + (b * d->heads + h) * f->length;
-        flash_head(f, &w, &t);
+        flash_head(f, &w, v, &t);
     }
 }
 
@@ -227,4 +259,107 @@ void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc
 {
     struct flash_call call = {.f = flash_of(desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
     tess__cpu_share(kernel, desc->rows * desc->kv_heads, flash_part, &call, scratch);
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+/* Queries of `count` positions from `before` on. */
+struct flash_decode {
+    struct flash f; /* of a block of keys */
+    const char *q, *k, *v;
+    char *y;
+    int64_t before, count;
+};
+
+/* A block of keys turned, and its values in pairs, from where they lie unless they are to be
+ * widened or, of values in f32, a row is not whole vectors. */
+static void decode_block(const struct flash *f, const struct flash_work *w, const char *k,
+                         const char *v, struct flash_tile *t)
+{
+    if (f->half || f->desc->dtype == TESS_F32) {
+        for (int64_t p = 0; p < f->panels; p++)
+            cpu_turn(k + (size_t)(p * FLASH_PANEL) * f->kv_bytes, f->kv_bytes,
+                     f->length - p * FLASH_PANEL, FLASH_PANEL / CPU_WORDS, f->steps,
+                     f->half && f->size % 2 != 0, w->k + p * f->steps * FLASH_PANEL);
+    } else {
+        flash_copy(f, k, f->kv_bytes, f->length, w->copy);
+        flash_turn(f, w->copy, w->k);
+    }
+    t->k = w->k;
+    t->v_step = f->width;
+    if (f->desc->dtype == TESS_F32 && f->width == f->size) {
+        t->v = (const uint32_t *)(const void *)v;
+        t->v_step = (int64_t)(f->kv_bytes / sizeof(uint32_t));
+        return;
+    }
+    t->v = w->v;
+    if (f->half) { /* as flash_pair() */
+        for (int64_t p = 0; p < f->length; p += 2, v += 2 * f->kv_bytes) {
+            const uint16_t *even = (const uint16_t *)(const void *)v;
+            const uint16_t *odd = (const uint16_t *)(const void *)(v + f->kv_bytes);
+            cpu_pack_bf16(even, p + 1 < f->length ? odd : NULL, f->size, w->v + p / 2 * f->width);
+        }
+        return;
+    }
+    flash_copy(f, v, f->kv_bytes, f->length, w->copy);
+    t->v = w->copy;
+}
+
+/* The queries of t, `queries` of them, against a block of keys. */
+static void decode_queries(const struct flash *f, const struct flash_work *w, int64_t queries,
+                           struct flash_tile *t)
+{
+    const int64_t end = t->key + f->length;
+    for (t->first = 0; t->first < queries; t->first += CPU_TILE_TALL) {
+        const int64_t left = queries - t->first;
+        t->rows = left < CPU_TILE_TALL ? left : CPU_TILE_TALL;
+        const int64_t seen = t->before + (t->first + t->rows - 1) * t->next + 1;
+        if (seen <= t->key)
+            continue;
+        t->keys = (seen < end ? seen : end) - t->key;
+        flash_tile_run(f, w, t);
+        if (seen <= end)
+            flash_finish(f, w, t);
+    }
+}
+
+static void decode_part(void *context, int64_t kv, void *work)
+{
+    const struct flash_decode *call = context;
+    struct flash f = call->f;
+    const struct tess_op_desc *d = f.desc;
+    const size_t head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
+    const bool one = call->count == 1; /* then its heads are the rows of tiles */
+    const int64_t total = call->before + call->count, heads = one ? 1 : f.group;
+    size_t used;
+    struct flash_work w = flash_work(&f, f.group * d->rows, work, &used);
+    struct flash_tile t = {.before = call->before, .next = !one};
+    if (one)
+        f.q_bytes = f.y_bytes = head_bytes;
+    for (t.key = 0; t.key < total; t.key += FLASH_KEYS) {
+        const size_t at = (size_t)t.key * f.kv_bytes + (size_t)kv * head_bytes;
+        f.length = total - t.key < FLASH_KEYS ? total - t.key : FLASH_KEYS;
+        f.panels = (f.length + FLASH_PANEL - 1) / FLASH_PANEL;
+        decode_block(&f, &w, call->k + at, call->v + at, &t);
+        for (int64_t h = 0; h < heads; h++) {
+            struct flash_work own = w;
+            const size_t head = (size_t)(kv * f.group + h) * head_bytes;
+            own.sum += h * call->count * f.width;
+            own.max += h * call->count;
+            own.weight += h * call->count;
+            t.q = call->q + head;
+            t.y = call->y + head;
+            t.lse = w.lse;
+            decode_queries(&f, &own, one ? f.group : call->count, &t);
+        }
+    }
+}
+
+void tess__cpu_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                            int64_t first, int64_t count, const void *q, const void *k,
+                            const void *v, void *y, void *scratch)
+{
+    struct flash_decode call = {
+        .f = flash_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};
+    tess__cpu_share(kernel, desc->kv_heads, decode_part, &call, scratch);
 }

@@ -90,17 +90,18 @@ enum tess_status tess__cuda_attention_backward(struct tess_op *op, const void *q
     return TESS_OK;
 }
 
-void tess__cuda_attention_decode(struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                 int64_t position, const void *q, const void *k, const void *v,
-                                 void *y)
+enum tess_status tess__cuda_attention_decode(struct tess_op *op, int64_t first, int64_t count,
+                                             const void *q, const void *k, const void *v, void *y)
 {
-    struct cuda_attention_forward a = {
-        .shape = attention_shape(desc), .q = q, .k = k, .v = v, .y = y};
-    bool fits = position < CUDA_ATTENTION_LENGTH_MAX && desc->kv_stride <= INT32_MAX;
+    const struct tess_op_desc *d = &op->desc;
+    const size_t word = tess_dtype_bytes(d->dtype);
+    struct cuda_attention_forward a = {.shape = attention_shape(d), .k = k, .v = v};
     a.shape.batch = 1;
-    a.shape.length = (int32_t)position + 1;
-    tess__cuda_note(kernel,
-                    fits ? tess__cuda_launch_attention_decode(tess__cuda_stream(kernel), &a)
-                         : cudaErrorInvalidValue,
-                    "attention of one position");
+    for (int64_t i = 0; i < count; i++) {
+        a.shape.length = (int32_t)(first + i + 1);
+        a.q = (const char *)q + (size_t)(i * d->q_stride) * word;
+        a.y = (char *)y + (size_t)(i * d->heads * d->in) * word;
+        CUDA_TRY(tess__cuda_launch_attention_decode(tess__cuda_stream(op->kernel), &a));
+    }
+    return TESS_OK;
 }

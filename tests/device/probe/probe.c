@@ -352,17 +352,17 @@ static void work_norm(struct device *d, struct result *r)
 static void work_attention(struct device *d, struct result *r)
 {
     enum { HEADS = 2, SIZE = 64, STRIDE = 3 * HEADS * SIZE, Y = ROWS * HEADS * SIZE };
-    const struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
-                                      .dtype = of.dtype,
-                                      .rows = 1,
-                                      .leaf_rows = 1,
-                                      .in = SIZE,
-                                      .out = SIZE,
-                                      .length = ROWS,
-                                      .heads = HEADS,
-                                      .kv_heads = HEADS,
-                                      .q_stride = STRIDE,
-                                      .kv_stride = STRIDE};
+    struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
+                                .dtype = of.dtype,
+                                .rows = 1,
+                                .leaf_rows = 1,
+                                .in = SIZE,
+                                .out = SIZE,
+                                .length = ROWS,
+                                .heads = HEADS,
+                                .kv_heads = HEADS,
+                                .q_stride = STRIDE,
+                                .kv_stride = STRIDE};
     const size_t part = HEADS * SIZE * tess_dtype_bytes(of.dtype);
     struct tess_op op;
     char *q = draw_array(d, of.dtype, ROWS * STRIDE, 1), *dq = array_of(d, of.dtype, ROWS * STRIDE);
@@ -374,7 +374,11 @@ static void work_attention(struct device *d, struct result *r)
                                lse, dq, dq + part, dq + 2 * part));
     take(d, r, of.dtype, y, Y);
     take(d, r, of.dtype, dq, ROWS * STRIDE);
-    tess_attention_decode(d->kernel, &desc, ROWS - 1, q, q + part, q + 2 * part, y);
+    device_op_close(&op);
+    desc.rows = desc.leaf_rows = 1;
+    desc.decode = true;
+    device_op_open(d, &desc, &op);
+    OK(tess_attention_decode(&op, ROWS - 1, 1, q, q + part, q + 2 * part, y));
     take(d, r, of.dtype, y, HEADS * SIZE);
     device_op_close(&op);
 }

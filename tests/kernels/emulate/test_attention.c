@@ -199,7 +199,9 @@ static void run_bounds(enum tess_dtype dtype, int64_t head_size, int64_t length)
     float *lse = emulate_array((size_t)(2 * length) * sizeof(*lse), 0);
     assert_int_equal(tess__cuda_attention_forward(&op, q, k, v, y, lse), TESS_OK);
     assert_int_equal(tess__cuda_attention_backward(&op, q, k, v, y, dy, lse, dq, dk, dv), TESS_OK);
-    tess__cuda_attention_decode(device.kernel, &op.desc, length - 1, q, k, v, y);
+    op.desc.rows = op.desc.leaf_rows = 1;
+    op.desc.decode = true;
+    assert_int_equal(tess__cuda_attention_decode(&op, length - 1, 1, q, k, v, y), TESS_OK);
     emulate_free_all();
 }
 
