@@ -40,15 +40,15 @@
     EVENT(0, 2, 107000, 9000, "communication", "all_reduce", ",\"site\":\"ddp.c:93\"") ",\n"       \
     EVENT(0, 2, 108000, 2000, "compute", "gradients", "") ",\n"                                    \
     EVENT(0, 2, 108500, 500, "waiting", "all_reduce", "") ",\n"                                    \
-    MEMORY(0, 0, "memory of the arena", "\"parameter\":64,\"activation\":300") ",\n"                 \
-    MEMORY(0, 100000, "memory in use", "\"parameter\":64,\"activation\":0,\"else\":7") ",\n"        \
-    MEMORY(0, 106000, "memory in use", "\"parameter\":64,\"activation of a pass\":200") ",\n"        \
+    MEMORY(0, 0, "memory of the arena", "\"parameter\":64,\"activation\":300") ",\n"               \
+    MEMORY(0, 100000, "memory in use", "\"parameter\":64,\"activation\":0,\"else\":7") ",\n"       \
+    MEMORY(0, 106000, "memory in use", "\"parameter\":64,\"activation of a pass\":200") ",\n"      \
     EVENT(0, 3, 120000, 50, "compute", "forward a", "") TAIL
 #define DAMAGED_MEMORY                                                                             \
     HEAD STEP(0, 1, 0, 1000) ",\n"                                                                 \
     MEMORY(0, 10, "memory in use", "\"gradient\":5") ",\n"                                         \
     MEMORY(0, 5, "memory in use", "\"gradient\":6") ",\n"                                          \
-    MEMORY(0, 20, "memory in use", "\"gradient\":-7,\"bucket\":\"8\",\"input\":9") ",\n"            \
+    MEMORY(0, 20, "memory in use", "\"gradient\":-7,\"bucket\":\"8\",\"input\":9") ",\n"           \
     MEMORY(-1, 30, "memory in use", "\"gradient\":1") ",\n"                                        \
     MEMORY(0, 99999999999999999999, "memory in use", "") ",\n"                                     \
     "{\"name\":\"memory in use\",\"ph\":\"C\",\"pid\":0,\"ts\":40,\"args\":[1]}" TAIL
