@@ -73,7 +73,7 @@ struct tess_prediction_stage {
     int32_t live_count;
     uint64_t live_most[TESS_PREDICT_SERIES], live_most_total;
 };
-#define TESS_PREDICT_MOMENTS 1000
+#define TESS_PREDICT_MOMENTS 500
 
 /* What the time of a stage's step goes to, in seconds of a step. */
 struct tess_prediction_loss {

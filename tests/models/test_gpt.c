@@ -233,7 +233,7 @@ static void case_decode(void **unused)
 
             *(int32_t *)decoder.x_low = ((int32_t *)trained.x_low)[t];
             decoder.run = (struct tess_pass_run){.count = 1, .position = t};
-            decoder.place = t;
+            decoder.decode_place = t;
             model_forward(&decoder);
             for (int c = 0; c < CLASSES; c++)
                 sum += exp((double)logits[c]);

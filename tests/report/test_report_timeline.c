@@ -40,10 +40,18 @@
     EVENT(0, 2, 107000, 9000, "communication", "all_reduce", ",\"site\":\"ddp.c:93\"") ",\n"       \
     EVENT(0, 2, 108000, 2000, "compute", "gradients", "") ",\n"                                    \
     EVENT(0, 2, 108500, 500, "waiting", "all_reduce", "") ",\n"                                    \
-    MEMORY(0, 0, "memory of the arena", "\"parameter\":64,\"activation\":300") ",\n" \
-    MEMORY(0, 100000, "memory in use", "\"parameter\":64,\"activation\":0,\"else\":7") ",\n" \
-    MEMORY(0, 106000, "memory in use", "\"parameter\":64,\"activation of a pass\":200") ",\n" \
+    MEMORY(0, 0, "memory of the arena", "\"parameter\":64,\"activation\":300") ",\n"               \
+    MEMORY(0, 100000, "memory in use", "\"parameter\":64,\"activation\":0,\"else\":7") ",\n"       \
+    MEMORY(0, 106000, "memory in use", "\"parameter\":64,\"activation of a pass\":200") ",\n"      \
     EVENT(0, 3, 120000, 50, "compute", "forward a", "") TAIL
+#define DAMAGED_MEMORY                                                                             \
+    HEAD STEP(0, 1, 0, 1000) ",\n"                                                                 \
+    MEMORY(0, 10, "memory in use", "\"gradient\":5") ",\n"                                         \
+    MEMORY(0, 5, "memory in use", "\"gradient\":6") ",\n"                                          \
+    MEMORY(0, 20, "memory in use", "\"gradient\":-7,\"bucket\":\"8\",\"input\":9") ",\n"           \
+    MEMORY(-1, 30, "memory in use", "\"gradient\":1") ",\n"                                        \
+    MEMORY(0, 99999999999999999999, "memory in use", "") ",\n"                                     \
+    "{\"name\":\"memory in use\",\"ph\":\"C\",\"pid\":0,\"ts\":40,\"args\":[1]}" TAIL
 /* clang-format on */
 
 static enum tess_status load(struct tess__report *report, const char *text, size_t bytes)
@@ -100,19 +108,7 @@ static void case_whole(void **state)
  */
 static void case_damaged_memory(void **state)
 {
-    static const char *const line[] = {
-        STEP(0, 1, 0, 1000),
-        MEMORY(0, 10, "memory in use", "\"gradient\":5"),
-        MEMORY(0, 5, "memory in use", "\"gradient\":6"),
-        MEMORY(0, 20, "memory in use", "\"gradient\":-7,\"bucket\":\"8\",\"input\":9"),
-        MEMORY(-1, 30, "memory in use", "\"gradient\":1"),
-        MEMORY(0, 99999999999999999999, "memory in use", ""),
-        "{\"name\":\"memory in use\",\"ph\":\"C\",\"pid\":0,\"ts\":40,\"args\":[1]}",
-    };
-    char text[4096] = HEAD;
-    for (size_t i = 0; i < sizeof(line) / sizeof(line[0]); i++)
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i ? ",\n" : "", line[i]);
-    snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s", TAIL);
+    static const char text[] = DAMAGED_MEMORY;
     struct tess__report report;
     (void)state;
     assert_int_equal(load(&report, text, strlen(text)), TESS_OK);

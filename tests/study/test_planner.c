@@ -347,14 +347,15 @@ static int first_with_stages(json_int_t *stages_out, double *step_us_out)
 }
 
 /* A line for each stage, of which the longest lasts as long as the step was predicted to, or longer
- * by what stages begin later. A report of the plan and of the line has four pictures. */
+ * by what stages begin later; with the memory of each. A report of the plan and of these has five
+ * pictures. */
 static void case_pictures(void **state)
 {
     (void)state;
     char words[512], path[64];
     double longest_us = 0, step_us = 0;
     size_t i;
-    json_int_t stages = 0, lines = 0;
+    json_int_t stages = 0, lines = 0, arenas = 0;
     json_t *event;
     if (plan(TINY "--ranks 4 --device a100-80 --batch-size 8 --json %s/plan.json", folder) != 0 ||
         plan(TINY "--ranks 4 --device a100-80 --batch-size 8 --choose %d --trace %s/step.json",
@@ -366,6 +367,8 @@ static void case_pictures(void **state)
     json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
     {
         const char *kind = json_string_value(json_object_get(event, "cat"));
+        const char *name = json_string_value(json_object_get(event, "name"));
+        arenas += name != NULL && strcmp(name, "memory of the arena") == 0;
         if (kind == NULL || strcmp(kind, "step") != 0)
             continue;
         lines++;
@@ -373,6 +376,7 @@ static void case_pictures(void **state)
     }
     json_decref(trace);
     assert_int_equal(lines, stages);
+    assert_int_equal(arenas, stages);
     assert_true(longest_us >= 0.999 * step_us && longest_us < 2 * step_us);
     snprintf(words, sizeof(words), "report %s/plan.json %s/step.json --out %s/plan.html", folder,
              folder, folder);
