@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #define RANKS_MAX         64
-#define RANKS_BYTES       ((size_t)1 << 20)  /* of a large call, of each rank; of many ranks less */
-#define RANKS_ALL         ((size_t)8 << 20)  /* of all ranks together at most */
-#define RANKS_ROW         ((size_t)24 << 20) /* calls one after the other are over so much */
+#define RANKS_BYTES       ((size_t)1 << 20) /* of a large call, of each rank; of many ranks less */
+#define RANKS_ALL         ((size_t)4 << 20) /* of all ranks together at most */
+#define RANKS_ROW         ((size_t)4 << 20) /* calls one after the other are over so much */
 #define RANKS_REPEATS_MAX 100
 #define RANKS_LIMIT       30 /* seconds of a wait */
 
@@ -32,7 +32,6 @@ struct ranks {
     bool turns; /* more ranks than cores: what is waited for a turn counts, so means count */
     int repeats;
     double seconds[RANKS_CALLS]; /* of rank 0 */
-    double byte_s;               /* its processor's, of a pass over its own memory, as all do one */
 };
 
 struct ranks_one {
@@ -105,23 +104,6 @@ static enum tess_status ranks_large(struct tess_comm *comm, enum ranks_call call
     return TESS_OK;
 }
 
-/* The median of passes over a rank's memory while all ranks do the same. */
-static enum tess_status ranks_pass(struct tess_comm *comm, char *memory, int repeats,
-                                   double *byte_s)
-{
-    double seconds[RANKS_REPEATS_MAX];
-    for (int i = 0; i < repeats; i++) {
-        TESS_TRY(tess_comm_barrier(comm));
-        const double begin_s = tess_clock_thread_s();
-        for (size_t at = 0; at < RANKS_ROW; at += RANKS_ROW / 8)
-            memcpy(memory + at, memory + at + RANKS_ROW / 16, RANKS_ROW / 16);
-        seconds[i] = tess_clock_thread_s() - begin_s;
-    }
-    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
-    *byte_s = seconds[repeats / 2] / (double)RANKS_ROW;
-    return TESS_OK;
-}
-
 static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *comm)
 {
     struct ranks *all = mine->all;
@@ -137,10 +119,6 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
         if (mine->rank == 0)
             all->seconds[call] = median_s;
     }
-    double byte_s = 0;
-    TESS_TRY(ranks_pass(comm, memory, all->repeats, &byte_s));
-    if (mine->rank == 0)
-        all->byte_s = byte_s;
     return TESS_OK;
 }
 
@@ -262,7 +240,6 @@ enum tess_status calibrate_ranks(struct tess_profile *profile)
     TESS_TRY(ranks_run(&turns, many));
     profile->turn_s = turns.seconds[RANKS_SMALL] / 2;
     profile->turn_copy_bytes_per_s = 2 * ranks_rate(&turns, RANKS_GATHER, (many - 1) * bytes);
-    profile->turn_byte_s = turns.byte_s > local.byte_s ? turns.byte_s - local.byte_s : 0;
     profile->turn_sum_bytes_per_s = 2 * ranks_rate(&turns, RANKS_SUM, bytes);
     return TESS_OK;
 }

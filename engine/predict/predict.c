@@ -26,7 +26,6 @@ struct predict_stage {
     int warm_steps;
     double begin_s;   /* of the step that is taken */
     double all_bytes; /* that ranks of its host touch in a step */
-    bool takes_turns; /* ranks are more than cores */
     struct tess_prediction_stage *out;
 };
 
@@ -170,19 +169,13 @@ static enum tess_status stage_warm(struct predict_stage *stage)
     return TESS_OK;
 }
 
-/* Of what an operation reads and writes the share that was last touched a step ago: parameters,
- * what forward keeps for backward. */
-#define STAGE_OLD 0.5
-
 /* A step is as long as the one before. */
 static void stage_age(struct predict_stage *stage)
 {
     struct virtual_rank *rank = stage->rank;
     const struct tess_profile *profile = rank->world->profile;
     const double age_s = (rank->host_s - stage->begin_s) / stage->warm_steps;
-    rank->old_s = STAGE_OLD * tess_profile_old_s(profile, age_s) +
-                  tess_profile_lost_s(profile, stage->all_bytes) +
-                  (stage->takes_turns ? profile->turn_byte_s : 0);
+    rank->far_s = tess_profile_far_s(profile, stage->all_bytes, age_s);
 }
 
 static enum tess_status stage_step(struct predict_stage *stage)
@@ -299,7 +292,6 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
     stage->out->memory_beside = tess_memory_beside(memory);
-    stage->takes_turns = predict->crowd > 1;
     stage->all_bytes = (double)stage->out->memory_total * predict->here;
     return TESS_OK;
 }

@@ -61,7 +61,7 @@ struct virtual_rank {
     bool tf32;
     struct virtual_queue kernels; /* where they are */
     char *memory_end;             /* of the device: from world->space to here */
-    double old_s;                 /* more for a byte, as it was not just touched */
+    double far_s;                 /* more for a byte that was last touched a step ago */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, what was spent before; and the records. */

@@ -133,6 +133,22 @@ static double call_bytes(const struct tess_comm *comm, const struct tess_comm_ca
     return (double)parts * (double)call->count * (double)tess_dtype_bytes(call->dtype);
 }
 
+/* Bytes that a processor reads and writes itself: its share of others' arrays. */
+static double call_moved(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const double bytes = call_bytes(comm, call), k = comm->rank_count;
+    switch (call->collective) {
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+    case TESS_COLLECTIVE_REDUCE:
+        return (1 + 1 / k) * bytes;
+    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        return 2 * (k - 1) / k * bytes;
+    default:
+        return 2 * bytes;
+    }
+}
+
 /* Payload, as other communicators count it; of a sum each rank adds a share. */
 static void call_count(struct tess_comm *comm, const struct tess_comm_call *call)
 {
@@ -248,8 +264,8 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .collective = call->collective,
                                       .dtype = call->dtype,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
-    if (virtual->network.cluster.busy) /* what it reads and writes */
-        ticket->seconds += 2 * call_bytes(comm, call) * virtual->rank->old_s;
+    if (virtual->network.cluster.busy)
+        ticket->seconds += call_moved(comm, call) * virtual->rank->far_s;
     if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
         ticket->own_s = ticket->seconds;
     if (virtual->meeting != NULL)
