@@ -230,6 +230,7 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
+    predict->world.turns = predict->crowd > 1;
     tess_network_crowd(&predict->network, profile, predict->turns, predict->crowd);
 }
 

@@ -111,6 +111,9 @@ enum { TESS_WIDTH_32, TESS_WIDTH_16, TESS_WIDTHS };
 #define TESS_PROFILE_NEAR 131072.0
 #define TESS_PROFILE_FAR  524288.0
 
+#define TESS_PROFILE_LAG_SHORT 1e-3
+#define TESS_PROFILE_LAG_LONG  1e-2
+
 struct tess_profile {
     char name[64];                  /* "h100-80" */
     char kernel[16];                /* backend whose memory is planned: "cuda", "cpu", "ref" */
@@ -149,6 +152,10 @@ struct tess_profile {
     double call_s;           /* of the smallest call, of two ranks on a core each */
     double turn_s;           /* the same of ranks that take turns on cores, for each of a core */
     double turn_copy_bytes_per_s, turn_sum_bytes_per_s; /* of ranks that take turns, in theirs */
+    /* How much later than cores that are always busy the last rank comes to a call, where all have
+     * computed for TESS_PROFILE_LAG_SHORT seconds since the last one, and for .._LONG: of ranks on
+     * a core each, and of those that take turns. */
+    double lag_short_s, lag_long_s, turn_lag_short_s, turn_lag_long_s;
     double net_call_s; /* the smallest call over sockets, and what a rank sends there */
     double net_bytes_per_s;
     double net_sum_bytes_per_s; /* of the array that two ranks add up over sockets */
@@ -215,6 +222,9 @@ double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, 
  * far_bytes are far_s more away. A processor fetches ahead while it computes: the longer counts. */
 double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
                             double far_bytes, double far_s);
+/* How much later the last rank comes that has computed for work_s, its turns counted: a power of
+ * that through what was measured. 0 where it was not. */
+double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
 /* Where its time was not measured it is math or a pass. */
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,

@@ -345,16 +345,35 @@ static enum tess_status wait_until(struct virtual_comm *virtual,
     return TESS_OK;
 }
 
-/* A processor's own share of the call begins when all are there, and it has nothing else to do. */
-static enum tess_status wait_own(struct virtual_rank *rank, struct virtual_ticket *ticket)
+/*
+ * When the last of a call's ranks comes, of which this one stands for all that are like it. Where
+ * they take turns and a call is of some of them, others have their cores meanwhile; and a stage
+ * that has waited for another one gets a core late.
+ */
+static double wait_last_s(const struct virtual_comm *virtual, const struct virtual_ticket *ticket)
 {
+    const struct virtual_rank *rank = virtual->rank;
+    const struct virtual_world *world = rank->world;
+    const double now_s = rank->host_s;
+    const double lag_s = tess_profile_lag_s(world->profile, world->turns, now_s - rank->met_s);
+    if (ticket->line != NULL)
+        return ticket->begin_s + (world->turns && ticket->begin_s > now_s ? lag_s : 0);
+    const bool some = world->turns && virtual->comm.rank_count < world->alike;
+    return fmax(ticket->begin_s, now_s + (some ? 0 : lag_s));
+}
+
+/* A processor's own share of the call begins when all are there, and it has nothing else to do. */
+static enum tess_status wait_own(const struct virtual_comm *virtual, struct virtual_ticket *ticket)
+{
+    struct virtual_rank *rank = virtual->rank;
     const double now_s = rank->host_s;
     if (!rank->world->network->cluster.busy)
         return TESS_OK;
     if (ticket->own_s > 0) {
-        ticket->begin_s = ticket->begin_s > now_s ? ticket->begin_s : now_s;
+        ticket->begin_s = fmax(now_s, wait_last_s(virtual, ticket));
         ticket->end_s = ticket->begin_s + ticket->own_s;
     }
+    rank->met_s = fmax(now_s, ticket->end_s);
     const double idle_s = ticket->own_s > 0 ? ticket->begin_s : ticket->end_s;
     return idle_s > now_s ? spans_add(&rank->idle, now_s, idle_s) : TESS_OK;
 }
@@ -372,7 +391,7 @@ enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual
         ticket->end_s = call->end_s;
         ticket->begin_s = call->ready_s;
     }
-    TESS_TRY(wait_own(rank, ticket));
+    TESS_TRY(wait_own(virtual, ticket));
     wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
     TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
     return wait_until(virtual, ticket);
