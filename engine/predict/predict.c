@@ -220,9 +220,8 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     const struct tess_config *config = &predict->config;
     const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
     const int32_t here = ranks < host_ranks ? ranks : host_ranks;
-    const int32_t alike = here / config->mesh.count[TESS_AXIS_STAGE] > 1
-                              ? here / config->mesh.count[TESS_AXIS_STAGE]
-                              : 1;
+    const int32_t each = ranks / config->mesh.count[TESS_AXIS_STAGE];
+    const int32_t alike = here < each ? here : each;
     const double threads = (double)config->run.threads;
     predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
     predict->network = *network;
@@ -230,6 +229,7 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
+    predict->world.together = here > alike;
     predict->world.turns = predict->crowd > 1;
     tess_network_crowd(&predict->network, profile, predict->turns, predict->crowd);
 }

@@ -152,6 +152,7 @@ struct virtual_world {
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
     bool turns;                /* ranks are more than cores */
+    bool together;             /* a host has ranks of several stages */
     double alike;              /* threads of the ranks of one stage that share a host's cores */
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
