@@ -7,6 +7,7 @@
 #   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
 #   choice  trains them twice each, and prints how much slower the plan's choice is than the best of its five, and the
 #           share of searches in which that is at most 3 %
+#   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
 # --only: runs and searches whose name matches. Needs a release build and jq; about 15 minutes on two cores, on which
 # nothing else may run.
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 
 usage()
 {
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit "$1"
 }
 
@@ -27,7 +28,7 @@ while [ $# -gt 0 ]; do
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
     --tries) tries=${2:?--tries N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
-    runs | plans | choice) stages+=("$1") && shift ;;
+    runs | plans | choice | hosts) stages+=("$1") && shift ;;
     -h | --help) usage 0 ;;
     *) usage 2 >&2 ;;
     esac
@@ -234,6 +235,39 @@ stage_choice()
             close("sort")
             printf "%d of %d searches: the first layout is within 3 %% of the best one\n", near, count
         }'
+}
+
+# Racks, hosts in each, Mbit/s of a host and of a rack, ranks of a host, model, strategy, ranks.
+labs='1 2 200 1000 1 mlp ddp 2
+1 2 200 1000 1 mlp fsdp 2
+1 2 200 1000 1 gpt ddp 2
+1 2 200 1000 1 gpt pp 2
+1 2 200 1000 1 cnn ddp 2
+1 2 200 1000 2 gpt fsdp 4
+2 2 400 100 1 mlp ddp 4
+2 2 400 100 1 gpt fsdp 4
+2 2 400 100 1 gpt pp 4
+2 2 400 100 2 mlp ddp 8'
+
+# Rank 0 is on r0h0: the figures of this machine are that host's.
+stage_hosts()
+{
+    local racks hosts edge uplink each name strategy ranks run
+    calibrate
+    cp "$out/host.yaml" "$XDG_CACHE_HOME/tessera/processor-r0h0.yaml"
+    mkdir -p "$out/hosts"
+    while read -r racks hosts edge uplink each name strategy ranks; do
+        run=$name-$strategy-$ranks-$racks.$hosts-$edge.$uplink
+        [[ $run =~ $only ]] || continue
+        rm -rf "$out/hosts/$run"
+        tests/cluster/lab.sh with "$racks" "$hosts" "$edge" "$uplink" -- bash -c \
+            '"$0" ranks "$1" block "${@:2}" --topology.file "$LAB_DIR/topology.yaml"' \
+            "$PWD/tests/cluster/lab.sh" "$each" \
+            "$tessera" train $(model "$name") --steps 12 --strategy "$strategy" --ranks "$ranks" --comm tcp \
+            --run "$out/hosts/$run" --evaluate off --no-save-weights --save-every off --log-every 1000 \
+            >"$out/hosts/$run.log" 2>&1 </dev/null || echo "$run failed: $(tail -n 1 "$out/hosts/$run.log")" >&2
+    done <<<"$labs"
+    (cd "$out/hosts" && "$tessera" plan --accuracy */)
 }
 
 for stage in "${stages[@]}"; do

@@ -141,7 +141,8 @@ static double call_moved(const struct tess_comm *comm, const struct tess_comm_ca
     case TESS_COLLECTIVE_REDUCE_SCATTER:
     case TESS_COLLECTIVE_REDUCE:
         return (1 + 1 / k) * bytes;
-    case TESS_COLLECTIVE_ALL_GATHER:
+    case TESS_COLLECTIVE_ALL_GATHER: /* what all read comes from memory once */
+        return bytes;
     case TESS_COLLECTIVE_ALL_TO_ALL:
         return 2 * (k - 1) / k * bytes;
     default:

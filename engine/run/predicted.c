@@ -70,9 +70,10 @@ static enum tess_status predicted_hosts(const struct tess__run *run,
     if (plan->module != NULL || strcmp(plan->comm->name, "tcp") != 0)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s over several hosts has no figures",
                   plan->module != NULL ? "communication between GPUs" : plan->comm->name);
-    if (topology == NULL || topology->device_count != run->rank_count)
+    const bool known = run->placed->measured || run->config->placing.file[0] != '\0';
+    if (!known || topology == NULL || topology->device_count != run->rank_count)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "the network of %d hosts is not known: --topology.order measure measures it",
+                  "the network of %d hosts has no figures: --topology.file describes it",
                   (int)run->placed->host_count);
     return tess_cluster_of_hosts(profile, topology, cluster);
 }

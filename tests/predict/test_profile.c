@@ -128,6 +128,20 @@ static void test_fetch(void **state)
     assert_true(fabs(tess_profile_fetch_s(&cpu, 2e-5, 1e6, 5e5, 5e-11) - 3.5e-5) < 1e-15);
 }
 
+/* Measured after 1 and 10 ms; between them and beyond by the power through both. */
+static void test_lag(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    assert_true(tess_profile_lag_s(&cpu, true, 1) == 0);
+    cpu.turn_lag_short_s = 1e-4;
+    cpu.turn_lag_long_s = 4e-4;
+    assert_true(tess_profile_lag_s(&cpu, false, 1) == 0 && tess_profile_lag_s(&cpu, true, 0) == 0);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-3) - 1e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-2) - 4e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-1) - 16e-4) < 1e-15);
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static void test_file(void **state)
@@ -219,7 +233,8 @@ int main(void)
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
         cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_fetch),
-        cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_lag),          cmocka_unit_test(test_file),
+        cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }
