@@ -79,7 +79,7 @@ static void calibrate_old(struct calibrate *calibrate, struct tess_profile *prof
     profile->old_byte_s = long_s / (1 - exp(-OLD_LONG_S / profile->old_age_s)) / sample.bytes;
 }
 
-/* What a byte costs in passes over so many of them. */
+/* What a byte costs in passes over so many of them, again and again. */
 static enum tess_status share_byte_s(struct calibrate *calibrate, double bytes, double *byte_s)
 {
     double seconds[OLD_REPEATS];
@@ -99,23 +99,50 @@ static enum tess_status share_byte_s(struct calibrate *calibrate, double bytes, 
     return TESS_OK;
 }
 
-/* Each size is twice the one before; the first is kept by any processor's last cache. */
+/* MiB; the first are kept by any last cache, the last ones by hardly any. */
+static const double share_mib[] = {3, 6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
+#define SHARE_SIZES (int)(sizeof(share_mib) / sizeof(*share_mib))
+
+/* How far a profile's costs of lost bytes are from those that were measured. */
+static double share_error(const struct tess_profile *profile, const double *more_s)
+{
+    double error = 0;
+    for (int i = 0; i < SHARE_SIZES; i++) {
+        const double off = tess_profile_lost_s(profile, share_mib[i] * (1 << 20)) - more_s[i];
+        error += off * off;
+    }
+    return error;
+}
+
+/* What the cache keeps all and nothing of: of all pairs of sizes the one that comes nearest. */
+static void share_fit(struct tess_profile *profile, const double *more_s)
+{
+    const double from = share_mib[0] * (1 << 20), to = share_mib[SHARE_SIZES - 1] * (1 << 20);
+    struct tess_profile tried = *profile;
+    double least = INFINITY;
+    for (tried.share_bytes = from; tried.share_bytes < to; tried.share_bytes *= 1.1)
+        for (tried.gone_bytes = 1.1 * tried.share_bytes; tried.gone_bytes < to;
+             tried.gone_bytes *= 1.1) {
+            const double error = share_error(&tried, more_s);
+            if (error >= least)
+                continue;
+            least = error;
+            profile->share_bytes = tried.share_bytes;
+            profile->gone_bytes = tried.gone_bytes;
+        }
+}
+
 static enum tess_status calibrate_share(struct calibrate *calibrate, struct tess_profile *profile)
 {
-    double byte_s[5], bytes = 24 << 20;
-    for (int i = 0; i < 5; i++, bytes *= 2)
-        TESS_TRY(share_byte_s(calibrate, bytes, &byte_s[i]));
-    const double lost_s = byte_s[4] - byte_s[0];
-    bytes = 24 << 20;
-    for (int i = 1; i < 5 && lost_s > 0; i++, bytes *= 2) {
-        const double below = (byte_s[i - 1] - byte_s[0]) / lost_s;
-        const double above = (byte_s[i] - byte_s[0]) / lost_s;
-        if (above < 0.5)
-            continue;
-        profile->share_bytes = bytes * (1 + (0.5 - below) / (above - below)) / 1.5;
-        profile->lost_byte_s = lost_s;
-        break;
+    double more_s[SHARE_SIZES], least_s = INFINITY;
+    for (int i = 0; i < SHARE_SIZES; i++) {
+        TESS_TRY(share_byte_s(calibrate, share_mib[i] * (1 << 20), &more_s[i]));
+        least_s = fmin(least_s, more_s[i]);
     }
+    for (int i = 0; i < SHARE_SIZES; i++)
+        more_s[i] -= least_s;
+    profile->lost_byte_s = (more_s[SHARE_SIZES - 2] + more_s[SHARE_SIZES - 1]) / 2;
+    share_fit(profile, more_s);
     return TESS_OK;
 }
 

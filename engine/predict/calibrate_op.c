@@ -24,10 +24,13 @@ float *calibrate_part(const struct calibrate *calibrate, int number)
     return (float *)(void *)(calibrate->memory + (size_t)number * bytes);
 }
 
+/* Four of these, or two and what belongs to a product, are more than a second cache keeps, and less
+ * than the last. */
+#define FAR_BYTES ((size_t)2 << 20)
+
 float *calibrate_far(const struct calibrate *calibrate, int number, double bytes)
 {
-    const size_t part = BYTES_MAX / CALIBRATE_PARTS / 64 * 64;
-    const size_t each = tess_round_up((size_t)bytes + 64, 64), places = part / each;
+    const size_t each = tess_round_up((size_t)bytes + 64, 64), places = FAR_BYTES / each;
     const size_t place = places > 1 ? (size_t)calibrate->turn % places : 0;
     return calibrate_part(calibrate, number) + place * each / sizeof(float);
 }

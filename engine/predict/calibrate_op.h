@@ -28,8 +28,9 @@ typedef enum tess_status calibrate_run(struct calibrate *calibrate,
  * before has just written. */
 #define CALIBRATE_PARTS 8
 float *calibrate_part(const struct calibrate *calibrate, int number);
-/* `bytes` in that part, elsewhere in every run: caches have nothing of it, as of parameters and of
- * what forward has kept for backward. */
+/* `bytes` in that part, elsewhere in every run, as of parameters and of what forward has kept for
+ * backward: the last cache has it, those near the core have not. What the last cache does not keep
+ * either is measured apart. */
 float *calibrate_far(const struct calibrate *calibrate, int number, double bytes);
 
 /* Of doubles, for qsort. */

@@ -18,11 +18,16 @@
 #include <unistd.h>
 
 #define RANKS_MAX         64
-#define RANKS_BYTES       ((size_t)1 << 20)  /* of a large call, of each rank; of many ranks less */
-#define RANKS_ALL         ((size_t)8 << 20)  /* of all ranks together at most */
-#define RANKS_ROW         ((size_t)24 << 20) /* calls one after the other are over so much */
+#define RANKS_BYTES       ((size_t)1 << 20) /* of a large call, of each rank; of many ranks less */
+#define RANKS_ALL         ((size_t)4 << 20) /* of all ranks together at most */
+#define RANKS_ROW         ((size_t)4 << 20) /* calls one after the other are over so much */
 #define RANKS_REPEATS_MAX 100
 #define RANKS_LIMIT       30 /* seconds of a wait */
+
+/* Ranks compute for so long before they meet; how often they do. */
+static const double ranks_lag_s[] = {TESS_PROFILE_LAG_SHORT, TESS_PROFILE_LAG_LONG};
+#define RANKS_LAGS        2
+#define RANKS_LAG_REPEATS 60
 
 enum ranks_call { RANKS_SMALL, RANKS_GATHER, RANKS_SUM, RANKS_SCATTER, RANKS_CALLS };
 
@@ -32,7 +37,7 @@ struct ranks {
     bool turns; /* more ranks than cores: what is waited for a turn counts, so means count */
     int repeats;
     double seconds[RANKS_CALLS]; /* of rank 0 */
-    double byte_s;               /* its processor's, of a pass over its own memory, as all do one */
+    double lag_s[RANKS_LAGS];    /* likewise */
 };
 
 struct ranks_one {
@@ -105,20 +110,33 @@ static enum tess_status ranks_large(struct tess_comm *comm, enum ranks_call call
     return TESS_OK;
 }
 
-/* The median of passes over a rank's memory while all ranks do the same. */
-static enum tess_status ranks_pass(struct tess_comm *comm, char *memory, int repeats,
-                                   double *byte_s)
+/* Use up so much of a processor's time, in its nearest cache. */
+static void ranks_compute(double seconds)
 {
-    double seconds[RANKS_REPEATS_MAX];
-    for (int i = 0; i < repeats; i++) {
+    const double begin_s = tess_clock_thread_s();
+    for (volatile int i = 0; tess_clock_thread_s() - begin_s < seconds;)
+        for (i = 0; i < 1000; i++)
+            ;
+}
+
+/* How much longer it takes until all ranks have computed for compute_s and met, than it would take
+ * cores that are always busy: the mean of the middle half. */
+static enum tess_status ranks_lag(struct tess_comm *comm, bool turns, double compute_s,
+                                  double *lag_s)
+{
+    double seconds[RANKS_LAG_REPEATS], sum_s = 0;
+    const int quarter = RANKS_LAG_REPEATS / 4;
+    TESS_TRY(tess_comm_barrier(comm));
+    for (int i = 0; i < RANKS_LAG_REPEATS; i++) {
+        const double begin_s = tess_clock_s();
+        ranks_compute(turns ? compute_s / 2 : compute_s);
         TESS_TRY(tess_comm_barrier(comm));
-        const double begin_s = tess_clock_thread_s();
-        for (size_t at = 0; at < RANKS_ROW; at += RANKS_ROW / 8)
-            memcpy(memory + at, memory + at + RANKS_ROW / 16, RANKS_ROW / 16);
-        seconds[i] = tess_clock_thread_s() - begin_s;
+        seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
-    *byte_s = seconds[repeats / 2] / (double)RANKS_ROW;
+    qsort(seconds, RANKS_LAG_REPEATS, sizeof(*seconds), calibrate_order);
+    for (int i = quarter; i < RANKS_LAG_REPEATS - quarter; i++)
+        sum_s += seconds[i] - compute_s;
+    *lag_s = sum_s / (RANKS_LAG_REPEATS - 2 * quarter);
     return TESS_OK;
 }
 
@@ -137,10 +155,13 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
         if (mine->rank == 0)
             all->seconds[call] = median_s;
     }
-    double byte_s = 0;
-    TESS_TRY(ranks_pass(comm, memory, all->repeats, &byte_s));
-    if (mine->rank == 0)
-        all->byte_s = byte_s;
+    for (int i = 0; i < RANKS_LAGS && !all->sockets; i++) {
+        double lag_s = 0;
+        TESS_TRY(ranks_lag(comm, all->turns, ranks_lag_s[i], &lag_s));
+        if (mine->rank == 0)
+            all->lag_s[i] =
+                lag_s > all->seconds[RANKS_SMALL] ? lag_s - all->seconds[RANKS_SMALL] : 0;
+    }
     return TESS_OK;
 }
 
@@ -253,6 +274,8 @@ enum tess_status calibrate_ranks(struct tess_profile *profile)
     profile->copy_bytes_per_s = ranks_rate(&local, RANKS_GATHER, RANKS_BYTES);
     profile->sum_bytes_per_s = ranks_rate(&local, RANKS_SUM, RANKS_BYTES);
     profile->scatter_bytes_per_s = ranks_rate(&local, RANKS_SCATTER, 0.75 * RANKS_BYTES);
+    profile->lag_short_s = local.lag_s[0];
+    profile->lag_long_s = local.lag_s[1];
     TESS_TRY(ranks_run(&net, 2));
     profile->net_call_s = net.seconds[RANKS_SMALL];
     profile->net_bytes_per_s = ranks_rate(&net, RANKS_GATHER, RANKS_BYTES);
@@ -261,8 +284,9 @@ enum tess_status calibrate_ranks(struct tess_profile *profile)
         return TESS_OK;
     TESS_TRY(ranks_run(&turns, many));
     profile->turn_s = turns.seconds[RANKS_SMALL] / 2;
+    profile->turn_lag_short_s = turns.lag_s[0];
+    profile->turn_lag_long_s = turns.lag_s[1];
     profile->turn_copy_bytes_per_s = 2 * ranks_rate(&turns, RANKS_GATHER, (many - 1) * bytes);
-    profile->turn_byte_s = turns.byte_s > local.byte_s ? turns.byte_s - local.byte_s : 0;
     profile->turn_sum_bytes_per_s = 2 * ranks_rate(&turns, RANKS_SUM, bytes);
     return TESS_OK;
 }

@@ -86,7 +86,7 @@ double virtual_crowd(const struct virtual_world *world, const double *begin_s, c
         stretch_out[s] = 1;
     }
     const double cores = world->profile->cores, each = cores >= 1 ? world->alike / cores : 0;
-    if (stages * each <= 1)
+    if (stages * each <= 1 || !world->together)
         return crowd.length_s;
     double sum_s = crowd.length_s;
     double *work_s = calloc(2 * (size_t)stages, sizeof(*work_s));

@@ -162,12 +162,18 @@ static double network_shared_s(const struct network_call *call, enum tess_collec
     }
 }
 
-/* Busy ranks send pieces of a sum and add them up: half of it where each gets its share. */
+/* Busy ranks send pieces of a sum and add them up: half of it where each gets its share. Within
+ * hosts first; between them goes what a ring over hosts would send. */
 static double network_added_s(const struct network_call *call, enum tess_collective collective)
 {
-    const double k = call->group.ranks, all = collective == TESS_COLLECTIVE_ALL_REDUCE ? 2 : 1;
-    return all * (k - 1) / k * call->bytes / call->cluster->sent_sum_bytes_per_s +
-           network_steps(call->group.ranks) * call->cluster->host_hop_s;
+    const struct tess_network_group *group = &call->group;
+    const double h = group->host_ranks, m = group->hosts, n = call->bytes;
+    const double all = collective == TESS_COLLECTIVE_ALL_REDUCE ? 2 : 1;
+    const double within_s = all * (h - 1) / h * n / call->cluster->sent_sum_bytes_per_s;
+    const double between_s =
+        m > 1 ? all * network_divide((m - 1) / m * n / h, group->net_bytes_per_s) : 0;
+    return within_s + between_s + network_steps(group->host_ranks) * call->cluster->host_hop_s +
+           network_steps(group->hosts) * call->cluster->net_hop_s;
 }
 
 static double network_moved_s(const struct network_call *call, enum tess_collective collective)

@@ -66,6 +66,13 @@ void tess_cluster_close(struct tess_topology *topology); /* NULL is allowed */
 void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks, bool sockets,
                                struct tess_cluster *cluster_out);
 
+/* The same of ranks on the processors of several hosts, which are like this one and whose network
+ * is described: device r is rank r's place. Ranks communicate over sockets. TESS_ERR_DATA as
+ * tess_cluster_of_topology. */
+enum tess_status tess_cluster_of_hosts(const struct tess_profile *profile,
+                                       const struct tess_topology *topology,
+                                       struct tess_cluster *cluster_out);
+
 /* A group of ranks: along an axis of the mesh, or all of them. */
 struct tess_network_group {
     int32_t ranks;

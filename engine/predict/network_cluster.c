@@ -313,6 +313,36 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
     return TESS_OK;
 }
 
+/* Seconds from a host to the network and to another one, by the first link that has a latency. */
+static double cluster_latency_s(const struct tess_topology *topology)
+{
+    for (int32_t l = 0; l < topology->link_count; l++)
+        if (topology->link[l].latency_us > 0 &&
+            topology->node[topology->link[l].to].kind == TESS_NODE_NET)
+            return topology->link[l].latency_us * 1e-6;
+    return CLUSTER_SOCKET_S;
+}
+
+enum tess_status tess_cluster_of_hosts(const struct tess_profile *profile,
+                                       const struct tess_topology *topology,
+                                       struct tess_cluster *cluster_out)
+{
+    struct tess_cluster described, cluster;
+    TESS_TRY(tess_cluster_of_topology(topology, "network", &described));
+    tess_cluster_of_processor(profile, described.ranks, true, &cluster);
+    cluster.host_ranks = described.host_ranks;
+    cluster.rack_hosts = described.rack_hosts;
+    cluster.rack_share = described.rack_share;
+    cluster.host_net_bytes_per_s = described.host_net_bytes_per_s;
+    cluster.rank_net_bytes_per_s = described.rank_net_bytes_per_s;
+    cluster.net_hop_s = cluster_latency_s(topology);
+    snprintf(cluster.source, sizeof(cluster.source),
+             "%d ranks on %d hosts like this one, %.4g GB/s of network a host", (int)cluster.ranks,
+             (int)(cluster.ranks / cluster.host_ranks), cluster.host_net_bytes_per_s / GB);
+    *cluster_out = cluster;
+    return TESS_OK;
+}
+
 enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out,
                                    struct tess_topology **topology_out)
 {

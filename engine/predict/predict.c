@@ -26,7 +26,6 @@ struct predict_stage {
     int warm_steps;
     double begin_s;   /* of the step that is taken */
     double all_bytes; /* that ranks of its host touch in a step */
-    bool takes_turns; /* ranks are more than cores */
     struct tess_prediction_stage *out;
 };
 
@@ -170,19 +169,13 @@ static enum tess_status stage_warm(struct predict_stage *stage)
     return TESS_OK;
 }
 
-/* Of what an operation reads and writes the share that was last touched a step ago: parameters,
- * what forward keeps for backward. */
-#define STAGE_OLD 0.5
-
 /* A step is as long as the one before. */
 static void stage_age(struct predict_stage *stage)
 {
     struct virtual_rank *rank = stage->rank;
     const struct tess_profile *profile = rank->world->profile;
     const double age_s = (rank->host_s - stage->begin_s) / stage->warm_steps;
-    rank->old_s = STAGE_OLD * tess_profile_old_s(profile, age_s) +
-                  tess_profile_lost_s(profile, stage->all_bytes) +
-                  (stage->takes_turns ? profile->turn_byte_s : 0);
+    rank->far_s = tess_profile_far_s(profile, stage->all_bytes, age_s);
 }
 
 static enum tess_status stage_step(struct predict_stage *stage)
@@ -227,9 +220,8 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     const struct tess_config *config = &predict->config;
     const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
     const int32_t here = ranks < host_ranks ? ranks : host_ranks;
-    const int32_t alike = here / config->mesh.count[TESS_AXIS_STAGE] > 1
-                              ? here / config->mesh.count[TESS_AXIS_STAGE]
-                              : 1;
+    const int32_t each = ranks / config->mesh.count[TESS_AXIS_STAGE];
+    const int32_t alike = here < each ? here : each;
     const double threads = (double)config->run.threads;
     predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
     predict->network = *network;
@@ -237,6 +229,8 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
+    predict->world.together = here > alike;
+    predict->world.turns = predict->crowd > 1;
     tess_network_crowd(&predict->network, profile, predict->turns, predict->crowd);
 }
 
@@ -299,7 +293,6 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
     stage->out->memory_beside = tess_memory_beside(memory);
-    stage->takes_turns = predict->crowd > 1;
     stage->all_bytes = (double)stage->out->memory_total * predict->here;
     return TESS_OK;
 }

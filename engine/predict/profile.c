@@ -13,16 +13,43 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes)
     return profile->start_s + bytes / (cached ? profile->cache_bytes_per_s : profile->bytes_per_s);
 }
 
-double tess_profile_old_s(const struct tess_profile *profile, double age_s)
+/* The share of so many bytes that the last cache does not keep. */
+static double profile_gone(const struct tess_profile *profile, double all_bytes)
 {
-    return profile->old_age_s > 0 ? profile->old_byte_s * (1 - exp(-age_s / profile->old_age_s))
-                                  : 0;
+    const double beyond = all_bytes - profile->share_bytes;
+    const double more = fmax(1, profile->gone_bytes - profile->share_bytes);
+    return profile->lost_byte_s > 0 ? fmin(1, fmax(0, beyond / more)) : 0;
 }
 
 double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes)
 {
-    const double beyond = profile->share_bytes > 0 ? all_bytes / profile->share_bytes - 1 : 0;
-    return profile->lost_byte_s * fmin(1, fmax(0, beyond));
+    return profile->lost_byte_s * profile_gone(profile, all_bytes);
+}
+
+double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s)
+{
+    const double old_s =
+        profile->old_age_s > 0 ? profile->old_byte_s * (1 - exp(-age_s / profile->old_age_s)) : 0;
+    return tess_profile_lost_s(profile, all_bytes) + (1 - profile_gone(profile, all_bytes)) * old_s;
+}
+
+double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
+                            double far_bytes, double far_s)
+{
+    if (!(far_s > 0) || !(profile->cache_bytes_per_s > 0))
+        return near_s + far_bytes * far_s;
+    return fmax(near_s, bytes / profile->cache_bytes_per_s + far_bytes * far_s);
+}
+
+double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s)
+{
+    const double short_s = turns ? profile->turn_lag_short_s : profile->lag_short_s;
+    const double long_s = turns ? profile->turn_lag_long_s : profile->lag_long_s;
+    if (!(short_s > 0) || !(long_s > 0) || !(work_s > 0))
+        return 0;
+    const double power = fmin(
+        1, fmax(0, log(long_s / short_s) / log(TESS_PROFILE_LAG_LONG / TESS_PROFILE_LAG_SHORT)));
+    return long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power);
 }
 
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,
@@ -155,7 +182,6 @@ struct tess_profile tess_profile_share(const struct tess_profile *profile, int32
     share.element_s /= part;
     share.old_byte_s /= part;
     share.lost_byte_s /= part;
-    share.turn_byte_s /= part;
     share.bytes_per_s *= part;
     share.cache_bytes_per_s *= part;
     share.cache_bytes /= fmin(ranks, profile->cores);

@@ -106,9 +106,13 @@ struct tess_product_rate {
 /* Types whose times are measured apart: f32, and those of 16 bits. */
 enum { TESS_WIDTH_32, TESS_WIDTH_16, TESS_WIDTHS };
 
-/* Elements of arrays that the second cache of most processors keeps, and of larger ones. */
+/* Elements of arrays that the second cache of most processors keeps, and of larger ones, which
+ * their last cache keeps. */
 #define TESS_PROFILE_NEAR 131072.0
-#define TESS_PROFILE_FAR  2097152.0
+#define TESS_PROFILE_FAR  524288.0
+
+#define TESS_PROFILE_LAG_SHORT 1e-3
+#define TESS_PROFILE_LAG_LONG  1e-2
 
 struct tess_profile {
     char name[64];                  /* "h100-80" */
@@ -132,9 +136,9 @@ struct tess_profile {
     /* A cache that others share keeps what a rank has touched for a while only: after t seconds a
      * byte costs old_byte_s (1 - exp(-t / old_age_s)) more. */
     double old_byte_s, old_age_s; /* old_age_s 0: it was not measured */
-    /* It keeps share_bytes of what all ranks of the host touch in a step; of twice as much nothing,
-     * and a byte costs lost_byte_s more. 0: not measured. */
-    double share_bytes, lost_byte_s;
+    /* Of share_bytes that all ranks of the host touch in a step the last cache keeps all; of
+     * gone_bytes nothing, and a byte costs lost_byte_s more. lost_byte_s 0: not measured. */
+    double share_bytes, gone_bytes, lost_byte_s;
     double element_s; /* least time for an element of what needs exp, tanh or random numbers */
     /* Seconds of an element of each operation, of arrays of TESS_PROFILE_NEAR elements, and of
      * TESS_PROFILE_FAR; 0: not measured. */
@@ -148,8 +152,11 @@ struct tess_profile {
     double call_s;           /* of the smallest call, of two ranks on a core each */
     double turn_s;           /* the same of ranks that take turns on cores, for each of a core */
     double turn_copy_bytes_per_s, turn_sum_bytes_per_s; /* of ranks that take turns, in theirs */
-    double turn_byte_s; /* more for a byte, as ranks that take turns clear each other's caches */
-    double net_call_s;  /* the smallest call over sockets, and what a rank sends there */
+    /* How much later than cores that are always busy the last rank comes to a call, where all have
+     * computed for TESS_PROFILE_LAG_SHORT seconds since the last one, and for .._LONG: of ranks on
+     * a core each, and of those that take turns. */
+    double lag_short_s, lag_long_s, turn_lag_short_s, turn_lag_long_s;
+    double net_call_s; /* the smallest call over sockets, and what a rank sends there */
     double net_bytes_per_s;
     double net_sum_bytes_per_s; /* of the array that two ranks add up over sockets */
     double cores;               /* that ranks of a host share; 0: every rank has a device */
@@ -206,10 +213,18 @@ enum tess_status tess_profile_check(const struct tess_profile *profile);
  *              operands and results
  */
 double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
-/* What a byte costs more that was last touched age_s ago; and where all ranks touch so many. 0
- * where that was not measured. */
-double tess_profile_old_s(const struct tess_profile *profile, double age_s);
+/* What a byte costs more where all ranks have touched so many since it was touched; and where that
+ * was age_s ago too: others had time to clear what size alone would have left. 0 where that was not
+ * measured. */
 double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes);
+double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s);
+/* Seconds of an operation over `bytes` that takes near_s where caches have them, and of which
+ * far_bytes are far_s more away. A processor fetches ahead while it computes: the longer counts. */
+double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
+                            double far_bytes, double far_s);
+/* How much later the last rank comes that has computed for work_s, its turns counted: a power of
+ * that through what was measured. 0 where it was not. */
+double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
 /* Where its time was not measured it is math or a pass. */
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,

@@ -61,7 +61,8 @@ struct virtual_rank {
     bool tf32;
     struct virtual_queue kernels; /* where they are */
     char *memory_end;             /* of the device: from world->space to here */
-    double old_s;                 /* more for a byte, as it was not just touched */
+    double met_s;                 /* when it last came from a call */
+    double far_s;                 /* more for a byte that was last touched a step ago */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, what was spent before; and the records. */
@@ -150,6 +151,8 @@ struct virtual_world {
     const struct tess_network *network;
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
+    bool turns;                /* ranks are more than cores */
+    bool together;             /* a host has ranks of several stages */
     double alike;              /* threads of the ranks of one stage that share a host's cores */
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */

@@ -133,6 +133,23 @@ static double call_bytes(const struct tess_comm *comm, const struct tess_comm_ca
     return (double)parts * (double)call->count * (double)tess_dtype_bytes(call->dtype);
 }
 
+/* Bytes that a processor reads and writes itself: its share of others' arrays. */
+static double call_moved(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const double bytes = call_bytes(comm, call), k = comm->rank_count;
+    switch (call->collective) {
+    case TESS_COLLECTIVE_REDUCE_SCATTER:
+    case TESS_COLLECTIVE_REDUCE:
+        return (1 + 1 / k) * bytes;
+    case TESS_COLLECTIVE_ALL_GATHER: /* what all read comes from memory once */
+        return bytes;
+    case TESS_COLLECTIVE_ALL_TO_ALL:
+        return 2 * (k - 1) / k * bytes;
+    default:
+        return 2 * bytes;
+    }
+}
+
 /* Payload, as other communicators count it; of a sum each rank adds a share. */
 static void call_count(struct tess_comm *comm, const struct tess_comm_call *call)
 {
@@ -248,8 +265,8 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .collective = call->collective,
                                       .dtype = call->dtype,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
-    if (virtual->network.cluster.busy) /* what it reads and writes */
-        ticket->seconds += 2 * call_bytes(comm, call) * virtual->rank->old_s;
+    if (virtual->network.cluster.busy)
+        ticket->seconds += call_moved(comm, call) * virtual->rank->far_s;
     if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
         ticket->own_s = ticket->seconds;
     if (virtual->meeting != NULL)
@@ -329,16 +346,35 @@ static enum tess_status wait_until(struct virtual_comm *virtual,
     return TESS_OK;
 }
 
-/* A processor's own share of the call begins when all are there, and it has nothing else to do. */
-static enum tess_status wait_own(struct virtual_rank *rank, struct virtual_ticket *ticket)
+/*
+ * When the last of a call's ranks comes, of which this one stands for all that are like it. Where
+ * they take turns and a call is of some of them, others have their cores meanwhile; and a stage
+ * that has waited for another one gets a core late.
+ */
+static double wait_last_s(const struct virtual_comm *virtual, const struct virtual_ticket *ticket)
 {
+    const struct virtual_rank *rank = virtual->rank;
+    const struct virtual_world *world = rank->world;
+    const double now_s = rank->host_s;
+    const double lag_s = tess_profile_lag_s(world->profile, world->turns, now_s - rank->met_s);
+    if (ticket->line != NULL)
+        return ticket->begin_s + (world->turns && ticket->begin_s > now_s ? lag_s : 0);
+    const bool some = world->turns && virtual->comm.rank_count < world->alike;
+    return fmax(ticket->begin_s, now_s + (some ? 0 : lag_s));
+}
+
+/* A processor's own share of the call begins when all are there, and it has nothing else to do. */
+static enum tess_status wait_own(const struct virtual_comm *virtual, struct virtual_ticket *ticket)
+{
+    struct virtual_rank *rank = virtual->rank;
     const double now_s = rank->host_s;
     if (!rank->world->network->cluster.busy)
         return TESS_OK;
     if (ticket->own_s > 0) {
-        ticket->begin_s = ticket->begin_s > now_s ? ticket->begin_s : now_s;
+        ticket->begin_s = fmax(now_s, wait_last_s(virtual, ticket));
         ticket->end_s = ticket->begin_s + ticket->own_s;
     }
+    rank->met_s = fmax(now_s, ticket->end_s);
     const double idle_s = ticket->own_s > 0 ? ticket->begin_s : ticket->end_s;
     return idle_s > now_s ? spans_add(&rank->idle, now_s, idle_s) : TESS_OK;
 }
@@ -356,7 +392,7 @@ enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual
         ticket->end_s = call->end_s;
         ticket->begin_s = call->ready_s;
     }
-    TESS_TRY(wait_own(rank, ticket));
+    TESS_TRY(wait_own(virtual, ticket));
     wait_trace(virtual, ticket, TESS_TRACE_CALL, ticket->begin_s);
     TESS_TRY(spans_add(&rank->calls, ticket->begin_s, ticket->end_s));
     return wait_until(virtual, ticket);

@@ -188,7 +188,8 @@ static void virtual_leaf_sum(struct tess_kernel *kernel, int64_t leaves, int64_t
 static void virtual_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block,
                                float scale, const float *x, struct tess_sum *sum)
 {
-    kernel_far(kernel, TESS_WORK_SQUARES, 1, (double)count, kernel_bytes(TESS_F32, count));
+    const double bytes = kernel_bytes(TESS_F32, count);
+    kernel_far(kernel, TESS_WORK_SQUARES, 1, (double)count, bytes, bytes);
 }
 
 static void virtual_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
@@ -197,13 +198,23 @@ static void virtual_square_sum_all(struct tess_kernel *kernel, const struct tess
     double elements = 0;
     for (int32_t i = 0; i < count; i++)
         elements += (double)square[i].count;
-    kernel_far(kernel, TESS_WORK_SQUARES, count, elements, elements * sizeof(float));
+    const double bytes = elements * sizeof(float);
+    kernel_far(kernel, TESS_WORK_SQUARES, count, elements, bytes, bytes);
 }
 
 static double kernel_update_bytes(const struct tess_update *update)
 {
     const double arrays = 2 + (update->g != NULL) + 2 * (update->m != NULL) +
                           2 * (update->v != NULL) + (update->direction != NULL);
+    return arrays * kernel_bytes(TESS_F32, update->count) +
+           (update->param_low != NULL ? kernel_bytes(update->low, update->count) : 0);
+}
+
+/* Each array once. */
+static double kernel_update_arrays(const struct tess_update *update)
+{
+    const double arrays = 1 + (update->g != NULL) + (update->m != NULL) + (update->v != NULL) +
+                          (update->direction != NULL);
     return arrays * kernel_bytes(TESS_F32, update->count) +
            (update->param_low != NULL ? kernel_bytes(update->low, update->count) : 0);
 }
@@ -225,19 +236,20 @@ static enum tess_work kernel_update_work(const struct tess_update *update)
 static void virtual_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
     kernel_far(kernel, kernel_update_work(update), 1, (double)update->count,
-               kernel_update_bytes(update));
+               kernel_update_bytes(update), kernel_update_arrays(update));
 }
 
 static void virtual_update_all(struct tess_kernel *kernel, const struct tess_update *update,
                                int32_t count)
 {
-    double bytes = 0, elements = 0;
+    double bytes = 0, far_bytes = 0, elements = 0;
     for (int32_t i = 0; i < count; i++) {
         bytes += kernel_update_bytes(&update[i]);
+        far_bytes += kernel_update_arrays(&update[i]);
         elements += (double)update[i].count;
     }
     if (count > 0)
-        kernel_far(kernel, kernel_update_work(update), count, elements, bytes);
+        kernel_far(kernel, kernel_update_work(update), count, elements, bytes, far_bytes);
 }
 
 static void virtual_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)

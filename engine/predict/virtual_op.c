@@ -31,9 +31,11 @@ static enum tess_product op_kind(const struct tess_op *op, enum tess_product pro
     return conv ? product + TESS_PRODUCT_CONV_FORWARD : product;
 }
 
-/* `calls` products of this shape, with so many bytes of operands and results each. */
+/* `calls` products of this shape, with so many bytes of operands and results each. far_bytes: of
+ * operands and results that were last touched a step ago. They are copied into another order before
+ * anything is computed, so each such byte counts. */
 static void op_product(struct tess_op *op, enum tess_product product, double calls, int64_t m,
-                       int64_t n, int64_t k, double bytes)
+                       int64_t n, int64_t k, double bytes, double far_bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(op->kernel);
     const enum tess_peak_type type = op_type(op);
@@ -49,7 +51,7 @@ static void op_product(struct tess_op *op, enum tess_product product, double cal
         known->seconds = calls * tess_profile_layer_s(rank->world->profile, kind, type, known->m,
                                                       known->n, known->k, bytes);
     }
-    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds + calls * bytes * rank->old_s);
+    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds + calls * far_bytes * rank->far_s);
 }
 
 _Static_assert(VIRTUAL_PRODUCTS == 64, "op_product takes six bits of a hash");
@@ -100,7 +102,7 @@ static enum tess_status op_forward(struct tess_op *op, double more)
     const double size = (double)tess_dtype_bytes(op->desc.dtype);
     op_narrow(op, layer.x + layer.w);
     op_product(op, TESS_PRODUCT_FORWARD, 1, layer.rows, layer.out, layer.in,
-               (layer.x + layer.w + (1 + more) * layer.y) * size);
+               (layer.x + layer.w + (1 + more) * layer.y) * size, (layer.w + layer.y) * size);
     return TESS_OK;
 }
 
@@ -110,7 +112,7 @@ static enum tess_status op_backward_data(struct tess_op *op, double more)
     const double size = (double)tess_dtype_bytes(op->desc.dtype);
     op_narrow(op, layer.y + layer.w);
     op_product(op, TESS_PRODUCT_DATA, 1, layer.rows, layer.in, layer.out,
-               (layer.y + layer.w + (1 + more) * layer.x) * size);
+               (layer.y + layer.w + (1 + more) * layer.x) * size, layer.w * size);
     return TESS_OK;
 }
 
@@ -139,7 +141,8 @@ static enum tess_status op_backward_weight(struct tess_op *op, const float *dbia
     const double each = (layer.x + layer.y) * size / (double)calls;
     op_narrow(op, layer.x + layer.y);
     op_product(op, TESS_PRODUCT_WEIGHT, (double)calls, layer.out, layer.in, layer.rows / calls,
-               each + (adds ? 2 : 1) * layer.w * sizeof(float));
+               each + (adds ? 2 : 1) * layer.w * sizeof(float),
+               layer.x * size / (double)calls + layer.w * sizeof(float));
     if (calls > 1)
         op_accumulate(op, (double)(calls - 1), layer.w);
     if (dbias != NULL && !op_is_measured(op, TESS_PRODUCT_WEIGHT))
@@ -321,7 +324,7 @@ static enum tess_status op_attention(struct tess_op *op, bool forward)
         forward ? TESS_PRODUCT_ATTENTION_FORWARD : TESS_PRODUCT_ATTENTION_BACKWARD;
     if (op_is_measured(op, kind))
         op_product(op, kind, 1, desc->rows * desc->heads * desc->length, desc->length, desc->in,
-                   bytes);
+                   bytes, (forward ? q : 2 * q + 2 * kv) * (double)tess_dtype_bytes(desc->dtype));
     else
         virtual_work(rank, VIRTUAL_PRODUCT,
                      tess_profile_attention_s(rank->world->profile, op_type(op), forward,

@@ -14,15 +14,20 @@ void kernel_arrays(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t co
     kernel_pass(kernel, arrays * kernel_bytes(dtype, count));
 }
 
+/* Of what such operations read and write the share that was last touched a step ago: what forward
+ * writes for backward, and what backward reads of it. */
+#define WORK_FAR 0.5
+
 /* An operation that may have a time of its own for an element. `math`: of a function of each. */
 void kernel_work(struct tess_kernel *kernel, enum tess_work work, enum tess_dtype dtype, bool math,
                  double elements, double bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const int width = dtype == TESS_F32 ? TESS_WIDTH_32 : TESS_WIDTH_16;
-    const double seconds =
-        tess_profile_work_s(rank->world->profile, work, width, math, elements, bytes);
-    virtual_work(rank, VIRTUAL_PASS, seconds + bytes * rank->old_s);
+    const struct tess_profile *profile = rank->world->profile;
+    const double near_s = tess_profile_work_s(profile, work, width, math, elements, bytes);
+    virtual_work(rank, VIRTUAL_PASS,
+                 tess_profile_fetch_s(profile, near_s, bytes, WORK_FAR * bytes, rank->far_s));
 }
 
 /* `arrays` of `count` elements each. */
@@ -39,15 +44,13 @@ void kernel_math(struct tess_kernel *kernel, enum tess_work work, enum tess_dtyp
     kernel_work(kernel, work, dtype, true, (double)count, arrays * kernel_bytes(dtype, count));
 }
 
-/* Over parameters and what belongs to them, in `calls` loops. */
 void kernel_far(struct tess_kernel *kernel, enum tess_work work, double calls, double elements,
-                double bytes)
+                double bytes, double far_bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const struct tess_profile *profile = rank->world->profile;
     const bool host = profile->work_s[work][TESS_WIDTH_32] > 0;
-    const double seconds =
-        tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes) +
-        bytes * rank->old_s;
+    const double near_s = tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes);
+    const double seconds = tess_profile_fetch_s(profile, near_s, far_bytes, far_bytes, rank->far_s);
     virtual_work(rank, VIRTUAL_PASS, seconds + (host ? (calls - 1) * profile->start_s : 0));
 }

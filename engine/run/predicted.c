@@ -60,6 +60,24 @@ static enum tess_status predicted_host(const struct tess__run *run, struct tess_
     return TESS_OK;
 }
 
+/* By the network that ranks were placed by: of a file, of Slurm, or measured when the run began. */
+static enum tess_status predicted_hosts(const struct tess__run *run,
+                                        const struct tess_profile *profile,
+                                        struct tess_cluster *cluster)
+{
+    const struct tess_device_plan *plan = &run->config->device;
+    const struct tess_topology *topology = run->placed->topology;
+    if (plan->module != NULL || strcmp(plan->comm->name, "tcp") != 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s over several hosts has no figures",
+                  plan->module != NULL ? "communication between GPUs" : plan->comm->name);
+    const bool known = run->placed->measured || run->config->placing.file[0] != '\0';
+    if (!known || topology == NULL || topology->device_count != run->rank_count)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "the network of %d hosts has no figures: --topology.file describes it",
+                  (int)run->placed->host_count);
+    return tess_cluster_of_hosts(profile, topology, cluster);
+}
+
 static enum tess_status predicted_places(const struct tess__run *run, struct tess_profile *profile,
                                          struct tess_cluster *cluster)
 {
@@ -68,8 +86,7 @@ static enum tess_status predicted_places(const struct tess__run *run, struct tes
     const bool sockets = strcmp(comm, "tcp") == 0;
     TESS_TRY(plan->module != NULL ? predicted_gpu(run, profile) : predicted_host(run, profile));
     if (run->peers != NULL && run->placed->host_count > 1)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED, "the network of %d hosts has no figures",
-                  (int)run->placed->host_count);
+        return predicted_hosts(run, profile, cluster);
     if (plan->module != NULL)
         return tess_cluster_of_device(profile->name, run->rank_count, cluster);
     if (!sockets && strcmp(comm, "local") != 0 && strcmp(comm, "self") != 0)

@@ -95,23 +95,51 @@ static void test_share(void **state)
     assert_true(tess_profile_share(gpu, 512, 1).bytes_per_s == gpu->bytes_per_s);
 }
 
-/* What is not in the shared cache any more costs more: by its age, up to all of it, and where ranks
- * touch more than their share. */
+/* What is not in the shared cache any more costs more: where ranks touch more than it keeps, and of
+ * the rest by its age. */
 static void test_shared_cache(void **state)
 {
     struct tess_profile cpu = *tess_profile_find("cpu");
     (void)state;
-    assert_true(tess_profile_old_s(&cpu, 1) == 0 && tess_profile_lost_s(&cpu, 1e12) == 0);
+    assert_true(tess_profile_far_s(&cpu, 1e12, 1) == 0 && tess_profile_lost_s(&cpu, 1e12) == 0);
     cpu.old_byte_s = 4e-11;
     cpu.old_age_s = 0.1;
+    assert_true(tess_profile_far_s(&cpu, 1e8, 0) == 0);
+    assert_true(fabs(tess_profile_far_s(&cpu, 1e8, 0.1) - 4e-11 * (1 - exp(-1))) < 1e-20);
+    assert_true(fabs(tess_profile_far_s(&cpu, 1e8, 100) - 4e-11) < 1e-20);
     cpu.share_bytes = 1e8;
-    cpu.lost_byte_s = 2e-11;
-    assert_true(tess_profile_old_s(&cpu, 0) == 0);
-    assert_true(fabs(tess_profile_old_s(&cpu, 0.1) - 4e-11 * (1 - exp(-1))) < 1e-20);
-    assert_true(fabs(tess_profile_old_s(&cpu, 100) - 4e-11) < 1e-20);
+    cpu.gone_bytes = 3e8;
+    cpu.lost_byte_s = 5e-11;
     assert_true(tess_profile_lost_s(&cpu, 1e8) == 0);
-    assert_true(fabs(tess_profile_lost_s(&cpu, 1.5e8) - 1e-11) < 1e-20);
-    assert_true(tess_profile_lost_s(&cpu, 1e9) == 2e-11);
+    assert_true(fabs(tess_profile_lost_s(&cpu, 2e8) - 2.5e-11) < 1e-20);
+    assert_true(tess_profile_lost_s(&cpu, 1e9) == 5e-11);
+    assert_true(fabs(tess_profile_far_s(&cpu, 2e8, 100) - (2.5e-11 + 2e-11)) < 1e-20);
+    assert_true(tess_profile_far_s(&cpu, 1e9, 100) == 5e-11);
+}
+
+/* What is far is fetched while the processor computes: the longer of both counts. */
+static void test_fetch(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    cpu.cache_bytes_per_s = 1e11;
+    assert_true(tess_profile_fetch_s(&cpu, 1e-3, 1e6, 1e6, 0) == 1e-3);
+    assert_true(tess_profile_fetch_s(&cpu, 1e-3, 1e6, 1e6, 5e-11) == 1e-3);
+    assert_true(fabs(tess_profile_fetch_s(&cpu, 2e-5, 1e6, 5e5, 5e-11) - 3.5e-5) < 1e-15);
+}
+
+/* Measured after 1 and 10 ms; between them and beyond by the power through both. */
+static void test_lag(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    assert_true(tess_profile_lag_s(&cpu, true, 1) == 0);
+    cpu.turn_lag_short_s = 1e-4;
+    cpu.turn_lag_long_s = 4e-4;
+    assert_true(tess_profile_lag_s(&cpu, false, 1) == 0 && tess_profile_lag_s(&cpu, true, 0) == 0);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-3) - 1e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-2) - 4e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-1) - 16e-4) < 1e-15);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -204,7 +232,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
-        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_file),
+        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_fetch),
+        cmocka_unit_test(test_lag),          cmocka_unit_test(test_file),
         cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);

@@ -255,6 +255,34 @@ static void case_described_racks(void **state)
     assert_near(cluster.rack_share, 0.05);
 }
 
+/* Processors of several hosts: a sum of 400 MB within two hosts of two ranks at 4 GB/s, then
+ * between them, where both ranks share 125 MB/s; and a step between hosts of 30 us. */
+static void case_hosts(void **state)
+{
+    const struct tess_profile profile = {.bytes_per_s = 1e10,
+                                         .cores = 2,
+                                         .call_s = 1e-300,
+                                         .net_call_s = 1e-300,
+                                         .net_bytes_per_s = 5e9,
+                                         .net_sum_bytes_per_s = 4e9};
+    const struct tess_topology_options options = {0};
+    struct tess_topology *topology = NULL;
+    struct tess_cluster cluster;
+    (void)state;
+    assert_int_equal(tess_topology_synthetic("node:2 rank:2 edge:0.125", &options, &topology),
+                     TESS_OK);
+    assert_int_equal(tess_cluster_of_hosts(&profile, topology, &cluster), TESS_OK);
+    tess_topology_free(topology);
+    assert_true(cluster.ranks == 4 && cluster.host_ranks == 2 && cluster.busy);
+    const struct tess_network network = network_of(&cluster, 4, 1, 1);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 4e8),
+        0.1 + 3.2 + 3e-5);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL, 4e8),
+        0.04 + 1.6 + 3e-5);
+}
+
 static struct tess_topology *synthetic(const char *words)
 {
     const struct tess_topology_options options = {0};
@@ -444,13 +472,21 @@ static void case_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_one_host),         cmocka_unit_test(case_two_levels),
-        cmocka_unit_test(case_three_neighbours), cmocka_unit_test(case_mesh),
-        cmocka_unit_test(case_cards_and_racks),  cmocka_unit_test(case_latency),
-        cmocka_unit_test(case_processor),        cmocka_unit_test(case_described),
-        cmocka_unit_test(case_described_racks),  cmocka_unit_test(case_order),
-        cmocka_unit_test(case_natural),          cmocka_unit_test(case_racks_in_turn),
-        cmocka_unit_test(case_many_hosts),       cmocka_unit_test(case_many_hosts_across),
+        cmocka_unit_test(case_one_host),
+        cmocka_unit_test(case_two_levels),
+        cmocka_unit_test(case_three_neighbours),
+        cmocka_unit_test(case_mesh),
+        cmocka_unit_test(case_cards_and_racks),
+        cmocka_unit_test(case_latency),
+        cmocka_unit_test(case_processor),
+        cmocka_unit_test(case_hosts),
+        cmocka_unit_test(case_described),
+        cmocka_unit_test(case_described_racks),
+        cmocka_unit_test(case_order),
+        cmocka_unit_test(case_natural),
+        cmocka_unit_test(case_racks_in_turn),
+        cmocka_unit_test(case_many_hosts),
+        cmocka_unit_test(case_many_hosts_across),
         cmocka_unit_test(case_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
