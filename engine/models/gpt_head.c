@@ -305,7 +305,7 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
                    stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
                    pass->loss, pass->correct);
     if (pass->each != NULL)
-        tess_xent_loss(pass->kernel, gpt->positions, 1, pass->label,
+        tess_xent_loss(pass->kernel, gpt->positions, 1, head_xent(gpt, pass), pass->label,
                        stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,
                        stats + HEAD_TARGET * gpt->positions, stats + HEAD_BEST * gpt->positions,
                        pass->each, (int32_t *)(void *)(pass->each + gpt->positions));
@@ -334,8 +334,9 @@ static enum tess_status head_decode(const struct gpt_state *gpt, const struct te
     const int64_t n = gpt->positions;
     if (pass->label != NULL) {
         TESS_TRY(head_measure(gpt, pass, &all));
-        tess_xent_loss(pass->kernel, n, 1, pass->label, stats + HEAD_MAX * n, stats + HEAD_SUM * n,
-                       stats + HEAD_TARGET * n, stats + HEAD_BEST * n, pass->loss, pass->correct);
+        tess_xent_loss(pass->kernel, n, 1, head_xent(gpt, pass), pass->label, stats + HEAD_MAX * n,
+                       stats + HEAD_SUM * n, stats + HEAD_TARGET * n, stats + HEAD_BEST * n,
+                       pass->loss, pass->correct);
     }
     for (int32_t p = 0; pass->output != NULL && p < gpt->axis.count; p++) {
         if (pass->label == NULL)

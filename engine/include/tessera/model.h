@@ -213,9 +213,10 @@ struct tess_pass {
         *label;  /* models with a loss, last unit: [rows, labels]; a negative one does not count */
     float *loss; /* likewise, written: [rows] */
     int32_t *correct; /* likewise, written: [rows] labels that the greatest logit is */
-    float *each;      /* likewise, unless NULL: the loss of each label, minus its log-probability;
-                         [2, rows, labels], of which the second half is room to work in */
-    float loss_grad;  /* likewise: factor on the gradient of the sum of all losses */
+    float
+        *each; /* likewise, unless NULL: the loss of each label, of plain cross-entropy minus its
+                  log-probability; [2, rows, labels], of which the second half is room to work in */
+    float loss_grad;       /* likewise: factor on the gradient of the sum of all losses */
     struct tess_xent xent; /* likewise: what the loss has besides cross-entropy; spread is that of
                               class_count classes */
     /* Packed samples: documents lie end to end in the positions of all rows of the pass; number d
