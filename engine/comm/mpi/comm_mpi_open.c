@@ -86,15 +86,12 @@ static enum tess_status open_reserve(struct mpi_room *room, int count)
 {
     const size_t n = (size_t)count;
     room->host = calloc(n, sizeof(*room->host));
-    room->host_name = calloc(n, sizeof(*room->host_name));
     room->notice = calloc(n, sizeof(*room->notice));
-    if (room->host == NULL || room->host_name == NULL || room->notice == NULL)
+    if (room->host == NULL || room->notice == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks over MPI", count);
     room->head.rank_count = count;
-    for (size_t r = 0; r < n; r++) {
+    for (size_t r = 0; r < n; r++)
         room->notice[r] = MPI_REQUEST_NULL;
-        room->host_name[r] = "?";
-    }
     return TESS_OK;
 }
 
@@ -154,13 +151,16 @@ static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[OPE
     room->names = malloc((size_t)hosts * OPEN_NAME_BYTES);
     if (room->names == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d hosts", (int)hosts);
-    for (int32_t r = 0; r < count; r++) {
-        char *name = room->names + (size_t)room->host[r] * OPEN_NAME_BYTES;
+    for (int32_t r = 0; r < count; r++)
         if (first[r] == r)
-            memcpy(name, all[r], OPEN_NAME_BYTES);
-        room->host_name[r] = name;
-    }
+            memcpy(room->names + (size_t)room->host[r] * OPEN_NAME_BYTES, all[r], OPEN_NAME_BYTES);
     return TESS_OK;
+}
+
+const char *tess__mpi_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    const struct mpi_room *room = (const struct mpi_room *)transport;
+    return room->names != NULL ? room->names + (size_t)room->host[rank] * OPEN_NAME_BYTES : "?";
 }
 
 static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
@@ -199,7 +199,6 @@ static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
     free(key);
     free(first);
     room->head.host = room->host;
-    room->head.host_name = room->host_name;
     return status;
 }
 
@@ -290,7 +289,6 @@ static void close_transport(struct tess_transport *transport)
         free(room->slot[s].staged);
     pthread_mutex_destroy(&room->lock);
     free(room->host);
-    free(room->host_name);
     free(room->names);
     free(room->notice);
     free(room->group);
@@ -307,6 +305,7 @@ static const struct tess_transport_ops open_ops = {
     .wait = tess__mpi_wait,
     .abort = tess__mpi_abort,
     .close = close_transport,
+    .host_name = tess__mpi_host_name,
     .native = &tess__mpi_native,
 };
 
