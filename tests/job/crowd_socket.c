@@ -21,6 +21,7 @@
 
 #define FD_FIRST    (1 << 24) /* descriptors from here on are the crowd's */
 #define BUFFER_MOST ((size_t)1 << 20)
+#define KEPT_MOST   ((size_t)1 << 10) /* of a buffer that is empty */
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
@@ -169,7 +170,7 @@ static void happen_bytes(struct endpoint *end, const struct event *event)
         memmove(end->bytes, end->bytes + end->at, end->used);
         end->at = 0;
         if (end->used + event->count > end->room) {
-            end->room = 2 * (end->used + event->count);
+            end->room = (end->used > 0 ? 2 : 1) * (end->used + event->count);
             end->bytes = realloc(end->bytes, end->room);
             if (end->bytes == NULL)
                 abort();
@@ -406,6 +407,11 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
         end->at += count;
         end->used -= count;
         got += (ssize_t)count;
+    }
+    if (end->used == 0 && end->room > KEPT_MOST) {
+        free(end->bytes);
+        end->bytes = NULL;
+        end->room = end->at = 0;
     }
     struct endpoint *peer = endpoint_of(end->peer);
     if (peer != NULL && got > 0) {
