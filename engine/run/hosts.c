@@ -304,6 +304,16 @@ static void leader_sum(const struct leader *leader, struct hosts_news *sum_out)
         sum_out->code = tess_status_exit_code(TESS_ERR_COMM);
 }
 
+/* Until the table has those alone that are there. */
+static void leader_settle(struct leader *leader)
+{
+    do {
+        tess__leader_drop_gone(leader);
+        while (tess__leader_waits(leader) && leader_look(leader, 100))
+            ;
+    } while (!leader->crew->ends && leader_lacks_any(leader));
+}
+
 /* With the hosts that are left, or come. False: there is no next attempt. */
 static bool leader_find_hosts(struct leader *leader)
 {
@@ -353,9 +363,7 @@ static bool leader_next(struct leader *leader, int *code_out)
     for (int32_t h = 0; h < leader->count && restart->least > 0; h++)
         leader->host[h].slots -= leader->host[h].news.lost;
     do {
-        while (tess__leader_waits(leader) && leader_look(leader, 100))
-            ;
-        tess__leader_drop_gone(leader);
+        leader_settle(leader);
         if (leader->crew->ends || !leader_find_hosts(leader))
             return false;
     } while (!leader_gather(leader));

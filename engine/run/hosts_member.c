@@ -292,7 +292,7 @@ static enum way member_take(struct member *member, const struct hosts_order *ord
                          order->kind == HOSTS_SOURCES
                              ? (size_t)order->source_count * sizeof(*member->source)
                              : 0);
-    if (member->number > 0 && !own)
+    if (member->number > 0 && (!own || (order->number > 0 && order->number <= member->seen)))
         return WAY_THERE;
     member->seen = order->number > member->seen ? order->number : member->seen;
     if (member_do(member, order, code_out))

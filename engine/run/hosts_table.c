@@ -167,13 +167,14 @@ static int32_t table_fan(const struct leader *leader)
     return leader->hosts->fan > 0 ? leader->hosts->fan : TESS_BOOT_FAN;
 }
 
-/* The first host that is there and has room behind it; those before leader->open have not. */
+/* The first host that has room behind it, and is there or on its way; those before leader->open
+ * have none. */
 static struct host *table_open(struct leader *leader)
 {
     for (int32_t h = 0; h < leader->count; h++) {
         struct host *host = &leader->host[h];
         if (host->number < leader->open || host->children >= table_fan(leader) || host->gone ||
-            host->leaves || host->limit_s > 0 || (h > 0 && host->port == 0))
+            host->leaves || (h > 0 && host->port == 0))
             continue;
         if (h > 0 && table_way(leader, host) == NULL)
             continue;
@@ -233,6 +234,26 @@ static void table_answer(int fd, enum hosts_order_kind kind)
     close(fd);
 }
 
+/* To a host, and those behind it, whose way was lost: some get an order twice, and ignore that. */
+static void table_send_missed(struct leader *leader, struct host *way, int32_t seen)
+{
+    const struct hosts_order sources = table_sources(leader);
+    const struct hosts_order kill = {.kind = HOSTS_KILL, .to = HOSTS_ALL, .number = leader->killed};
+    if (leader->source_count > 0 && !way->gone)
+        table_send(leader, way, &sources, leader->source,
+                   (size_t)leader->source_count * sizeof(*leader->source));
+    for (int32_t h = 1; h < leader->count && !way->gone; h++) {
+        struct host *host = &leader->host[h];
+        if (host->runs && (host != way || host->order.number > seen) &&
+            table_way(leader, host) == way)
+            table_send(leader, way, &host->order, NULL, 0);
+    }
+    if (leader->over && !way->gone)
+        table_send(leader, way, &way->order, NULL, 0);
+    if (leader->killed > seen && !way->gone)
+        table_send(leader, way, &kill, NULL, 0);
+}
+
 /* It has lost the one before it, or has not reached it: it stays with the leader, with all that are
  * behind it, and gets what it has missed. */
 static bool table_again(struct leader *leader, int fd, const struct hosts_hello *hello)
@@ -243,24 +264,13 @@ static bool table_again(struct leader *leader, int fd, const struct hosts_hello 
         table_answer(fd, HOSTS_FORGET);
         return true;
     }
-    const struct hosts_order missed = host->order;
-    const struct hosts_order sources = table_sources(leader);
     table_hang_up(leader, host);
     table_leave(leader, host);
     leader->host[0].children++;
     table_stays(leader, host, fd);
     table_send(leader, host, &place, NULL, 0);
     table_joins(leader, host);
-    if (missed.number > hello->seen && missed.kind == HOSTS_GATHER && !host->gone)
-        table_send(leader, host, &sources, leader->source,
-                   (size_t)leader->source_count * sizeof(*leader->source));
-    if (missed.number > hello->seen && missed.kind != HOSTS_PLACE && !host->gone)
-        table_send(leader, host, &missed, NULL, 0);
-    if (leader->killed > hello->seen && host->runs && !host->gone)
-        table_send(
-            leader, host,
-            &(struct hosts_order){.kind = HOSTS_KILL, .to = host->number, .number = leader->killed},
-            NULL, 0);
+    table_send_missed(leader, host, hello->seen);
     return true;
 }
 
