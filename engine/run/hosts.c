@@ -401,71 +401,78 @@ static int leader_run(struct leader *leader)
     return code;
 }
 
-static enum tess_status leader_open(struct leader *leader, const struct tess__hosts *hosts,
-                                    struct hosts_crew *crew, const struct hosts_hello *hello)
+/* What grows with the number of hosts, which only the leader has. */
+static enum tess_status leader_open(struct leader *leader, struct hosts_crew *crew,
+                                    const struct hosts_hello *hello)
 {
-    const size_t room = (size_t)tess__hosts_room(hosts);
-    *leader = (struct leader){.hosts = hosts, .crew = crew, .count = 1, .room = (int32_t)room};
+    const size_t room = (size_t)tess__hosts_room(crew->hosts);
+    leader->crew = crew;
+    leader->count = 1;
+    leader->room = (int32_t)room;
     leader->order.step = -1;
-    leader->door = (struct boot_door){
-        .greet = tess__leader_greet, .context = leader, .secret = &hosts->secret};
     leader->host = calloc(room, sizeof(*leader->host));
     leader->held = calloc(room, sizeof(*leader->held));
     leader->source = calloc(room, sizeof(*leader->source));
     if (leader->host == NULL || leader->held == NULL || leader->source == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d hosts", hosts->count);
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d hosts", crew->hosts->count);
     leader->host[0] = (struct host){.fd = -1, .slots = hello->slots, .offers = hello->slots};
+    leader->host[0].held.port = crew->mirror.port;
     memcpy(leader->host[0].name, hello->name, sizeof(hello->name));
     if (getrandom(leader->order.key, sizeof(leader->order.key), 0) < 0)
         TESS_FAIL(TESS_ERR_IO, "no random numbers for a key: %s", strerror(errno));
+    for (int i = 0; i < leader->door.listener.count; i++)
+        tess__crew_watch(crew, leader->door.listener.fd[i]);
     return tess__boot_need_files((int64_t)room, "the hosts' meeting");
 }
 
-static void leader_close(struct leader *leader)
+static int leader_lead(struct leader *leader, struct hosts_crew *crew,
+                       const struct hosts_hello *hello)
 {
+    const enum tess_status status = leader_open(leader, crew, hello);
+    int code = tess_status_exit_code(status);
+    if (status == TESS_OK) {
+        code = leader_run(leader);
+        tess__leader_end(leader, code);
+    }
     free(leader->host);
     free(leader->held);
     free(leader->source);
+    return code;
 }
 
 /* As the leader where this host is the one that is named, and is the first there. */
-static int hosts_run(const struct tess__hosts *hosts, struct leader *leader,
-                     struct hosts_crew *crew, const struct hosts_hello *hello)
+static int hosts_run(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                     const struct hosts_hello *hello)
 {
+    struct leader leader = {.hosts = hosts};
     int error = EADDRNOTAVAIL;
+    leader.door = (struct boot_door){
+        .greet = tess__leader_greet, .context = &leader, .secret = &hosts->secret};
     if (hosts_is_here(hosts->address))
-        error = tess__boot_try_listen(hosts->address, hosts->port, &leader->door.listener);
+        error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
     if (error == EADDRINUSE || error == EADDRNOTAVAIL)
         return tess__hosts_member(hosts, crew, hello);
     if (error != 0)
         return tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
                                                hosts->address, hosts->port, strerror(error)));
-    for (int i = 0; i < leader->door.listener.count; i++)
-        tess__crew_watch(crew, leader->door.listener.fd[i]);
-    const int code = leader_run(leader);
-    tess__leader_end(leader, code);
-    tess__boot_door_close(&leader->door);
+    const int code = leader_lead(&leader, crew, hello);
+    tess__boot_door_close(&leader.door);
     return code;
 }
 
 int tess__hosts_run(const struct tess__hosts *hosts)
 {
-    struct leader leader = {.count = 0};
     struct hosts_crew crew;
     struct hosts_hello hello = {.slots = tess__hosts_slots(hosts)};
     memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
     if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
         snprintf(hello.name, sizeof(hello.name), "?");
-    enum tess_status status = tess__crew_open(&crew, hosts);
-    if (status == TESS_OK)
-        status = leader_open(&leader, hosts, &crew, &hello);
+    const enum tess_status status = tess__crew_open(&crew, hosts);
     int code = tess_status_exit_code(status);
     if (status == TESS_OK) {
         hello.mirror = (uint16_t)crew.mirror.port;
-        leader.host[0].held.port = crew.mirror.port;
-        code = hosts_run(hosts, &leader, &crew, &hello);
+        code = hosts_run(hosts, &crew, &hello);
     }
-    leader_close(&leader);
     tess__crew_close(&crew);
     return code;
 }

@@ -606,7 +606,7 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
         return EAI_NONAME;
     }
     found->name.sin_family = AF_INET;
-    found->name.sin_port = htons((uint16_t)strtol(service, NULL, 10));
+    found->name.sin_port = htons((uint16_t)(service != NULL ? strtol(service, NULL, 10) : 0));
     found->info = (struct addrinfo){.ai_family = AF_INET,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_addrlen = sizeof(found->name),
