@@ -31,6 +31,7 @@ struct member {
     int32_t answer;              /* of the last one that is answered by HOSTS_ENDED */
     int up;                      /* the connection towards the leader; -1: none */
     bool direct;                 /* it is with the leader itself */
+    bool forgotten;              /* the leader goes on without it */
     struct hosts_source *source; /* [source_count] */
     int32_t source_count;
     bool warned;
@@ -278,7 +279,9 @@ static enum way member_take(struct member *member, const struct hosts_order *ord
 {
     const bool own = order->to == member->number || order->to == HOSTS_ALL;
     if (order->kind == HOSTS_FORGET) {
-        member->direct = true; /* nobody else knows more */
+        /* From the leader: it came too late; those behind it may not. Else the leader has gone. */
+        member->forgotten = member->direct;
+        member->direct = true;
         return WAY_LOST;
     }
     if (order->kind == HOSTS_SOURCES && !member_take_sources(member, order)) {
@@ -370,7 +373,7 @@ static int member_run(struct member *member)
         int code = tess_status_exit_code(TESS_OK);
         const enum way way = member_stay(member, &code);
         const bool joined = member->number > 0;
-        member_end_crew(member, way == WAY_LOST);
+        member_end_crew(member, way == WAY_LOST && !member->forgotten);
         if (way == WAY_OVER)
             return code;
         if (member->crew->ends)
@@ -384,6 +387,7 @@ static int member_run(struct member *member)
                 hosts->address, hosts->port));
         tess_log(TESS_LOG_WARN, "the supervisor at %s:%d has gone", hosts->address, hosts->port);
         member->number = member->seen = member->answer = 0;
+        member->forgotten = false;
     }
 }
 

@@ -225,6 +225,7 @@ struct tcp {
     char abort_text[TESS_TRANSPORT_REASON_BYTES];
     const struct tcp_table *table; /* where ranks are; NULL: it has not come yet */
     bool table_shared;             /* it is that of the host's first rank */
+    int table_tries;               /* to use that, which may not be there yet */
     int table_fd;                  /* on the host's first rank, for the others; -1: none */
     struct tcp_near *near; /* [near_count] this host's ranks that share memory, in their order */
     int32_t near_count;

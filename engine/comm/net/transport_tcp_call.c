@@ -157,6 +157,7 @@ struct tcp_peer *tess__tcp_peer(struct tcp *tcp, int32_t r)
     TAILQ_INIT(&peer->arrived);
     peer->rank = r;
     tess__tcp_near_meet(tcp, peer);
+    tess__tcp_near_take_table(tcp);
     (*page)[r % TCP_PAGE] = peer;
     return peer;
 }

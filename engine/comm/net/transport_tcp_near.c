@@ -34,6 +34,8 @@
 #define NEAR_DATA_MOST  ((size_t)256 << 10)
 #define NEAR_DATA_LEAST ((size_t)32 << 10)
 #define NEAR_DATA_ALL   ((size_t)64 << 20)
+/* To use the table of the host's first rank, which may come to it later than this one does. */
+#define NEAR_TRIES 8
 /* The other side goes on with the first of these while the next is copied. */
 #define NEAR_PIECE ((size_t)32 << 10)
 
@@ -308,25 +310,38 @@ void tess__tcp_near_give_table(struct tcp *tcp)
     atomic_store_explicit(&tcp->inbox->table_fd, fd, memory_order_release);
 }
 
+/* The descriptor that the first rank's inbox names; 0: there is none yet, or no inbox. */
+static int32_t near_table_fd(const struct tcp *tcp, const struct tcp_near *first)
+{
+    const int fd = near_borrow(first->pid, first->inbox, O_RDONLY);
+    const int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
+    struct stat file;
+    int32_t table_fd = 0;
+
+    if (seals >= 0 && (seals & NEAR_SEALS) == NEAR_SEALS && fstat(fd, &file) == 0 &&
+        file.st_size == (off_t)near_inbox_bytes(tcp)) {
+        struct tcp_inbox *inbox = mmap(NULL, near_page(), PROT_READ, MAP_SHARED, fd, 0);
+        if (inbox != MAP_FAILED) {
+            if (inbox->mark == first->mark)
+                table_fd = atomic_load_explicit(&inbox->table_fd, memory_order_acquire);
+            near_unmap(inbox, near_page());
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return table_fd;
+}
+
 void tess__tcp_near_take_table(struct tcp *tcp)
 {
     const struct tcp_near *first = tcp->near;
 
-    if (tcp->near_count == 0 || first->rank == tcp->transport.rank)
+    if (tcp->near_count == 0 || first->rank == tcp->transport.rank || tcp->table_shared ||
+        tcp->table_tries == NEAR_TRIES)
         return;
-    int fd = near_borrow(first->pid, first->inbox, O_RDONLY);
-    struct tcp_inbox *inbox =
-        fd >= 0 ? mmap(NULL, near_page(), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-    const int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
-    int32_t table_fd = 0;
-    if (inbox != MAP_FAILED) {
-        if (seals >= 0 && (seals & NEAR_SEALS) == NEAR_SEALS && inbox->mark == first->mark)
-            table_fd = atomic_load_explicit(&inbox->table_fd, memory_order_acquire);
-        near_unmap(inbox, near_page());
-    }
-    if (fd >= 0)
-        close(fd);
-    fd = table_fd > 0 ? near_borrow(first->pid, table_fd, O_RDONLY) : -1;
+    tcp->table_tries++;
+    const int32_t number = near_table_fd(tcp, first);
+    const int fd = number > 0 ? near_borrow(first->pid, number, O_RDONLY) : -1;
     if (fd < 0)
         return;
     near_use_table(tcp, fd);
