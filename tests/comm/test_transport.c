@@ -265,7 +265,8 @@ static int garbage_rank(struct tess_comm *comm, bool words)
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     if (comm->rank == 2) {
-        const int fd = words ? tess__tcp_at(tcp, 0)->fd[TCP_WORDS] : tess__tcp_at(tcp, 0)->fd[TCP_DATA];
+        const int fd =
+            words ? tess__tcp_at(tcp, 0)->fd[TCP_WORDS] : tess__tcp_at(tcp, 0)->fd[TCP_DATA];
         WORLD_CHECK(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL) == sizeof(garbage));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);

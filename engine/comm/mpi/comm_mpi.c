@@ -24,6 +24,12 @@
 #define WAIT_PORTION (1.0 / 64)
 #define WAIT_AWAY_S  3e-3 /* longer than a nap */
 
+const char *tess__mpi_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    const struct mpi_room *room = (const struct mpi_room *)transport;
+    return room->names != NULL ? room->names + (size_t)room->host[rank] * MPI_ROOM_NAME_BYTES : "?";
+}
+
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer)
 {
     char text[MPI_MAX_ERROR_STRING] = "";

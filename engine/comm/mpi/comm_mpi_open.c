@@ -27,7 +27,6 @@
 #define OPEN_NOTIFY_S 1.0 /* in which the ranks that are alive learn that this one failed */
 
 /* Bytes of a host's name that are gathered; longer ones are cut. */
-#define OPEN_NAME_BYTES 128
 
 static int open_count; /* transports of this process */
 
@@ -136,43 +135,38 @@ static enum tess_status open_tags(void)
 }
 
 /* Hosts by their names, which are kept once each. */
-static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[OPEN_NAME_BYTES],
+static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[MPI_ROOM_NAME_BYTES],
                                           uint64_t *key, int32_t *first)
 {
     const int32_t count = room->head.rank_count;
     int32_t hosts = 0;
     for (int32_t r = 0; r < count; r++) {
-        all[r][OPEN_NAME_BYTES - 1] = '\0';
+        all[r][MPI_ROOM_NAME_BYTES - 1] = '\0';
         key[r] = tess_hash_bytes(all[r], strlen(all[r]));
     }
     TESS_TRY(tess__net_firsts(count, key, first));
     for (int32_t r = 0; r < count; r++)
         room->host[r] = first[r] == r ? hosts++ : room->host[first[r]];
-    room->names = malloc((size_t)hosts * OPEN_NAME_BYTES);
+    room->names = malloc((size_t)hosts * MPI_ROOM_NAME_BYTES);
     if (room->names == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d hosts", (int)hosts);
     for (int32_t r = 0; r < count; r++)
         if (first[r] == r)
-            memcpy(room->names + (size_t)room->host[r] * OPEN_NAME_BYTES, all[r], OPEN_NAME_BYTES);
+            memcpy(room->names + (size_t)room->host[r] * MPI_ROOM_NAME_BYTES, all[r],
+                   MPI_ROOM_NAME_BYTES);
     return TESS_OK;
 }
 
-const char *tess__mpi_host_name(const struct tess_transport *transport, int32_t rank)
-{
-    const struct mpi_room *room = (const struct mpi_room *)transport;
-    return room->names != NULL ? room->names + (size_t)room->host[rank] * OPEN_NAME_BYTES : "?";
-}
-
 static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
-                                          char (*all)[OPEN_NAME_BYTES])
+                                          char (*all)[MPI_ROOM_NAME_BYTES])
 {
     char *own = all[room->head.rank];
     int error;
     MPI_Request request;
-    if (gethostname(own, OPEN_NAME_BYTES - 1) != 0)
-        snprintf(own, OPEN_NAME_BYTES, "?");
-    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, all, OPEN_NAME_BYTES, MPI_CHAR, room->comm,
-                           &request);
+    if (gethostname(own, MPI_ROOM_NAME_BYTES - 1) != 0)
+        snprintf(own, MPI_ROOM_NAME_BYTES, "?");
+    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, all, MPI_ROOM_NAME_BYTES, MPI_CHAR,
+                           room->comm, &request);
     if (error == MPI_SUCCESS && !open_wait(&request, NULL, limit_s, &error) && error == MPI_SUCCESS)
         TESS_FAIL(TESS_ERR_TIMEOUT, "the ranks have not all met by MPI in time");
     if (error != MPI_SUCCESS)
@@ -183,7 +177,7 @@ static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
 static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
 {
     const size_t count = (size_t)room->head.rank_count;
-    char(*all)[OPEN_NAME_BYTES] = calloc(count, sizeof(*all));
+    char(*all)[MPI_ROOM_NAME_BYTES] = calloc(count, sizeof(*all));
     uint64_t *key = calloc(count, sizeof(*key));
     int32_t *first = calloc(count, sizeof(*first));
     enum tess_status status = TESS_OK;

@@ -34,6 +34,8 @@ struct mpi_room_slot {
     size_t staged_bytes, staged_room;
 };
 
+#define MPI_ROOM_NAME_BYTES 128
+
 enum mpi_room_abort { MPI_ROOM_GOES_ON, MPI_ROOM_TO_NOTIFY, MPI_ROOM_ABORTED };
 
 struct mpi_room {

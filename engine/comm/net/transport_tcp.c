@@ -272,13 +272,6 @@ void tess__tcp_close(struct tess_transport *transport)
     tcp_free(tcp);
 }
 
-const char *tess__tcp_host_name(const struct tess_transport *transport, int32_t rank)
-{
-    const struct tcp_table *table = ((const struct tcp *)transport)->table;
-
-    return table != NULL ? tess__tcp_table_name(table, rank) : "?";
-}
-
 static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .send = tcp_send,
                                                   .recv = tcp_recv,

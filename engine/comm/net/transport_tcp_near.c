@@ -257,6 +257,13 @@ void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+const char *tess__tcp_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    const struct tcp_table *table = ((const struct tcp *)transport)->table;
+
+    return table != NULL ? tess__tcp_table_name(table, rank) : "?";
+}
+
 void tess__tcp_table_drop(struct tcp *tcp)
 {
     if (tcp->table_fd >= 0)
