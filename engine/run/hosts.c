@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "run/copies.h"
-#include "run/hosts_room.h"
+#include "run/hosts_leader.h"
 #include "tessera/check.h"
 
 #include <ctype.h>
@@ -16,35 +16,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-struct host {
-    int fd; /* -1: the leader's own host */
-    int32_t slots;
-    bool runs;   /* it has processes of the attempt */
-    bool is_new; /* it has come since the attempt began */
-    bool gone, leaves;
-    int32_t first, share; /* its processes of the next attempt, or of this one */
-    struct hosts_news news;
-    struct hosts_held held; /* with --redundancy */
-    char name[HOSTS_NAME];
-};
-
-struct leader {
-    const struct tess__hosts *hosts;
-    struct hosts_crew *crew;
-    struct boot_door door;
-    struct host *host; /* [room] the leader's own is the first */
-    int32_t count, room;
-    /* [room] each, with --redundancy: what a gather is chosen from, and where it finds its parts.
-     */
-    const struct hosts_held **held;
-    struct hosts_source *source;
-    bool begun;               /* the first attempt has */
-    struct hosts_order order; /* of the attempt; first and count are each host's */
-    bool stops;               /* the attempt was asked to save and end, to go on in another way */
-    int32_t parts;            /* hosts of the attempt */
-    int64_t whole;            /* the copies that it began with, whole on each of them; -1: none */
-};
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
@@ -83,110 +54,6 @@ static bool hosts_is_here(const char *address)
     return here;
 }
 
-static int32_t leader_slots(const struct leader *leader)
-{
-    int32_t slots = 0;
-    for (int32_t h = 0; h < leader->count; h++)
-        slots += leader->host[h].slots;
-    return slots;
-}
-
-/* Nothing comes from it any more. */
-static void leader_lose(struct leader *leader, struct host *host)
-{
-    tess_log(TESS_LOG_WARN, "host %s has gone", host->name);
-    host->gone = true;
-    host->runs = false;
-    tess__crew_unwatch(leader->crew, host->fd);
-}
-
-static void leader_send(struct leader *leader, struct host *host, const struct hosts_order *order)
-{
-    const double limit_s = tess_clock_s() + HOSTS_SEND_S;
-    if (!host->gone && !tess__boot_send(host->fd, order, sizeof(*order), limit_s, NULL, 0))
-        leader_lose(leader, host);
-}
-
-static void leader_send_all(struct leader *leader, enum hosts_order_kind kind, int code)
-{
-    const struct hosts_order order = {.kind = kind, .code = code};
-    for (int32_t h = 1; h < leader->count; h++)
-        leader_send(leader, &leader->host[h], &order);
-}
-
-static void leader_drop(struct leader *leader, int32_t h)
-{
-    struct host *host = &leader->host[h];
-    const struct hosts_order quit = {.kind = HOSTS_QUIT,
-                                     .code = tess_status_exit_code(TESS_ERR_INTERRUPTED)};
-    leader_send(leader, host, &quit);
-    tess__crew_unwatch(leader->crew, host->fd);
-    close(host->fd);
-    leader->count--;
-    memmove(host, host + 1, (size_t)(leader->count - h) * sizeof(*host));
-}
-
-/* A greeting has come; see boot_door.h. */
-static bool leader_greet(void *context, int fd, const unsigned char *bytes)
-{
-    struct leader *leader = context;
-    struct hosts_hello hello;
-    _Static_assert(sizeof(hello) == BOOT_HELLO_BYTES, "the greeting that is read");
-    memcpy(&hello, bytes, sizeof(hello));
-    if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0 || hello.slots < 1 ||
-        hello.slots > TESS_RANKS_MAX || leader->count == leader->room)
-        return false;
-    struct host *host = &leader->host[leader->count];
-    *host = (struct host){.fd = fd, .slots = hello.slots, .is_new = true};
-    host->news = (struct hosts_news){.done = true, .may_help = true}; /* nothing has failed there */
-    host->held = (struct hosts_held){.part = -1, .port = hello.mirror};
-    tess__boot_peer_text(fd, host->held.address);
-    if (leader->host[0].held.address[0] == '\0') /* as others see it */
-        tess__boot_own_text(fd, leader->host[0].held.address);
-    for (int i = 0; i < HOSTS_NAME - 1 && hello.name[i] != '\0'; i++)
-        host->name[i] = isgraph((unsigned char)hello.name[i]) ? hello.name[i] : '?';
-    if (leader->begun && !leader->hosts->elastic) {
-        const struct hosts_order refuse = {.kind = HOSTS_REFUSE};
-        tess_log(TESS_LOG_WARN, "host %s may not join: that needs --elastic", host->name);
-        (void)tess__boot_send(fd, &refuse, sizeof(refuse), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
-        close(fd);
-        return true;
-    }
-    leader->count++;
-    tess__boot_keep_alive(fd, leader->hosts->timeout_s);
-    tess__crew_watch(leader->crew, fd);
-    tess_log(TESS_LOG_INFO, "host %s has joined: %d host%s, room for %d ranks", host->name,
-             leader->count, leader->count == 1 ? "" : "s", leader_slots(leader));
-    return true;
-}
-
-static void leader_look_at_door(struct leader *leader)
-{
-    bool calls = leader->door.pending_count > 0;
-    for (int i = 0; i < leader->door.listener.count; i++)
-        calls = calls || tess__crew_is_ready(leader->crew, leader->door.listener.fd[i]);
-    if (calls)
-        tess__boot_door_look(&leader->door);
-}
-
-static void leader_take_news(struct leader *leader, struct host *host)
-{
-    struct hosts_news news;
-    if (host->gone || !tess__crew_is_ready(leader->crew, host->fd))
-        return;
-    if (!tess__boot_receive(host->fd, &news, sizeof(news), tess_clock_s() + HOSTS_SEND_S, NULL,
-                            0)) {
-        leader_lose(leader, host);
-    } else if (news.kind == HOSTS_LEAVES) {
-        tess_log(TESS_LOG_INFO, "host %s leaves", host->name);
-        host->leaves = true;
-    } else {
-        host->news = news;
-        host->held.copies = news.copies;
-        host->runs = false;
-    }
-}
-
 /* Signals, greetings and news, once something came. False: the leader is to end. */
 static bool leader_look(struct leader *leader, int limit_ms)
 {
@@ -198,19 +65,19 @@ static bool leader_look(struct leader *leader, int limit_ms)
     }
     if (wish.again) {
         tess__crew_kill(leader->crew, SIGKILL);
-        leader_send_all(leader, HOSTS_KILL, 0);
+        tess__leader_send_all(leader, &(struct hosts_order){.kind = HOSTS_KILL});
     }
-    for (int32_t h = 1; h < leader->count; h++)
-        leader_take_news(leader, &leader->host[h]);
-    leader_look_at_door(leader);
+    tess__leader_read(leader);
     return !leader->crew->ends;
 }
 
-static void leader_drop_gone(struct leader *leader)
+/* The same for as long as nothing is due. */
+static bool leader_wait(struct leader *leader)
 {
-    for (int32_t h = leader->count - 1; h > 0; h--)
-        if (leader->host[h].gone || leader->host[h].leaves)
-            leader_drop(leader, h);
+    bool due = leader->door.pending_count > 0;
+    for (int32_t h = 1; h < leader->count && !due; h++)
+        due = leader->host[h].limit_s > 0;
+    return leader_look(leader, due ? 100 : -1);
 }
 
 static bool leader_lacks_any(const struct leader *leader)
@@ -255,7 +122,7 @@ static void leader_deal(struct leader *leader)
 static bool leader_find_layout(struct leader *leader)
 {
     const struct tess__restart *restart = &leader->hosts->restart;
-    const int32_t left = leader_slots(leader);
+    const int32_t left = tess__leader_slots(leader);
     struct tess__history *history = &leader->crew->history[0];
     memset(history->layout, 0, sizeof(history->layout));
     leader->order.ranks = restart->ranks;
@@ -315,7 +182,7 @@ static enum tess_status leader_start(struct leader *leader)
         host->runs = host->share > 0;
         leader_set_partner(leader, h);
         if (h > 0 && host->runs)
-            leader_send(leader, host, &leader->order);
+            tess__leader_send(leader, host, &leader->order);
         else if (h == 0 && !tess__crew_start(leader->crew, &leader->order))
             leader->host[0].runs = false;
     }
@@ -340,7 +207,7 @@ static void leader_may_stop(struct leader *leader)
     bool stops = false;
     for (int32_t h = 1; h < leader->count; h++)
         stops = stops || (leader->host[h].leaves && leader->host[h].runs) ||
-                (leader->host[h].is_new && ranks < most && leader_slots(leader) > ranks);
+                (leader->host[h].is_new && ranks < most && tess__leader_slots(leader) > ranks);
     if (!stops || leader->stops || leader->crew->ends || leader->crew->alive == 0)
         return;
     leader->stops = true;
@@ -350,7 +217,7 @@ static void leader_may_stop(struct leader *leader)
 static void leader_watch(struct leader *leader)
 {
     while (leader_runs(leader)) {
-        (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
+        (void)leader_wait(leader);
         leader_may_stop(leader);
     }
     /* Process 0, whose launcher has asked for other numbers, is the first of this host. */
@@ -370,23 +237,13 @@ static int64_t leader_choose_step(struct leader *leader, int32_t *source_count)
                                source_count);
 }
 
-static void leader_send_gather(struct leader *leader, struct host *host,
-                               const struct hosts_order *order, const struct hosts_source *source)
-{
-    const double limit_s = tess_clock_s() + HOSTS_SEND_S;
-    leader_send(leader, host, order);
-    if (!host->gone &&
-        !tess__boot_send(host->fd, source, (size_t)order->source_count * sizeof(*source), limit_s,
-                         NULL, 0))
-        leader_lose(leader, host);
-}
-
 static void leader_start_gather(struct leader *leader, int32_t source_count)
 {
     const struct hosts_source *source = leader->source;
     struct hosts_order order = leader->order;
     order.kind = HOSTS_GATHER;
-    order.source_count = source_count;
+    order.source_count = leader->source_count = source_count;
+    tess__leader_send_sources(leader);
     for (int32_t h = 0; h < leader->count; h++) {
         struct host *host = &leader->host[h];
         order.skip = -1;
@@ -397,7 +254,7 @@ static void leader_start_gather(struct leader *leader, int32_t source_count)
         host->news = (struct hosts_news){.done = true};
         host->runs = host->share > 0 && (source_count > 1 || order.skip < 0);
         if (host->runs && h > 0)
-            leader_send_gather(leader, host, &order, source);
+            tess__leader_send(leader, host, &order);
         else if (host->runs && !tess__crew_gather(leader->crew, &order, source))
             leader->host[0].runs = host->news.done = false;
     }
@@ -417,7 +274,7 @@ static bool leader_gather(struct leader *leader)
         return true;
     leader_start_gather(leader, source_count);
     while (leader_runs(leader) && (!leader->crew->ends || leader->crew->alive > 0))
-        (void)leader_look(leader, leader->door.pending_count > 0 ? 100 : -1);
+        (void)leader_wait(leader);
     if (leader->crew->ends || leader_lacks_any(leader))
         return false;
     for (int32_t h = 0; h < leader->count; h++)
@@ -438,7 +295,7 @@ static void leader_sum(const struct leader *leader, struct hosts_news *sum_out)
     *sum_out = (struct hosts_news){.done = !leader->stops, .may_help = true};
     for (int32_t h = 0; h < leader->count; h++) {
         const struct host *host = &leader->host[h];
-        sum_out->done = sum_out->done && host->news.done && !host->gone;
+        sum_out->done = sum_out->done && host->news.done;
         sum_out->may_help = sum_out->may_help && host->news.may_help;
         if (sum_out->code == 0 || (host->news.code != 0 && !host->news.may_help))
             sum_out->code = host->news.code != 0 ? host->news.code : sum_out->code;
@@ -447,13 +304,23 @@ static void leader_sum(const struct leader *leader, struct hosts_news *sum_out)
         sum_out->code = tess_status_exit_code(TESS_ERR_COMM);
 }
 
+/* Until the table has those alone that are there. */
+static void leader_settle(struct leader *leader)
+{
+    do {
+        tess__leader_drop_gone(leader);
+        while (tess__leader_waits(leader) && leader_look(leader, 100))
+            ;
+    } while (!leader->crew->ends && leader_lacks_any(leader));
+}
+
 /* With the hosts that are left, or come. False: there is no next attempt. */
 static bool leader_find_hosts(struct leader *leader)
 {
     const struct tess__restart *restart = &leader->hosts->restart;
     const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
     while (!leader_find_layout(leader)) {
-        const int32_t slots = leader_slots(leader);
+        const int32_t slots = tess__leader_slots(leader);
         if (!leader->hosts->elastic || tess_clock_s() > limit_s) {
             tess_log(TESS_LOG_WARN, "no restart: there is room for %d ranks of %d%s", slots,
                      restart->ranks,
@@ -465,10 +332,10 @@ static bool leader_find_hosts(struct leader *leader)
         }
         tess_log(TESS_LOG_INFO, "waits for hosts to join: there is room for %d ranks of %d", slots,
                  restart->ranks);
-        while (leader_slots(leader) <= slots && tess_clock_s() < limit_s) {
+        while (tess__leader_slots(leader) <= slots && tess_clock_s() < limit_s) {
             if (!leader_look(leader, 100))
                 return false;
-            leader_drop_gone(leader);
+            tess__leader_drop_gone(leader);
         }
     }
     return true;
@@ -496,7 +363,7 @@ static bool leader_next(struct leader *leader, int *code_out)
     for (int32_t h = 0; h < leader->count && restart->least > 0; h++)
         leader->host[h].slots -= leader->host[h].news.lost;
     do {
-        leader_drop_gone(leader);
+        leader_settle(leader);
         if (leader->crew->ends || !leader_find_hosts(leader))
             return false;
     } while (!leader_gather(leader));
@@ -514,14 +381,14 @@ static int leader_run(struct leader *leader)
                  leader->hosts->port, leader->hosts->count - 1,
                  leader->hosts->count == 2 ? "" : "s");
     const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
-    while (leader->count < leader->hosts->count) {
+    while (tess__leader_joined(leader) < leader->hosts->count) {
         if (!leader_look(leader, 100))
             return code;
-        leader_drop_gone(leader);
+        tess__leader_drop_gone(leader);
         if (tess_clock_s() > limit_s)
             return tess_status_exit_code(
-                tess_fail(TESS_ERR_TIMEOUT, "%d of %d hosts have joined within %g s", leader->count,
-                          leader->hosts->count, HOSTS_JOIN_S));
+                tess_fail(TESS_ERR_TIMEOUT, "%d of %d hosts have joined within %g s",
+                          tess__leader_joined(leader), leader->hosts->count, HOSTS_JOIN_S));
     }
     if (!leader_find_layout(leader))
         return tess_status_exit_code(tess_fail(TESS_ERR_INTERNAL, "no room for the ranks"));
@@ -534,70 +401,78 @@ static int leader_run(struct leader *leader)
     return code;
 }
 
-static enum tess_status leader_open(struct leader *leader, const struct tess__hosts *hosts,
-                                    struct hosts_crew *crew, const struct hosts_hello *hello)
+/* What grows with the number of hosts, which only the leader has. */
+static enum tess_status leader_open(struct leader *leader, struct hosts_crew *crew,
+                                    const struct hosts_hello *hello)
 {
-    const size_t room = (size_t)tess__hosts_room(hosts);
-    *leader = (struct leader){.hosts = hosts, .crew = crew, .count = 1, .room = (int32_t)room};
+    const size_t room = (size_t)tess__hosts_room(crew->hosts);
+    leader->crew = crew;
+    leader->count = 1;
+    leader->room = (int32_t)room;
     leader->order.step = -1;
-    leader->door =
-        (struct boot_door){.greet = leader_greet, .context = leader, .secret = &hosts->secret};
     leader->host = calloc(room, sizeof(*leader->host));
     leader->held = calloc(room, sizeof(*leader->held));
     leader->source = calloc(room, sizeof(*leader->source));
     if (leader->host == NULL || leader->held == NULL || leader->source == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d hosts", hosts->count);
-    leader->host[0] = (struct host){.fd = -1, .slots = hello->slots};
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d hosts", crew->hosts->count);
+    leader->host[0] = (struct host){.fd = -1, .slots = hello->slots, .offers = hello->slots};
+    leader->host[0].held.port = crew->mirror.port;
     memcpy(leader->host[0].name, hello->name, sizeof(hello->name));
     if (getrandom(leader->order.key, sizeof(leader->order.key), 0) < 0)
         TESS_FAIL(TESS_ERR_IO, "no random numbers for a key: %s", strerror(errno));
+    for (int i = 0; i < leader->door.listener.count; i++)
+        tess__crew_watch(crew, leader->door.listener.fd[i]);
     return tess__boot_need_files((int64_t)room, "the hosts' meeting");
 }
 
-static void leader_close(struct leader *leader)
+static int leader_lead(struct leader *leader, struct hosts_crew *crew,
+                       const struct hosts_hello *hello)
 {
+    const enum tess_status status = leader_open(leader, crew, hello);
+    int code = tess_status_exit_code(status);
+    if (status == TESS_OK) {
+        code = leader_run(leader);
+        tess__leader_end(leader, code);
+    }
     free(leader->host);
     free(leader->held);
     free(leader->source);
+    return code;
 }
 
 /* As the leader where this host is the one that is named, and is the first there. */
-static int hosts_run(const struct tess__hosts *hosts, struct leader *leader,
-                     struct hosts_crew *crew, const struct hosts_hello *hello)
+static int hosts_run(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                     const struct hosts_hello *hello)
 {
+    struct leader leader = {.hosts = hosts};
     int error = EADDRNOTAVAIL;
+    leader.door = (struct boot_door){
+        .greet = tess__leader_greet, .context = &leader, .secret = &hosts->secret};
     if (hosts_is_here(hosts->address))
-        error = tess__boot_try_listen(hosts->address, hosts->port, &leader->door.listener);
+        error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
     if (error == EADDRINUSE || error == EADDRNOTAVAIL)
         return tess__hosts_member(hosts, crew, hello);
     if (error != 0)
         return tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
                                                hosts->address, hosts->port, strerror(error)));
-    for (int i = 0; i < leader->door.listener.count; i++)
-        tess__crew_watch(crew, leader->door.listener.fd[i]);
-    const int code = leader_run(leader);
-    leader_send_all(leader, HOSTS_QUIT, code);
-    tess__boot_door_close(&leader->door);
+    const int code = leader_lead(&leader, crew, hello);
+    tess__boot_door_close(&leader.door);
     return code;
 }
 
 int tess__hosts_run(const struct tess__hosts *hosts)
 {
-    static struct leader leader;
-    static struct hosts_crew crew;
+    struct hosts_crew crew;
     struct hosts_hello hello = {.slots = tess__hosts_slots(hosts)};
     memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
     if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
         snprintf(hello.name, sizeof(hello.name), "?");
-    enum tess_status status = tess__crew_open(&crew, hosts);
-    if (status == TESS_OK)
-        status = leader_open(&leader, hosts, &crew, &hello);
+    const enum tess_status status = tess__crew_open(&crew, hosts);
     int code = tess_status_exit_code(status);
     if (status == TESS_OK) {
-        hello.mirror = leader.host[0].held.port = crew.mirror.port;
-        code = hosts_run(hosts, &leader, &crew, &hello);
+        hello.mirror = (uint16_t)crew.mirror.port;
+        code = hosts_run(hosts, &crew, &hello);
     }
-    leader_close(&leader);
     tess__crew_close(&crew);
     return code;
 }

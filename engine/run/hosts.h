@@ -26,6 +26,7 @@ struct tess__hosts {
     char address[TESS_BOOT_ADDRESS_BYTES]; /* of the leader */
     int32_t port;
     int32_t slots;  /* ranks of this host; 0: an equal part */
+    int32_t fan;    /* hosts that are connected behind one at most; 0: TESS_BOOT_FAN */
     bool signalled; /* a signal comes to all processes of all hosts, not to a supervisor alone */
     struct tess_secret secret;    /* of the job */
     struct tess__restart restart; /* ranks: of all hosts; a multiple of count where slots is 0 */

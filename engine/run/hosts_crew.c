@@ -29,7 +29,7 @@ int32_t tess__hosts_room(const struct tess__hosts *hosts)
 static enum tess_status crew_allocate(struct hosts_crew *crew)
 {
     crew->slots = tess__hosts_slots(crew->hosts);
-    crew->watch_room = 1 + BOOT_LISTEN_MAX + tess__hosts_room(crew->hosts);
+    crew->watch_room = 1 + BOOT_LISTEN_MAX + TESS_BOOT_FAN;
     crew->pid = calloc((size_t)crew->slots, sizeof(*crew->pid));
     crew->watch = calloc((size_t)crew->watch_room, sizeof(*crew->watch));
     crew->history = mmap(NULL, (size_t)crew->slots * sizeof(*crew->history), PROT_READ | PROT_WRITE,
@@ -251,8 +251,17 @@ static bool crew_reap(struct hosts_crew *crew)
 
 void tess__crew_watch(struct hosts_crew *crew, int fd)
 {
-    if (crew->watched < crew->watch_room)
-        crew->watch[crew->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    if (crew->watched == crew->watch_room) {
+        const int32_t room = 2 * crew->watch_room;
+        struct pollfd *grown = realloc(crew->watch, (size_t)room * sizeof(*grown));
+        if (grown == NULL) {
+            tess_log(TESS_LOG_ERROR, "no memory to watch a connection");
+            return;
+        }
+        crew->watch = grown;
+        crew->watch_room = room;
+    }
+    crew->watch[crew->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
 void tess__crew_unwatch(struct hosts_crew *crew, int fd)

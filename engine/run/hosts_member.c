@@ -4,6 +4,8 @@
 #include "run/metrics.h"
 #include "tessera/check.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,48 +20,164 @@ static bool member_has_missed_end(const struct tess__hosts *hosts, const struct 
     return crew->count > 0 && tess_metrics_has_end(hosts->restart.run);
 }
 
-/* Connected and greeted; -1: the time is up, this host is to end, or the training has ended. */
-static int member_join(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                       const struct hosts_hello *hello, bool *ended_out)
+/* A host's way to the leader, and what it has got by it. */
+struct member {
+    const struct tess__hosts *hosts;
+    struct hosts_crew *crew;
+    const struct hosts_hello *hello;
+    struct hosts_relay relay;
+    int32_t number;              /* by the leader; 0: it has none yet */
+    int32_t seen;                /* number of the last order */
+    int32_t answer;              /* of the last one that is answered by HOSTS_ENDED */
+    int up;                      /* the connection towards the leader; -1: none */
+    bool direct;                 /* it is with the leader itself */
+    bool forgotten;              /* the leader goes on without it */
+    struct hosts_source *source; /* [source_count] */
+    int32_t source_count;
+    bool warned;
+};
+
+enum way { WAY_THERE, WAY_LOST, WAY_OVER }; /* OVER: the training has ended, or this host is to */
+
+static void member_hang_up(struct member *member)
 {
-    const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
-    char why[BOOT_WHY_BYTES] = "";
+    if (member->up < 0)
+        return;
+    tess__crew_unwatch(member->crew, member->up);
+    close(member->up);
+    member->up = -1;
+}
+
+static void member_keep(struct member *member, int fd, bool direct)
+{
+    tess__boot_keep_alive(fd, member->hosts->timeout_s);
+    tess__crew_watch(member->crew, fd);
+    member->up = fd;
+    member->direct = direct;
+}
+
+/* A few words to the leader; where the way is lost the next read finds that. */
+static void member_send(const struct member *member, struct hosts_news news)
+{
+    news.from = member->number;
+    news.answer = member->answer;
+    (void)tess__boot_send(member->up, &news, sizeof(news), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
+}
+
+/* Connected, and both sides have proved that they have the job's secret; -1. Where others find this
+ * host is known once it has reached the leader. */
+static int member_knock(struct member *member, const char *address, int32_t port,
+                        struct hosts_hello *hello, char why[BOOT_WHY_BYTES])
+{
+    const double limit_s = tess_clock_s() + MEMBER_TRY_S;
+    const int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
     unsigned char greeting[TESS_GREETING_BYTES];
-    bool warned = false;
-    memcpy(greeting, hello, sizeof(greeting));
-    tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
-             hosts->port, hello->slots);
-    while (!crew->ends && tess_clock_s() < limit_s) {
-        *ended_out = member_has_missed_end(hosts, crew);
-        if (*ended_out)
-            return -1;
-        const int fd = tess__boot_connect(hosts->address, hosts->port,
-                                          tess_clock_s() + MEMBER_TRY_S, why, sizeof(why));
-        if (fd >= 0 && tess__boot_knock(fd, &hosts->secret, greeting, tess_clock_s() + MEMBER_TRY_S,
-                                        why, sizeof(why))) {
-            tess__boot_keep_alive(fd, hosts->timeout_s);
-            tess__crew_watch(crew, fd);
-            return fd;
-        }
-        if (fd >= 0) {
-            if (!warned)
-                tess_log(TESS_LOG_WARN, "not admitted to the training at %s:%d, trying again: %s",
-                         hosts->address, hosts->port, why);
-            warned = true;
-            close(fd);
-        }
-        (void)tess__crew_wait(crew, MEMBER_TRY_MS);
+    if (fd < 0)
+        return -1;
+    if (tess__relay_port(&member->relay) == 0 &&
+        !tess__relay_open(&member->relay, member->crew, member->hosts, fd)) {
+        snprintf(why, BOOT_WHY_BYTES, "cannot listen for other hosts: %s", strerror(errno));
+        close(fd);
+        return -1;
     }
-    if (!crew->ends)
-        tess_fail(TESS_ERR_TIMEOUT, "no training to join at %s:%d within %g s: %s", hosts->address,
-                  hosts->port, HOSTS_JOIN_S, why);
+    hello->port = (uint16_t)tess__relay_port(&member->relay);
+    memcpy(greeting, hello, sizeof(greeting));
+    if (tess__boot_knock(fd, &member->hosts->secret, greeting, limit_s, why, BOOT_WHY_BYTES))
+        return fd;
+    close(fd);
     return -1;
 }
 
-/* A few words to the leader; where it has gone the next read finds that. */
-static void member_send(int fd, const struct hosts_news *news)
+/* The leader has sent this host on. */
+static bool member_follow(struct member *member, const struct hosts_order *place,
+                          char why[BOOT_WHY_BYTES])
 {
-    (void)tess__boot_send(fd, news, sizeof(*news), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
+    struct hosts_hello hello = {.number = member->number};
+    memcpy(hello.magic, HOSTS_VIA, sizeof(hello.magic));
+    const char *address = place->partner[0] != '\0' ? place->partner : member->hosts->address;
+    const int fd = member_knock(member, address, place->partner_port, &hello, why);
+    if (fd < 0)
+        return false;
+    member_keep(member, fd, false);
+    member_send(member, (struct hosts_news){.kind = HOSTS_JOINED});
+    return true;
+}
+
+/* Greet the leader, and go where it says. False: try again. */
+static bool member_try(struct member *member, struct hosts_order *order, char why[BOOT_WHY_BYTES])
+{
+    const struct tess__hosts *hosts = member->hosts;
+    struct hosts_hello hello = *member->hello;
+    if (member->number > 0) {
+        memcpy(hello.magic, HOSTS_AGAIN, sizeof(hello.magic));
+        hello.number = member->number;
+        hello.seen = member->seen;
+    }
+    const int fd = member_knock(member, hosts->address, hosts->port, &hello, why);
+    if (fd < 0)
+        return false;
+    if (!tess__boot_receive(fd, order, sizeof(*order), tess_clock_s() + HOSTS_SEND_S, why,
+                            BOOT_WHY_BYTES) ||
+        memchr(order->partner, '\0', sizeof(order->partner)) == NULL) {
+        close(fd);
+        return false;
+    }
+    if (order->kind == HOSTS_PLACE)
+        member->number = order->to;
+    if (order->kind != HOSTS_PLACE || order->partner_port == 0) {
+        member_keep(member, fd, true);
+        return true;
+    }
+    const bool there = member_follow(member, order, why);
+    close(fd);
+    return there;
+}
+
+/* What the leader may not have got, as the way was lost. */
+static void member_say_again(const struct member *member)
+{
+    if (member->crew->ends && !member->hosts->signalled)
+        member_send(member, (struct hosts_news){.kind = HOSTS_LEAVES});
+    if (member->answer > 0 && member->crew->alive == 0)
+        member_send(member, member->crew->news);
+}
+
+/* *order_out: what the leader has answered. */
+static enum way member_join(struct member *member, struct hosts_order *order_out)
+{
+    const struct tess__hosts *hosts = member->hosts;
+    struct hosts_crew *crew = member->crew;
+    const bool again = member->number > 0;
+    const double limit_s = tess_clock_s() + (again ? HOSTS_ORPHAN_S : HOSTS_JOIN_S);
+    char why[BOOT_WHY_BYTES] = "";
+    bool there = false;
+    if (!again)
+        tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
+                 hosts->port, member->hello->slots);
+    tess__relay_pause(&member->relay, true);
+    while (!there && (again || !crew->ends) && tess_clock_s() < limit_s) {
+        if (member_has_missed_end(hosts, crew)) {
+            tess_log(TESS_LOG_INFO, "the training has ended without this host: %s has its results",
+                     hosts->restart.run);
+            return WAY_OVER;
+        }
+        there = member_try(member, order_out, why);
+        if (there)
+            break;
+        if (!member->warned && strstr(why, "listens there") != NULL)
+            tess_log(TESS_LOG_WARN, "not admitted to the training at %s:%d, trying again: %s",
+                     hosts->address, hosts->port, why);
+        member->warned = member->warned || strstr(why, "listens there") != NULL;
+        if (tess__crew_wait(crew, MEMBER_TRY_MS).again)
+            tess__crew_kill(crew, SIGKILL);
+    }
+    tess__relay_pause(&member->relay, false);
+    if (there)
+        return WAY_THERE;
+    if (!again && !crew->ends)
+        tess_fail(TESS_ERR_TIMEOUT, "no training to join at %s:%d within %g s: %s", hosts->address,
+                  hosts->port, HOSTS_JOIN_S, why);
+    return WAY_LOST;
 }
 
 static bool member_order_is_sound(const struct hosts_order *order, const struct hosts_hello *hello)
@@ -84,42 +202,58 @@ static bool member_sources_are_sound(const struct hosts_source *source, int32_t 
     return true;
 }
 
-/* False: what came is no order to gather. */
-static bool member_gather(struct hosts_crew *crew, const struct hosts_order *order, int fd)
+/* The sources that follow an order. False: they are none. */
+static bool member_take_sources(struct member *member, const struct hosts_order *order)
 {
     const int32_t count = order->source_count;
-    if (crew->mirror.pid <= 0 || order->step < 0 || count < 1 ||
-        count > tess__hosts_room(crew->hosts))
+    if (count < 1 || count > tess__hosts_room(member->hosts))
         return false;
-    struct hosts_source *source = calloc((size_t)count, sizeof(*source));
-    const bool sound = source != NULL &&
-                       tess__boot_receive(fd, source, (size_t)count * sizeof(*source),
-                                          tess_clock_s() + HOSTS_SEND_S, NULL, 0) &&
-                       member_sources_are_sound(source, count);
-    if (sound && !tess__crew_gather(crew, order, source))
-        member_send(fd, &crew->news);
-    free(source);
-    return sound;
+    const size_t bytes = (size_t)count * sizeof(*member->source);
+    free(member->source);
+    member->source = malloc(bytes);
+    member->source_count = count;
+    return member->source != NULL &&
+           tess__boot_receive(member->up, member->source, bytes, tess_clock_s() + HOSTS_SEND_S,
+                              NULL, 0) &&
+           member_sources_are_sound(member->source, count);
 }
 
-/* True: the leader goes on with this host; else *code_out is the exit status. */
-static bool member_take(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                        const struct hosts_order *order, const struct hosts_hello *hello, int fd,
-                        int *code_out)
+/* False: what came is no order to gather. */
+static bool member_gather(struct member *member, const struct hosts_order *order)
 {
+    struct hosts_crew *crew = member->crew;
+    if (crew->mirror.pid <= 0 || order->step < 0 || order->source_count < 1 ||
+        order->source_count != member->source_count)
+        return false;
+    if (!tess__crew_gather(crew, order, member->source))
+        member_send(member, crew->news);
+    return true;
+}
+
+/* This host's own part of an order. True: the leader goes on with it; else *code_out is the exit
+ * status. */
+static bool member_do(struct member *member, const struct hosts_order *order, int *code_out)
+{
+    const struct tess__hosts *hosts = member->hosts;
+    struct hosts_crew *crew = member->crew;
     switch (order->kind) {
     case HOSTS_START:
-        if (!member_order_is_sound(order, hello))
+        if (!member_order_is_sound(order, member->hello))
             break;
+        member->answer = order->number;
         if (!tess__crew_start(crew, order))
-            member_send(fd, &crew->news);
+            member_send(member, crew->news);
         return true;
     case HOSTS_GATHER:
-        if (!member_gather(crew, order, fd))
+        member->answer = order->number;
+        if (!member_gather(member, order))
             break;
         return true;
     case HOSTS_KILL:
         tess__crew_kill(crew, SIGKILL);
+        return true;
+    case HOSTS_PLACE:
+    case HOSTS_SOURCES:
         return true;
     case HOSTS_QUIT:
         *code_out = order->code & 255;
@@ -131,6 +265,8 @@ static bool member_take(const struct tess__hosts *hosts, struct hosts_crew *crew
                       "while it runs: start it with --elastic",
                       hosts->address, hosts->port));
         return false;
+    case HOSTS_FORGET:
+        break;
     }
     *code_out = tess_status_exit_code(
         tess_fail(TESS_ERR_COMM, "what came from %s:%d is not from a leader of this version",
@@ -138,64 +274,128 @@ static bool member_take(const struct tess__hosts *hosts, struct hosts_crew *crew
     return false;
 }
 
-/* Until the leader ends the training, or has gone: then *gone_out. */
-static int member_serve(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                        const struct hosts_hello *hello, int fd, bool *gone_out)
+/* An order, which may be for others, too. */
+static enum way member_take(struct member *member, const struct hosts_order *order, int *code_out)
 {
-    struct hosts_order order;
-    int code = 0;
-    for (;;) {
-        const struct hosts_wish wish = tess__crew_wait(crew, -1);
+    const bool own = order->to == member->number || order->to == HOSTS_ALL;
+    if (order->kind == HOSTS_FORGET) {
+        /* From the leader: it came too late; those behind it may not. Else the leader has gone. */
+        member->forgotten = member->direct;
+        member->direct = true;
+        return WAY_LOST;
+    }
+    if (order->kind == HOSTS_SOURCES && !member_take_sources(member, order)) {
+        *code_out = tess_status_exit_code(tess_fail(TESS_ERR_COMM,
+                                                    "what came from %s:%d are no sources of copies",
+                                                    member->hosts->address, member->hosts->port));
+        return WAY_OVER;
+    }
+    if (member->number > 0 && (order->to == HOSTS_ALL || !own))
+        tess__relay_pass(&member->relay, order, member->source,
+                         order->kind == HOSTS_SOURCES
+                             ? (size_t)order->source_count * sizeof(*member->source)
+                             : 0);
+    if (member->number > 0 && (!own || (order->number > 0 && order->number <= member->seen)))
+        return WAY_THERE;
+    member->seen = order->number > member->seen ? order->number : member->seen;
+    if (member_do(member, order, code_out))
+        return WAY_THERE;
+    if (order->kind == HOSTS_QUIT && order->to == HOSTS_ALL)
+        tess__relay_end(&member->relay, member->up, member->number);
+    member_send(member, (struct hosts_news){.kind = HOSTS_BYE});
+    return WAY_OVER;
+}
+
+/* Until the way to the leader is lost, or the leader ends the training: *code_out. */
+static enum way member_serve(struct member *member, int *code_out)
+{
+    struct hosts_crew *crew = member->crew;
+    enum way way = WAY_THERE;
+    while (way == WAY_THERE) {
+        struct hosts_order order;
+        const struct hosts_wish wish =
+            tess__crew_wait(crew, member->relay.door.pending_count > 0 ? 100 : -1);
         if (wish.ended)
-            member_send(fd, &crew->news);
-        if (wish.ends && !hosts->signalled)
-            member_send(fd, &(struct hosts_news){.kind = HOSTS_LEAVES});
+            member_send(member, crew->news);
+        if (wish.ends && !member->hosts->signalled)
+            member_send(member, (struct hosts_news){.kind = HOSTS_LEAVES});
         if (wish.again)
             tess__crew_kill(crew, SIGKILL);
-        if (!tess__crew_is_ready(crew, fd))
+        tess__relay_look(&member->relay, member->up, member->number);
+        if (!tess__crew_is_ready(crew, member->up))
             continue;
-        *gone_out =
-            !tess__boot_receive(fd, &order, sizeof(order), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
-        if (*gone_out || !member_take(hosts, crew, &order, hello, fd, &code))
-            return code;
+        way = tess__boot_receive(member->up, &order, sizeof(order), tess_clock_s() + HOSTS_SEND_S,
+                                 NULL, 0)
+                  ? member_take(member, &order, code_out)
+                  : WAY_LOST;
     }
+    member_hang_up(member);
+    return way;
 }
 
-/* Processes that still run have no leader to report to. */
-static void member_end_crew(struct hosts_crew *crew)
+/* Processes that still run have no leader to report to, nor have those behind this host. */
+static void member_end_crew(struct member *member, bool gone)
 {
-    tess__crew_kill(crew, SIGTERM);
-    while (crew->alive > 0)
-        if (tess__crew_wait(crew, -1).again)
-            tess__crew_kill(crew, SIGKILL);
+    const struct hosts_order forget = {.kind = HOSTS_FORGET, .to = HOSTS_ALL};
+    if (gone)
+        tess__relay_pass(&member->relay, &forget, NULL, 0);
+    tess__relay_close(&member->relay);
+    tess__crew_kill(member->crew, SIGTERM);
+    while (member->crew->alive > 0)
+        if (tess__crew_wait(member->crew, -1).again)
+            tess__crew_kill(member->crew, SIGKILL);
 }
 
-int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                       const struct hosts_hello *hello)
+/* On the way to the leader, as long as there is one. */
+static enum way member_stay(struct member *member, int *code_out)
 {
-    for (;;) {
-        bool gone = false, ended = false;
-        const int fd = member_join(hosts, crew, hello, &ended);
-        if (ended) {
-            tess_log(TESS_LOG_INFO, "the training has ended without this host: %s has its results",
-                     hosts->restart.run);
-            return tess_status_exit_code(TESS_OK);
+    enum way way;
+    do {
+        struct hosts_order order = {.kind = HOSTS_PLACE};
+        way = member_join(member, &order);
+        if (way != WAY_THERE)
+            return way;
+        way = member_take(member, &order, code_out);
+        if (way == WAY_THERE) {
+            member_say_again(member);
+            way = member_serve(member, code_out);
         }
-        if (fd < 0)
-            return tess_status_exit_code(crew->ends ? TESS_ERR_INTERRUPTED : TESS_ERR_TIMEOUT);
-        const int code = member_serve(hosts, crew, hello, fd, &gone);
-        tess__crew_unwatch(crew, fd);
-        close(fd);
-        member_end_crew(crew);
-        if (!gone)
+        member_hang_up(member);
+        /* A leader whose connection has ended is gone; of another host others may know more. */
+    } while (way == WAY_LOST && member->number > 0 && !member->direct);
+    return way;
+}
+
+static int member_run(struct member *member)
+{
+    const struct tess__hosts *hosts = member->hosts;
+    for (;;) {
+        int code = tess_status_exit_code(TESS_OK);
+        const enum way way = member_stay(member, &code);
+        const bool joined = member->number > 0;
+        member_end_crew(member, way == WAY_LOST && !member->forgotten);
+        if (way == WAY_OVER)
             return code;
-        if (crew->ends)
+        if (member->crew->ends)
             return tess_status_exit_code(TESS_ERR_INTERRUPTED);
+        if (!joined)
+            return tess_status_exit_code(TESS_ERR_TIMEOUT);
         if (!hosts->elastic)
             return tess_status_exit_code(tess_fail(
                 TESS_ERR_COMM,
                 "the supervisor at %s:%d has gone: start the training there again with --resume",
                 hosts->address, hosts->port));
         tess_log(TESS_LOG_WARN, "the supervisor at %s:%d has gone", hosts->address, hosts->port);
+        member->number = member->seen = member->answer = 0;
+        member->forgotten = false;
     }
+}
+
+int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
+                       const struct hosts_hello *hello)
+{
+    struct member member = {.hosts = hosts, .crew = crew, .hello = hello, .up = -1};
+    const int code = member_run(&member);
+    free(member.source);
+    return code;
 }

@@ -16,25 +16,41 @@
 #define HOSTS_COPIES 4  /* newest complete copies that a host reports */
 #define HOSTS_SPARE  64 /* hosts beyond those of the run, which wait to take a place */
 #define HOSTS_KEY    16
-#define HOSTS_MAGIC  "tsrhost3"
+#define HOSTS_MAGIC  "tsrhost4" /* of a host that joins */
+#define HOSTS_AGAIN  "tsragain" /* that has lost the way to the leader, or has not found it */
+#define HOSTS_VIA    "tsrrelay" /* to the one that the leader has named */
+
+/* For a host whose way is lost to come to the leader again, and at the end for all to leave. */
+#define HOSTS_ORPHAN_S 10.0
+#define HOSTS_END_S    5.0
 
 /* The greeting of a member: as long as tess__boot_door_look() reads. */
 struct hosts_hello {
     char magic[8];
-    int32_t slots;  /* ranks that it starts at most */
-    int32_t mirror; /* port of its mirror; 0: it has none */
-    char name[HOSTS_NAME];
+    int32_t slots;         /* ranks that it starts at most */
+    uint16_t mirror, port; /* of its mirror, 0: it has none; for hosts that are sent on to it */
+    union {
+        char name[HOSTS_NAME]; /* HOSTS_MAGIC */
+        struct {
+            int32_t number, seen; /* its own, and that of the last order that it has got */
+        };
+    };
 };
 
-/* Leader to member. */
+/* Leader to member, along the tree. */
 struct hosts_order {
     enum hosts_order_kind {
+        HOSTS_PLACE, /* `to` is the host's number; it goes on to `partner`, unless port is 0 */
         HOSTS_START,
-        HOSTS_GATHER, /* the state from the copies of several hosts: the sources follow */
+        HOSTS_SOURCES, /* source_count of them follow, for the next HOSTS_GATHER */
+        HOSTS_GATHER,  /* the state from the copies of several hosts */
         HOSTS_KILL,
         HOSTS_QUIT,
-        HOSTS_REFUSE
+        HOSTS_REFUSE,
+        HOSTS_FORGET, /* the host came again too late, or the leader has gone */
     } kind;
+    int32_t to;                  /* a host's number; HOSTS_ALL */
+    int32_t number;              /* of the order, from 1 */
     int32_t code;                /* HOSTS_QUIT: the exit status */
     int32_t attempt;             /* from 0 */
     enum tess__attempt begin;    /* what follows: HOSTS_START */
@@ -44,7 +60,8 @@ struct hosts_order {
     /* With --redundancy. */
     int64_t step;               /* START: the copies that stay; -1: none. GATHER: to be gathered */
     int32_t source_count, skip; /* GATHER: a source that this host has already; -1: none */
-    int32_t partner_port;       /* START: of the mirror that takes its copies; 0: none */
+    /* START: of the mirror that takes its copies, 0: none. PLACE: of the host, "": the leader's */
+    int32_t partner_port;
     char partner[BOOT_TEXT_BYTES];
     unsigned char key[HOSTS_KEY]; /* random: see tess__crew_secret */
 };
@@ -61,9 +78,21 @@ struct hosts_steps {
     int64_t own[HOSTS_COPIES], replica[HOSTS_COPIES];
 };
 
-/* Member to leader. */
+#define HOSTS_ALL        (-1)
+#define HOSTS_NUMBER_MAX (1 << 24)
+
+/* Member to leader, along the tree. */
 struct hosts_news {
-    enum hosts_news_kind { HOSTS_ENDED, HOSTS_LEAVES } kind;
+    enum hosts_news_kind {
+        HOSTS_ENDED,
+        HOSTS_LEAVES,
+        HOSTS_JOINED, /* it has reached the one to which it was sent on */
+        HOSTS_LOST,   /* the connection with `about`, behind it, has ended */
+        HOSTS_BYE     /* it ends in order: to the next one alone */
+    } kind;
+    int32_t from;              /* a host's number */
+    int32_t about;             /* LOST */
+    int32_t answer;            /* ENDED: number of the order */
     bool done;                 /* HOSTS_ENDED: all processes of the host have succeeded */
     bool may_help;             /* another attempt may succeed */
     int32_t lost;              /* processes that were killed or stopped */
@@ -149,6 +178,39 @@ void tess__gather_list(const char *folder, struct hosts_steps *copies_out);
 int tess__gather_run(const char *folder, const struct hosts_order *order,
                      const struct hosts_source *source, const struct tess_secret *secret,
                      double timeout_s);
+
+/* ---- hosts_relay.c: the hosts that are connected behind one that does not lead ------------------
+ */
+
+struct hosts_relay {
+    struct hosts_crew *crew; /* watches the connections */
+    struct boot_door door;
+    double timeout_s;
+    struct relay_child {
+        int fd; /* -1: closed */
+        int32_t number;
+        bool bye;
+    } * child; /* [room] */
+    int32_t count, room;
+    int32_t *route; /* [route_room] of a host by its number: that of the child, 0: none */
+    int32_t route_room;
+};
+
+/* Listen where `fd`, which is connected with the leader, shows that this host is reached; paused.
+ * False: the reason is in errno. */
+bool tess__relay_open(struct hosts_relay *relay, struct hosts_crew *crew,
+                      const struct tess__hosts *hosts, int fd);
+void tess__relay_close(struct hosts_relay *relay); /* and all connections */
+int32_t tess__relay_port(const struct hosts_relay *relay);
+/* Pass an order on, with `bytes` of sources behind it, where it is for others too. */
+void tess__relay_pass(struct hosts_relay *relay, const struct hosts_order *order,
+                      const void *sources, size_t bytes);
+/* Take hosts that come, and what others report: on to `up`, with what this one, `number`, finds. */
+void tess__relay_look(struct hosts_relay *relay, int up, int32_t number);
+/* While there is nobody to pass it on to. */
+void tess__relay_pause(struct hosts_relay *relay, bool pauses);
+/* All have been sent how the training has ended: until they have left. */
+void tess__relay_end(struct hosts_relay *relay, int up, int32_t number);
 
 /* ---- hosts_member.c -------------------------------------------------------------------------- */
 

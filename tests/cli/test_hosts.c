@@ -145,7 +145,7 @@ static bool stranger_joins(void)
     char why[BOOT_WHY_BYTES];
     const double limit_s = tess_clock_s() + 20;
     const int fd = tess__boot_connect("127.0.0.1", port, limit_s, why, sizeof(why));
-    memcpy(hello.magic, "tsrhost3", 8);
+    memcpy(hello.magic, "tsrhost4", 8);
     memcpy(greeting, &hello, sizeof(greeting));
     assert_true(fd >= 0);
     const bool joins = tess__boot_knock(fd, &none, greeting, limit_s, why, sizeof(why));

@@ -30,7 +30,6 @@ struct fake_net {
     pthread_cond_t moved;
     int32_t rank_count;
     int32_t host[FAKE_RANKS_MAX];
-    const char *name[FAKE_RANKS_MAX];
     struct fake_request *waits[FAKE_RANKS_MAX][FAKE_RANKS_MAX]; /* [from][to] */
     uint64_t bytes[FAKE_RANKS_MAX][FAKE_RANKS_MAX][FAKE_KINDS];
     int32_t left;
@@ -164,13 +163,21 @@ static void fake_close(struct tess_transport *transport)
     free(transport);
 }
 
+static const char *fake_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    (void)transport;
+    (void)rank;
+    return "somewhere";
+}
+
 static const struct tess_transport_ops fake_ops = {.name = "fake",
                                                    .send = fake_send,
                                                    .recv = fake_recv,
                                                    .test = fake_test,
                                                    .wait = fake_wait,
                                                    .abort = fake_abort,
-                                                   .close = fake_close};
+                                                   .close = fake_close,
+                                                   .host_name = fake_host_name};
 
 struct fake_net *fake_net_open(int32_t rank_count, const int32_t *host)
 {
@@ -178,10 +185,8 @@ struct fake_net *fake_net_open(int32_t rank_count, const int32_t *host)
     if (net == NULL)
         abort();
     net->rank_count = rank_count;
-    for (int32_t r = 0; r < rank_count; r++) {
+    for (int32_t r = 0; r < rank_count; r++)
         net->host[r] = host[r];
-        net->name[r] = "somewhere";
-    }
     pthread_mutex_init(&net->lock, NULL);
     pthread_cond_init(&net->moved, NULL);
     return net;
@@ -203,7 +208,6 @@ struct tess_transport *fake_net_transport(struct fake_net *net, int32_t rank)
                                              .rank = rank,
                                              .rank_count = net->rank_count,
                                              .host = net->host,
-                                             .host_name = net->name,
                                              .reason = net->reason};
     end->net = net;
     end->draws = (uint64_t)rank + 1;

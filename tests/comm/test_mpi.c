@@ -166,7 +166,7 @@ static int gives_up(struct tess_transport *t)
     CHECK(tess_clock_s() - start_s < 5);
     snprintf(said, sizeof(said), "rank %d on host ", (int)last);
     CHECK(strstr(t->reason, said) != NULL);
-    CHECK(strstr(t->reason, t->host_name[last]) != NULL);
+    CHECK(strstr(t->reason, t->ops->host_name(t, last)) != NULL);
     CHECK(strstr(t->reason, reason) != NULL);
     CHECK(t->ops->wait(t, 1) == TESS_ERR_ABORTED); /* and again */
     printf("received\n");
@@ -333,7 +333,8 @@ int main(int argc, char **argv)
     }
     CHECK(found == library);
     OK(tess_transport_mpi_open(TESS_MPI_AUTO, NULL, 30, &transport));
-    CHECK(transport->host[0] == 0 && transport->host_name[transport->rank][0] != '\0');
+    CHECK(transport->host[0] == 0 &&
+          transport->ops->host_name(transport, transport->rank)[0] != '\0');
     int failed = run(transport, library, argv[2]);
     if (failed == 0)
         transport->ops->close(transport);

@@ -265,7 +265,8 @@ static int garbage_rank(struct tess_comm *comm, bool words)
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     if (comm->rank == 2) {
-        const int fd = words ? tcp->peer[0]->fd[TCP_WORDS] : tcp->peer[0]->fd[TCP_DATA];
+        const int fd =
+            words ? tess__tcp_at(tcp, 0)->fd[TCP_WORDS] : tess__tcp_at(tcp, 0)->fd[TCP_DATA];
         WORLD_CHECK(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL) == sizeof(garbage));
     }
     WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
@@ -301,7 +302,7 @@ static int early_garbage_rank(struct tess_comm *comm, struct tess_world *world, 
                                       turn == 0 ? TCP_EARLY_MOST + 1 : sizeof(none)};
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
         const struct tcp *tcp = (const struct tcp *)transport;
-        const int fd = comm->rank == 1 ? tcp->peer[0]->fd[TCP_DATA] : -1;
+        const int fd = comm->rank == 1 ? tess__tcp_at(tcp, 0)->fd[TCP_DATA] : -1;
         bool goes = comm->rank == 1; /* until the other one has hung up */
         for (int k = 0; k < (turn == 0 ? 1 : (int)(TCP_EARLY_ROOM / sizeof(none)) + 8) && goes; k++)
             goes = send(fd, &head, sizeof(head), MSG_NOSIGNAL) == sizeof(head) &&
@@ -328,7 +329,7 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
         WORLD_OK(transport_open(comm, LIMIT_S, &transport));
         const struct tcp *tcp = (const struct tcp *)transport;
         if (comm->rank == 1)
-            WORLD_CHECK(send(tcp->peer[0]->fd[TCP_WORDS], &forged[k], sizeof(*forged),
+            WORLD_CHECK(send(tess__tcp_at(tcp, 0)->fd[TCP_WORDS], &forged[k], sizeof(*forged),
                              MSG_NOSIGNAL) == sizeof(*forged));
         WORLD_CHECK(transport_fails(transport) == TESS_ERR_COMM);
         if (comm->rank == 0)
@@ -440,8 +441,8 @@ static int silence_rank(struct tess_comm *comm, struct tess_world *world, void *
     WORLD_OK(transport_open(comm, 10, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     int alive = 0, idle = 0, between = 0, count = 0, limit_ms = 0, delay = 0;
-    const int words = tcp->peer[1 - comm->rank]->fd[TCP_WORDS],
-              data = tcp->peer[1 - comm->rank]->fd[TCP_DATA];
+    const int words = tess__tcp_at(tcp, 1 - comm->rank)->fd[TCP_WORDS],
+              data = tess__tcp_at(tcp, 1 - comm->rank)->fd[TCP_DATA];
     socklen_t size = sizeof(alive);
     WORLD_CHECK(getsockopt(words, SOL_SOCKET, SO_KEEPALIVE, &alive, &size) == 0 && alive);
     WORLD_CHECK(getsockopt(words, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &size) == 0);
@@ -471,8 +472,8 @@ static int32_t need_connected(const struct tcp *tcp)
 {
     int32_t count = 0;
     for (int32_t r = 0; r < tcp->transport.rank_count; r++)
-        count += tcp->peer[r] != NULL && tcp->peer[r]->fd[TCP_WORDS] >= 0 &&
-                         tcp->peer[r]->fd[TCP_DATA] >= 0
+        count += tess__tcp_at(tcp, r) != NULL && tess__tcp_at(tcp, r)->fd[TCP_WORDS] >= 0 &&
+                         tess__tcp_at(tcp, r)->fd[TCP_DATA] >= 0
                      ? 1
                      : 0;
     return count;

@@ -60,8 +60,8 @@ static int messages_way(struct tess_transport *transport, enum way way)
         struct tess_transport_link link;
         if (peer == transport->rank)
             continue;
-        WORLD_CHECK(tess__tcp_near_gives(tcp->peer[peer]) == by_memory);
-        WORLD_CHECK((tcp->peer[peer]->boxes == NULL) == (way == BY_SOCKET));
+        WORLD_CHECK(tess__tcp_near_gives(tess__tcp_at(tcp, peer)) == by_memory);
+        WORLD_CHECK((tess__tcp_at(tcp, peer)->boxes == NULL) == (way == BY_SOCKET));
         WORLD_CHECK(tess__tcp_link(transport, peer, &link) != by_memory);
         WORLD_CHECK(by_memory || link.sent_bytes >= MOST);
     }
@@ -84,7 +84,8 @@ static int messages_rank(struct tess_comm *comm, struct tess_world *world, void 
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     WORLD_CHECK(transport->rank == comm->rank && transport->rank_count == comm->rank_count);
     for (int32_t peer = 0; peer < comm->rank_count; peer++) {
-        WORLD_CHECK(transport->host[peer] == 0 && transport->host_name[peer][0] != '\0');
+        WORLD_CHECK(transport->host[peer] == 0 &&
+                    transport->ops->host_name(transport, peer)[0] != '\0');
         if (peer == comm->rank)
             continue;
         for (int32_t tag = 0; tag < TAGS; tag++)
@@ -234,7 +235,7 @@ static int damage_rank(struct tess_comm *comm, struct tess_world *world, void *a
     (void)world;
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     struct tcp *tcp = (struct tcp *)transport;
-    struct tcp_peer *peer = tcp->peer[1 - comm->rank];
+    struct tcp_peer *peer = tess__tcp_at(tcp, 1 - comm->rank);
     if (comm->rank == 1 && damage <= DATA)
         WORLD_CHECK(tess__tcp_near_give(peer, damage == WORDS ? TCP_WORDS : TCP_DATA, &part, 1) ==
                     sizeof(garbage));

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +19,8 @@
 
 #define STACK_BYTES ((size_t)128 << 10)
 #define STACK_FIRST ((size_t)1 << 20) /* of participant 0 */
+
+#define MAPPED_BYTES (8 << 10)
 
 struct crowd crowd = {.current = -1};
 
@@ -287,6 +290,9 @@ void crowd_run(const struct crowd_setup *setup, void (*body)(void *context, int3
     char *stack = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     int32_t over = 0;
+    /* Of what is allocated, much is never used: pages of their own, which then are not there. */
+    (void)mallopt(M_MMAP_MAX, INT_MAX);
+    (void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
     crowd.setup = *setup;
     crowd.body = body;
     crowd.context = context;

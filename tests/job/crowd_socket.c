@@ -21,6 +21,7 @@
 
 #define FD_FIRST    (1 << 24) /* descriptors from here on are the crowd's */
 #define BUFFER_MOST ((size_t)1 << 20)
+#define KEPT_MOST   ((size_t)1 << 10) /* of a buffer that is empty */
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
@@ -169,7 +170,7 @@ static void happen_bytes(struct endpoint *end, const struct event *event)
         memmove(end->bytes, end->bytes + end->at, end->used);
         end->at = 0;
         if (end->used + event->count > end->room) {
-            end->room = 2 * (end->used + event->count);
+            end->room = (end->used > 0 ? 2 : 1) * (end->used + event->count);
             end->bytes = realloc(end->bytes, end->room);
             if (end->bytes == NULL)
                 abort();
@@ -407,6 +408,11 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
         end->used -= count;
         got += (ssize_t)count;
     }
+    if (end->used == 0 && end->room > KEPT_MOST) {
+        free(end->bytes);
+        end->bytes = NULL;
+        end->room = end->at = 0;
+    }
     struct endpoint *peer = endpoint_of(end->peer);
     if (peer != NULL && got > 0) {
         const bool full = peer->under_way == BUFFER_MOST;
@@ -513,13 +519,16 @@ int pipe2(int fd[2], int flags)
     return 0;
 }
 
-/* Participants are of different hosts: they share no memory. */
+/* Memory that others of the same host may open, by this process's own descriptors: of participant 0
+ * and the last of each host alone, since descriptors and mappings are few. */
 int memfd_create(const char *name, unsigned int flags)
 {
     struct member *member = crowd_enter();
-    if (member == NULL)
+    if (member != NULL)
+        crowd_leave(member);
+    if (member == NULL || crowd.current == 0 ||
+        crowd.current % crowd.setup.each == crowd.setup.each - 1)
         return (int)syscall(SYS_memfd_create, name, flags);
-    crowd_leave(member);
     errno = ENOSYS;
     return -1;
 }
@@ -597,7 +606,7 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
         return EAI_NONAME;
     }
     found->name.sin_family = AF_INET;
-    found->name.sin_port = htons((uint16_t)strtol(service, NULL, 10));
+    found->name.sin_port = htons((uint16_t)(service != NULL ? strtol(service, NULL, 10) : 0));
     found->info = (struct addrinfo){.ai_family = AF_INET,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_addrlen = sizeof(found->name),

@@ -24,6 +24,12 @@
 #define WAIT_PORTION (1.0 / 64)
 #define WAIT_AWAY_S  3e-3 /* longer than a nap */
 
+const char *tess__mpi_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    const struct mpi_room *room = (const struct mpi_room *)transport;
+    return room->names != NULL ? room->names + (size_t)room->host[rank] * MPI_ROOM_NAME_BYTES : "?";
+}
+
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -36,7 +42,7 @@ enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *wh
         return TESS_ERR_COMM;
     if (peer >= 0)
         snprintf(room->reason, sizeof(room->reason), "%s rank %d on host %s: MPI reports: %.200s",
-                 what, (int)peer, room->head.host_name[peer], text);
+                 what, (int)peer, tess__mpi_host_name(&room->head, peer), text);
     else
         snprintf(room->reason, sizeof(room->reason), "%s: MPI reports: %.200s", what, text);
     return TESS_ERR_COMM;
@@ -86,7 +92,7 @@ enum tess_status tess__mpi_check(struct mpi_room *room)
     if (room->reason[0] == '\0')
         snprintf(room->reason, sizeof(room->reason),
                  "stopped because rank %d on host %s failed: %s", (int)room->word.rank,
-                 room->head.host_name[room->word.rank], room->word.reason);
+                 tess__mpi_host_name(&room->head, room->word.rank), room->word.reason);
     return TESS_ERR_ABORTED;
 }
 

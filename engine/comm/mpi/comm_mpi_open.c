@@ -27,7 +27,6 @@
 #define OPEN_NOTIFY_S 1.0 /* in which the ranks that are alive learn that this one failed */
 
 /* Bytes of a host's name that are gathered; longer ones are cut. */
-#define OPEN_NAME_BYTES 128
 
 static int open_count; /* transports of this process */
 
@@ -86,15 +85,12 @@ static enum tess_status open_reserve(struct mpi_room *room, int count)
 {
     const size_t n = (size_t)count;
     room->host = calloc(n, sizeof(*room->host));
-    room->host_name = calloc(n, sizeof(*room->host_name));
     room->notice = calloc(n, sizeof(*room->notice));
-    if (room->host == NULL || room->host_name == NULL || room->notice == NULL)
+    if (room->host == NULL || room->notice == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d ranks over MPI", count);
     room->head.rank_count = count;
-    for (size_t r = 0; r < n; r++) {
+    for (size_t r = 0; r < n; r++)
         room->notice[r] = MPI_REQUEST_NULL;
-        room->host_name[r] = "?";
-    }
     return TESS_OK;
 }
 
@@ -139,40 +135,38 @@ static enum tess_status open_tags(void)
 }
 
 /* Hosts by their names, which are kept once each. */
-static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[OPEN_NAME_BYTES],
+static enum tess_status open_number_hosts(struct mpi_room *room, char (*all)[MPI_ROOM_NAME_BYTES],
                                           uint64_t *key, int32_t *first)
 {
     const int32_t count = room->head.rank_count;
     int32_t hosts = 0;
     for (int32_t r = 0; r < count; r++) {
-        all[r][OPEN_NAME_BYTES - 1] = '\0';
+        all[r][MPI_ROOM_NAME_BYTES - 1] = '\0';
         key[r] = tess_hash_bytes(all[r], strlen(all[r]));
     }
     TESS_TRY(tess__net_firsts(count, key, first));
     for (int32_t r = 0; r < count; r++)
         room->host[r] = first[r] == r ? hosts++ : room->host[first[r]];
-    room->names = malloc((size_t)hosts * OPEN_NAME_BYTES);
+    room->names = malloc((size_t)hosts * MPI_ROOM_NAME_BYTES);
     if (room->names == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of %d hosts", (int)hosts);
-    for (int32_t r = 0; r < count; r++) {
-        char *name = room->names + (size_t)room->host[r] * OPEN_NAME_BYTES;
+    for (int32_t r = 0; r < count; r++)
         if (first[r] == r)
-            memcpy(name, all[r], OPEN_NAME_BYTES);
-        room->host_name[r] = name;
-    }
+            memcpy(room->names + (size_t)room->host[r] * MPI_ROOM_NAME_BYTES, all[r],
+                   MPI_ROOM_NAME_BYTES);
     return TESS_OK;
 }
 
 static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
-                                          char (*all)[OPEN_NAME_BYTES])
+                                          char (*all)[MPI_ROOM_NAME_BYTES])
 {
     char *own = all[room->head.rank];
     int error;
     MPI_Request request;
-    if (gethostname(own, OPEN_NAME_BYTES - 1) != 0)
-        snprintf(own, OPEN_NAME_BYTES, "?");
-    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, all, OPEN_NAME_BYTES, MPI_CHAR, room->comm,
-                           &request);
+    if (gethostname(own, MPI_ROOM_NAME_BYTES - 1) != 0)
+        snprintf(own, MPI_ROOM_NAME_BYTES, "?");
+    error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, all, MPI_ROOM_NAME_BYTES, MPI_CHAR,
+                           room->comm, &request);
     if (error == MPI_SUCCESS && !open_wait(&request, NULL, limit_s, &error) && error == MPI_SUCCESS)
         TESS_FAIL(TESS_ERR_TIMEOUT, "the ranks have not all met by MPI in time");
     if (error != MPI_SUCCESS)
@@ -183,7 +177,7 @@ static enum tess_status open_gather_hosts(struct mpi_room *room, double limit_s,
 static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
 {
     const size_t count = (size_t)room->head.rank_count;
-    char(*all)[OPEN_NAME_BYTES] = calloc(count, sizeof(*all));
+    char(*all)[MPI_ROOM_NAME_BYTES] = calloc(count, sizeof(*all));
     uint64_t *key = calloc(count, sizeof(*key));
     int32_t *first = calloc(count, sizeof(*first));
     enum tess_status status = TESS_OK;
@@ -199,7 +193,6 @@ static enum tess_status open_hosts(struct mpi_room *room, double limit_s)
     free(key);
     free(first);
     room->head.host = room->host;
-    room->head.host_name = room->host_name;
     return status;
 }
 
@@ -290,7 +283,6 @@ static void close_transport(struct tess_transport *transport)
         free(room->slot[s].staged);
     pthread_mutex_destroy(&room->lock);
     free(room->host);
-    free(room->host_name);
     free(room->names);
     free(room->notice);
     free(room->group);
@@ -307,6 +299,7 @@ static const struct tess_transport_ops open_ops = {
     .wait = tess__mpi_wait,
     .abort = tess__mpi_abort,
     .close = close_transport,
+    .host_name = tess__mpi_host_name,
     .native = &tess__mpi_native,
 };
 

@@ -34,15 +34,16 @@ struct mpi_room_slot {
     size_t staged_bytes, staged_room;
 };
 
+#define MPI_ROOM_NAME_BYTES 128
+
 enum mpi_room_abort { MPI_ROOM_GOES_ON, MPI_ROOM_TO_NOTIFY, MPI_ROOM_ABORTED };
 
 struct mpi_room {
     struct tess_transport head;
-    MPI_Comm comm;          /* ranks numbered as ours */
-    MPI_Comm control;       /* the same for words */
-    int32_t *host;          /* [head.rank_count] */
-    const char **host_name; /* [head.rank_count] */
-    char *names;            /* of the hosts, one after the other */
+    MPI_Comm comm;    /* ranks numbered as ours */
+    MPI_Comm control; /* the same for words */
+    int32_t *host;    /* [head.rank_count] */
+    char *names;      /* of the hosts, one after the other */
     double timeout_s;
     pthread_t thread; /* that opened it, and alone may call MPI */
 
@@ -79,6 +80,7 @@ enum tess_status tess__mpi_recv(struct tess_transport *transport, int32_t peer, 
 enum tess_status tess__mpi_test(struct tess_transport *transport, uint32_t request, bool *done_out);
 enum tess_status tess__mpi_wait(struct tess_transport *transport, double timeout_s);
 void tess__mpi_abort(struct tess_transport *transport, const char *reason);
+const char *tess__mpi_host_name(const struct tess_transport *transport, int32_t rank);
 
 /* What MPI's error code means becomes the reason. TESS_ERR_COMM; peer -1: no particular rank. */
 enum tess_status tess__mpi_fail(struct mpi_room *room, int error, const char *what, int32_t peer);

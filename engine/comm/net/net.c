@@ -213,13 +213,14 @@ static void net_log_spread(const struct net_group *group, const int32_t *host)
     const struct net_spread spread = tess__net_spread(n, host);
     if (spread.astray < 0)
         return;
+    const struct tess_transport *transport = group->rank->transport;
     const int32_t astray = group->member[spread.astray];
     tess_log(TESS_LOG_DEBUG,
              "sums of %d ranks go between %d hosts rank by rank, %.2f times as often as host by "
              "host: the ranks of %s (rank %d is one) are no block of the canonical order; give "
              "each host 1, 2, 4 or 8 neighbours",
              (int)n, (int)spread.hosts, (double)spread.crossings / n / (spread.hosts - 1),
-             group->rank->transport->host_name[astray], (int)astray);
+             transport->ops->host_name(transport, astray), (int)astray);
 }
 
 /* What there is for each rank. */

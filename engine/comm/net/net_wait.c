@@ -59,7 +59,8 @@ static void wait_describe(void *group, int32_t who, char *text, size_t text_byte
             used += snprintf(text + used, text_bytes - (size_t)used, ", ");
     }
     if (hosts || used == 0)
-        snprintf(text + used, text_bytes - (size_t)used, "on %s", transport->host_name[who]);
+        snprintf(text + used, text_bytes - (size_t)used, "on %s",
+                 transport->ops->host_name(transport, who));
 }
 
 void tess__net_wait_open(struct net_group *group)

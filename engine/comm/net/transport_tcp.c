@@ -63,7 +63,7 @@ static enum tess_status tcp_send(struct tess_transport *transport, int32_t peer,
     struct tcp_request *request;
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
-    struct tcp_peer *to = tcp->peer[peer];
+    struct tcp_peer *to = tess__tcp_at(tcp, peer);
     TESS_TRY(tcp_begin(tcp, true, peer, &(struct tcp_head){TCP_MAGIC, tag, 0, 0, bytes}, data,
                        &request, request_out));
     if (tess__tcp_readies_take(&to->ready, tag, &ready) && ready.bytes != bytes)
@@ -118,7 +118,7 @@ static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer,
 /* The peer has ended in order, and this request needs it. */
 static bool tcp_is_left(const struct tcp *tcp, const struct tcp_request *request)
 {
-    const struct tcp_peer *peer = tcp->peer[request->peer];
+    const struct tcp_peer *peer = tess__tcp_at(tcp, request->peer);
 
     return peer->bye && (peer->fd[TCP_DATA] < 0 || (request->send && request->state == TCP_WAITS));
 }
@@ -215,12 +215,12 @@ static void tcp_say_bye(struct tcp *tcp)
     bool left = true;
 
     for (int32_t r = 0; r < ranks; r++)
-        if (tcp->peer[r] != NULL)
+        if (tess__tcp_at(tcp, r) != NULL)
             tess__tcp_say(tcp, r, &(struct tcp_frame){.word = TCP_BYE}, NULL);
     while (left && tess_clock_s() < limit_s) {
         left = false;
         for (int32_t r = 0; r < ranks; r++) {
-            const struct tcp_peer *peer = tcp->peer[r];
+            const struct tcp_peer *peer = tess__tcp_at(tcp, r);
             left = left || (peer != NULL && peer->fd[TCP_WORDS] >= 0 && peer->out_used > 0);
         }
         if (left)
@@ -228,22 +228,25 @@ static void tcp_say_bye(struct tcp *tcp)
     }
 }
 
+static size_t tcp_pages(const struct tcp *tcp)
+{
+    return ((size_t)tcp->transport.rank_count + TCP_PAGE - 1) / TCP_PAGE;
+}
+
 static void tcp_free(struct tcp *tcp)
 {
-    for (int32_t r = 0; tcp->peer != NULL && r < tcp->transport.rank_count; r++) {
-        if (tcp->peer[r] == NULL)
+    for (int32_t r = 0; tcp->page != NULL && r < tcp->transport.rank_count; r++) {
+        if (tess__tcp_at(tcp, r) == NULL)
             continue;
-        tcp_hang_up(&tcp->peer[r]->fd[TCP_WORDS]);
-        tess__tcp_early_free(tcp->peer[r]);
-        free(tcp->peer[r]->out);
-        free(tcp->peer[r]);
+        tcp_hang_up(&tess__tcp_at(tcp, r)->fd[TCP_WORDS]);
+        tess__tcp_early_free(tess__tcp_at(tcp, r));
+        free(tess__tcp_at(tcp, r)->out);
+        free(tess__tcp_at(tcp, r));
     }
-    free(tcp->peer);
-    free(tcp->host);
-    free(tcp->host_name);
-    free(tcp->place);
-    free(tcp->place_of);
-    free(tcp->port);
+    for (size_t p = 0; tcp->page != NULL && p < tcp_pages(tcp); p++)
+        free((void *)tcp->page[p]);
+    free((void *)tcp->page);
+    tess__tcp_table_drop(tcp);
     free(tcp->caller);
     free(tcp->near);
     free(tcp);
@@ -254,10 +257,10 @@ void tess__tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
-    for (int32_t r = 0; tcp->peer != NULL && r < transport->rank_count; r++)
-        if (tcp->peer[r] != NULL)
-            tcp_hang_up(&tcp->peer[r]->fd[TCP_DATA]);
-    if (tcp->epoll >= 0 && tcp->peer != NULL)
+    for (int32_t r = 0; tcp->page != NULL && r < transport->rank_count; r++)
+        if (tess__tcp_at(tcp, r) != NULL)
+            tcp_hang_up(&tess__tcp_at(tcp, r)->fd[TCP_DATA]);
+    if (tcp->epoll >= 0 && tcp->page != NULL)
         tcp_say_bye(tcp);
     tess__tcp_calls_close(tcp);
     if (tcp->epoll >= 0)
@@ -276,31 +279,21 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .wait = tcp_wait,
                                                   .abort = tcp_abort,
                                                   .close = tess__tcp_close,
+                                                  .host_name = tess__tcp_host_name,
                                                   .link = tess__tcp_link,
                                                   .flush = tcp_flush,
                                                   .tell = tcp_tell};
 
 static enum tess_status tcp_reserve(struct tcp *tcp)
 {
-    const size_t n = (size_t)tcp->transport.rank_count;
-
-    tcp->peer = calloc(n, sizeof(*tcp->peer));
-    tcp->host = calloc(n, sizeof(*tcp->host));
-    tcp->host_name = calloc(n, sizeof(*tcp->host_name));
-    tcp->place_of = calloc(n, sizeof(*tcp->place_of));
-    tcp->port = calloc(n, sizeof(*tcp->port));
+    tcp->page = calloc(tcp_pages(tcp), sizeof(*tcp->page));
     tcp->caller = calloc(TCP_CALLERS, sizeof(*tcp->caller));
-    tcp->near = calloc(n, sizeof(*tcp->near));
-    if (tcp->caller == NULL || tcp->peer == NULL || tcp->host == NULL || tcp->host_name == NULL ||
-        tcp->place_of == NULL || tcp->port == NULL || tcp->near == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %zu ranks", n);
+    if (tcp->caller == NULL || tcp->page == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for connections of %d ranks",
+                  (int)tcp->transport.rank_count);
     tcp->caller_room = TCP_CALLERS;
     for (int i = 0; i < tcp->caller_room; i++)
         tcp->caller[i].fd = -1;
-    for (size_t r = 0; r < n; r++)
-        tcp->host_name[r] = "?";
-    tcp->transport.host = tcp->host;
-    tcp->transport.host_name = tcp->host_name;
     tcp->transport.reason = tcp->reason;
     return TESS_OK;
 }
@@ -342,7 +335,7 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->transport = (struct tess_transport){
         .ops = &tcp_ops, .rank = boot->rank, .rank_count = boot->rank_count};
     tcp->timeout_s = timeout_s;
-    tcp->epoll = tcp->bell[0] = tcp->bell[1] = tcp->inbox_fd = -1;
+    tcp->epoll = tcp->bell[0] = tcp->bell[1] = tcp->inbox_fd = tcp->table_fd = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
     tcp_raise_limit(boot->rank_count);

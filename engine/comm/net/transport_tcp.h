@@ -23,6 +23,7 @@
 #include "comm/boot/boot_secret.h"
 #include "comm/boot/boot_socket.h"
 #include "comm/net/net_path.h"
+#include "comm/net/transport_tcp_table.h"
 #include "tessera/device.h"
 #include "tessera/transport.h"
 
@@ -32,9 +33,7 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
-#define TCP_MAGIC         0x70637474u /* "ttcp" */
-#define TCP_HOST_BYTES    80
-#define TCP_ADDRESS_BYTES 96
+#define TCP_MAGIC 0x70637474u /* "ttcp" */
 
 /* Bytes of a message that goes early; and of those to one peer that it has not announced. */
 #define TCP_EARLY_MOST 8192u
@@ -188,18 +187,6 @@ struct tcp_peer {
     struct tcp_request *receiving; /* the one it is for, NULL before the head is there */
 };
 
-/* Where ranks are reached: one address of one host. */
-struct tcp_place {
-    char address[TCP_ADDRESS_BYTES];
-    char text[TCP_HOST_BYTES]; /* for messages */
-};
-
-/* A rank of this host and PID namespace, by what it says; pid 0: another one. */
-struct tcp_near {
-    uint64_t mark;                  /* its inbox has it, too */
-    int32_t pid, inbox, bell, zero; /* its process, and descriptors there */
-};
-
 /* What goes to such a rank in the place of a connection. `written` and `wants_room` are the
  * sender's, `taken` is the receiver's. */
 struct tcp_ring {
@@ -219,7 +206,7 @@ struct tcp {
     LIST_HEAD(tcp_corked_list, tcp_peer) corked;
     char stage[TCP_STAGE_BYTES]; /* what comes of messages before their receives are found */
     pthread_t owner;
-    struct tcp_peer **peer; /* [rank_count] NULL: nothing was exchanged yet */
+    struct tcp_peer ***page; /* [rank_count / TCP_PAGE, rounded up][TCP_PAGE]: tess__tcp_at */
     struct boot_listener listener;
     struct tcp_caller *caller;                /* [caller_room] as many as there were at a time */
     int caller_room, caller_count, strangers; /* strangers: connections that were turned away */
@@ -236,14 +223,26 @@ struct tcp {
     char end_text[TESS_TRANSPORT_REASON_BYTES];
     _Atomic int abort_state; /* of other threads: 0, 1 being written, 2 wanted */
     char abort_text[TESS_TRANSPORT_REASON_BYTES];
-    int32_t *host;           /* [rank_count] */
-    const char **host_name;  /* [rank_count] */
-    struct tcp_place *place; /* where ranks are, each place once */
-    int32_t *place_of;       /* [rank_count] */
-    uint16_t *port;          /* [rank_count] */
-    struct tcp_near *near;   /* [rank_count] */
+    const struct tcp_table *table; /* where ranks are; NULL: it has not come yet */
+    bool table_shared;             /* it is that of the host's first rank */
+    int table_tries;               /* to use that, which may not be there yet */
+    int table_fd;                  /* on the host's first rank, for the others; -1: none */
+    struct tcp_near *near; /* [near_count] this host's ranks that share memory, in their order */
+    int32_t near_count;
     double timeout_s;
 };
+
+#define TCP_PAGE 64 /* ranks; those that a rank exchanges messages with are few, or neighbours */
+
+/* NULL: nothing was exchanged with it yet. */
+static inline struct tcp_peer *tess__tcp_at(const struct tcp *tcp, int32_t r)
+{
+    struct tcp_peer **page = tcp->page[r / TCP_PAGE];
+
+    return page != NULL ? page[r % TCP_PAGE] : NULL;
+}
+
+const char *tess__tcp_host_name(const struct tess_transport *transport, int32_t rank);
 
 /* transport_tcp_move.c: read and write what sockets take and give, after waiting for it up to
  * timeout_ms (0: not at all). What fails is noted in tcp->status. */
@@ -315,6 +314,11 @@ void tess__tcp_close(struct tess_transport *transport);
 
 /* transport_tcp_near.c: make the inbox; by near_out others open it. */
 void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out);
+/* The host's first rank: let the others of the host use its table. The others: use that in place of
+ * this one, where it is there and the same. */
+void tess__tcp_near_give_table(struct tcp *tcp);
+void tess__tcp_near_take_table(struct tcp *tcp);
+void tess__tcp_table_drop(struct tcp *tcp);
 void tess__tcp_near_close(struct tcp *tcp);
 /* Share memory with a peer, where both can; else peer->boxes stays NULL. */
 void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer);

@@ -140,11 +140,14 @@ static bool call_read(int fd, void *bytes, size_t whole, size_t *got, bool *over
 
 struct tcp_peer *tess__tcp_peer(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     if (peer != NULL)
         return peer;
-    peer = calloc(1, sizeof(*peer));
+    struct tcp_peer ***page = &tcp->page[r / TCP_PAGE];
+    if (*page == NULL)
+        *page = calloc(TCP_PAGE, sizeof(**page));
+    peer = *page != NULL ? calloc(1, sizeof(*peer)) : NULL;
     if (peer == NULL)
         return NULL;
     peer->fd[TCP_WORDS] = peer->fd[TCP_DATA] = -1;
@@ -154,7 +157,8 @@ struct tcp_peer *tess__tcp_peer(struct tcp *tcp, int32_t r)
     TAILQ_INIT(&peer->arrived);
     peer->rank = r;
     tess__tcp_near_meet(tcp, peer);
-    tcp->peer[r] = peer;
+    tess__tcp_near_take_table(tcp);
+    (*page)[r % TCP_PAGE] = peer;
     return peer;
 }
 
@@ -182,7 +186,7 @@ static void call_end(struct tcp_peer *peer, int which)
 
 static void call_open(struct tcp *tcp, int32_t r, int which, int fd, struct tcp_news *news)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     call_tune(tcp, fd, which, true);
     peer->fd[which] = fd;
@@ -199,25 +203,26 @@ static void call_failed(struct tcp *tcp, int32_t r, int error, const char *why,
                         struct tcp_news *news)
 {
     const struct tess_transport *transport = &tcp->transport;
+    const char *address = tess__tcp_table_address(tcp->table, r);
+    const int32_t port = tess__tcp_table_port(tcp->table, r);
     /* Nobody listens there any more; else it may be the network. */
     const bool gone = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
 
-    call_free(tcp->peer[r]);
+    call_free(tess__tcp_at(tcp, r));
     if (gone)
         call_fail(news, r, true, "rank %d (%s) cannot connect to it at %s, port %d: %s",
-                  (int)transport->rank, transport->host_name[transport->rank],
-                  tcp->place[tcp->place_of[r]].address, (int)tcp->port[r], why);
+                  (int)transport->rank, tess__tcp_host_name(transport, transport->rank), address,
+                  (int)port, why);
     else
         call_fail(news, r, false, "it cannot connect to rank %d (%s) at %s, port %d: %s", (int)r,
-                  transport->host_name[r], tcp->place[tcp->place_of[r]].address, (int)tcp->port[r],
-                  why);
+                  tess__tcp_host_name(transport, r), address, (int)port, why);
 }
 
 /* Try the addresses from `at` on until one does not fail at once. */
 static void call_connect(struct tcp *tcp, int32_t r, int which, struct addrinfo *at, int error,
                          struct tcp_news *news)
 {
-    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
+    struct tcp_calling *calling = &tess__tcp_at(tcp, r)->call->of[which];
     const uint64_t tag = TCP_TAG_CALL | ((uint64_t)r * TCP_CONNECTIONS + (uint64_t)which);
     char text[200];
 
@@ -246,7 +251,7 @@ static void call_connect(struct tcp *tcp, int32_t r, int which, struct addrinfo 
 void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     char service[16];
 
     peer->call = calloc(1, sizeof(*peer->call));
@@ -255,9 +260,9 @@ void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news)
         return;
     }
     peer->call->of[TCP_WORDS].fd = peer->call->of[TCP_DATA].fd = -1;
-    snprintf(service, sizeof(service), "%d", (int)tcp->port[r]);
+    snprintf(service, sizeof(service), "%d", (int)tess__tcp_table_port(tcp->table, r));
     const int error =
-        getaddrinfo(tcp->place[tcp->place_of[r]].address, service, &hints, &peer->call->found);
+        getaddrinfo(tess__tcp_table_address(tcp->table, r), service, &hints, &peer->call->found);
     if (error != 0) {
         call_failed(tcp, r, 0, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error), news);
         return;
@@ -269,7 +274,7 @@ void tess__tcp_call(struct tcp *tcp, int32_t r, struct tcp_news *news)
 /* It has hung up: that of a rank that has no place for callers is no refusal. */
 static void call_again_later(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
-    struct tcp_call *call = tcp->peer[r]->call;
+    struct tcp_call *call = tess__tcp_at(tcp, r)->call;
 
     call_hang_up(&call->of[which].fd);
     if (++call->tries > CALL_TRIES)
@@ -280,7 +285,7 @@ static void call_again_later(struct tcp *tcp, int32_t r, int which, struct tcp_n
 
 static void call_answer(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
-    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
+    struct tcp_calling *calling = &tess__tcp_at(tcp, r)->call->of[which];
     const struct call_greeting greeting = {
         .magic = CALL_MAGIC, .which = (uint32_t)which, .from = tcp->transport.rank, .to = r};
     unsigned char bytes[TESS_GREETING_BYTES];
@@ -296,7 +301,7 @@ static void call_answer(struct tcp *tcp, int32_t r, int which, struct tcp_news *
 
 static void call_welcomed(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     struct tcp_calling *calling = &peer->call->of[which];
     const struct tcp_welcome *welcome = &calling->welcome;
     const int fd = calling->fd;
@@ -318,7 +323,7 @@ static void call_welcomed(struct tcp *tcp, int32_t r, int which, struct tcp_news
 /* Is it connected? */
 static void call_connected(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
-    struct tcp_calling *calling = &tcp->peer[r]->call->of[which];
+    struct tcp_calling *calling = &tess__tcp_at(tcp, r)->call->of[which];
     int error = 0;
     socklen_t size = sizeof(error);
 
@@ -336,7 +341,7 @@ static void call_connected(struct tcp *tcp, int32_t r, int which, struct tcp_new
 
 void tess__tcp_call_event(struct tcp *tcp, int32_t r, int which, struct tcp_news *news)
 {
-    struct tcp_call *call = tcp->peer[r] != NULL ? tcp->peer[r]->call : NULL;
+    struct tcp_call *call = tess__tcp_at(tcp, r) != NULL ? tess__tcp_at(tcp, r)->call : NULL;
     struct tcp_calling *calling = call != NULL ? &call->of[which] : NULL;
     bool over = false;
 
@@ -486,8 +491,8 @@ void tess__tcp_calls_close(struct tcp *tcp)
 {
     for (int i = 0; i < tcp->caller_room; i++)
         call_hang_up(&tcp->caller[i].fd);
-    for (int32_t r = 0; tcp->peer != NULL && r < tcp->transport.rank_count; r++)
-        if (tcp->peer[r] != NULL)
-            call_free(tcp->peer[r]);
+    for (int32_t r = 0; tcp->page != NULL && r < tcp->transport.rank_count; r++)
+        if (tess__tcp_at(tcp, r) != NULL)
+            call_free(tess__tcp_at(tcp, r));
     tess__boot_unlisten(&tcp->listener);
 }

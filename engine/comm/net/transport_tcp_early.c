@@ -83,7 +83,7 @@ static void early_deliver(struct tcp *tcp, struct tcp_request *arrived)
 
 bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive)
 {
-    struct tcp_peer *peer = tcp->peer[receive->peer];
+    struct tcp_peer *peer = tess__tcp_at(tcp, receive->peer);
     struct tcp_request *arrived = tess__tcp_take(&peer->arrived, receive->head.tag);
 
     if (arrived == NULL) {
@@ -105,7 +105,7 @@ bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive)
 
 struct tcp_request *tess__tcp_early_begin(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     const struct tcp_head *head = &peer->head;
     struct tcp_request *request = tess__tcp_take(&peer->expects, head->tag);
 

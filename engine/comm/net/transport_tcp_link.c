@@ -15,7 +15,7 @@ bool tess__tcp_link(struct tess_transport *transport, int32_t peer,
 {
     struct tcp_info info = {0};
     socklen_t bytes = sizeof(info);
-    const struct tcp_peer *to = ((const struct tcp *)transport)->peer[peer];
+    const struct tcp_peer *to = tess__tcp_at((const struct tcp *)transport, peer);
     const int fd = to != NULL ? to->fd[TCP_DATA] : -1;
     /* Kernels before 4.10 have less of it. Bytes that go by memory are not counted. */
     if (fd < 0 || tess__tcp_near_gives(to) ||

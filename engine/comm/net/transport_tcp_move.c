@@ -105,7 +105,7 @@ static int data_gather(struct tcp_peer *peer, struct iovec part[2 * MOVE_BATCH],
 
 static void data_push(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     if (peer->corked)
         LIST_REMOVE(peer, corked_link);
@@ -137,7 +137,7 @@ void tess__tcp_send(struct tcp *tcp, struct tcp_request *request, uint32_t numbe
 {
     request->state = TCP_MOVES;
     request->head.number = number;
-    struct tcp_peer *peer = tcp->peer[request->peer];
+    struct tcp_peer *peer = tess__tcp_at(tcp, request->peer);
 
     TAILQ_INSERT_TAIL(&peer->sending, request, link);
     if (request->head.bytes > TCP_CORK_MOST)
@@ -156,7 +156,7 @@ void tess__tcp_flush(struct tcp *tcp)
 /* The socket takes something again. It stays watched while it does not take all. */
 static void data_unblock(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     peer->blocked[TCP_DATA] = false;
     data_push(tcp, r);
@@ -172,7 +172,7 @@ static void data_unblock(struct tcp *tcp, int32_t r)
 static void words_early(struct tcp *tcp, int32_t r, const struct tcp_ready *early,
                         const struct tcp_ready *ready)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     peer->early_bytes -= tess__tcp_early_cost(early->bytes);
     if (early->bytes != ready->bytes) {
@@ -192,7 +192,7 @@ static void words_early(struct tcp *tcp, int32_t r, const struct tcp_ready *earl
 /* A receive of the peer's: its send goes, or is remembered to go when it begins. */
 static void words_ready(struct tcp *tcp, int32_t r, const struct tcp_ready *ready)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     struct tcp_ready early;
 
     if (tess__tcp_readies_take(&peer->early, ready->tag, &early)) {
@@ -235,7 +235,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
     else if (frame.word == TCP_TELL && tcp->transport.hear != NULL)
         tcp->transport.hear(tcp->transport.hearer, r, frame.tag, text, rest);
     else if (frame.word == TCP_BYE)
-        tcp->peer[r]->bye = true;
+        tess__tcp_at(tcp, r)->bye = true;
     else if (frame.word == TCP_READY)
         words_ready(tcp, r, &(struct tcp_ready){frame.tag, frame.number, frame.bytes});
     return sizeof(frame) + rest;
@@ -243,7 +243,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
 
 static void words_pull(struct tcp *tcp, int32_t r, bool all)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     while (peer->fd[TCP_WORDS] >= 0) {
         const size_t room = sizeof(peer->in) - peer->in_used;
@@ -275,7 +275,7 @@ static void words_pull(struct tcp *tcp, int32_t r, bool all)
 /* The head is there: which receive is it for? */
 static bool data_begin(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     struct tcp_request *request = NULL;
 
     if (peer->head.magic == TCP_MAGIC && peer->head.number == TCP_EARLY) {
@@ -312,7 +312,7 @@ static void data_account(struct tcp *tcp, struct tcp_peer *peer, size_t count)
 /* The first `count` bytes of the stage: heads and payloads. */
 static bool data_take(struct tcp *tcp, int32_t r, size_t count)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     for (size_t at = 0; at < count;) {
         struct tcp_request *request = peer->receiving;
@@ -341,7 +341,7 @@ static bool data_take(struct tcp *tcp, int32_t r, size_t count)
  * into the stage, mostly several small ones. */
 static void data_pull(struct tcp *tcp, int32_t r, bool all)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     size_t total = 0;
 
     while (peer->fd[TCP_DATA] >= 0 && total < MOVE_FAIR && tcp->status == TESS_OK) {
@@ -417,7 +417,7 @@ static void move_news(struct tcp *tcp, const struct tcp_news *news)
         data_push(tcp, news->peer);
     }
     if (news->gone && !move_waits(tcp, news->peer))
-        tcp->peer[news->peer]->out_used = 0;
+        tess__tcp_at(tcp, news->peer)->out_used = 0;
     else if (news->failed)
         tess__tcp_end(tcp, news->gone ? TCP_LOST : TCP_ABORT,
                       news->gone ? news->peer : tcp->transport.rank, news->why);

@@ -34,10 +34,13 @@
 #define NEAR_DATA_MOST  ((size_t)256 << 10)
 #define NEAR_DATA_LEAST ((size_t)32 << 10)
 #define NEAR_DATA_ALL   ((size_t)64 << 20)
+/* To use the table of the host's first rank, which may come to it later than this one does. */
+#define NEAR_TRIES 8
 /* The other side goes on with the first of these while the next is copied. */
 #define NEAR_PIECE ((size_t)32 << 10)
 
 #define NEAR_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define NEAR_WHOLE (NEAR_SEALS | F_SEAL_WRITE) /* nothing in it changes any more */
 
 /* The beginning of a box, on a page of its own. */
 struct near_box {
@@ -49,6 +52,7 @@ _Static_assert(sizeof(struct near_box) <= 4096, "a box begins with one page");
 
 struct tcp_inbox {
     uint64_t mark;
+    _Atomic int32_t table_fd; /* of the table, which is whole and stays as it is; 0: not there */
     _Alignas(64) _Atomic uint32_t sleeps; /* its rank waits for the bell */
 };
 
@@ -207,12 +211,29 @@ static void near_close_out(const struct tcp *tcp, struct tcp_boxes *boxes)
     boxes->bell = -1;
 }
 
+static int near_compare(const void *one, const void *other)
+{
+    const int32_t a = ((const struct tcp_near *)one)->rank;
+    const int32_t b = ((const struct tcp_near *)other)->rank;
+
+    return (a > b) - (a < b);
+}
+
+/* NULL: it shares no memory with this rank. */
+static const struct tcp_near *near_find(const struct tcp *tcp, int32_t rank)
+{
+    const struct tcp_near wanted = {.rank = rank};
+
+    return tcp->near_count == 0
+               ? NULL
+               : bsearch(&wanted, tcp->near, (size_t)tcp->near_count, sizeof(wanted), near_compare);
+}
+
 void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer)
 {
-    const struct tcp_near *card = &tcp->near[peer->rank];
+    const struct tcp_near *card = near_find(tcp, peer->rank);
     const size_t bytes = near_box_bytes(tcp);
-    struct tcp_boxes *boxes =
-        card->pid != 0 && tcp->inbox != NULL ? calloc(1, sizeof(*boxes)) : NULL;
+    struct tcp_boxes *boxes = card != NULL && tcp->inbox != NULL ? calloc(1, sizeof(*boxes)) : NULL;
 
     if (boxes == NULL)
         return;
@@ -232,6 +253,106 @@ void tess__tcp_near_meet(struct tcp *tcp, struct tcp_peer *peer)
     }
     peer->boxes = boxes;
     LIST_INSERT_HEAD(&tcp->near_peers, peer, near_link);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+const char *tess__tcp_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    const struct tcp_table *table = ((const struct tcp *)transport)->table;
+
+    return table != NULL ? tess__tcp_table_name(table, rank) : "?";
+}
+
+void tess__tcp_table_drop(struct tcp *tcp)
+{
+    if (tcp->table_fd >= 0)
+        close(tcp->table_fd);
+    if (tcp->table_shared)
+        near_unmap((void *)tcp->table, (size_t)tcp->table->bytes);
+    else
+        free((void *)tcp->table);
+    tcp->table = NULL;
+}
+
+/* One that is the same as this rank's. */
+static void near_use_table(struct tcp *tcp, int fd)
+{
+    const size_t bytes = (size_t)tcp->table->bytes;
+    struct stat file;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    void *table = seals >= 0 && (seals & NEAR_WHOLE) == NEAR_WHOLE && fstat(fd, &file) == 0 &&
+                          file.st_size == (off_t)bytes
+                      ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0)
+                      : MAP_FAILED;
+
+    if (table == MAP_FAILED)
+        return;
+    if (memcmp(table, tcp->table, bytes) != 0) {
+        near_unmap(table, bytes);
+        return;
+    }
+    free((void *)tcp->table);
+    tcp->table = table;
+    tcp->table_shared = true;
+    tcp->transport.host = tess__tcp_table_host(tcp->table);
+}
+
+void tess__tcp_near_give_table(struct tcp *tcp)
+{
+    const size_t bytes = (size_t)tcp->table->bytes;
+    int fd = -1;
+
+    if (tcp->near_count == 0 || tcp->near[0].rank != tcp->transport.rank)
+        return;
+    fd = memfd_create("tessera-table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return;
+    if (tess_file_append(fd, tcp->table, bytes) != 0 || fcntl(fd, F_ADD_SEALS, NEAR_WHOLE) != 0) {
+        close(fd);
+        return;
+    }
+    tcp->table_fd = fd;
+    near_use_table(tcp, fd);
+    atomic_store_explicit(&tcp->inbox->table_fd, fd, memory_order_release);
+}
+
+/* The descriptor that the first rank's inbox names; 0: there is none yet, or no inbox. */
+static int32_t near_table_fd(const struct tcp *tcp, const struct tcp_near *first)
+{
+    const int fd = near_borrow(first->pid, first->inbox, O_RDONLY);
+    const int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
+    struct stat file;
+    int32_t table_fd = 0;
+
+    if (seals >= 0 && (seals & NEAR_SEALS) == NEAR_SEALS && fstat(fd, &file) == 0 &&
+        file.st_size == (off_t)near_inbox_bytes(tcp)) {
+        struct tcp_inbox *inbox = mmap(NULL, near_page(), PROT_READ, MAP_SHARED, fd, 0);
+        if (inbox != MAP_FAILED) {
+            if (inbox->mark == first->mark)
+                table_fd = atomic_load_explicit(&inbox->table_fd, memory_order_acquire);
+            near_unmap(inbox, near_page());
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return table_fd;
+}
+
+void tess__tcp_near_take_table(struct tcp *tcp)
+{
+    const struct tcp_near *first = tcp->near;
+
+    if (tcp->near_count == 0 || first->rank == tcp->transport.rank || tcp->table_shared ||
+        tcp->table_tries == NEAR_TRIES)
+        return;
+    tcp->table_tries++;
+    const int32_t number = near_table_fd(tcp, first);
+    const int fd = number > 0 ? near_borrow(first->pid, number, O_RDONLY) : -1;
+    if (fd < 0)
+        return;
+    near_use_table(tcp, fd);
+    close(fd);
 }
 
 void tess__tcp_near_close(struct tcp *tcp)

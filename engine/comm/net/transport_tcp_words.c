@@ -49,14 +49,14 @@ void tess__tcp_end(struct tcp *tcp, enum tcp_word word, int32_t who, const char 
     tcp->status = word == TCP_LOST ? TESS_ERR_COMM : TESS_ERR_ABORTED;
     if (word == TCP_LOST)
         snprintf(tcp->reason, sizeof(tcp->reason), "rank %d (%s) has gone: %s", (int)who,
-                 transport->host_name[who], tcp->end_text);
+                 tess__tcp_host_name(transport, who), tcp->end_text);
     else
         snprintf(tcp->reason, sizeof(tcp->reason), "stopped because rank %d (%s) failed: %s",
-                 (int)who, transport->host_name[who], tcp->end_text);
+                 (int)who, tess__tcp_host_name(transport, who), tcp->end_text);
     /* Receivers pass it on, so that it arrives before the end of the connection does, and at ranks
      * that have none with this one. Those that connect later get it then. */
     for (int32_t r = 0; r < transport->rank_count; r++)
-        if (tcp->peer[r] != NULL && tcp->peer[r]->met[TCP_WORDS])
+        if (tess__tcp_at(tcp, r) != NULL && tess__tcp_at(tcp, r)->met[TCP_WORDS])
             tess__tcp_say_end(tcp, r);
 }
 
@@ -70,7 +70,7 @@ void tess__tcp_close_fd(int *fd)
 /* The peer's words have ended: in order, or it has gone. */
 void tess__tcp_words_end(struct tcp *tcp, int32_t r, int error)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     tess__tcp_close_fd(&peer->fd[TCP_WORDS]);
     peer->out_used = 0;
@@ -85,7 +85,7 @@ void tess__tcp_stranger(struct tcp *tcp, int32_t r, const char *what)
 {
     /* The peer gets the reason too; otherwise it would report that this rank has gone. */
     tess__tcp_end(tcp, TCP_LOST, r, what);
-    tess__tcp_close_fd(&tcp->peer[r]->fd[TCP_DATA]);
+    tess__tcp_close_fd(&tess__tcp_at(tcp, r)->fd[TCP_DATA]);
 }
 
 void tess__tcp_differ(struct tcp *tcp, int32_t r, bool theirs, uint64_t expected, uint64_t bytes)
@@ -108,7 +108,7 @@ void tess__tcp_differ(struct tcp *tcp, int32_t r, bool theirs, uint64_t expected
 
 void tess__tcp_watch(struct tcp *tcp, int32_t r, int which, bool blocked)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     struct epoll_event event = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0u),
                                 .data.u64 = (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which};
 
@@ -133,7 +133,7 @@ ssize_t tess__tcp_write(struct tcp_peer *peer, int which, struct iovec *part, in
 
 void tess__tcp_words_push(struct tcp *tcp, int32_t r)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     size_t done = 0;
 
     if (peer->late)
@@ -173,7 +173,7 @@ static bool words_room(struct tcp_peer *peer, size_t bytes)
 /* True: it is to be sent. */
 static bool words_add(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, const void *text)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
     struct tcp_frame out = *frame;
     const size_t text_bytes = text != NULL ? (size_t)frame->bytes : 0;
     const size_t needed = peer->out_used + sizeof(out) + text_bytes;
@@ -203,7 +203,7 @@ void tess__tcp_say(struct tcp *tcp, int32_t r, const struct tcp_frame *frame, co
 /* Half of the room that the sender has, at most. */
 void tess__tcp_say_later(struct tcp *tcp, int32_t r, const struct tcp_frame *ready)
 {
-    struct tcp_peer *peer = tcp->peer[r];
+    struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
     if (!words_add(tcp, r, ready, NULL))
         return;

@@ -45,6 +45,8 @@ struct tess_transport_ops {
     void (*abort)(struct tess_transport *transport, const char *reason);
     /* Accepts a half-opened one. What is still under way is lost. */
     void (*close)(struct tess_transport *transport);
+    /* The host of a rank, for messages; valid until close. */
+    const char *(*host_name)(const struct tess_transport *transport, int32_t rank);
     /* OPTIONAL (NULL): the library's own collectives, for --comm.mpi.native. */
     const struct tess_transport_native *native;
     /* OPTIONAL (NULL: nobody counts it): false where it is not known. Never blocks. */
@@ -65,9 +67,8 @@ struct tess_transport_ops {
 struct tess_transport {
     const struct tess_transport_ops *ops;
     int32_t rank, rank_count;
-    const int32_t *host;          /* [rank_count] number of each rank's host, from 0 in the order
-                                     in which they first appear; the transport's */
-    const char *const *host_name; /* [rank_count] for messages */
+    const int32_t *host; /* [rank_count] number of each rank's host, from 0 in the order in which
+                            they first appear; the transport's */
     /* OPTIONAL (NULL): why nothing proceeds, "" while it does. A transport that has it does not
      * log it: its user may have a better reason. */
     const char *reason;
