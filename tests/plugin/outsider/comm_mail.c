@@ -35,7 +35,6 @@ struct mail {
     struct tess_transport transport; /* first */
     char folder[MAIL_BYTES / 2];
     int32_t host[MAIL_RANKS_MAX]; /* all 0: taken to be one host */
-    const char *host_name[MAIL_RANKS_MAX];
     struct mail_count *counts;
     struct mail_request {
         bool used;
@@ -152,7 +151,15 @@ static void mail_close(struct tess_transport *transport)
     free(mail);
 }
 
+static const char *mail_host_name(const struct tess_transport *transport, int32_t rank)
+{
+    (void)transport;
+    (void)rank;
+    return "this host";
+}
+
 static const struct tess_transport_ops mail_ops = {.name = "mail",
+                                                   .host_name = mail_host_name,
                                                    .send = mail_send,
                                                    .recv = mail_recv,
                                                    .test = mail_test,
@@ -178,13 +185,10 @@ static enum tess_status mail_open(const struct tess_comm_request *request,
     mail->transport = (struct tess_transport){.ops = &mail_ops,
                                               .rank = request->rank,
                                               .rank_count = request->rank_count,
-                                              .host = mail->host,
-                                              .host_name = mail->host_name};
+                                              .host = mail->host};
     enum tess_status status = request->boot->gather(request->boot->context, own, sizeof(own), all);
     if (status == TESS_OK && all[0][0] == '\0')
         status = tess_fail(TESS_ERR_IO, "cannot make a folder in '%s'", options->folder);
-    for (int32_t r = 0; r < request->rank_count; r++)
-        mail->host_name[r] = "this host";
     snprintf(mail->folder, sizeof(mail->folder), "%s", all[0]);
     snprintf(path, sizeof(path), "%s/rank.%d", mail->folder, (int)request->rank);
     if (status == TESS_OK)
