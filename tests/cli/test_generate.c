@@ -367,9 +367,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_says),    cmocka_unit_test(case_forms),
-        cmocka_unit_test(case_carried), cmocka_unit_test(case_batch),
-        cmocka_unit_test(case_score),   cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_says),  cmocka_unit_test(case_forms), cmocka_unit_test(case_carried),
+        cmocka_unit_test(case_batch), cmocka_unit_test(case_score), cmocka_unit_test(case_refused),
         cmocka_unit_test(case_help),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);

@@ -96,8 +96,8 @@ static void score_compare(enum tess_dtype dtype, int what)
         for (int64_t at = 0; at < LENGTH; at += chunk) {
             const struct tess_decoder_part part = {.sequence = row % 2,
                                                    .position = at,
-                                                   .count = chunk < LENGTH - at ? chunk
-                                                                                : LENGTH - at,
+                                                   .count =
+                                                       chunk < LENGTH - at ? chunk : LENGTH - at,
                                                    .token = token + at,
                                                    .label = score.label[what] + row * LENGTH + at,
                                                    .loss = loss + at};
@@ -133,12 +133,12 @@ static void score_check(const char *strategy, int ranks, const char *precision)
     snprintf(text[2], sizeof(text[2]), "--precision=%s", precision);
     snprintf(text[3], sizeof(text[3]), "--kernel=%s", kernel_name);
     score.tokens = 0;
-    assert_int_equal(
-        tess_config_open(sizeof(argv) / sizeof(argv[0]), argv, NULL, 0, &score.config), TESS_OK);
-    assert_int_equal(
-        tess_dataset_open_synthetic_tokens(LENGTH, 3 * ROWS, ROWS, 3, &score.dataset), TESS_OK);
-    assert_int_equal(
-        world_run(ranks, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL, score_rank, NULL), 0);
+    assert_int_equal(tess_config_open(sizeof(argv) / sizeof(argv[0]), argv, NULL, 0, &score.config),
+                     TESS_OK);
+    assert_int_equal(tess_dataset_open_synthetic_tokens(LENGTH, 3 * ROWS, ROWS, 3, &score.dataset),
+                     TESS_OK);
+    assert_int_equal(world_run(ranks, TESS_RANKS_THREADS, TESS_ORDER_CANONICAL, score_rank, NULL),
+                     0);
     assert_int_equal(score.tokens, 2 * TOKENS);
     for (int what = 0; what < 2; what++)
         score_compare(strcmp(precision, "f32") == 0 ? TESS_F32 : TESS_BF16, what);
