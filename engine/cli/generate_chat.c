@@ -58,7 +58,7 @@ static enum tess_status chat_read_config(struct chat *chat, const char *folder)
                   "--chat: cannot read %s: %s; without a chat template give the text as the model "
                   "was trained on it, --prompt",
                   chat->path, why);
-    json_t *config = json_loadf(file, 0, &error);
+    json_t *config = json_loadf(file, JSON_DECODE_INT_AS_REAL, &error); /* 10^30 for no limit */
     fclose(file);
     if (config == NULL)
         TESS_FAIL(TESS_ERR_DATA, "%s:%d: %s", chat->path, error.line, error.text);

@@ -61,14 +61,16 @@ static enum tess_status read_bytes(const char *file, struct tokenizer_buffer *ta
     return status;
 }
 
-static enum tess_status read_json(const char *file, json_t **object_out, uint64_t *id_out)
+/* `flags`: of jansson's reader. */
+static enum tess_status read_json(const char *file, size_t flags, json_t **object_out,
+                                  uint64_t *id_out)
 {
     struct tokenizer_buffer text = {0};
     json_error_t error;
     enum tess_status status = read_bytes(file, &text);
     if (status == TESS_OK) {
         *id_out = tess_hash_bytes(text.at, text.count);
-        *object_out = json_loadb(text.at, text.count, JSON_REJECT_DUPLICATES, &error);
+        *object_out = json_loadb(text.at, text.count, JSON_REJECT_DUPLICATES | flags, &error);
         if (!json_is_object(*object_out)) {
             status = tess_fail(TESS_ERR_DATA, "%s:%d: %s", file, *object_out ? 1 : error.line,
                                *object_out ? "not a JSON object" : error.text);
@@ -286,7 +288,8 @@ static enum tess_status read_config(struct tess__tokenizer *tokenizer)
              slash ? (int)(slash - tokenizer->file) : 0, tokenizer->file, slash ? "/" : "");
     if (stat(file, &about) != 0)
         return TESS_OK;
-    TESS_TRY(read_json(file, &config, &id));
+    /* model_max_length is 10^30 where a tokenizer has no limit. */
+    TESS_TRY(read_json(file, JSON_DECODE_INT_AS_REAL, &config, &id));
     const json_t *end = json_object_get(config, "eos_token");
     const char *text =
         json_string_value(json_is_object(end) ? json_object_get(end, "content") : end);
@@ -300,7 +303,7 @@ enum tess_status tess__tokenizer_read(struct tess__tokenizer *tokenizer, const c
 {
     json_t *object = NULL;
     TESS_TRY(read_find(path, tokenizer->file));
-    TESS_TRY(read_json(tokenizer->file, &object, &tokenizer->id));
+    TESS_TRY(read_json(tokenizer->file, 0, &object, &tokenizer->id));
     enum tess_status status = tess__added_read(
         &tokenizer->added, json_object_get(object, "added_tokens"), tokenizer->file);
     if (status == TESS_OK)
