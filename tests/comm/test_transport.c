@@ -322,7 +322,7 @@ static int forged_rank(struct tess_comm *comm, struct tess_world *world, void *a
     (void)world, (void)arg;
     static const struct tcp_frame forged[] = {{TCP_MAGIC, TCP_ABORT, 77, 0, 4},
                                               {TCP_MAGIC, TCP_LOST, 0, 0, UINT64_MAX},
-                                              {TCP_MAGIC, TCP_TELL, 0, 0, UINT64_MAX},
+                                              {TCP_MAGIC, TCP_NOTICE, 0, 0, UINT64_MAX},
                                               {TCP_MAGIC, TCP_BYE + 1, 0, 0, 0}};
     for (size_t k = 0; k < sizeof(forged) / sizeof(*forged); k++) {
         struct tess_transport *transport;

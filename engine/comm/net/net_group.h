@@ -6,8 +6,8 @@
  * named. Tags of all other messages hold a hash of the call and of those before it: what belongs to
  * different calls never meets, and a call that lasts is one whose notes are needed. So a sum or
  * gather, which ends nowhere before all have called it, sends notes once it has lasted NET_LATE_S
- * (net_late.c). Before the call go those of a broadcast or reduce, those over a transport that
- * cannot tell, and those of small calls of few ranks, which are run from the notes alone.
+ * (net_late.c). Before the call go those of a broadcast or reduce, those over a transport
+ * without notices, and those of small calls of few ranks, which are run from the notes alone.
  */
 #ifndef TESSERA_COMM_NET_NET_GROUP_H
 #define TESSERA_COMM_NET_NET_GROUP_H
@@ -25,7 +25,7 @@
 #define NET_LATE_S   5e-3 /* after which a call's notes go out, if they have not before */
 #define NET_INLINE   176u /* source bytes that fit into a note */
 #define NET_INLINE_FEW                                                                             \
-    2 /* ranks up to which notes are sent for that, where they can be told later */
+    2 /* ranks up to which notes are sent for that, where notices can be sent later */
 #define NET_ROWS        3 /* of chunks, under way at a time: one comes, one is added, one goes */
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
@@ -47,7 +47,7 @@ struct net_note {
 
 _Static_assert(sizeof(struct net_note) == 256, "what goes over the wire has no holes");
 
-/* What is told of a call that lasts. */
+/* What a notice has of a call that lasts. */
 struct net_late_note {
     uint64_t birth; /* of the group: none before it with its number had it */
     uint64_t past;  /* a hash of its calls before this one */
@@ -56,16 +56,16 @@ struct net_late_note {
     char site[56];
 };
 
-_Static_assert(sizeof(struct net_late_note) <= TESS_TRANSPORT_TELL_BYTES, "it can be told");
+_Static_assert(sizeof(struct net_late_note) <= TESS_TRANSPORT_NOTICE_BYTES, "it fits in a notice");
 
 /* [d]: with the rank d + 1 before this one; of many ranks [0] the one before, [1] the one behind.
  */
 struct net_late {
     uint64_t birth, past; /* past: of the calls before the one that is run */
     double since_s;       /* when that was first seen to last; 0: it was not */
-    bool told, compared;
-    bool asked;                            /* some `answer` is set */
-    uint64_t answer[NET_NOTE_ALL];         /* number of a call that the rank has told; 0: none */
+    bool notified, compared;
+    bool asked;                    /* some `answer` is set */
+    uint64_t answer[NET_NOTE_ALL]; /* number of the call of a notice from the rank; 0: none */
     struct net_late_note in[NET_NOTE_ALL]; /* the last of each */
 };
 

@@ -1,14 +1,15 @@
 /*
- * Notes of calls that last. A rank whose call has not ended after NET_LATE_S tells the others what
- * it calls; nobody waits for that, and it costs calls that do not last nothing. Once all have told
- * it, what they call is compared: so that a rank that fails before it calls is the better reason.
+ * Notices of calls that last. A rank whose call has not ended after NET_LATE_S sends the others a
+ * notice of it; nobody waits for that, and calls that do not last cost nothing. Once a notice of
+ * all of them is here, calls are compared: so that a rank that fails before it calls is the better
+ * reason.
  *
- *     A   calls 7   lasts: tells 7 to B and C                     compares
- *     B             calls 7   has been told, tells at once        compares
- *     C                       calls 7, has been told, tells       compares
+ *     A   calls 7   lasts: notices of 7 to B and C                  compares
+ *     B             calls 7   has A's notice, sends its own         compares
+ *     C                       calls 7, has notices, sends its own   compares
  *
- * A rank may tell what another one has called long ago, or before it has opened the group: whoever
- * is told of a call that it has told itself, or that has ended here, answers with its own note.
+ * A notice may be of a call that ended long ago, or of a group that is not open here yet: whoever
+ * gets one of a call of which it has sent its own, or that has ended here, answers with its own.
  */
 #include "base/clock.h"
 #include "base/hash.h"
@@ -50,9 +51,9 @@ static int32_t late_peer(const struct net_group *group, int32_t place)
 
 /* ---- from others ----------------------------------------------------------------------------- */
 
-static void late_hear(void *hearer, int32_t from, uint32_t tag, const void *data, size_t bytes)
+static void late_notice(void *user, int32_t from, uint32_t tag, const void *data, size_t bytes)
 {
-    struct net_rank *rank = hearer;
+    struct net_rank *rank = user;
     struct net_late_note note;
     struct net_group *group;
     int32_t peer = 0;
@@ -83,14 +84,14 @@ static void late_hear(void *hearer, int32_t from, uint32_t tag, const void *data
 
 void tess__net_late_open(struct tess_transport *transport, struct net_rank *rank)
 {
-    transport->hear = late_hear;
-    transport->hearer = rank;
+    transport->on_notice = late_notice;
+    transport->notice_user = rank;
 }
 
 /* ---- to others ------------------------------------------------------------------------------- */
 
-static enum tess_status late_tell(struct net_group *group, int32_t place, uint64_t number,
-                                  bool answer)
+static enum tess_status late_notify(struct net_group *group, int32_t place, uint64_t number,
+                                    bool answer)
 {
     struct tess_transport *transport = group->rank->transport;
     const struct tess_comm_call *call = &group->call[(number - 1) % NET_RING];
@@ -101,8 +102,8 @@ static enum tess_status late_tell(struct net_group *group, int32_t place, uint64
     note.past = number - 1 == group->current ? group->late.past : 0;
     snprintf(note.site, sizeof(note.site), "%s", call->site);
     return tess__net_lost(group->rank,
-                          transport->ops->tell(transport, group->member[late_peer(group, place)],
-                                               tag, &note, sizeof(note)));
+                          transport->ops->notify(transport, group->member[late_peer(group, place)],
+                                                 tag, &note, sizeof(note)));
 }
 
 enum tess_status tess__net_late_answer(struct net_group *group)
@@ -114,8 +115,8 @@ enum tess_status tess__net_late_answer(struct net_group *group)
         const uint64_t number = late->answer[place];
         late->answer[place] = 0;
         if (number > 0 && number + NET_RING > group->posted &&
-            (number <= group->current || (number == group->current + 1 && late->told)))
-            TESS_TRY(late_tell(group, place, number, true));
+            (number <= group->current || (number == group->current + 1 && late->notified)))
+            TESS_TRY(late_notify(group, place, number, true));
     }
     return TESS_OK;
 }
@@ -134,11 +135,11 @@ bool tess__net_late_silent(const struct net_group *group, int32_t peer)
 {
     const int32_t place = late_place(group, late_distance(group, peer));
 
-    return group->rank->transport->ops->tell == NULL ||
+    return group->rank->transport->ops->notify == NULL ||
            (place >= 0 && group->late.in[place].number <= group->current);
 }
 
-/* What a rank has told beside this one's call. */
+/* The notice of a rank beside this one's call. */
 static enum tess_status late_compare(struct net_group *group, int32_t place)
 {
     const struct net_late_note *theirs = &group->late.in[place];
@@ -169,15 +170,16 @@ enum tess_status tess__net_late_run(struct net_group *group)
     struct net_late *late = &group->late;
     const uint64_t number = group->current + 1;
 
-    if (group->rank->transport->ops->tell == NULL || late->compared)
+    if (group->rank->transport->ops->notify == NULL || late->compared)
         return TESS_OK;
-    const double now_s = late->told ? 0 : tess_clock_s();
+    const double now_s = late->notified ? 0 : tess_clock_s();
     late->since_s = late->since_s > 0 ? late->since_s : now_s;
-    if (!late->told && now_s - late->since_s < NET_LATE_S && !tess__net_late_waits(group, number))
+    if (!late->notified && now_s - late->since_s < NET_LATE_S &&
+        !tess__net_late_waits(group, number))
         return TESS_OK;
-    for (int32_t place = 0; place < late_places(group) && !late->told; place++)
-        TESS_TRY(late_tell(group, place, number, false));
-    late->told = true;
+    for (int32_t place = 0; place < late_places(group) && !late->notified; place++)
+        TESS_TRY(late_notify(group, place, number, false));
+    late->notified = true;
     for (int32_t place = 0; place < late_places(group); place++)
         if (late->in[place].number < number)
             return TESS_OK;
@@ -193,5 +195,5 @@ void tess__net_late_next(struct net_group *group)
 
     group->late.past = tess_hash_mix(group->late.past + tess_hash_bytes(&key, sizeof(key)));
     group->late.since_s = 0;
-    group->late.told = group->late.compared = false;
+    group->late.notified = group->late.compared = false;
 }

@@ -15,16 +15,16 @@
 
 static bool run_is_inline(const struct net_group *group, const struct tess_comm_call *call)
 {
-    const bool tells = group->rank->transport->ops->tell != NULL;
+    const bool notifies = group->rank->transport->ops->notify != NULL;
 
-    return group->comm.rank_count <= (tells ? NET_INLINE_FEW : NET_NOTE_ALL) &&
+    return group->comm.rank_count <= (notifies ? NET_INLINE_FEW : NET_NOTE_ALL) &&
            tess__call_source_bytes(&group->comm, call) <= NET_INLINE;
 }
 
 /* Do notes of the call go out before it? */
 static bool run_is_noted(const struct net_group *group, const struct tess_comm_call *call)
 {
-    return run_is_inline(group, call) || group->rank->transport->ops->tell == NULL ||
+    return run_is_inline(group, call) || group->rank->transport->ops->notify == NULL ||
            call->collective == TESS_COLLECTIVE_BROADCAST ||
            call->collective == TESS_COLLECTIVE_REDUCE;
 }

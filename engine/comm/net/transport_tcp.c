@@ -104,13 +104,13 @@ static enum tess_status tcp_flush(struct tess_transport *transport)
     return tcp_of(transport)->status;
 }
 
-static enum tess_status tcp_tell(struct tess_transport *transport, int32_t peer, uint32_t tag,
-                                 const void *data, size_t bytes)
+static enum tess_status tcp_notify(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                                   const void *data, size_t bytes)
 {
     struct tcp *tcp = tcp_of(transport);
 
     TESS_TRY(tess__tcp_reach(tcp, peer));
-    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_TELL, .tag = tag, .bytes = bytes},
+    tess__tcp_say(tcp, peer, &(struct tcp_frame){.word = TCP_NOTICE, .tag = tag, .bytes = bytes},
                   data);
     return tcp->status;
 }
@@ -282,7 +282,7 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .host_name = tess__tcp_host_name,
                                                   .link = tess__tcp_link,
                                                   .flush = tcp_flush,
-                                                  .tell = tcp_tell};
+                                                  .notify = tcp_notify};
 
 static enum tess_status tcp_reserve(struct tcp *tcp)
 {

@@ -48,11 +48,11 @@
 /* The two connections with a peer. */
 enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 
-/* What goes over `words`: a frame, for TELL, ABORT and LOST with `bytes` of text behind it. */
+/* What goes over `words`: a frame, for NOTICE, ABORT and LOST with `bytes` of text behind it. */
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
     TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
-    TCP_TELL,      /* `bytes` for the hearer of messages that nobody requests */
+    TCP_NOTICE,    /* `bytes` a message that nobody requests */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */

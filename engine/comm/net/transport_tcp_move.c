@@ -220,7 +220,7 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
         return 0;
     memcpy(&frame, in, sizeof(frame));
     const bool ends = frame.word == TCP_ABORT || frame.word == TCP_LOST;
-    const size_t rest = ends || frame.word == TCP_TELL ? (size_t)frame.bytes : 0;
+    const size_t rest = ends || frame.word == TCP_NOTICE ? (size_t)frame.bytes : 0;
     if (frame.magic != TCP_MAGIC || frame.word < TCP_READY || frame.word > TCP_BYE ||
         rest >= sizeof(text) || (ends && frame.tag >= (uint32_t)tcp->transport.rank_count)) {
         tess__tcp_stranger(tcp, r, "what comes from it is not of this program");
@@ -232,8 +232,8 @@ static size_t words_take(struct tcp *tcp, int32_t r, const unsigned char *in, si
     text[rest] = '\0';
     if (ends)
         tess__tcp_end(tcp, (enum tcp_word)frame.word, (int32_t)frame.tag, text);
-    else if (frame.word == TCP_TELL && tcp->transport.hear != NULL)
-        tcp->transport.hear(tcp->transport.hearer, r, frame.tag, text, rest);
+    else if (frame.word == TCP_NOTICE && tcp->transport.on_notice != NULL)
+        tcp->transport.on_notice(tcp->transport.notice_user, r, frame.tag, text, rest);
     else if (frame.word == TCP_BYE)
         tess__tcp_at(tcp, r)->bye = true;
     else if (frame.word == TCP_READY)
@@ -395,7 +395,7 @@ static void near_move(struct tcp *tcp)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-/* Does a message with the peer wait, or only words that are told it? */
+/* Does a message with the peer wait, or only words that are sent to it? */
 static bool move_waits(const struct tcp *tcp, int32_t r)
 {
     for (uint32_t k = 0; k < tcp->request_count; k++) {
@@ -406,8 +406,8 @@ static bool move_waits(const struct tcp *tcp, int32_t r)
     return false;
 }
 
-/* A connection is there: what waits for it goes. Or there is none: a rank that is only told
- * something may have ended in order before it answered. */
+/* A connection is there: what waits for it goes. Or there is none: a rank that gets only notices
+ * may have ended in order before it answered. */
 static void move_news(struct tcp *tcp, const struct tcp_news *news)
 {
     if (news->open && news->which == TCP_WORDS && tcp->status != TESS_OK)

@@ -15,7 +15,7 @@ TESS_BEGIN_DECLS
 
 #define TESS_TRANSPORT_REASON_BYTES 256
 #define TESS_TRANSPORT_REQUESTS     4096 /* may be under way at once, per rank; not per peer */
-#define TESS_TRANSPORT_TELL_BYTES   128
+#define TESS_TRANSPORT_NOTICE_BYTES 128
 
 struct tess_transport;
 struct tess_transport_native; /* engine/comm/net/transport_native.h */
@@ -56,11 +56,11 @@ struct tess_transport_ops {
      * wait go in test and wait too. Never blocks; errors as test. */
     enum tess_status (*flush)(struct tess_transport *transport);
     /* OPTIONAL (NULL: what a rank calls goes to others before each call, as messages): up to
-     * TESS_TRANSPORT_TELL_BYTES that the peer gets without a request, by its transport's hear;
-     * those of one pair of ranks in order. Copied. For what is rare: memory for it is short. Never
-     * blocks; errors as test. */
-    enum tess_status (*tell)(struct tess_transport *transport, int32_t peer, uint32_t tag,
-                             const void *data, size_t bytes);
+     * TESS_TRANSPORT_NOTICE_BYTES that the peer gets without a request, by its transport's
+     * on_notice; those of one pair of ranks in order. Copied. For what is rare: memory for it is
+     * short. Never blocks; errors as test. */
+    enum tess_status (*notify)(struct tess_transport *transport, int32_t peer, uint32_t tag,
+                               const void *data, size_t bytes);
 };
 
 /* The public head; transports embed it first. */
@@ -72,10 +72,10 @@ struct tess_transport {
     /* OPTIONAL (NULL): why nothing proceeds, "" while it does. A transport that has it does not
      * log it: its user may have a better reason. */
     const char *reason;
-    /* Set by the user of a transport that has tell; called in test or wait, and may call nothing of
-     * the transport. */
-    void (*hear)(void *hearer, int32_t from, uint32_t tag, const void *data, size_t bytes);
-    void *hearer;
+    /* Set by the user of a transport that has notify; called in test or wait, and may call nothing
+     * of the transport. */
+    void (*on_notice)(void *user, int32_t from, uint32_t tag, const void *data, size_t bytes);
+    void *notice_user;
 };
 
 struct tess_world;

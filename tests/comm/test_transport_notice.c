@@ -1,4 +1,4 @@
-/* The transport over sockets: what ranks are told without a request. */
+/* The transport over sockets: what ranks get without a request. */
 #include "base/clock.h"
 #include "comm/cases.h"
 #include "comm/net/net.h"
@@ -6,48 +6,48 @@
 
 #include <string.h>
 
-struct heard {
+struct notices {
     int count;
     int32_t from;
     uint32_t tag;
-    char text[TESS_TRANSPORT_TELL_BYTES];
+    char text[TESS_TRANSPORT_NOTICE_BYTES];
 };
 
-static void tell_hear(void *hearer, int32_t from, uint32_t tag, const void *data, size_t bytes)
+static void notice_take(void *user, int32_t from, uint32_t tag, const void *data, size_t bytes)
 {
-    struct heard *heard = hearer;
-    heard->count++;
-    heard->from = from;
-    heard->tag = tag;
-    memcpy(heard->text, data, bytes < sizeof(heard->text) ? bytes : sizeof(heard->text));
+    struct notices *notices = user;
+    notices->count++;
+    notices->from = from;
+    notices->tag = tag;
+    memcpy(notices->text, data, bytes < sizeof(notices->text) ? bytes : sizeof(notices->text));
 }
 
-/* What is told comes without a request, in order. That a rank has ended which was only told
- * something, and never connected, is no failure. */
-static int tell_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+/* Notices come without a request, in order. That a rank has ended which got only notices
+ * and never connected is no failure. */
+static int notice_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     (void)world, (void)arg;
     struct tess_transport *transport;
-    struct heard heard = {.count = 0};
-    const char first[TESS_TRANSPORT_TELL_BYTES] = "first", second[] = "second";
+    struct notices got = {.count = 0};
+    const char first[TESS_TRANSPORT_NOTICE_BYTES] = "first", second[] = "second";
     const int32_t last = comm->rank_count - 1;
     uint32_t request;
     int32_t value = 3;
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
-    transport->hear = tell_hear;
-    transport->hearer = &heard;
+    transport->on_notice = notice_take;
+    transport->notice_user = &got;
     WORLD_OK(tess_comm_barrier(comm));
     if (comm->rank == 0) {
-        WORLD_OK(transport->ops->tell(transport, 1, 7, first, sizeof(first)));
-        WORLD_OK(transport->ops->tell(transport, 1, 8, second, sizeof(second)));
+        WORLD_OK(transport->ops->notify(transport, 1, 7, first, sizeof(first)));
+        WORLD_OK(transport->ops->notify(transport, 1, 8, second, sizeof(second)));
         WORLD_OK(transport->ops->flush(transport));
     }
     for (double end_s = tess_clock_s() + LIMIT_S;
-         comm->rank == 1 && heard.count < 2 && tess_clock_s() < end_s;)
+         comm->rank == 1 && got.count < 2 && tess_clock_s() < end_s;)
         WORLD_OK(transport->ops->wait(transport, 0.1));
     if (comm->rank == 1)
-        WORLD_CHECK(heard.count == 2 && heard.from == 0 && heard.tag == 8 &&
-                    strcmp(heard.text, second) == 0);
+        WORLD_CHECK(got.count == 2 && got.from == 0 && got.tag == 8 &&
+                    strcmp(got.text, second) == 0);
     if (comm->rank == last)
         transport->ops->close(transport);
     WORLD_OK(tess_comm_barrier(comm));
@@ -56,7 +56,7 @@ static int tell_rank(struct tess_comm *comm, struct tess_world *world, void *arg
         return 0;
     }
     if (comm->rank > 0)
-        WORLD_OK(transport->ops->tell(transport, last, 9, first, sizeof(first)));
+        WORLD_OK(transport->ops->notify(transport, last, 9, first, sizeof(first)));
     for (double end_s = tess_clock_s() + 0.2; tess_clock_s() < end_s;)
         WORLD_OK(transport->ops->wait(transport, 0.05));
     if (comm->rank < 2) {
@@ -73,7 +73,7 @@ static int tell_rank(struct tess_comm *comm, struct tess_world *world, void *arg
 static void case_tell(void **state)
 {
     (void)state;
-    assert_int_equal(transport_run(5, tell_rank, -1), 0);
+    assert_int_equal(transport_run(5, notice_rank, -1), 0);
 }
 
 int main(void)
