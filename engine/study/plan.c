@@ -219,8 +219,6 @@ static int plan_command(struct tess__call *call)
         status = tess__plan_search(&plan);
     if (status == TESS_OK)
         status = plan_finish(&plan);
-    if (plan.dataset != &plan.declared)
-        tess_dataset_close(plan.dataset);
     tess__plan_close(&plan);
     return tess_status_exit_code(status);
 }

@@ -159,7 +159,7 @@ enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__p
                                  void *context);
 /* tess__plan_work of all threads. */
 struct tess__plan_work tess__plan_worked(const struct tess__plan *plan);
-/* All that a search has filled in; not the data set. */
+/* All that a search has filled in. */
 void tess__plan_close(struct tess__plan *plan);
 
 /* ---- plan_try.c ---- */

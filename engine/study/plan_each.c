@@ -114,6 +114,8 @@ void tess__plan_close(struct tess__plan *plan)
     for (int64_t i = 0; i < plan->layouts.count; i++)
         tess__plan_order_free(plan->layouts.item[i].order);
     tess_cluster_close(plan->topology);
+    if (plan->dataset != &plan->declared)
+        tess_dataset_close(plan->dataset);
     free(plan->layouts.item);
     free(plan->stages.item);
     free(plan->rejected);
