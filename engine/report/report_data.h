@@ -227,7 +227,8 @@ struct tess__report_lane {
     int rows;
 };
 
-/* Kinds of memory in an arena, and activations of one pass. */
+/* Kinds of memory in an arena, and, in the place of the first that is not, activations of a pass.
+ */
 #define TESS__LIVE_SERIES (TESS_MEMORY_STAGING + 1)
 
 /* Bytes that are in use until the next moment; at: ms after the step's begin. */

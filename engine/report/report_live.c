@@ -12,10 +12,6 @@
 #define LIVE_TOP    52
 #define LIVE_BOTTOM 54
 
-/* Kinds that do not lie in the arena have no place; in the first of theirs are activations of one
- * pass. */
-_Static_assert(TESS__LIVE_SERIES == TESS_MEMORY_STAGING + 1, "kinds of the arena, and one more");
-
 static const char *live_name(int series)
 {
     return series == TESS_MEMORY_STAGING ? "activation of a pass"

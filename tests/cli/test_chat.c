@@ -164,7 +164,7 @@ static void case_refused(void **state)
     static const char *const other[] = {
         "{{ '<|user|>' + messages[0]['content'] }}",
         "{{ '<|im_start|>user<|im_sep|>' + messages[0]['content'] }}",
-        "{% set reasoning_mode = '/think' %}" CHATML_LOOP,
+        ("{% set reasoning_mode = '/think' %}" CHATML_LOOP),
         "{{ '[INST] <<SYS>>' }}",
         "{% set system_message = 'You are.' %}{{ '[INST] ' }}",
     };

@@ -150,6 +150,10 @@ static void case_ranks(void **state)
 {
     static const char *const precision[] = {"f32", "bf16"};
     (void)state;
+    if (TESTS_DIVISOR > 1) { /* sanitizers: minutes */
+        score_check("fsdp+tp", 4, "bf16");
+        return;
+    }
     for (int p = 0; p < 2; p++) {
         score_check("tp", 1, precision[p]);
         score_check("tp", 2, precision[p]);
