@@ -179,7 +179,8 @@ static bool near_open_peer(struct tcp *tcp, const struct tcp_near *card, struct 
     errno = error;
     if (!mapped)
         return false;
-    boxes->bell = near_borrow(card->pid, card->bell, O_WRONLY);
+    /* With an end to read here, too: ringing for a rank that was killed raises no SIGPIPE. */
+    boxes->bell = near_borrow(card->pid, card->bell, O_RDWR);
     return boxes->bell >= 0 && fstat(boxes->bell, &file) == 0 && S_ISFIFO(file.st_mode);
 }
 
