@@ -160,7 +160,7 @@ static const struct tess_kernel_ops *under_test(void)
 {
     static struct tess_kernel_ops ops;
     ops = tess_kernel_ref;
-    ops.name = "under test";
+    ops.name = "cuDNN";
     ops.state_size = sizeof(struct cuda_state);
     ops.open = under_test_open;
     ops.close = under_test_close;
@@ -169,7 +169,6 @@ static const struct tess_kernel_ops *under_test(void)
     ops.op_close = tess__cuda_attention_close;
     ops.attention_forward = tess__cuda_attention_forward;
     ops.attention_backward = tess__cuda_attention_backward;
-    ops.attention_decode = NULL; /* cuDNN decodes nothing */
     return &ops;
 }
 
