@@ -73,6 +73,12 @@ int tess__command_call(const struct tess__command *command, int argc, char **arg
     return code;
 }
 
+const struct tess__namer tess__namer_list[TESS__NAMERS] = {
+    {"--strategy", TESS_REGISTRY_STRATEGY},   {"--model", TESS_REGISTRY_MODEL},
+    {"--optimizer", TESS_REGISTRY_OPTIMIZER}, {"--strategies", TESS_REGISTRY_STRATEGY},
+    {"--comm", TESS_REGISTRY_COMMUNICATOR},
+};
+
 /* ---- which command --------------------------------------------------------------------------- */
 
 const struct tess__command *tess__command_at(int index)

@@ -3,7 +3,6 @@
 #include "cli/help.h"
 
 #include "base/options_set.h"
-#include "config/registry.h"
 #include "tessera/registry.h"
 
 #include <stdio.h>
@@ -37,27 +36,20 @@ struct complete {
 /* A part's name, of a strategy also one behind '+'. */
 static bool complete_part(const struct complete *of)
 {
-    static const struct {
-        const char *option;
-        enum tess_registry_kind kind;
-    } part[] = {{"strategy", TESS_REGISTRY_STRATEGY},
-                {"strategies", TESS_REGISTRY_STRATEGY},
-                {"model", TESS_REGISTRY_MODEL},
-                {"optimizer", TESS_REGISTRY_OPTIMIZER},
-                {"comm", TESS_REGISTRY_COMMUNICATOR}};
-    for (size_t k = 0; k < sizeof(part) / sizeof(part[0]); k++) {
+    for (int k = 0; k < TESS__NAMERS; k++) {
+        const enum tess_registry_kind kind = tess__namer_list[k].kind;
         char before[256];
         int count = 0;
-        if (strcmp(of->option + 2, part[k].option) != 0)
+        if (strcmp(of->option, tess__namer_list[k].option) != 0)
             continue;
-        const char *const *name = tess_registry_names(part[k].kind, &count);
+        const char *const *name = tess_registry_names(kind, &count);
         const char *given = of->given;
-        if (part[k].kind == TESS_REGISTRY_STRATEGY)
+        if (kind == TESS_REGISTRY_STRATEGY)
             for (const char *c = of->given; *c; c++)
                 given = *c == '+' || *c == ',' ? c + 1 : given;
         snprintf(before, sizeof(before), "%s%.*s", of->before, (int)(given - of->given), of->given);
         for (int i = 0; i < count; i++)
-            complete_word(given, before, name[i], tess_registry_summary(part[k].kind, name[i]));
+            complete_word(given, before, name[i], tess_registry_summary(kind, name[i]));
         return true;
     }
     return false;

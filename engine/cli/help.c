@@ -2,7 +2,6 @@
 #include "cli/help.h"
 
 #include "base/options_set.h"
-#include "config/registry.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
 
@@ -118,8 +117,10 @@ static enum tess_status help_show(const struct tess_options *options, void *cont
     }
     if (tess_options_print_help(options, topic, command->first) || !topic)
         return TESS_OK;
+    /* Options of a group follow each other, and there are more of them than HELP_KNOWN_MAX. */
     for (int i = 0; i < options->entry_count && known_count < HELP_KNOWN_MAX; i++)
-        known[known_count++] = options->entry[i].group;
+        if (i == 0 || strcmp(options->entry[i].group, options->entry[i - 1].group) != 0)
+            known[known_count++] = options->entry[i].group;
     const char *nearest = tess_nearest_word(topic, known, known_count);
     if (nearest)
         TESS_FAIL(TESS_ERR_USAGE, "%s has no options of '%s'; did you mean '%s'?", command->name,
@@ -131,18 +132,12 @@ static enum tess_status help_show(const struct tess_options *options, void *cont
 /* The option that chooses the part of this name, whose options are then listed; NULL: none. */
 static const char *help_chooser(const char *topic)
 {
-    static const struct {
-        enum tess_registry_kind kind;
-        const char *option;
-    } of[] = {{TESS_REGISTRY_STRATEGY, "--strategy"},
-              {TESS_REGISTRY_MODEL, "--model"},
-              {TESS_REGISTRY_OPTIMIZER, "--optimizer"}};
-    for (size_t k = 0; k < sizeof(of) / sizeof(of[0]); k++) {
+    for (int k = 0; k < TESS__CHOOSERS; k++) {
         int count = 0;
-        const char *const *name = tess_registry_names(of[k].kind, &count);
+        const char *const *name = tess_registry_names(tess__namer_list[k].kind, &count);
         for (int i = 0; i < count; i++)
             if (strcmp(name[i], topic) == 0)
-                return of[k].option;
+                return tess__namer_list[k].option;
     }
     return NULL;
 }

@@ -3,6 +3,7 @@
 #ifndef TESSERA_CLI_HELP_H
 #define TESSERA_CLI_HELP_H
 
+#include "config/registry.h"
 #include "text/command.h"
 
 #include <stdbool.h>
@@ -21,6 +22,16 @@ bool tess__command_is_of(const struct tess__command *command, const char *group)
 typedef enum tess_status tess__show(const struct tess_options *options, void *context);
 int tess__command_call(const struct tess__command *command, int argc, char **argv, tess__show *show,
                        void *context);
+
+/* Options whose values are names of parts. The first TESS__CHOOSERS choose a part that has options
+ * of its own. */
+#define TESS__CHOOSERS 3
+#define TESS__NAMERS   5
+struct tess__namer {
+    const char *option; /* with its "--" */
+    enum tess_registry_kind kind;
+};
+extern const struct tess__namer tess__namer_list[TESS__NAMERS];
 
 /* ---- help.c, help_man.c, complete.c: each returns the exit status --------------------------- */
 

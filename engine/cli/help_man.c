@@ -2,7 +2,6 @@
 #include "cli/help.h"
 
 #include "base/options_set.h"
-#include "config/registry.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
 #include "tessera/version.h"
@@ -114,20 +113,14 @@ static enum tess_status man_show(const struct tess_options *options, void *conte
 /* The options of each strategy, model and optimizer. */
 static int man_parts(const struct tess__command *command, struct man_options *man, bool list_only)
 {
-    static const struct {
-        enum tess_registry_kind kind;
-        char *option;
-    } of[] = {{TESS_REGISTRY_STRATEGY, "--strategy"},
-              {TESS_REGISTRY_MODEL, "--model"},
-              {TESS_REGISTRY_OPTIMIZER, "--optimizer"}};
     static const char *part[128];
     man->not_of = part;
     man->not_of_count = 0;
-    for (size_t k = 0; k < sizeof(of) / sizeof(of[0]); k++) {
+    for (int k = 0; k < TESS__CHOOSERS; k++) {
         int count = 0, code = 0;
-        const char *const *name = tess_registry_names(of[k].kind, &count);
+        const char *const *name = tess_registry_names(tess__namer_list[k].kind, &count);
         for (int i = 0; i < count && man->not_of_count < 128; i++) {
-            char *words[] = {of[k].option, (char *)name[i]};
+            char *words[] = {(char *)tess__namer_list[k].option, (char *)name[i]};
             part[man->not_of_count++] = man->only = name[i];
             if (!list_only)
                 code = tess__command_call(command, 2, words, man_show, man);

@@ -181,8 +181,8 @@ struct tess_shape tess_engine_param_shape(const struct tess_engine *engine, int3
 /* Elements of all parameters of the model: its size as papers give it. */
 int64_t tess_engine_model_size(const struct tess_engine *engine);
 /*
- * What a step's passes touch of the arena, as they begin and when they have ended, so that whoever
- * predicts a step knows from when to when each byte is needed. begins: what was there is not read
+ * What a step's passes touch of the arena, as they begin and when they have ended, from which
+ * a prediction finds from when to when each byte is needed. begins: what was there is not read
  * any more. brief: gradients between units, and tensors that end with the pass, such as those that
  * recompute makes again. What calls of communicators touch is theirs to say.
  */
@@ -192,7 +192,7 @@ struct tess_touch {
     bool begins, brief;
 };
 typedef void tess_touched(void *context, const struct tess_touch *touch);
-/* After it was opened. NULL: nobody watches. */
+/* After it was opened. NULL: no observer. */
 void tess_engine_watch(struct tess_engine *engine, tess_touched *touched, void *context);
 
 /* What the engine does, as it shows it. Valid as long as the engine. */

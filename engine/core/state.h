@@ -183,7 +183,7 @@ struct tess_audit {
     void *pinned; /* far memory: rows, then labels */
 };
 
-/* Who is told what passes touch; touched NULL: nobody. */
+/* The observer of what passes touch; touched NULL: none. */
 struct tess_watch {
     tess_touched *touched;
     void *context;
@@ -259,8 +259,8 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank);
 void *tess__engine_room(struct tess_engine *engine, int64_t count, size_t size);
 enum tess_status tess__engine_has_room(const struct tess_engine *engine);
 
-/* touch.c: tell who watches what a pass of a unit touches, as it begins or when it has ended; and
- * that the gradient by the last output is about to be made. */
+/* touch.c: report to the observer what a pass of a unit touches, as it begins or when it has ended;
+ * and that the gradient by the last output is about to be made. */
 void tess__touch_pass(const struct tess_engine *engine, const struct tess_pass *pass, int32_t unit,
                       int32_t slot, bool forward, bool begins);
 void tess__touch_slope(const struct tess_engine *engine, const void *slope, int64_t bytes);

@@ -1,4 +1,4 @@
-/* What the passes of a step touch of a rank's arena, told to whoever watches; see engine.h. */
+/* What the passes of a step touch of a rank's arena, reported to an observer; see engine.h. */
 #include "core/state.h"
 
 #include "core/layout.h"

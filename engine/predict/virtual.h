@@ -216,7 +216,8 @@ enum virtual_touched { VIRTUAL_BEGINS = 1, VIRTUAL_BRIEF = 2 };
 
 virtual_do virtual_do_touch;
 
-/* Operations of this backend tell what they touch beside the passes of units: `own` is its copy. */
+/* Operations of this backend report what they touch beside the passes of units: `own` is its copy.
+ */
 void virtual_watch_kernel(struct tess_kernel_ops *ops, struct tess_kernel_ops *own);
 enum tess_status virtual_watch_open(struct virtual_rank *rank);
 /* The calls of a communicator that has no groups yet. */

@@ -207,7 +207,7 @@ void tess__relay_pass(struct hosts_relay *relay, const struct hosts_order *order
                       const void *sources, size_t bytes);
 /* Take hosts that come, and what others report: on to `up`, with what this one, `number`, finds. */
 void tess__relay_look(struct hosts_relay *relay, int up, int32_t number);
-/* While there is nobody to pass it on to. */
+/* While there is no host to pass it on to. */
 void tess__relay_pause(struct hosts_relay *relay, bool pauses);
 /* All have been sent how the training has ended: until they have left. */
 void tess__relay_end(struct hosts_relay *relay, int up, int32_t number);

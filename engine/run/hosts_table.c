@@ -385,7 +385,7 @@ void tess__leader_drop_gone(struct leader *leader)
             table_drop(leader, h);
 }
 
-/* Has everyone left that was reached, and nobody lost the way? */
+/* Have all hosts left that were reached, and is none cut off? */
 static bool table_is_left(const struct leader *leader)
 {
     for (int32_t h = 1; h < leader->count; h++)

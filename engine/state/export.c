@@ -244,7 +244,7 @@ static char *export_header(const struct tess_export *export, const struct tess_e
         [TESS_F32] = "F32", [TESS_BF16] = "BF16", [TESS_F16] = "F16"};
     json_t *header =
         json_pack("{s:{s:s, s:s*}}", "__metadata__", "format", "pt", "channels",
-                  export->images ? "first" : NULL); /* where shapes alone do not tell */
+                  export->images ? "first" : NULL); /* where shapes alone are not enough */
     uint64_t at = 0;
     int failed = header == NULL;
     char *text = NULL;

@@ -236,7 +236,7 @@ static void keys_put_merges(struct gguf_keys *keys, const json_t *merges)
     }
 }
 
-/* llama.cpp's name for how a text is cut: by the pattern of digits, which tells the three apart. */
+/* llama.cpp's name for how a text is cut: by the pattern of digits, in which the three differ. */
 static const char *keys_cut(const json_t *tokenizer)
 {
     char *text = json_dumps(json_object_get(tokenizer, "pre_tokenizer"), JSON_ENCODE_ANY);

@@ -66,7 +66,7 @@ static bool model_has_shape(const json_t *found, const struct tess_shape *shape)
     return same;
 }
 
-/* Do the files have channels first: by what they say, else by the first shape that tells. */
+/* Do the files have channels first: by what they say, else by the first shape that differs. */
 static bool model_is_first(const struct tess_weights *weights, const struct tess_declare *declare)
 {
     const json_t *about = json_object_get(weights->file[0].header, "__metadata__");

@@ -18,24 +18,24 @@ fail()
 
 cpack --config "$build/CPackConfig.cmake" -G DEB -B packages >cpack.log 2>&1 || { cat cpack.log; exit 1; }
 for package in packages/*.deb; do
-    dpkg-deb -x "$package" root || fail "$package is no package"
+    dpkg-deb -x "$package" tree || fail "$package is no package"
 done
-program=$work/root/usr/bin/tessera
+program=$work/tree/usr/bin/tessera
 
 # The program, with what is installed alone.
 unset TESSERA_MODULE_PATH
-"$program" train root/usr/share/tessera/configs/labs/fashion_mlp.yaml --data synthetic --synthetic-rows 256 \
+"$program" train tree/usr/share/tessera/configs/labs/fashion_mlp.yaml --data synthetic --synthetic-rows 256 \
     --strategy fsdp --ranks 2 --steps 2 --evaluate off >train.log 2>&1 || { cat train.log; fail "it does not train"; }
 grep -q 'hash of all parameters' train.log || fail "without a hash"
 if compgen -G "$build/libtessera_mpi_*.so" >/dev/null; then
-    [ -n "$(ls root/usr/lib/tessera 2>/dev/null)" ] || fail "modules for MPI were built, and are in no package"
+    [ -n "$(ls tree/usr/lib/tessera 2>/dev/null)" ] || fail "modules for MPI were built, and are in no package"
 fi
 for file in lib/libtessera.so lib/libtessera.a include/tessera/tessera.h share/doc/tessera/copyright; do
-    [ -e "root/usr/$file" ] || fail "usr/$file is in no package"
+    [ -e "tree/usr/$file" ] || fail "usr/$file is in no package"
 done
 
 # Man pages: one of each command, which troff reads without a warning, with the options of the table.
-pages=root/usr/share/man/man1
+pages=tree/usr/share/man/man1
 "$program" help | sed -n '/^commands/,/^$/s/^  \(.\{15\}\) .*/\1/p' | sed 's/ *$//' | while read -r command; do
     [ "$command" = help ] || [ "$command" = version ] || echo "tessera-$command.1"
 done | sed 's/ -*/-/g' | sort >expected
@@ -55,14 +55,14 @@ completes()
     case $1 in
     bash)
         # shellcheck disable=SC2016
-        found=$(PATH=$work/root/usr/bin:$PATH bash --norc -c '
+        found=$(PATH=$work/tree/usr/bin:$PATH bash --norc -c '
             . "$1"; shift
             COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
             _tessera
-            printf "%s\n" "${COMPREPLY[@]}"' bash root/usr/share/bash-completion/completions/tessera "${@:3}") ;;
+            printf "%s\n" "${COMPREPLY[@]}"' bash tree/usr/share/bash-completion/completions/tessera "${@:3}") ;;
     fish)
-        found=$(PATH=$work/root/usr/bin:$PATH fish --no-config -c "
-            source root/usr/share/fish/vendor_completions.d/tessera.fish; complete -C '${*:3}'" | cut -f1) ;;
+        found=$(PATH=$work/tree/usr/bin:$PATH fish --no-config -c "
+            source tree/usr/share/fish/vendor_completions.d/tessera.fish; complete -C '${*:3}'" | cut -f1) ;;
     esac
     grep -qxF -- "$2" <<<"$found" || fail "$1 does not offer $2 for: ${*:3}: $found"
 }
@@ -79,7 +79,7 @@ done
 completes bash bf16 tessera train --precision = b
 if command -v zsh >/dev/null; then
     # Its own parser; what it would show needs a terminal.
-    zsh -n root/usr/share/zsh/vendor-completions/_tessera || fail "zsh refuses its file"
+    zsh -n tree/usr/share/zsh/vendor-completions/_tessera || fail "zsh refuses its file"
 fi
 
 # What apt would do with it. Where the libraries' packages are not known, nothing is shown by that.

@@ -473,7 +473,7 @@ static enum tess_status open_meet(struct nccl_family *family, const struct tess_
                               .registers = open_registers()};
     struct nccl_hello *all = calloc((size_t)boot->rank_count, sizeof(*all));
     if (all == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the ranks tell of themselves");
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for what the ranks send about themselves");
     ncclResult_t result = boot->rank == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
     cudaError_t error = cudaDeviceGetPCIBusId(mine.bus, sizeof(mine.bus), family->device);
     enum tess_status status = TESS_OK;

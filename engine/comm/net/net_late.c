@@ -1,15 +1,15 @@
 /*
  * Notices of calls that last. A rank whose call has not ended after NET_LATE_S sends the others a
- * notice of it; nobody waits for that, and calls that do not last cost nothing. Once a notice of
- * all of them is here, calls are compared: so that a rank that fails before it calls is the better
- * reason.
+ * notice of it; no rank waits for that, and short calls cost nothing. Once a notice of all of them
+ * is here, calls are compared: so that a rank that fails before it calls is the better reason.
  *
  *     A   calls 7   lasts: notices of 7 to B and C                  compares
  *     B             calls 7   has A's notice, sends its own         compares
  *     C                       calls 7, has notices, sends its own   compares
  *
- * A notice may be of a call that ended long ago, or of a group that is not open here yet: whoever
- * gets one of a call of which it has sent its own, or that has ended here, answers with its own.
+ * A notice may be of a call that ended long ago, or of a group that is not open here yet: a rank
+ * that gets one of a call of which it has sent its own, or that has ended here, answers with its
+ * own.
  */
 #include "base/clock.h"
 #include "base/hash.h"

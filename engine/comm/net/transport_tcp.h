@@ -52,7 +52,7 @@ enum { TCP_WORDS, TCP_DATA, TCP_CONNECTIONS };
 enum tcp_word {
     TCP_READY = 1, /* a receive: tag, number, bytes */
     TCP_LOOK,      /* there is room again in shared memory: of a rank that cannot ring the bell */
-    TCP_NOTICE,    /* `bytes` a message that nobody requests */
+    TCP_NOTICE,    /* a message of `bytes` without a request */
     TCP_ABORT,     /* rank `tag` has failed */
     TCP_LOST,      /* the connection to rank `tag` is gone */
     TCP_BYE        /* ended in order; nothing follows */
