@@ -50,6 +50,13 @@ endif()
 if(TESS_ONEDNN)
     string(PREPEND tess_libs "-ldnnl ")
 endif()
+set(tess_requires "yaml-0.1, jansson, nettle, zlib")
+foreach(library PNG JPEG)
+    if(${library}_FOUND)
+        string(TOLOWER "lib${library}" module)
+        string(APPEND tess_requires ", ${module}")
+    endif()
+endforeach()
 
 # Relative to the file itself, so that the prefix of `cmake --install --prefix` counts, not that of
 # configuring.
@@ -64,7 +71,7 @@ Description: Parallel training engine
 Version: ${PROJECT_VERSION}
 Libs: -L\${libdir} -ltessera
 Libs.private: ${tess_libs}
-Requires.private: yaml-0.1, jansson, nettle, zlib
+Requires.private: ${tess_requires}
 Cflags: -I\${includedir}
 ")
 install(FILES ${PROJECT_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -90,4 +97,10 @@ foreach(component dev mpi cuda)
     set(CPACK_COMPONENT_${word}_DEPENDS program)
 endforeach()
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libyaml-dev, libjansson-dev, nettle-dev, zlib1g-dev")
+if(PNG_FOUND)
+    string(APPEND CPACK_DEBIAN_DEV_PACKAGE_DEPENDS ", libpng-dev")
+endif()
+if(JPEG_FOUND)
+    string(APPEND CPACK_DEBIAN_DEV_PACKAGE_DEPENDS ", libjpeg62-turbo-dev")
+endif()
 include(CPack)

@@ -94,7 +94,21 @@ tess_room(device FOLDERS engine/device
     SEES ${base} engine/device topology/machine topology/hwloc
     LINKS ${CMAKE_DL_LIBS})
 target_compile_definitions(tess_device PRIVATE TESS_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
-tess_room(data FOLDERS engine/data SEES ${base} engine/data LINKS ZLIB::ZLIB Threads::Threads)
+# Formats of images: a file that decodes them, or one that names the missing library.
+set(other "")
+set(libraries "")
+foreach(format png jpeg)
+    string(TOUPPER ${format} library)
+    if(${library}_FOUND)
+        list(APPEND other data_${format}_none)
+        list(APPEND libraries PkgConfig::${library})
+    else()
+        list(APPEND other data_${format})
+    endif()
+endforeach()
+list(JOIN other "|" other)
+tess_room(data FOLDERS engine/data EXCEPT ${other} SEES ${base} engine/data
+    LINKS ZLIB::ZLIB Threads::Threads ${libraries})
 tess_room(state FOLDERS engine/state SEES ${base} engine/state LINKS PkgConfig::JANSSON)
 tess_room(optim FOLDERS engine/optim SEES ${base} engine/state engine/optim)
 # The registry expands the lists of parts; nothing else of their rooms is seen.
@@ -113,8 +127,23 @@ tess_room(job FOLDERS engine/job SEES ${engine} engine/job ${machines} LINKS Thr
 # ---- the program ----
 tess_room(text PROGRAM FOLDERS engine/text SEES ${base} engine/data engine/text
     LINKS PkgConfig::JANSSON)
-tess_room(tokenizer PROGRAM FOLDERS engine/tokenizer SEES ${base} engine/tokenizer
+if(SENTENCEPIECE_FOUND)
+    set(other sentence_none)
+    set(sources ${PROJECT_SOURCE_DIR}/engine/tokenizer/sentence.cpp)
+else()
+    set(other "")
+    set(sources "")
+endif()
+tess_room(tokenizer PROGRAM FOLDERS engine/tokenizer EXCEPT ${other} SOURCES ${sources}
+    SEES ${base} engine/tokenizer
     LINKS PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+target_include_directories(tess_tokenizer SYSTEM PRIVATE $<$<BOOL:${SENTENCEPIECE_FOUND}>:${SENTENCEPIECE_INCLUDE}>)
+set_target_properties(tess_tokenizer PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON)
+if(TESS_SANITIZE)
+    # Checks of C++ classes need a run-time library of their own, which a program in C is not linked to.
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/engine/tokenizer/sentence.cpp
+        PROPERTIES COMPILE_OPTIONS "-fno-sanitize=vptr")
+endif()
 tess_room(prepare PROGRAM FOLDERS engine/prepare
     SEES ${base} engine/data engine/text engine/tokenizer engine/prepare
     LINKS PkgConfig::JANSSON ZLIB::ZLIB PkgConfig::ZSTD)

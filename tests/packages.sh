@@ -4,7 +4,7 @@
 
 packages_build="cmake ninja-build gcc g++ pkg-config libc6-dev libdnnl-dev libyaml-dev libjansson-dev
     nettle-dev zlib1g-dev libhwloc-dev libcmocka-dev libprotobuf-c-dev protobuf-c-compiler
-    libpcre2-dev libutf8proc-dev libzstd-dev"
+    libpcre2-dev libutf8proc-dev libzstd-dev libpng-dev libjpeg62-turbo-dev libsentencepiece-dev"
 packages_tests="locales jq"
 packages_data="dataset-fashion-mnist"
 packages_ci="clang lld libclang-rt-14-dev clang-format clang-tidy chromium iproute2 openmpi-bin libopenmpi-dev

@@ -6,8 +6,10 @@
 #define DATA_FIELD(member) offsetof(struct tess__prepare_options, member)
 
 static const struct tess_option data_table[] = {
-    TESS_ROW_STRING("tokenizer", DATA_FIELD(tokenizer), "",
-                    "a tokenizer.json, or a Hugging Face folder that has one"),
+    TESS_ROW_STRING(
+        "tokenizer", DATA_FIELD(tokenizer), "",
+        "a tokenizer.json, a tokenizer.model of SentencePiece, or a Hugging Face folder that "
+        "has one"),
     TESS_ROW_STRING("text", DATA_FIELD(text), "",
                     "files joined by commas, or patterns: *.jsonl (a document is a line) or any "
                     "text (a document is a file), plain or compressed by gzip or zstd"),
@@ -32,10 +34,10 @@ static const char data_usage[] =
     "...]\n"
     "\n"
     "Turn text into the tokens of a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen and their "
-    "like),\n"
-    "in shards that train --data DIR reads. When it was ended, the same command goes on; the "
-    "result\n"
-    "is the same for any number of processes.\n"
+    "like)\n"
+    "or of SentencePiece, in shards that train --data DIR reads. When it was ended, the same "
+    "command\n"
+    "goes on; the result is the same for any number of processes.\n"
     "\n"
     "example\n"
     "  tessera data prepare --tokenizer Qwen3-0.6B --text 'corpus/*.jsonl.zst' --out tokens\n"

@@ -20,8 +20,8 @@ struct tess__source_options {
 /* Rows of an option table for a struct tess__source_options; at(member) is its offset. */
 #define TESS__SOURCE_ROWS(at)                                                                      \
     TESS_ROW_STRING("tokenizer", at(tokenizer), "",                                                \
-                    "tokenizer.json of the model, or its folder; empty: that of the model's "      \
-                    "folder, or of the run's prepared data"),                                      \
+                    "tokenizer.json or tokenizer.model of the model, or its folder; empty: that "  \
+                    "of the model's folder, or of the run's prepared data"),                       \
         TESS_ROW_CHOICE("precision", at(precision), "run", "run|f32|bf16|f16",                     \
                         "type of activations and parameters; run: that of the training"),          \
         TESS_ROW_INT(                                                                              \
@@ -111,6 +111,9 @@ struct tess__tokens {
 /* `text` as tokens: of the tokenizer, or bytes, checked against the vocabulary. `name`: of the
  * text, for messages. TESS_ERR_USAGE with what would do. */
 enum tess_status tess__text_read(const struct tess__source *source, const char *name,
+                                 const char *text, size_t bytes, struct tess__tokens *tokens_out);
+/* The same for what a chat template has written. */
+enum tess_status tess__chat_read(const struct tess__source *source, const char *name,
                                  const char *text, size_t bytes, struct tess__tokens *tokens_out);
 /* Numbers such as 1,2,3 likewise. */
 enum tess_status tess__numbers_read(const struct tess__source *source, const char *name,

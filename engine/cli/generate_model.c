@@ -222,9 +222,10 @@ enum tess_status tess__source_open_tokenizer(struct tess__source *source, const 
     char path[PATH_MAX];
     if (tokenizer[0])
         return tess__tokenizer_open(tokenizer, &source->tokenizer);
-    for (size_t i = 0; i < 2 && source->vocabulary > TESS__BYTES; i++)
-        if (model_path(path, folder[i], "/tokenizer.json") == TESS_OK && access(path, R_OK) == 0)
-            return tess__tokenizer_open(folder[i], &source->tokenizer);
+    static const char *const name[] = {"/tokenizer.json", "/tokenizer.model"};
+    for (size_t i = 0; i < 4 && source->vocabulary > TESS__BYTES; i++)
+        if (model_path(path, folder[i / 2], name[i % 2]) == TESS_OK && access(path, R_OK) == 0)
+            return tess__tokenizer_open(folder[i / 2], &source->tokenizer);
     return TESS_OK;
 }
 

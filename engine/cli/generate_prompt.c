@@ -48,10 +48,12 @@ static enum tess_status prompt_add_chat(struct prompt_reader *reader,
                                         const struct tess__message *message, int count)
 {
     char *text;
+    struct tess__tokens tokens;
     TESS_TRY(tess__chat_text(reader->folder, message, count, &text));
-    const enum tess_status status = prompt_add_text(reader, text);
+    const enum tess_status status =
+        tess__chat_read(reader->source, reader->name, text, strlen(text), &tokens);
     free(text);
-    return status;
+    return status == TESS_OK ? prompt_add(reader, tokens) : status;
 }
 
 /* A text: a question where --chat is on. */

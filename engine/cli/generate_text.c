@@ -31,11 +31,13 @@ static enum tess_status text_read_bytes(const char *name, const char *text, size
 }
 
 static enum tess_status text_read_tokens(const struct tess__source *source, const char *name,
-                                         const char *text, size_t bytes,
+                                         const char *text, size_t bytes, bool chat,
                                          struct tess__tokens *tokens)
 {
     struct tess__ids ids = {0};
-    const enum tess_status status = tess__tokenizer_encode(source->tokenizer, text, bytes, &ids);
+    const enum tess_status status =
+        chat ? tess__tokenizer_encode_chat(source->tokenizer, text, bytes, true, &ids)
+             : tess__tokenizer_encode(source->tokenizer, text, bytes, &ids);
     tokens->token = (int32_t *)(void *)ids.id;
     tokens->count = (int64_t)ids.count;
     for (size_t i = 0; status == TESS_OK && i < ids.count; i++)
@@ -79,14 +81,27 @@ static enum tess_status text_finish(enum tess_status status, const char *name,
     return status;
 }
 
-enum tess_status tess__text_read(const struct tess__source *source, const char *name,
-                                 const char *text, size_t bytes, struct tess__tokens *tokens_out)
+static enum tess_status text_read(const struct tess__source *source, const char *name,
+                                  const char *text, size_t bytes, bool chat,
+                                  struct tess__tokens *tokens_out)
 {
     struct tess__tokens tokens = {0};
     const enum tess_status status =
-        source->tokenizer != NULL ? text_read_tokens(source, name, text, bytes, &tokens)
+        source->tokenizer != NULL ? text_read_tokens(source, name, text, bytes, chat, &tokens)
                                   : text_read_bytes(name, text, bytes, source->vocabulary, &tokens);
     return text_finish(status, name, &tokens, tokens_out);
+}
+
+enum tess_status tess__text_read(const struct tess__source *source, const char *name,
+                                 const char *text, size_t bytes, struct tess__tokens *tokens_out)
+{
+    return text_read(source, name, text, bytes, false, tokens_out);
+}
+
+enum tess_status tess__chat_read(const struct tess__source *source, const char *name,
+                                 const char *text, size_t bytes, struct tess__tokens *tokens_out)
+{
+    return text_read(source, name, text, bytes, true, tokens_out);
 }
 
 enum tess_status tess__numbers_read(const struct tess__source *source, const char *name,

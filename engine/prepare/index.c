@@ -53,29 +53,49 @@ enum tess_status tess__index_clear(const char *folder, bool all)
     return status;
 }
 
+/* All bytes of a stream, to be freed. */
+static char *index_read(FILE *stream, size_t *count_out)
+{
+    size_t room = 1 << 20, count = 0;
+    char *bytes = malloc(room), *more = bytes;
+    while (more != NULL && !feof(stream) && !ferror(stream)) {
+        count += fread(bytes + count, 1, room - count, stream);
+        if (count == room && (more = realloc(bytes, room *= 2)) != NULL)
+            bytes = more;
+    }
+    *count_out = more != NULL && !ferror(stream) ? count : 0;
+    return bytes;
+}
+
 /* A file beside the tokenizer's, if it is there, under its own name. */
 static enum tess_status index_copy(const char *folder, const char *from, const char *name)
 {
-    char path[PATH_MAX], *text = NULL;
-    size_t room = 0;
+    char path[PATH_MAX];
     const char *why;
+    size_t count = 0;
     FILE *stream = tess_file_open_input(from, &why);
     if (stream == NULL)
         return TESS_OK;
-    const ssize_t count = getdelim(&text, &room, EOF, stream); /* a byte that UTF-8 has not */
+    char *bytes = index_read(stream, &count);
     fclose(stream);
     enum tess_status status = index_path(folder, name, path);
     if (status == TESS_OK && count > 0)
-        status = tess_file_write(path, text, (size_t)count);
-    free(text);
+        status = tess_file_write(path, bytes, count);
+    free(bytes);
     return status;
 }
 
-static enum tess_status index_copy_tokenizer(const char *folder, const char *file)
+/* The tokenizer of an earlier preparation, of the other kind, is not the one of these shards. */
+static enum tess_status index_copy_tokenizer(const char *folder,
+                                             const struct tess__tokenizer *tokenizer)
 {
-    char from[PATH_MAX];
-    const char *slash = strrchr(file, '/');
-    TESS_TRY(index_copy(folder, file, "tokenizer.json"));
+    char from[PATH_MAX], other[PATH_MAX];
+    const char *file = tess__tokenizer_file(tokenizer), *slash = strrchr(file, '/');
+    const char *name = tess__tokenizer_file_name(tokenizer);
+    TESS_TRY(index_copy(folder, file, name));
+    TESS_TRY(index_path(
+        folder, strcmp(name, "tokenizer.json") == 0 ? "tokenizer.model" : "tokenizer.json", other));
+    unlink(other);
     snprintf(from, sizeof(from), "%.*s%stokenizer_config.json", slash ? (int)(slash - file) : 0,
              file, slash ? "/" : "");
     return index_copy(folder, from, "tokenizer_config.json");
@@ -154,7 +174,7 @@ enum tess_status tess__index_write(const char *folder, int32_t shard_count,
 {
     struct index_sum sum = {0};
     json_t *list = json_array();
-    enum tess_status status = index_copy_tokenizer(folder, tess__tokenizer_file(tokenizer));
+    enum tess_status status = index_copy_tokenizer(folder, tokenizer);
     for (int32_t shard = 0; shard < shard_count && status == TESS_OK; shard++)
         status = index_add(folder, shard, list, &sum);
     if (status == TESS_OK && sum.tokens == 0)

@@ -69,7 +69,11 @@ static enum tess_status prepare_document(struct prepare *prepare,
     ids->count = 0;
     for (size_t c = 0; c <= document->cut_count && status == TESS_OK; c++) {
         const size_t end = c < document->cut_count ? document->cut[c] : document->bytes;
-        status = tess__tokenizer_encode(prepare->tokenizer, document->text + at, end - at, ids);
+        status =
+            prepare->of == NULL
+                ? tess__tokenizer_encode(prepare->tokenizer, document->text + at, end - at, ids)
+                : tess__tokenizer_encode_chat(prepare->tokenizer, document->text + at, end - at,
+                                              c == 0, ids);
         cut[c] = ids->count;
         at = end;
     }

@@ -1,6 +1,7 @@
 /* A tokenizer as others see it: opening, encoding, the text of a token. */
 #include "tokenizer/tokenizer_parts.h"
 
+#include "tokenizer/sentence.h"
 #include "tokenizer/tokenizer_read.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ void tess__tokenizer_close(struct tess__tokenizer *tokenizer)
 {
     if (tokenizer == NULL)
         return;
+    tess__sentence_close(tokenizer->sentence);
     tess__bpe_fini(&tokenizer->bpe);
     tess__splits_fini(&tokenizer->splits);
     tess__added_fini(&tokenizer->added);
@@ -35,6 +37,11 @@ void tess__tokenizer_close(struct tess__tokenizer *tokenizer)
 const char *tess__tokenizer_file(const struct tess__tokenizer *tokenizer)
 {
     return tokenizer->file;
+}
+
+const char *tess__tokenizer_file_name(const struct tess__tokenizer *tokenizer)
+{
+    return tokenizer->sentence != NULL ? "tokenizer.model" : "tokenizer.json";
 }
 
 uint64_t tess__tokenizer_id(const struct tess__tokenizer *tokenizer)
@@ -96,14 +103,9 @@ static enum tess_status encode_between(struct tess__tokenizer *tokenizer, const 
     return encode_normalized(tokenizer, text, bytes, ids);
 }
 
-enum tess_status tess__tokenizer_encode(struct tess__tokenizer *tokenizer, const char *text,
-                                        size_t bytes, struct tess__ids *ids)
+static enum tess_status encode_added(struct tess__tokenizer *tokenizer, const char *text,
+                                     size_t bytes, struct tess__ids *ids)
 {
-    if (tess__text_valid(text, bytes) < bytes) {
-        TESS_TRY(tess__text_repair(text, bytes, &tokenizer->repaired));
-        text = tokenizer->repaired.at;
-        bytes = tokenizer->repaired.count;
-    }
     for (size_t at = 0; at < bytes;) {
         size_t first = bytes, end = bytes;
         const struct added_token *token =
@@ -114,4 +116,33 @@ enum tess_status tess__tokenizer_encode(struct tess__tokenizer *tokenizer, const
         at = end;
     }
     return TESS_OK;
+}
+
+/* The text where it is valid UTF-8, else a repaired one. */
+static enum tess_status encode_repair(struct tess__tokenizer *tokenizer, const char **text,
+                                      size_t *bytes)
+{
+    if (tess__text_valid(*text, *bytes) == *bytes)
+        return TESS_OK;
+    TESS_TRY(tess__text_repair(*text, *bytes, &tokenizer->repaired));
+    *text = tokenizer->repaired.at;
+    *bytes = tokenizer->repaired.count;
+    return TESS_OK;
+}
+
+enum tess_status tess__tokenizer_encode(struct tess__tokenizer *tokenizer, const char *text,
+                                        size_t bytes, struct tess__ids *ids)
+{
+    TESS_TRY(encode_repair(tokenizer, &text, &bytes));
+    return tokenizer->sentence != NULL ? tess__sentence_append(tokenizer, text, bytes, true, ids)
+                                       : encode_added(tokenizer, text, bytes, ids);
+}
+
+enum tess_status tess__tokenizer_encode_chat(struct tess__tokenizer *tokenizer, const char *text,
+                                             size_t bytes, bool begins, struct tess__ids *ids)
+{
+    TESS_TRY(encode_repair(tokenizer, &text, &bytes));
+    return tokenizer->sentence != NULL
+               ? tess__sentence_append_chat(tokenizer, text, bytes, begins, ids)
+               : encode_added(tokenizer, text, bytes, ids);
 }

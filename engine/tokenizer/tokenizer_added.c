@@ -11,11 +11,15 @@ static bool added_flag(const json_t *object, const char *key)
     return json_is_true(json_object_get(object, key));
 }
 
+static const char *const added_keys[] = {"id",     "content",    "single_word", "lstrip",
+                                         "rstrip", "normalized", "special",     NULL};
+
 static enum tess_status added_read_one(struct added_token *token, const json_t *object,
                                        const char *file)
 {
     const json_t *content = json_object_get(object, "content"), *id = json_object_get(object, "id");
     const json_int_t number = json_integer_value(id);
+    TESS_TRY(tess__keys_check(object, added_keys, "added_tokens", file));
     if (!json_is_string(content) || json_string_length(content) == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: added_tokens: one without a content", file);
     if (!json_is_integer(id) || number < 0 || number >= TOKENIZER_IDS_MAX)
@@ -69,6 +73,12 @@ static enum tess_status added_make_set(struct added_set *set, struct added *adde
     return TESS_OK;
 }
 
+enum tess_status tess__added_seal(struct added *added)
+{
+    TESS_TRY(added_make_set(&added->raw, added, false));
+    return added_make_set(&added->normalized, added, true);
+}
+
 enum tess_status tess__added_read(struct added *added, const json_t *array, const char *file)
 {
     const size_t count = json_array_size(array);
@@ -81,8 +91,7 @@ enum tess_status tess__added_read(struct added *added, const json_t *array, cons
         added->count++;
         TESS_TRY(added_read_one(&added->token[i], json_array_get(array, i), file));
     }
-    TESS_TRY(added_make_set(&added->raw, added, false));
-    return added_make_set(&added->normalized, added, true);
+    return tess__added_seal(added);
 }
 
 void tess__added_fini(struct added *added)

@@ -109,6 +109,8 @@ struct added {
 };
 
 enum tess_status tess__added_read(struct added *added, const json_t *array, const char *file);
+/* `token` and `count` are filled in: the sets. */
+enum tess_status tess__added_seal(struct added *added);
 void tess__added_fini(struct added *added);
 /*
  * The next token of the set at or after byte `at`: its bytes are [*first_out, *end_out). NULL:
@@ -118,12 +120,39 @@ const struct added_token *tess__added_next(const struct added_set *set, const ch
                                            size_t bytes, size_t at, size_t *first_out,
                                            size_t *end_out);
 
+/* ---- tokenizer_read.c: keys ------------------------------------------------------------------ */
+
+/*
+ * TESS_ERR_UNSUPPORTED for a key of the object that is not in `known` (NULL at the end), whose
+ * meaning is not known then: it may change numbers. One that is null, false, 0 or empty is off.
+ * `where`: the object, for the message.
+ */
+enum tess_status tess__keys_check(const json_t *object, const char *const *known, const char *where,
+                                  const char *file);
+
+/* ---- tokenizer_sentence.c: SentencePiece -----------------------------------------------------
+ */
+
+struct tess__sentence;
+
+/* Fill a zeroed tokenizer from the bytes of a tokenizer.model; its `file` is set. */
+enum tess_status tess__sentence_read(struct tess__tokenizer *tokenizer, const char *bytes,
+                                     size_t count);
+int32_t tess__sentence_find(const struct tess__tokenizer *tokenizer, const char *token);
+/* Append the pieces of valid UTF-8. `begins`: no text is before it. */
+enum tess_status tess__sentence_append(struct tess__tokenizer *tokenizer, const char *text,
+                                       size_t bytes, bool begins, struct tess__ids *ids);
+/* The same; control pieces that are written out in it are those pieces, and begin a text anew. */
+enum tess_status tess__sentence_append_chat(struct tess__tokenizer *tokenizer, const char *text,
+                                            size_t bytes, bool begins, struct tess__ids *ids);
+
 struct tess__tokenizer {
     char file[4096];
     uint64_t id;
-    int32_t end; /* -1: unknown */
+    int32_t end;                     /* -1: unknown */
+    struct tess__sentence *sentence; /* NULL: byte-level BPE */
     bool compose;
-    struct bpe bpe;
+    struct bpe bpe; /* of SentencePiece: the bytes of tokens alone */
     struct splits splits;
     struct added added;
     struct tokenizer_buffer repaired, composed;

@@ -1,6 +1,6 @@
 /*
- * tokenizer.json, and what tokenizer_config.json beside it adds: checked key by key before it is
- * used, since it comes from outside.
+ * tokenizer.json or tokenizer.model, and what tokenizer_config.json beside it adds: checked key by
+ * key before it is used, since it comes from outside.
  */
 #include "tokenizer/tokenizer_read.h"
 
@@ -21,22 +21,38 @@
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static enum tess_status read_find(const char *path, char file[4096])
+/* `path` with `name` in it. */
+static bool read_is_there(const char *path, const char *name, char file[4096])
+{
+    struct stat about;
+    return snprintf(file, 4096, "%s/%s", path, name) < 4096 && stat(file, &about) == 0;
+}
+
+static enum tess_status read_find(const char *path, char file[4096], bool *folder_out)
 {
     struct stat about;
     if (stat(path, &about) != 0)
         TESS_FAIL(errno == ENOENT || errno == ENOTDIR ? TESS_ERR_NOT_FOUND : TESS_ERR_IO,
                   "--tokenizer: cannot open %s: %s", path, strerror(errno));
-    const bool folder = S_ISDIR(about.st_mode);
-    if (snprintf(file, 4096, "%s%s", path, folder ? "/tokenizer.json" : "") >= 4096)
+    if (strlen(path) >= 4096 - sizeof("/tokenizer.model"))
         TESS_FAIL(TESS_ERR_USAGE, "--tokenizer: the path %s is too long", path);
-    if (!folder || stat(file, &about) == 0)
+    *folder_out = S_ISDIR(about.st_mode);
+    if (!*folder_out)
+        snprintf(file, 4096, "%s", path);
+    if (!*folder_out || read_is_there(path, "tokenizer.json", file) ||
+        read_is_there(path, "tokenizer.model", file))
         return TESS_OK;
     TESS_FAIL(TESS_ERR_NOT_FOUND,
-              "--tokenizer: %s has no tokenizer.json; for a model with vocab.json, merges.txt or "
-              "tokenizer.model, transformers writes one: "
+              "--tokenizer: %s has no tokenizer.json or tokenizer.model; for a model with "
+              "vocab.json and merges.txt transformers writes one: "
               "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
               path);
+}
+
+static bool read_is_model(const char *file)
+{
+    const size_t length = strlen(file);
+    return length >= 6 && strcmp(file + length - 6, ".model") == 0;
 }
 
 /* The whole file, to be freed. */
@@ -80,6 +96,35 @@ static enum tess_status read_json(const char *file, size_t flags, json_t **objec
     }
     free(text.at);
     return status;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static bool key_is_off(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+enum tess_status tess__keys_check(const json_t *object, const char *const *known, const char *where,
+                                  const char *file)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        int i = 0;
+        while (known[i] != NULL && strcmp(known[i], key) != 0)
+            i++;
+        if (known[i] == NULL && !key_is_off(value))
+            TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                      "%s: the key %s%s%.60s is not known here, and may change tokens", file, where,
+                      where[0] ? "." : "", key);
+    }
+    return TESS_OK;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -208,23 +253,22 @@ static enum tess_status read_added_tokens(struct tess__tokenizer *tokenizer)
 /* Keys that change numbers, each of which must be absent, null, false or empty. */
 static enum tess_status read_refuse(const struct tess__tokenizer *tokenizer, const json_t *model)
 {
-    static const char *const key[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                      "byte_fallback"};
+    static const char *const refused[] = {"dropout", "continuing_subword_prefix",
+                                          "end_of_word_suffix", "byte_fallback"};
+    /* Every byte is a token, so that there is no unknown one. */
+    static const char *const known[] = {"type",      "vocab",    "merges", "ignore_merges",
+                                        "unk_token", "fuse_unk", NULL};
     const char *type = json_string_value(json_object_get(model, "type"));
     if (!json_is_object(model) || (type && strcmp(type, "BPE") != 0))
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "%s: model.type %s: byte-level BPE (GPT-2, Llama 3, Qwen) is read here",
+                  "%s: model.type %s: byte-level BPE (GPT-2, Llama 3, Qwen) is read here, and "
+                  "SentencePiece's tokenizer.model",
                   tokenizer->file, type ? type : "is missing");
-    for (size_t i = 0; i < sizeof(key) / sizeof(*key); i++) {
-        const json_t *value = json_object_get(model, key[i]);
-        const bool unset = !value || json_is_null(value) || json_is_false(value) ||
-                           (json_is_string(value) && json_string_length(value) == 0) ||
-                           (json_is_number(value) && json_number_value(value) == 0);
-        if (!unset)
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
+        if (!key_is_off(json_object_get(model, refused[i])))
             TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s: model.%s is not read here", tokenizer->file,
-                      key[i]);
-    }
-    return TESS_OK;
+                      refused[i]);
+    return tess__keys_check(model, known, "model", tokenizer->file);
 }
 
 static enum tess_status read_model(struct tess__tokenizer *tokenizer, const json_t *model)
@@ -255,9 +299,13 @@ static enum tess_status read_model(struct tess__tokenizer *tokenizer, const json
 /* "normalizer": none or NFC, also as the only one of a Sequence. */
 static enum tess_status read_normalizer(struct tess__tokenizer *tokenizer, const json_t *object)
 {
+    static const char *const known[] = {"type", NULL};
+    static const char *const sequence[] = {"type", "normalizers", NULL};
     const json_t *list = json_object_get(object, "normalizers");
-    if (json_is_array(list) && json_array_size(list) <= 1)
+    if (json_is_array(list) && json_array_size(list) <= 1) {
+        TESS_TRY(tess__keys_check(object, sequence, "normalizer", tokenizer->file));
         object = json_array_get(list, 0);
+    }
     const char *type = json_string_value(json_object_get(object, "type"));
     if (!object || json_is_null(object))
         return TESS_OK;
@@ -265,11 +313,13 @@ static enum tess_status read_normalizer(struct tess__tokenizer *tokenizer, const
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s: normalizer %s: NFC or none is read here",
                   tokenizer->file, type ? type : "without a type");
     tokenizer->compose = true;
-    return TESS_OK;
+    return tess__keys_check(object, known, "normalizer", tokenizer->file);
 }
 
 int32_t tess__tokenizer_find(const struct tess__tokenizer *tokenizer, const char *token)
 {
+    if (tokenizer->sentence != NULL)
+        return tess__sentence_find(tokenizer, token);
     for (int32_t i = 0; i < tokenizer->added.count; i++)
         if (strcmp(tokenizer->added.token[i].text, token) == 0)
             return (int32_t)tokenizer->added.token[i].id;
@@ -293,26 +343,72 @@ static enum tess_status read_config(struct tess__tokenizer *tokenizer)
     const json_t *end = json_object_get(config, "eos_token");
     const char *text =
         json_string_value(json_is_object(end) ? json_object_get(end, "content") : end);
-    if (text)
-        tokenizer->end = tess__tokenizer_find(tokenizer, text);
+    const int32_t named = text ? tess__tokenizer_find(tokenizer, text) : -1;
+    if (named >= 0)
+        tokenizer->end = named;
     json_decref(config);
     return TESS_OK;
+}
+
+/* ByteLevel, or a Sequence that has it. */
+static bool read_is_byte_level(const json_t *object)
+{
+    const json_t *pre = json_object_get(object, "pre_tokenizer"), *one;
+    const char *type = json_string_value(json_object_get(pre, "type"));
+    bool found = type && strcmp(type, "ByteLevel") == 0;
+    size_t i;
+    json_array_foreach(json_object_get(pre, "pretokenizers"), i, one)
+    {
+        type = json_string_value(json_object_get(one, "type"));
+        found = found || (type && strcmp(type, "ByteLevel") == 0);
+    }
+    return found;
+}
+
+static enum tess_status read_sentence(struct tess__tokenizer *tokenizer)
+{
+    struct tokenizer_buffer bytes = {0};
+    enum tess_status status = read_bytes(tokenizer->file, &bytes);
+    if (status == TESS_OK) {
+        tokenizer->id = tess_hash_bytes(bytes.at, bytes.count);
+        status = tess__sentence_read(tokenizer, bytes.at, bytes.count);
+    }
+    free(bytes.at);
+    return status;
+}
+
+static enum tess_status read_parts(struct tess__tokenizer *tokenizer, const json_t *object)
+{
+    /* Lengths (truncation, padding) and what encloses whole texts (post_processor) are the
+     * caller's matter; `decoder` turns tokens into text. */
+    static const char *const known[] = {"version",        "truncation", "padding", "added_tokens",
+                                        "normalizer",     "model",      "decoder", "pre_tokenizer",
+                                        "post_processor", NULL};
+    TESS_TRY(tess__keys_check(object, known, "", tokenizer->file));
+    TESS_TRY(tess__added_read(&tokenizer->added, json_object_get(object, "added_tokens"),
+                              tokenizer->file));
+    TESS_TRY(read_normalizer(tokenizer, json_object_get(object, "normalizer")));
+    TESS_TRY(tess__splits_read(&tokenizer->splits, json_object_get(object, "pre_tokenizer"),
+                               tokenizer->file));
+    return read_model(tokenizer, json_object_get(object, "model"));
 }
 
 enum tess_status tess__tokenizer_read(struct tess__tokenizer *tokenizer, const char *path)
 {
     json_t *object = NULL;
-    TESS_TRY(read_find(path, tokenizer->file));
-    TESS_TRY(read_json(tokenizer->file, 0, &object, &tokenizer->id));
-    enum tess_status status = tess__added_read(
-        &tokenizer->added, json_object_get(object, "added_tokens"), tokenizer->file);
-    if (status == TESS_OK)
-        status = read_normalizer(tokenizer, json_object_get(object, "normalizer"));
-    if (status == TESS_OK)
-        status = tess__splits_read(&tokenizer->splits, json_object_get(object, "pre_tokenizer"),
-                                   tokenizer->file);
-    if (status == TESS_OK)
-        status = read_model(tokenizer, json_object_get(object, "model"));
+    bool folder, model;
+    char beside[4096];
+    TESS_TRY(read_find(path, tokenizer->file, &folder));
+    model = read_is_model(tokenizer->file);
+    if (!model)
+        TESS_TRY(read_json(tokenizer->file, 0, &object, &tokenizer->id));
+    if (!model && folder && !read_is_byte_level(object) &&
+        read_is_there(path, "tokenizer.model", beside)) {
+        memcpy(tokenizer->file, beside, sizeof(beside));
+        model = true;
+    }
+    const enum tess_status status =
+        model ? read_sentence(tokenizer) : read_parts(tokenizer, object);
     json_decref(object);
     return status == TESS_OK ? read_config(tokenizer) : status;
 }

@@ -160,10 +160,14 @@ static enum tess_status splits_add_text(struct splits *splits, const char *text,
 static enum tess_status splits_read_split(struct splits *splits, const json_t *object,
                                           const char *file)
 {
+    static const char *const known[] = {"type", "pattern", "behavior", "invert", NULL};
+    static const char *const kinds[] = {"Regex", "String", NULL};
     const char *behavior = json_string_value(json_object_get(object, "behavior"));
     const json_t *pattern = json_object_get(object, "pattern");
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
     const char *text = json_string_value(json_object_get(pattern, "String"));
+    TESS_TRY(tess__keys_check(object, known, "pre_tokenizer", file));
+    TESS_TRY(tess__keys_check(pattern, kinds, "pre_tokenizer.pattern", file));
     if (!behavior || strcmp(behavior, "Isolated") != 0)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "%s: pre_tokenizer: behavior %s: only Isolated is read here", file,
@@ -174,20 +178,31 @@ static enum tess_status splits_read_split(struct splits *splits, const json_t *o
     return regex ? splits_add(splits, regex, file) : splits_add_text(splits, text, file);
 }
 
+static enum tess_status splits_read_digits(struct splits *splits, const json_t *object,
+                                           const char *file)
+{
+    static const char *const known[] = {"type", "individual_digits", NULL};
+    TESS_TRY(tess__keys_check(object, known, "pre_tokenizer", file));
+    return splits_add(splits, split_true(object, "individual_digits", false) ? "\\p{N}" : "\\p{N}+",
+                      file);
+}
+
 static enum tess_status splits_read_one(struct splits *splits, const json_t *object,
                                         const char *file, bool *bytes_out)
 {
+    static const char *const known[] = {"type", "add_prefix_space", "trim_offsets", "use_regex",
+                                        NULL};
     const char *type = json_string_value(json_object_get(object, "type"));
     if (type && strcmp(type, "Split") == 0)
         return splits_read_split(splits, object, file);
     if (type && strcmp(type, "Digits") == 0)
-        return splits_add(
-            splits, split_true(object, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", file);
+        return splits_read_digits(splits, object, file);
     if (!type || strcmp(type, "ByteLevel") != 0)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "%s: pre_tokenizer %s: ByteLevel, Split, Digits and a Sequence of them are read "
                   "here",
                   file, type ? type : "without a type");
+    TESS_TRY(tess__keys_check(object, known, "pre_tokenizer", file));
     if (split_true(object, "add_prefix_space", true))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s: pre_tokenizer: add_prefix_space is not read here",
                   file);
@@ -199,8 +214,10 @@ enum tess_status tess__splits_read(struct splits *splits, const json_t *object, 
 {
     const json_t *list = json_object_get(object, "pretokenizers");
     const char *type = json_string_value(json_object_get(object, "type"));
+    static const char *const sequence[] = {"type", "pretokenizers", NULL};
     bool bytes = false;
     if (type && strcmp(type, "Sequence") == 0 && json_is_array(list)) {
+        TESS_TRY(tess__keys_check(object, sequence, "pre_tokenizer", file));
         for (size_t i = 0; i < json_array_size(list); i++) {
             if (bytes)
                 TESS_FAIL(TESS_ERR_UNSUPPORTED,
@@ -214,7 +231,8 @@ enum tess_status tess__splits_read(struct splits *splits, const json_t *object, 
     if (!bytes)
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "%s: not a byte-level tokenizer (its pre_tokenizer has no ByteLevel): those of "
-                  "GPT-2, Llama 3, Qwen and their like are read here, SentencePiece's are not",
+                  "GPT-2, Llama 3, Qwen and their like are read here; of SentencePiece's give the "
+                  "tokenizer.model",
                   file);
     return TESS_OK;
 }

@@ -243,9 +243,27 @@ static void case_hostile(void **state)
         {"gpt2", "\"id\": 274", "\"id\": -4", "the id of <|end|>", TESS_ERR_DATA},
         {"gpt2", "\"id\": 274", "\"id\": 99999999", "the id of <|end|>", TESS_ERR_DATA},
         {"gpt2", "\"<|end|>\"", "\"\"", "one without a content", TESS_ERR_DATA},
-        {"gpt2", "\"merges\": [", "\"merges\": {}, \"other\": [", "merges (a list)", TESS_ERR_DATA},
+        {"gpt2", "\"merges\": [", "\"merges\": {}, \"unk_token\": [", "merges (a list)",
+         TESS_ERR_DATA},
         {"gpt2", "\"merges\": [", "\"merges\": [\"\\u0000 a\", ", ": ", TESS_ERR_DATA},
-        {"gpt2", "\"model\": ", "\"modal\": ", "model.type is missing", TESS_ERR_UNSUPPORTED},
+        {"gpt2", "\"model\": ", "\"model\": [], \"decoder\": ", "model.type is missing",
+         TESS_ERR_UNSUPPORTED},
+        /* Keys that are not known. */
+        {"gpt2", "\"model\": ", "\"modal\": ", "the key modal", TESS_ERR_UNSUPPORTED},
+        {"gpt2", "\"ignore_merges\"", "\"cut\": 7, \"ignore_merges\"", "the key model.cut",
+         TESS_ERR_UNSUPPORTED},
+        {"gpt2", "\"single_word\"", "\"fuzzy\": true, \"single_word\"",
+         "the key added_tokens.fuzzy", TESS_ERR_UNSUPPORTED},
+        {"gpt2", "\"trim_offsets\"", "\"lower\": \"a\", \"trim_offsets\"",
+         "the key pre_tokenizer.lower", TESS_ERR_UNSUPPORTED},
+        {"qwen", "\"behavior\"", "\"flags\": [1], \"behavior\"", "the key pre_tokenizer.flags",
+         TESS_ERR_UNSUPPORTED},
+        {"qwen", "{\"Regex\"", "{\"Flags\": 1, \"Regex\"", "the key pre_tokenizer.pattern.Flags",
+         TESS_ERR_UNSUPPORTED},
+        {"qwen", "\"pretokenizers\"", "\"reverse\": true, \"pretokenizers\"",
+         "the key pre_tokenizer.reverse", TESS_ERR_UNSUPPORTED},
+        {"qwen", "{\"type\": \"NFC\"", "{\"type\": \"NFC\", \"strict\": true",
+         "the key normalizer.strict", TESS_ERR_UNSUPPORTED},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(change) / sizeof(*change); i++) {
@@ -254,6 +272,28 @@ static void case_hostile(void **state)
         check_refused(path, change[i].status, change[i].word);
         assert_non_null(strstr(tess_log_last_error(),
                                strstr(change[i].word, "two tokens have") ? "" : "tokenizer.json"));
+    }
+}
+
+/* Keys that change no number, and those that are not known and off. */
+static void case_known_keys(void **state)
+{
+    static const char *const change[][2] = {
+        {"{\"version\"", "{\"truncation\": {\"max_length\": 2}, \"padding\": null, \"version\""},
+        {"{\"version\"", "{\"post_processor\": {\"type\": \"X\"}, \"other\": null, \"version\""},
+        {"\"ignore_merges\"", "\"unk_token\": \"<u>\", \"fuse_unk\": true, \"ignore_merges\""},
+        {"\"ignore_merges\"", "\"cut\": false, \"limit\": 0, \"ignore_merges\""},
+    };
+    struct tess__tokenizer *tokenizer = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof(change) / sizeof(*change); i++) {
+        const char *path = token_path(&folder, "tokenizer.json");
+        tokenizer_write_changed(path, "gpt2", change[i][0], change[i][1]);
+        if (tess__tokenizer_open(path, &tokenizer) != TESS_OK)
+            fail_msg("%s", tess_log_last_error());
+        check_ids(tokenizer, reference[0].text, strlen(reference[0].text), reference[0].id,
+                  (size_t)reference[0].count);
+        tess__tokenizer_close(tokenizer);
     }
 }
 
@@ -313,10 +353,11 @@ static void case_places(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_reference), cmocka_unit_test(case_invalid),
-        cmocka_unit_test(case_decode),    cmocka_unit_test(case_long),
-        cmocka_unit_test(case_plain),     cmocka_unit_test(case_hostile),
-        cmocka_unit_test(case_damage),    cmocka_unit_test(case_places),
+        cmocka_unit_test(case_reference),  cmocka_unit_test(case_invalid),
+        cmocka_unit_test(case_decode),     cmocka_unit_test(case_long),
+        cmocka_unit_test(case_plain),      cmocka_unit_test(case_hostile),
+        cmocka_unit_test(case_damage),     cmocka_unit_test(case_places),
+        cmocka_unit_test(case_known_keys),
     };
     token_folder_open(&folder);
     const int failed = cmocka_run_group_tests_name("tokenizer", cases, NULL, NULL);
