@@ -47,12 +47,26 @@ struct tess_dataset {
 };
 
 /*
+ * The set of images in `folder`: IDX files (below); else the binary files of CIFAR-10 or CIFAR-100
+ * (its fine labels); else folders of classes with PNG and JPEG files, in train/ and val/, valid/,
+ * validation/ or test/, or without those, every tenth image of a class for validation. Classes are
+ * numbered in the order of their names. Images of folders have one size, or are scaled: the shorter
+ * side to `size` > 0 pixels, and the middle cut out. One channel where all are grey, else three.
+ * Everything is read and checked: messages name the file. TESS_ERR_NOT_FOUND where there is no set,
+ * TESS_ERR_DATA where a file is wrong, TESS_ERR_UNSUPPORTED where libpng or libjpeg was not built
+ * in, TESS_ERR_USAGE for a size that does not apply.
+ */
+enum tess_status tess_dataset_open_images(const char *folder, int32_t size,
+                                          struct tess_dataset **dataset_out);
+
+/*
  * Read the four IDX files of an MNIST-like set in `folder`:
- * {train,t10k}-{images-idx3,labels-idx1}-ubyte, each plain or .gz. Every header field is checked
- * against the file's length and the other files; messages name the file and the field. Sets of
- * these names have ten classes; a label above 9 is an error. mean and deviation are computed from
- * the training pixels by integer sums (the same on every machine). TESS_ERR_NOT_FOUND when a file
- * is missing, TESS_ERR_DATA when one is wrong.
+ * {train,t10k}-{images-idx3,labels-idx1}-ubyte, each plain or .gz; or images-idx4, whose fourth
+ * dimension is 1 to 4 channels. Every header field is checked against the file's length and the
+ * other files; messages name the file and the field. Sets of three dimensions have ten classes, of
+ * four as many as the training labels name; a greater label is an error. mean and deviation are
+ * computed from the training pixels by integer sums (the same on every machine). TESS_ERR_NOT_FOUND
+ * when a file is missing, TESS_ERR_DATA when one is wrong.
  */
 enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset **dataset_out);
 void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
@@ -166,11 +180,12 @@ struct tess_loader_options {
     int64_t workers; /* prefetch threads, at most one a slot; 0: load in the rank's own thread;
                         -1: choose: 1 where two cores per rank are there and batches are not tiny */
     bool shuffle;
-    bool flip;                    /* random horizontal flip, keyed by sample and epoch */
-    int64_t shift;                /* random shift by up to this many pixels, zero filled */
-    bool drop_last;               /* leave a short last batch of the epoch out */
-    int64_t length;               /* tokens of a sample */
-    double validation;            /* share of the samples kept for validation */
+    bool flip;         /* random horizontal flip, keyed by sample and epoch */
+    int64_t shift;     /* random shift by up to this many pixels, zero filled */
+    int64_t size;      /* pixels of a side that images of folders are scaled to; 0: none */
+    bool drop_last;    /* leave a short last batch of the epoch out */
+    int64_t length;    /* tokens of a sample */
+    double validation; /* share of the samples kept for validation */
     const char *validation_files; /* "": that share; else files as data names them */
     const char *mix;              /* "a:0.7,b:0.3"; "": none */
     bool packing;                 /* samples are whole documents */

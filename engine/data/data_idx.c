@@ -2,7 +2,7 @@
  * The IDX files of MNIST-like sets, plain or gzipped. Every byte is read and checked before
  * anything uses it: a file from outside can make this fail, with a message, and nothing else.
  */
-#include "data/data_tokens.h"
+#include "data/data_images.h"
 
 #include "base/file.h"
 #include "tessera/check.h"
@@ -19,9 +19,11 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* Sets in this format with these file names (MNIST, Fashion-MNIST, KMNIST, QMNIST) have ten
- * classes; the files do not have the number. */
+/* Sets of three dimensions with these file names (MNIST, Fashion-MNIST, KMNIST, QMNIST) have ten
+ * classes; the files do not have the number. Of four dimensions it is found in the labels. */
 #define IDX_CLASS_COUNT 10
+
+#define IDX_CHANNELS_MAX 4
 
 /* Deflate cannot shrink data by more than this factor (zlib's technical notes). */
 #define IDX_DEFLATE_RATIO_MAX 1032
@@ -35,11 +37,12 @@ enum idx_part { IDX_TRAIN_IMAGES, IDX_TRAIN_LABELS, IDX_TEST_IMAGES, IDX_TEST_LA
 static const struct {
     const char *name;
     int32_t dim_count;
+    const char *channels; /* the name of images that have channels, a dimension more; NULL: none */
 } idx_known[IDX_PARTS] = {
-    [IDX_TRAIN_IMAGES] = {"train-images-idx3-ubyte", 3},
-    [IDX_TRAIN_LABELS] = {"train-labels-idx1-ubyte", 1},
-    [IDX_TEST_IMAGES] = {"t10k-images-idx3-ubyte", 3},
-    [IDX_TEST_LABELS] = {"t10k-labels-idx1-ubyte", 1},
+    [IDX_TRAIN_IMAGES] = {"train-images-idx3-ubyte", 3, "train-images-idx4-ubyte"},
+    [IDX_TRAIN_LABELS] = {"train-labels-idx1-ubyte", 1, NULL},
+    [IDX_TEST_IMAGES] = {"t10k-images-idx3-ubyte", 3, "t10k-images-idx4-ubyte"},
+    [IDX_TEST_LABELS] = {"t10k-labels-idx1-ubyte", 1, NULL},
 };
 
 struct idx_file {
@@ -49,8 +52,8 @@ struct idx_file {
     bool any_member; /* one member is complete, its CRC and length checked */
     z_stream z;
     uint64_t file_bytes;
-    int32_t dim_count;
-    uint32_t dim[3];
+    int32_t dim_count; /* that its name promises */
+    uint32_t dim[4];
     uint64_t body_bytes;
     uint8_t *body; /* where the data go */
     enum tess_status status;
@@ -101,24 +104,40 @@ static enum tess_status idx_open_path(struct idx_file *file, const char *folder,
     return TESS_OK;
 }
 
+/* Plain, or else gzipped. */
+static enum tess_status idx_open_name(struct idx_file *file, const char *folder, const char *name,
+                                      bool *found_out)
+{
+    TESS_TRY(idx_open_path(file, folder, name, "", found_out));
+    if (*found_out)
+        return TESS_OK;
+    TESS_TRY(idx_open_path(file, folder, name, ".gz", found_out));
+    file->gz = *found_out;
+    return TESS_OK;
+}
+
 static enum tess_status idx_open(struct idx_file *file, const char *folder, enum idx_part part)
 {
     const char *name = idx_known[part].name;
     bool found;
-    TESS_TRY(idx_open_path(file, folder, name, "", &found));
-    if (found)
-        return TESS_OK;
-    TESS_TRY(idx_open_path(file, folder, name, ".gz", &found));
+    file->dim_count = idx_known[part].dim_count;
+    TESS_TRY(idx_open_name(file, folder, name, &found));
+    if (!found && idx_known[part].channels != NULL) {
+        file->dim_count++;
+        TESS_TRY(idx_open_name(file, folder, idx_known[part].channels, &found));
+    }
     if (!found) {
         file->status = TESS_ERR_NOT_FOUND;
         snprintf(file->why, sizeof(file->why),
-                 "no data set in %s: neither %s nor %s.gz is there; give the folder with --data "
-                 "(Debian's package dataset-fashion-mnist puts the files into "
-                 "/usr/share/datasets/fashion-mnist), or use --data synthetic",
+                 "no data set in %s: neither %s nor %s.gz is there, nor CIFAR's .bin files, nor "
+                 "folders of classes with images; give the folder with --data (Debian's package "
+                 "dataset-fashion-mnist puts files into /usr/share/datasets/fashion-mnist), or use "
+                 "--data synthetic",
                  folder, name, name);
         return file->status;
     }
-    file->gz = true;
+    if (!file->gz)
+        return TESS_OK;
     if (inflateInit2(&file->z, 15 + 16) != Z_OK) /* greatest window; gzip framing with its CRC */
         return idx_fail(file, TESS_ERR_MEMORY, "no memory to decompress");
     file->inflating = true;
@@ -193,9 +212,10 @@ static uint32_t idx_big_endian(const uint8_t *byte)
 }
 
 /* Read and check the header: two zero bytes, type 8 (unsigned byte), dimensions, their sizes. */
-static enum tess_status idx_read_header(struct idx_file *file, int32_t dim_count)
+static enum tess_status idx_read_header(struct idx_file *file)
 {
-    uint8_t header[16];
+    uint8_t header[20];
+    const int32_t dim_count = file->dim_count;
     const size_t header_bytes = 4 + 4 * (size_t)dim_count;
     const uint32_t magic = 0x0800u | (uint32_t)dim_count;
     size_t got;
@@ -209,7 +229,6 @@ static enum tess_status idx_read_header(struct idx_file *file, int32_t dim_count
         return idx_fail(file, TESS_ERR_DATA,
                         "truncated: %zu bytes where the IDX header alone has %zu", got,
                         header_bytes);
-    file->dim_count = dim_count;
     file->body_bytes = 1;
     for (int32_t d = 0; d < dim_count; d++) {
         file->dim[d] = idx_big_endian(header + 4 + 4 * d);
@@ -272,10 +291,18 @@ static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset 
     const struct idx_file *train = &file[IDX_TRAIN_IMAGES], *test = &file[IDX_TEST_IMAGES];
     TESS_TRY(idx_check_counts(file, IDX_TRAIN_IMAGES, IDX_TRAIN_LABELS));
     TESS_TRY(idx_check_counts(file, IDX_TEST_IMAGES, IDX_TEST_LABELS));
-    if (train->dim[1] != test->dim[1] || train->dim[2] != test->dim[2])
-        TESS_FAIL(TESS_ERR_DATA, "%s has images of %u x %u, but %s has %u x %u", train->path,
-                  train->dim[1], train->dim[2], test->path, test->dim[1], test->dim[2]);
-    const struct tess_shape row = tess_shape3(train->dim[1], train->dim[2], 1);
+    const uint32_t channels = train->dim_count == 4 ? train->dim[3] : 1;
+    const uint32_t test_channels = test->dim_count == 4 ? test->dim[3] : 1;
+    if (train->dim[1] != test->dim[1] || train->dim[2] != test->dim[2] || channels != test_channels)
+        TESS_FAIL(TESS_ERR_DATA, "%s has images of %u x %u x %u, but %s has %u x %u x %u",
+                  train->path, train->dim[1], train->dim[2], channels, test->path, test->dim[1],
+                  test->dim[2], test_channels);
+    if (channels > IDX_CHANNELS_MAX)
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s: the last dimension of the IDX header is %u: expected 1 to %d channels, the "
+                  "dimensions are images, height, width, channels",
+                  train->path, channels, IDX_CHANNELS_MAX);
+    const struct tess_shape row = tess_shape3(train->dim[1], train->dim[2], channels);
     if (tess__dataset_bytes(row, train->dim[0], test->dim[0]) > TESS__DATASET_BYTES_MAX)
         TESS_FAIL(TESS_ERR_DATA, "%s and %s together are oversized: a data set may have %u GiB",
                   train->path, test->path, (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
@@ -308,13 +335,22 @@ static void idx_read_bodies(struct idx_file *file)
         pthread_join(thread, NULL);
 }
 
-static enum tess_status idx_check_labels(struct idx_file *file)
+/* Classes are numbered from 0: the greatest training label is the last one. */
+static int32_t idx_class_count(const struct idx_file *image, const struct idx_file *label)
+{
+    int32_t count = image->dim_count == 4 ? 1 : IDX_CLASS_COUNT;
+    for (uint32_t i = 0; i < label->dim[0] && image->dim_count == 4; i++)
+        count = label->body[i] >= count ? label->body[i] + 1 : count;
+    return count;
+}
+
+static enum tess_status idx_check_labels(struct idx_file *file, int32_t class_count)
 {
     for (uint32_t i = 0; i < file->dim[0]; i++) {
-        if (file->body[i] >= IDX_CLASS_COUNT)
+        if (file->body[i] >= class_count)
             return idx_fail(file, TESS_ERR_DATA,
                             "label out of range: label %u (counted from 0) is %d, expected 0 to %d",
-                            i, file->body[i], IDX_CLASS_COUNT - 1);
+                            i, file->body[i], class_count - 1);
     }
     return TESS_OK;
 }
@@ -333,14 +369,16 @@ static enum tess_status idx_load(const char *folder, struct idx_file *file,
 {
     for (int32_t part = 0; part < IDX_PARTS; part++) {
         if (idx_open(&file[part], folder, part) != TESS_OK ||
-            idx_read_header(&file[part], idx_known[part].dim_count) != TESS_OK)
+            idx_read_header(&file[part]) != TESS_OK)
             return idx_report(file);
     }
     TESS_TRY(idx_allocate(file, dataset_out));
     idx_read_bodies(file);
     TESS_TRY(idx_report(file));
-    if (idx_check_labels(&file[IDX_TRAIN_LABELS]) != TESS_OK ||
-        idx_check_labels(&file[IDX_TEST_LABELS]) != TESS_OK)
+    const int32_t classes = idx_class_count(&file[IDX_TRAIN_IMAGES], &file[IDX_TRAIN_LABELS]);
+    (*dataset_out)->class_count = classes;
+    if (idx_check_labels(&file[IDX_TRAIN_LABELS], classes) != TESS_OK ||
+        idx_check_labels(&file[IDX_TEST_LABELS], classes) != TESS_OK)
         return idx_report(file);
     tess__dataset_seal(*dataset_out);
     return TESS_OK;
@@ -364,4 +402,20 @@ enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset *
     else
         *dataset_out = dataset;
     return status;
+}
+
+bool tess__idx_is_there(const char *folder)
+{
+    char path[PATH_MAX];
+    struct stat about;
+    bool found = false;
+    for (int32_t part = 0; part < IDX_PARTS && !found; part++)
+        for (int i = 0; i < 4 && !found; i++) {
+            const char *name = i < 2 ? idx_known[part].name : idx_known[part].channels;
+            found = name != NULL &&
+                    snprintf(path, sizeof(path), "%s/%s%s", folder, name, i % 2 ? ".gz" : "") <
+                        PATH_MAX &&
+                    lstat(path, &about) == 0;
+        }
+    return found;
 }

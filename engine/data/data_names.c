@@ -16,7 +16,7 @@ void tess__names_close(struct tess__names *names)
     free(names->name);
 }
 
-static enum tess_status names_add(struct tess__names *names, const char *name)
+enum tess_status tess__names_add(struct tess__names *names, const char *name)
 {
     if ((names->count & (names->count - 1)) == 0) { /* full at every power of two */
         const size_t room = names->count > 0 ? 2 * (size_t)names->count : 1;
@@ -37,6 +37,13 @@ static int names_compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+void tess__names_sort(struct tess__names *names, int32_t first)
+{
+    if (names->count > first) /* by their bytes, in any locale */
+        qsort(names->name + first, (size_t)(names->count - first), sizeof(*names->name),
+              names_compare);
+}
+
 static enum tess_status names_add_pattern(struct tess__names *names, const char *pattern)
 {
     glob_t found;
@@ -49,11 +56,10 @@ static enum tess_status names_add_pattern(struct tess__names *names, const char 
     if (code != 0)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the files that match %s", pattern);
     for (size_t i = 0; i < found.gl_pathc && status == TESS_OK; i++)
-        status = names_add(names, found.gl_pathv[i]);
+        status = tess__names_add(names, found.gl_pathv[i]);
     globfree(&found);
-    if (status == TESS_OK) /* by their bytes, in any locale */
-        qsort(names->name + first, (size_t)(names->count - first), sizeof(*names->name),
-              names_compare);
+    if (status == TESS_OK)
+        tess__names_sort(names, first);
     return status;
 }
 
@@ -63,7 +69,7 @@ enum tess_status tess__names_expand(struct tess__names *names, const char *sourc
     struct stat about;
     enum tess_status status = TESS_OK;
     if (lstat(source, &about) == 0)
-        return names_add(names, source);
+        return tess__names_add(names, source);
     char *words = strdup(source), *rest = words;
     if (words == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the names of the files");
@@ -75,7 +81,7 @@ enum tess_status tess__names_expand(struct tess__names *names, const char *sourc
         else if (lstat(word, &about) != 0 && strpbrk(word, "*?[") != NULL)
             status = names_add_pattern(names, word);
         else
-            status = names_add(names, word);
+            status = tess__names_add(names, word);
     }
     free(words);
     return status;

@@ -40,7 +40,7 @@ static enum tess_status pack_ends(const struct tess__token_piece *piece, bool te
     return TESS_OK;
 }
 
-static enum tess_status pack_find_ends(struct tess_token_stream *stream)
+enum tess_status tess__stream_find_ends(struct tess_token_stream *stream)
 {
     const bool text = stream->kind->magic == 0;
     int64_t count = 0;
@@ -85,7 +85,7 @@ static int64_t pack_fill(const struct tess_token_stream *stream, int64_t length,
 enum tess_status tess__pack(struct tess_token_stream *stream, int64_t length, int64_t **start_out,
                             int64_t *count_out)
 {
-    TESS_TRY(pack_find_ends(stream));
+    TESS_TRY(tess__stream_find_ends(stream));
     *count_out = pack_fill(stream, length, NULL);
     *start_out = malloc(((size_t)*count_out + 1) * sizeof(**start_out));
     if (*start_out == NULL)

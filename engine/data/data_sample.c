@@ -21,6 +21,9 @@ const struct tess_option tess_loader_option_table[] = {
      "mirror training images left to right, each with probability 1/2"},
     {"shift", TESS_OPTION_INT, offsetof(struct tess_loader_options, shift), "0", 0, 64, NULL,
      "move training images at random by up to this many pixels in both directions"},
+    {"size", TESS_OPTION_INT, offsetof(struct tess_loader_options, size), "0", 0, 4096, NULL,
+     "scale the images of folders of classes: the shorter side to this many pixels, and the middle "
+     "is cut out; 0: they all have one size"},
     {"drop-last", TESS_OPTION_BOOL, offsetof(struct tess_loader_options, drop_last), "off", 0, 0,
      NULL,
      "leave out the last batch of an epoch where it is short; off: its mean is over the samples it "

@@ -115,6 +115,9 @@ struct tess__names {
  * pattern fits nothing; whether the other files are there shows when they are opened. */
 enum tess_status tess__names_expand(struct tess__names *names, const char *source);
 void tess__names_close(struct tess__names *names);
+/* Append a copy of a name; put those from number `first` on in the order of their bytes. */
+enum tess_status tess__names_add(struct tess__names *names, const char *name);
+void tess__names_sort(struct tess__names *names, int32_t first);
 
 /*
  * A set of samples of `length` tokens from one stream, or two. Takes the streams over, also when it
@@ -131,6 +134,9 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
  */
 enum tess_status tess__pack(struct tess_token_stream *stream, int64_t length, int64_t **start_out,
                             int64_t *count_out);
+/* stream->end and ends, which were not there. TESS_ERR_DATA where a file does not say where
+ * documents end, or its ends are damaged. */
+enum tess_status tess__stream_find_ends(struct tess_token_stream *stream);
 
 /* Documents [first, end) of the text "text", as one piece: data_text.c. TESS_ERR_MEMORY. */
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream);

@@ -33,9 +33,9 @@ static const struct {
     const char *name;
     bool tokens;
 } run_kind_option[] = {
-    {"data.flip", false},      {"data.shift", false},           {"data.length", true},
-    {"data.validation", true}, {"data.validation-files", true}, {"data.mix", true},
-    {"data.packing", true},
+    {"data.flip", false},  {"data.shift", false},     {"data.size", false},
+    {"data.length", true}, {"data.validation", true}, {"data.validation-files", true},
+    {"data.mix", true},    {"data.packing", true},
 };
 
 struct run_misfit {
@@ -75,6 +75,8 @@ static enum tess_status run_open_images(const struct tess_config *config,
     const struct tess_run_options *run = &config->run;
     const mode_t kind = run_kind_of(run->data);
 
+    if (strcmp(run->data, "synthetic") == 0 && config->loader.size > 0)
+        TESS_FAIL(TESS_ERR_USAGE, "--data.size: --data synthetic has no images to scale");
     if (strcmp(run->data, "synthetic") == 0)
         return tess_dataset_open_synthetic(
             tess_shape3(SYNTHETIC_SIDE, SYNTHETIC_SIDE, 1), SYNTHETIC_CLASSES, run->synthetic_rows,
@@ -82,9 +84,9 @@ static enum tess_status run_open_images(const struct tess_config *config,
     if (kind != S_IFDIR && (kind != 0 || strcmp(run->data, "text") == 0))
         TESS_FAIL(TESS_ERR_USAGE,
                   "model %s learns from images, but --data %s is text or tokens: give a folder "
-                  "with IDX files, or synthetic, or choose a model that learns from text",
+                  "of images, or synthetic, or choose a model that learns from text",
                   config->model->name, run->data);
-    return tess_dataset_open_idx(run->data, dataset_out);
+    return tess_dataset_open_images(run->data, (int32_t)config->loader.size, dataset_out);
 }
 
 static const char *run_tokens(const struct tess_config *config)
@@ -271,6 +273,8 @@ bool tess__run_same_data(const struct tess_config *a, const struct tess_config *
 
     if (strcmp(a->run.data, "synthetic") == 0)
         same = same && a->run.seed == b->run.seed && a->run.synthetic_rows == b->run.synthetic_rows;
+    if (!a->model->tokens)
+        same = same && a->loader.size == b->loader.size;
     if (a->model->tokens)
         same = same && a->loader.length == b->loader.length &&
                a->loader.validation == b->loader.validation &&

@@ -88,6 +88,7 @@ static const char *variant_refusal(const char *option)
         {"variants", "is the command's own"},
         {"strategies", "is the command's own; a variant has one: strategy=NAME"},
         {"data", "is the same for all variants: give it to the command"},
+        {"data.size", "is the same for all variants: give it to the command"},
         {"data.length", "is the same for all variants: give it to the command"},
         {"data.validation", "is the same for all variants: give it to the command"},
         {"data.validation-files", "is the same for all variants: give it to the command"},
