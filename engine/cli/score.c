@@ -1,10 +1,8 @@
 /* tessera score: the log-probability of each token of a text, as training has it. */
+#include "cli/score.h"
+
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/options.h"
-#include "cli/generate.h"
-#include "data/data.h"
-#include "data/shard.h"
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/text.h"
@@ -15,24 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCORE_BYTES_MAX ((size_t)1 << 30) /* of a text */
-#define SCORE_ROWS      4096              /* tokens of a shard that are read at a time */
-
-struct score_options {
-    struct tess__source_options source;
-    const char *text, *text_tokens;
-    int64_t limit;
-    int32_t output; /* json|table|sum */
-};
-
 #define SCORE_FIELD(member)  offsetof(struct score_options, member)
 #define SCORE_SOURCE(member) offsetof(struct score_options, source.member)
 
 static const struct tess_option score_option_table[] = {
-    TESS_ROW_STRING("text", SCORE_FIELD(text), "",
-                    "file of text, or - for stdin; or a file of tokens, *.bin"),
+    TESS_ROW_STRING(
+        "text", SCORE_FIELD(text), "",
+        "file of text, or - for stdin; a file of tokens, *.bin; or JSON Lines, *.jsonl, "
+        "a document in a line"),
     TESS_ROW_STRING("text-tokens", SCORE_FIELD(text_tokens), "",
                     "tokens such as 1,2,3 in place of a file"),
+    TESS_ROW_STRING("key", SCORE_FIELD(key), "text", "of JSON Lines: the key that has the text"),
+    {"documents", TESS_OPTION_BOOL, SCORE_FIELD(apart), "on", 0, 0, NULL,
+     "score each document apart, where the text has several; off: all as one text"},
     TESS_ROW_INT("limit", SCORE_FIELD(limit), "0", 0, 1e12, "tokens to read at most; 0: all"),
     TESS_ROW_CHOICE("output", SCORE_FIELD(output), "json", "json|table|sum",
                     "a line of JSON for each token and one for the sum; a table; or the sum alone"),
@@ -45,8 +38,9 @@ static const char score_usage[] =
     "\n"
     "Print the log-probability that a model gives each token of a text, their sum and the\n"
     "perplexity. RUN is what tessera generate takes: a run, a checkpoint, a model's folder, or\n"
-    "weights with --config. The text is cut into samples of --context tokens as training cuts it;\n"
-    "its first token has no log-probability.\n"
+    "weights with --config. Each document is scored apart: a line of JSON Lines, a document of\n"
+    "prepared tokens, or what the tokenizer's end of a text ends. It is cut into samples of\n"
+    "--context tokens as training cuts it; its first token has no log-probability.\n"
     "\n"
     "The numbers are those of the training forward, to the bit: in every batch, with any --chunk,\n"
     "and with --tensor.canonical on every number of tensor ranks.\n"
@@ -54,139 +48,28 @@ static const char score_usage[] =
     "examples\n"
     "  tessera score out --text book.txt\n"
     "  tessera score out --text book.txt --output sum\n"
+    "  tessera score folder/qwen3 --text answers.jsonl --key answer\n"
     "  tessera score folder/qwen3 --text tokens/test_0000.bin --context 2048\n"
     "  tessera score out --text-tokens 464,3280,318 --output table\n";
 
-struct score {
-    struct score_options options;
-    struct tess__source source;
-    struct tess__tokens tokens;
-    double sum;
-    int64_t count;
-    double took_s;
-};
-
-/* ---- the text -------------------------------------------------------------------------------- */
-
-/* All tokens of a file of tokens: a sample of it is one token and the one after. */
-static enum tess_status score_read_dataset(struct score *score, const struct tess_dataset *dataset)
-{
-    const struct tess_loader_options options = {.length = 1};
-    const int64_t all = dataset->train.count + 1 + dataset->test.count;
-    const int64_t limit = score->options.limit, want = limit > 0 && limit < all ? limit : all;
-    int32_t input[SCORE_ROWS], label[SCORE_ROWS];
-    int64_t sample[SCORE_ROWS], at = 0;
-    int32_t *token = score->tokens.token = calloc((size_t)want + 1, sizeof(*token));
-    if (token == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %" PRId64 " tokens", want);
-    if (dataset->class_count > score->source.vocabulary)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--text %s has a vocabulary of %d, and this model one of %d: other tokens",
-                  score->options.text, dataset->class_count, score->source.vocabulary);
-    for (int s = 0; s < 2; s++) {
-        const struct tess_split *split = s == 0 ? &dataset->train : &dataset->test;
-        for (int64_t first = 0, rows; first < split->count && at + 1 < want; first += rows) {
-            rows = split->count - first < SCORE_ROWS ? split->count - first : SCORE_ROWS;
-            for (int64_t i = 0; i < rows; i++)
-                sample[i] = first + i;
-            const int64_t good = tess_load_rows(dataset, split, &options, 0, 0, false, sample, rows,
-                                                TESS_F32, input, label);
-            if (good != rows)
-                return tess_load_report(dataset, split, sample[good]);
-            for (int64_t i = 0; i < rows && at + 1 < want; i++, at++) {
-                token[at] = input[i];
-                token[at + 1] = label[i];
-            }
-        }
-    }
-    score->tokens.count = at + 1;
-    return TESS_OK;
-}
-
-static enum tess_status score_read_shard(struct score *score)
-{
-    struct tess_dataset *dataset = NULL;
-    TESS_TRY(tess_dataset_open_tokens(score->options.text, NULL, 1e-9, 1, &dataset));
-    const enum tess_status status = score_read_dataset(score, dataset);
-    tess_dataset_close(dataset);
-    return status;
-}
-
-static enum tess_status score_read_file(FILE *file, const char *name, char **text_out,
-                                        size_t *count_out)
-{
-    size_t room = 1 << 16, count = 0;
-    char *text = malloc(room);
-    while (text != NULL && !feof(file) && !ferror(file) && count < SCORE_BYTES_MAX) {
-        if (count == room) {
-            char *grown = realloc(text, room *= 2);
-            if (grown == NULL)
-                break;
-            text = grown;
-        }
-        count += fread(text + count, 1, room - count, file);
-    }
-    *text_out = text;
-    *count_out = count;
-    if (ferror(file))
-        TESS_FAIL(TESS_ERR_IO, "cannot read --text %s", name);
-    if (count >= SCORE_BYTES_MAX)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--text %s has more than 1 GiB: make tokens of it, tessera data prepare", name);
-    return text != NULL && feof(file) ? TESS_OK
-                                      : tess_fail(TESS_ERR_MEMORY, "no memory for --text %s", name);
-}
-
-static enum tess_status score_read_text(struct score *score)
-{
-    const char *name = score->options.text, *why;
-    const bool standard = strcmp(name, "-") == 0;
-    FILE *file = standard ? stdin : tess_file_open_input(name, &why);
-    char *text = NULL;
-    size_t count = 0;
-    if (file == NULL)
-        TESS_FAIL(TESS_ERR_IO, "cannot read --text %s: %s", name, why);
-    enum tess_status status = score_read_file(file, name, &text, &count);
-    if (!standard)
-        fclose(file);
-    if (status == TESS_OK)
-        status = tess__text_read(&score->source, "--text", text, count, &score->tokens);
-    free(text);
-    return status;
-}
-
-static enum tess_status score_read(struct score *score, const char *run)
-{
-    const struct score_options *options = &score->options;
-    const size_t length = strlen(options->text);
-    if (options->text_tokens[0])
-        TESS_TRY(tess__numbers_read(&score->source, "--text-tokens", options->text_tokens,
-                                    &score->tokens));
-    else if (length > 4 && strcmp(options->text + length - 4, ".bin") == 0)
-        TESS_TRY(score_read_shard(score));
-    else {
-        TESS_TRY(tess__source_open_tokenizer(&score->source, run, options->source.tokenizer));
-        TESS_TRY(score_read_text(score));
-    }
-    if (options->limit > 0 && options->limit < score->tokens.count)
-        score->tokens.count = options->limit;
-    if (score->tokens.count < 2)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "a text of one token has no log-probability: nothing stands before it");
-    return TESS_OK;
-}
-
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Nine digits name an f32. */
+/* Where documents are known, `at` counts in the document. Nine digits name an f32. */
 static void score_print(const struct score *score, int64_t at, float log_prob)
 {
     const int32_t token = score->tokens.token[at];
-    if (score->options.output == 0)
-        printf("{\"at\":%" PRId64 ",\"token\":%d,\"log_prob\":%.9g}\n", at, token,
+    const int64_t place = at - score->begin;
+    if (score->options.output == SCORE_JSON && score->documents)
+        printf("{\"document\":%" PRId64 ",\"at\":%" PRId64 ",\"token\":%d,\"log_prob\":%.9g}\n",
+               score->document, place, token, (double)log_prob);
+    else if (score->options.output == SCORE_JSON)
+        printf("{\"at\":%" PRId64 ",\"token\":%d,\"log_prob\":%.9g}\n", place, token,
                (double)log_prob);
-    else if (score->options.output == 1)
-        printf("%10" PRId64 "  %8d  %15.9g\n", at, token, (double)log_prob);
+    else if (score->options.output == SCORE_TABLE && score->documents)
+        printf("%10" PRId64 "  %10" PRId64 "  %8d  %15.9g\n", score->document, place, token,
+               (double)log_prob);
+    else if (score->options.output == SCORE_TABLE)
+        printf("%10" PRId64 "  %8d  %15.9g\n", place, token, (double)log_prob);
 }
 
 /* Tokens first .. first + count - 1 of a sample that begins at `begin`, and the one after each. */
@@ -213,13 +96,14 @@ static enum tess_status score_part(struct score *score, int64_t begin, int64_t f
     return TESS_OK;
 }
 
-static enum tess_status score_samples(struct score *score, float *loss)
+/* Samples of the tokens [score->begin, end). */
+static enum tess_status score_samples(struct score *score, int64_t end, float *loss)
 {
-    const int64_t context = score->source.context, last = score->tokens.count - 1;
-    for (int64_t begin = 0; begin < last; begin += context) {
-        const int64_t end = last - begin < context ? last : begin + context;
-        for (int64_t at = begin; at < end; at += score->source.chunk) {
-            const int64_t left = end - at;
+    const int64_t context = score->source.context, last = end - 1;
+    for (int64_t begin = score->begin; begin < last; begin += context) {
+        const int64_t sample_end = last - begin < context ? last : begin + context;
+        for (int64_t at = begin; at < sample_end; at += score->source.chunk) {
+            const int64_t left = sample_end - at;
             TESS_TRY(score_part(score, begin, at,
                                 left < score->source.chunk ? left : score->source.chunk, loss));
         }
@@ -227,16 +111,36 @@ static enum tess_status score_samples(struct score *score, float *loss)
     return TESS_OK;
 }
 
+static enum tess_status score_documents(struct score *score, float *loss)
+{
+    for (; score->document < score->document_count; score->document++) {
+        const int64_t end = score->end[score->document], count = score->count;
+        const double sum = score->sum;
+        TESS_TRY(score_samples(score, end, loss));
+        /* No token, where it has one alone: nothing stands before it. */
+        if (score->options.output == SCORE_JSON && score->documents)
+            printf("{\"document\":%" PRId64 ",\"tokens\":%" PRId64 ",\"log_prob\":%.17g}\n",
+                   score->document, score->count - count, score->sum - sum);
+        score->begin = end;
+    }
+    return TESS_OK;
+}
+
 static enum tess_status score_print_end(const struct score *score)
 {
     const double mean = score->sum / (double)score->count;
-    char time[TESS__TEXT_BYTES], bytes[TESS__TEXT_BYTES];
-    if (score->options.output == 0)
-        printf("{\"tokens\":%" PRId64 ",\"log_prob\":%.17g,\"perplexity\":%.9g}\n", score->count,
-               score->sum, exp(-mean));
-    else
-        printf("%" PRId64 " tokens, log-probability %.9g, %.6g a token, perplexity %.6g\n",
-               score->count, score->sum, mean, exp(-mean));
+    char time[TESS__TEXT_BYTES], bytes[TESS__TEXT_BYTES], of[64] = "";
+    if (score->options.output == SCORE_JSON) {
+        if (score->documents)
+            snprintf(of, sizeof(of), "\"documents\":%" PRId64 ",", score->document_count);
+        printf("{%s\"tokens\":%" PRId64 ",\"log_prob\":%.17g,\"perplexity\":%.9g}\n", of,
+               score->count, score->sum, exp(-mean));
+    } else {
+        if (score->documents)
+            snprintf(of, sizeof(of), " of %" PRId64 " documents", score->document_count);
+        printf("%" PRId64 " tokens%s, log-probability %.9g, %.6g a token, perplexity %.6g\n",
+               score->count, of, score->sum, mean, exp(-mean));
+    }
     if (fflush(stdout) != 0 || ferror(stdout))
         TESS_FAIL(TESS_ERR_IO, "cannot write the scores to stdout");
     fprintf(stderr, "%" PRId64 " tokens in %s, %.1f tokens/s; %s, %s, kernel %s, %s\n",
@@ -260,14 +164,15 @@ static enum tess_status score_run(struct score *score, const struct tess__call *
                   "%s was trained with --fp8, whose scales depend on what else is in a batch: its "
                   "log-probabilities cannot be had again token by token",
                   run);
-    TESS_TRY(score_read(score, run));
+    TESS_TRY(tess__score_read(score, run));
     float *loss = calloc((size_t)score->source.chunk, sizeof(*loss));
     if (loss == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %" PRId64 " losses", score->source.chunk);
-    if (score->options.output == 1)
-        printf("%10s  %8s  %15s\n", "at", "token", "log-probability");
+    if (score->options.output == SCORE_TABLE)
+        printf("%s%10s  %8s  %15s\n", score->documents ? "  document  " : "", "at", "token",
+               "log-probability");
     const double start_s = tess_clock_s();
-    const enum tess_status status = score_samples(score, loss);
+    const enum tess_status status = score_documents(score, loss);
     score->took_s = tess_clock_s() - start_s;
     free(loss);
     return status == TESS_OK ? score_print_end(score) : status;
@@ -279,6 +184,7 @@ static int score_command(struct tess__call *call)
     const enum tess_status status = score_run(&score, call);
     tess__source_close(&score.source);
     free(score.tokens.token);
+    free(score.end);
     return tess_status_exit_code(status);
 }
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "data/shard.h"
 #include "harness/spawn.h"
+#include "tokenizer/sentence_files.h"
 #include "tokenizer/tokenizer_files.h"
 
 #include <setjmp.h>
@@ -379,13 +380,114 @@ static void case_train(void **state)
     assert_non_null(strstr(spawn.err, "tokens_000001.bin: truncated"));
 }
 
+static void check_out(const char *phrase)
+{
+    if (strstr(spawn.out, phrase) == NULL)
+        fail_msg("no '%s' in: %s%s", phrase, spawn.out, spawn.err);
+}
+
+/* The lines of a text's score, with the number of a document before each, are in that of all. */
+static void check_document(const char *all, int document, const char *command)
+{
+    char wanted[256];
+    assert_int_equal(run(command), 0);
+    for (char *line = strtok(spawn.out, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strstr(line, "\"at\"") == NULL)
+            continue;
+        snprintf(wanted, sizeof(wanted), "{\"document\":%d,%s\n", document, line + 1);
+        if (strstr(all, wanted) == NULL)
+            fail_msg("no %s in: %s", wanted, all);
+    }
+}
+
+/* Documents are scored as if each were the only text, whatever file they are in. */
+static void case_score(void **state)
+{
+    static const char docs[] = "{\"text\": \"hello the\"}\n{\"text\": \"\"}\n{\"text\": \"a\"}\n"
+                               "{\"text\": \"123 ing hello's\"}\n";
+    static char all[SPAWN_TEXT_BYTES];
+    (void)state;
+    write_file("docs.jsonl", docs, sizeof(docs) - 1);
+    write_file("one.txt", "hello the", 9);
+    write_file("two.txt", "123 ing hello's", 15);
+    assert_int_equal(run("score r --text docs.jsonl --chunk 3"), 0);
+    snprintf(all, sizeof(all), "%s", spawn.out);
+    check_out("{\"document\":1,\"tokens\":0,\"log_prob\":0}\n{\"document\":2,\"tokens\":0,");
+    check_out("{\"documents\":4,\"tokens\":");
+    check_document(all, 0, "score r --text one.txt");
+    check_document(all, 3, "score r --text two.txt");
+    assert_int_equal(run("score r --text docs.jsonl --documents off --output sum"), 0);
+    assert_null(strstr(spawn.out, "documents"));
+    assert_int_equal(run("score r --text docs.jsonl --key body"), 1);
+    assert_non_null(strstr(spawn.err, "docs.jsonl:1: no text under the key \"body\""));
+    assert_int_equal(run("score r --text docs.jsonl --limit 2"), 0);
+    check_out("{\"documents\":1,\"tokens\":1,");
+
+    /* Prepared, with the token that ends each; and written out in a text. */
+    assert_int_equal(run(PREPARE "--text docs.jsonl --out scored"), 0);
+    assert_int_equal(run("score r --text scored/tokens_000000.bin"), 0);
+    snprintf(all, sizeof(all), "%s", spawn.out);
+    check_out("{\"documents\":3,"); /* the empty one has no token */
+    write_file("one.txt", "hello the<|end|>", 16);
+    write_file("two.txt", "123 ing hello's<|end|>", 22);
+    check_document(all, 0, "score r --text one.txt");
+    check_document(all, 2, "score r --text two.txt");
+    write_file("tokenizer_config.json", "{\"eos_token\": \"<|end|>\"}", 24);
+    write_file("both.txt", "hello the<|end|>a<|end|>123 ing hello's<|end|>", 46);
+    assert_int_equal(run("score r --tokenizer t.json --text both.txt"), 0);
+    assert_string_equal(spawn.out, all);
+    assert_int_equal(run("score r --tokenizer t.json --text both.txt --output table"), 0);
+    check_out("  document          at     token");
+    check_out("tokens of 3 documents, log-probability -");
+    assert_int_equal(unlink("tokenizer_config.json"), 0);
+}
+
+#ifdef TESTS_SENTENCEPIECE
+/* A tokenizer.model: its tokens, training on them, and the text of a chat whose <s> is a token. */
+static void case_sentence(void **state)
+{
+    static const char config[] = "{\"chat_template\": \"{{ bos_token }}{{ '[INST] ' + "
+                                 "messages[0]['content'] + ' [/INST]' }}\"}";
+    const uint16_t wanted[] = {260 + 6, 260 + 3, 2, 260 + 6, 2};
+    struct tess__shard_header header;
+    (void)state;
+    sentence_write("s.model", "bpe");
+    write_file("tokenizer_config.json", config, sizeof(config) - 1);
+    write_file("s.jsonl", "{\"text\": \"hello the\"}\n{\"text\": \"hello\"}\n", 40);
+    tokenizer_write("t.json", "gpt2");
+    assert_int_equal(run("data prepare --tokenizer s.model --text s.jsonl --out sentence"), 0);
+    uint16_t *token = read_shard("sentence/tokens_000000.bin", &header);
+    assert_int_equal(header.tokens, 5);
+    assert_int_equal(header.vocabulary, SENTENCE_BPE_VOCABULARY);
+    assert_memory_equal(token, wanted, sizeof(wanted));
+    free(token);
+    assert_int_equal(access("sentence/tokenizer.model", R_OK), 0);
+    assert_int_equal(
+        run("train --model gpt --gpt.layers 1 --gpt.width 16 --gpt.heads 2 --data sentence "
+            "--data.length 2 --gpt.context 32 --batch-size 1 --steps 1 --run rs"),
+        0);
+    assert_int_equal(run("generate rs --prompt hello --tokens 1 --context 32"), 0);
+    assert_non_null(strstr(spawn.err, "after a prompt of 1"));
+    assert_int_equal(run("generate rs --chat --prompt the --tokens 1 --context 32"), 0);
+    assert_non_null(strstr(spawn.err, "after a prompt of 17"));
+    /* Replaced by tokens of the other kind, whose tokenizer is then the folder's. */
+    assert_int_equal(run(PREPARE "--text s.jsonl --out sentence --overwrite"), 0);
+    assert_int_not_equal(access("sentence/tokenizer.model", R_OK), 0);
+    assert_int_equal(access("sentence/tokenizer.json", R_OK), 0);
+    assert_int_equal(unlink("tokenizer_config.json"), 0);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_processes), cmocka_unit_test(case_killed),
         cmocka_unit_test(case_packings),  cmocka_unit_test(case_documents),
         cmocka_unit_test(case_chat),      cmocka_unit_test(case_refusals),
-        cmocka_unit_test(case_train),
+        cmocka_unit_test(case_train),     cmocka_unit_test(case_score),
+#ifdef TESTS_SENTENCEPIECE
+        cmocka_unit_test(case_sentence),
+#endif
     };
     return cmocka_run_group_tests_name("prepare", cases, set_up, tear_down);
 }
