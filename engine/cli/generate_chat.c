@@ -158,11 +158,36 @@ static const char *chat_said(const struct chat *chat, const struct tess__message
     return said + strspn(said, "\n");
 }
 
+/* Does a text of `known` trim what is said? Templates that trim in another way are refused. */
+static enum tess_status chat_trims(const struct chat *chat, const char *const *known,
+                                   bool *trims_out)
+{
+    *trims_out = false;
+    for (; *known != NULL; known++)
+        *trims_out = *trims_out || chat_has(chat, *known);
+    if (!*trims_out && (chat_has(chat, "| trim") || chat_has(chat, "|trim")))
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "--chat: the template of %s takes white space off in a way that is not known "
+                  "here: give the text that it makes, --prompt, as transformers' "
+                  "apply_chat_template shows it",
+                  chat->path);
+    return TESS_OK;
+}
+
 /* <|im_start|>role\ncontent<|im_end|>\n */
 static enum tess_status chat_chatml(struct chat *chat, const struct tess__message *message,
                                     int count)
 {
+    static const char *const trimmed[] = {"message['content'] | trim",
+                                          "message['content']|trim",
+                                          "message[\"content\"] | trim",
+                                          "message[\"content\"]|trim",
+                                          "message.content | trim",
+                                          "message.content|trim",
+                                          NULL};
     size_t bytes = 0;
+    bool trims;
+    TESS_TRY(chat_trims(chat, trimmed, &trims));
     const char *usual = chat_usual_system(chat, &bytes);
     if (usual != NULL && (count == 0 || !chat_is(message, "system"))) {
         chat_put(chat, "<|im_start|>system\n");
@@ -173,7 +198,10 @@ static enum tess_status chat_chatml(struct chat *chat, const struct tess__messag
         chat_put(chat, "<|im_start|>");
         chat_put(chat, message[i].role);
         chat_put(chat, "\n");
-        chat_put(chat, chat_said(chat, message + i));
+        if (trims)
+            chat_put_trimmed(chat, message[i].content);
+        else
+            chat_put(chat, chat_said(chat, message + i));
         chat_put(chat, "<|im_end|>\n");
     }
     chat_put(chat, "<|im_start|>assistant\n");
@@ -251,6 +279,9 @@ static enum tess_status chat_mistral(struct chat *chat, const struct tess__messa
     const char *end = chat_writes(chat, "[/INST]") ? "[/INST]" : " [/INST]";
     const bool spaced = chat_has(chat, "' ' + message") || chat_has(chat, "\" \" + message");
     const bool after = chat_has(chat, "eos_token + ' '") || chat_has(chat, "eos_token + \" \"");
+    static const char *const trimmed[] = {"|trim + eos_token", NULL}; /* answers */
+    bool trims;
+    TESS_TRY(chat_trims(chat, trimmed, &trims));
     if (system && !chat_has(chat, "system_message"))
         TESS_FAIL(TESS_ERR_USAGE,
                   "--chat: the template of %s has no system message: say it in the first question",
@@ -258,16 +289,19 @@ static enum tess_status chat_mistral(struct chat *chat, const struct tess__messa
     message += system;
     count -= system;
     TESS_TRY(chat_check_turns(chat, message, count));
-    const int with = chat_has(chat, "loop.first and system_message") ? 0 : (count - 1) / 2 * 2;
+    const int with = chat_has(chat, "loop.first and system_message") ? 0 : count - 1;
     chat_put(chat, "<s>");
     for (int i = 0; i < count; i++) {
         const bool question = i % 2 == 0;
         chat_put(chat, question ? begin : spaced ? " " : "");
-        if (i == with && system) {
+        if (i == with && question && system) {
             chat_put(chat, said);
             chat_put(chat, "\n\n");
         }
-        chat_put(chat, message[i].content);
+        if (trims && !question)
+            chat_put_trimmed(chat, message[i].content);
+        else
+            chat_put(chat, message[i].content);
         chat_put(chat, question ? end : after ? "</s> " : "</s>");
     }
     return TESS_OK;
