@@ -14,8 +14,10 @@
 #include <time.h>
 
 #define CHAT_BYTES_MAX (1 << 20) /* of a template */
+#define CHAT_BEGIN_MAX 256       /* of bos_token */
 
 struct chat {
+    const char *folder;
     char path[PATH_MAX];
     char *template; /* owned */
     char *text;     /* owned */
@@ -24,11 +26,11 @@ struct chat {
 
 /* ---- the template ---------------------------------------------------------------------------- */
 
-static enum tess_status chat_path(struct chat *chat, const char *folder, const char *file)
+static enum tess_status chat_path(struct chat *chat, const char *file)
 {
-    const int used = snprintf(chat->path, sizeof(chat->path), "%s/%s", folder, file);
+    const int used = snprintf(chat->path, sizeof(chat->path), "%s/%s", chat->folder, file);
     if (used < 0 || used >= (int)sizeof(chat->path))
-        TESS_FAIL(TESS_ERR_USAGE, "the name of the folder %.80s is too long", folder);
+        TESS_FAIL(TESS_ERR_USAGE, "the name of the folder %.80s is too long", chat->folder);
     return TESS_OK;
 }
 
@@ -47,21 +49,28 @@ static const char *chat_of_config(const json_t *config)
     return json_string_value(value);
 }
 
-static enum tess_status chat_read_config(struct chat *chat, const char *folder)
+static enum tess_status chat_load_config(struct chat *chat, json_t **config_out)
 {
     json_error_t error;
     const char *why;
-    TESS_TRY(chat_path(chat, folder, "tokenizer_config.json"));
+    TESS_TRY(chat_path(chat, "tokenizer_config.json"));
     FILE *file = tess_file_open_input(chat->path, &why);
     if (file == NULL)
         TESS_FAIL(TESS_ERR_NOT_FOUND,
                   "--chat: cannot read %s: %s; without a chat template give the text as the model "
                   "was trained on it, --prompt",
                   chat->path, why);
-    json_t *config = json_loadf(file, JSON_DECODE_INT_AS_REAL, &error); /* 10^30 for no limit */
+    *config_out = json_loadf(file, JSON_DECODE_INT_AS_REAL, &error); /* 10^30 for no limit */
     fclose(file);
-    if (config == NULL)
+    if (*config_out == NULL)
         TESS_FAIL(TESS_ERR_DATA, "%s:%d: %s", chat->path, error.line, error.text);
+    return TESS_OK;
+}
+
+static enum tess_status chat_read_config(struct chat *chat)
+{
+    json_t *config;
+    TESS_TRY(chat_load_config(chat, &config));
     const char *text = chat_of_config(config);
     chat->template = text != NULL ? strdup(text) : NULL;
     json_decref(config);
@@ -75,13 +84,13 @@ static enum tess_status chat_read_config(struct chat *chat, const char *folder)
 }
 
 /* chat_template.jinja, where newer folders have it, else tokenizer_config.json. */
-static enum tess_status chat_read(struct chat *chat, const char *folder)
+static enum tess_status chat_read(struct chat *chat)
 {
     const char *why;
-    TESS_TRY(chat_path(chat, folder, "chat_template.jinja"));
+    TESS_TRY(chat_path(chat, "chat_template.jinja"));
     FILE *file = tess_file_open_input(chat->path, &why);
     if (file == NULL)
-        return chat_read_config(chat, folder);
+        return chat_read_config(chat);
     chat->template = calloc(1, CHAT_BYTES_MAX + 1);
     const size_t used = chat->template != NULL ? fread(chat->template, 1, CHAT_BYTES_MAX, file) : 0;
     const bool whole = fgetc(file) == EOF && !ferror(file);
@@ -121,6 +130,27 @@ static void chat_put_trimmed(struct chat *chat, const char *text)
     while (bytes > 0 && strchr(space, text[bytes - 1]) != NULL)
         bytes--;
     chat_put_bytes(chat, text, bytes);
+}
+
+/* bos_token of the configuration, a text or an object with its content, where the template writes
+ * it. */
+static enum tess_status chat_put_begin(struct chat *chat)
+{
+    json_t *config;
+    if (!chat_has(chat, "bos_token"))
+        return TESS_OK;
+    TESS_TRY(chat_load_config(chat, &config));
+    const json_t *begin = json_object_get(config, "bos_token");
+    const char *text =
+        json_string_value(json_is_object(begin) ? json_object_get(begin, "content") : begin);
+    const bool fits = text != NULL && strlen(text) < CHAT_BEGIN_MAX;
+    if (fits)
+        chat_put(chat, text);
+    json_decref(config);
+    if (!fits)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "--chat: the template begins with bos_token, which %s does not have", chat->path);
+    return TESS_OK;
 }
 
 static bool chat_is(const struct tess__message *message, const char *role)
@@ -188,6 +218,7 @@ static enum tess_status chat_chatml(struct chat *chat, const struct tess__messag
     size_t bytes = 0;
     bool trims;
     TESS_TRY(chat_trims(chat, trimmed, &trims));
+    TESS_TRY(chat_put_begin(chat));
     const char *usual = chat_usual_system(chat, &bytes);
     if (usual != NULL && (count == 0 || !chat_is(message, "system"))) {
         chat_put(chat, "<|im_start|>system\n");
@@ -357,8 +388,8 @@ static enum tess_status chat_write(struct chat *chat, const struct tess__message
 enum tess_status tess__chat_text(const char *folder, const struct tess__message *message, int count,
                                  char **text_out)
 {
-    struct chat chat = {.count = 0};
-    enum tess_status status = chat_read(&chat, folder);
+    struct chat chat = {.folder = folder};
+    enum tess_status status = chat_read(&chat);
     if (status == TESS_OK)
         status = chat_write(&chat, message, count);
     if (status == TESS_OK)

@@ -33,6 +33,7 @@ TEMPLATES = {
                     "this.<|im_end|>\\n' }}{% endif %}" + LOOP,
     "chatml trims": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] | "
                     "trim + '<|im_end|>\\n' }}{% endfor %}" + END,
+    "chatml begins": "{{ bos_token }}" + LOOP,
     # Qwen 2.5: two lines that say who it is, of which the second counts.
     "chatml tools": "{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n    {{- 'You are a tool.' }}\n"
                     "    {{- '<|im_end|>\\n' }}\n{%- else %}\n    " + SYSTEM.replace("{% if", "{%- if") +

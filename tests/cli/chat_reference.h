@@ -25,6 +25,10 @@ static const struct {
     {"chatml trims", "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
                      "message['content'] | trim + '<|im_end|>\\n' }}{% endfor %}{% if "
                      "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    {"chatml begins",
+     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+     "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+     "'<|im_start|>assistant\\n' }}{% endif %}"},
     {"chatml tools",
      "{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n    {{- 'You are a tool.' }}\n    {{- "
      "'<|im_end|>\\n' }}\n{%- else %}\n    {%- if messages[0]['role'] == 'system' %}{{ "
@@ -165,160 +169,177 @@ static const struct {
     {2, 5, 2,
      "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
      "you?<|im_end|>\n<|im_start|>assistant\n"},
-    {3, 0, 1,
-     "<|im_start|>system\nYou are a "
-     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
+    {3, 0, 1, "<s><|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {3, 1, 2,
-     "<|im_start|>system\nBe "
+     "<s><|im_start|>system\nBe "
      "brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {3, 2, 3,
-     "<|im_start|>system\nYou are a "
-     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_"
-     "start|>user\nAnd you?<|im_end|>\n<|im_start|>assistant\n"},
+     "<s><|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_start|>"
+     "user\nAnd you?<|im_end|>\n<|im_start|>assistant\n"},
     {3, 3, 4,
-     "<|im_start|>system\n Be brief. "
+     "<s><|im_start|>system\n Be brief. "
      "<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</"
      "think>\n\nI.<|im_end|>\n<|im_start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n"},
     {3, 4, 3,
-     "<|im_start|>system\nYou are a test.<|im_end|>\n<|im_start|>user\n "
-     "Who?<|im_end|>\n<|im_start|>assistant\n I. <|im_end|>\n<|im_start|>user\nAnd you? "
-     "<|im_end|>\n<|im_start|>assistant\n"},
+     "<s><|im_start|>user\n Who?<|im_end|>\n<|im_start|>assistant\n I. "
+     "<|im_end|>\n<|im_start|>user\nAnd you? <|im_end|>\n<|im_start|>assistant\n"},
     {3, 5, 2,
-     "<|im_start|>system\nYou are a "
-     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
+     "<s><|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
      "you?<|im_end|>\n<|im_start|>assistant\n"},
-    {4, 0, 1, "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
+    {4, 0, 1,
+     "<|im_start|>system\nYou are a "
+     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {4, 1, 2,
      "<|im_start|>system\nBe "
      "brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {4, 2, 3,
-     "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_start|>user\nAnd "
-     "you?<|im_end|>\n<|im_start|>assistant\n"},
+     "<|im_start|>system\nYou are a "
+     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_"
+     "start|>user\nAnd you?<|im_end|>\n<|im_start|>assistant\n"},
     {4, 3, 4,
      "<|im_start|>system\n Be brief. "
-     "<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_"
-     "start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n"},
+     "<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</"
+     "think>\n\nI.<|im_end|>\n<|im_start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n"},
     {4, 4, 3,
-     "<|im_start|>user\n Who?<|im_end|>\n<|im_start|>assistant\n I. "
-     "<|im_end|>\n<|im_start|>user\nAnd you? <|im_end|>\n<|im_start|>assistant\n"},
+     "<|im_start|>system\nYou are a test.<|im_end|>\n<|im_start|>user\n "
+     "Who?<|im_end|>\n<|im_start|>assistant\n I. <|im_end|>\n<|im_start|>user\nAnd you? "
+     "<|im_end|>\n<|im_start|>assistant\n"},
     {4, 5, 2,
-     "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
+     "<|im_start|>system\nYou are a "
+     "test.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
      "you?<|im_end|>\n<|im_start|>assistant\n"},
-    {5, 0, 1, "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {5, 0, 1, "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {5, 1, 2,
      "<|im_start|>system\nBe "
-     "brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+     "brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"},
     {5, 2, 3,
      "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_start|>user\nAnd "
-     "you?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+     "you?<|im_end|>\n<|im_start|>assistant\n"},
     {5, 3, 4,
      "<|im_start|>system\n Be brief. "
      "<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_"
-     "start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+     "start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n"},
     {5, 4, 3,
      "<|im_start|>user\n Who?<|im_end|>\n<|im_start|>assistant\n I. "
-     "<|im_end|>\n<|im_start|>user\nAnd you? <|im_end|>\n<|im_start|>assistant\n<think>\n"},
+     "<|im_end|>\n<|im_start|>user\nAnd you? <|im_end|>\n<|im_start|>assistant\n"},
     {5, 5, 2,
      "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
+     "you?<|im_end|>\n<|im_start|>assistant\n"},
+    {6, 0, 1, "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {6, 1, 2,
+     "<|im_start|>system\nBe "
+     "brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {6, 2, 3,
+     "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_start|>user\nAnd "
      "you?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
-    {6, 0, 1,
+    {6, 3, 4,
+     "<|im_start|>system\n Be brief. "
+     "<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\nI.<|im_end|>\n<|im_"
+     "start|>user\n And you?\n<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {6, 4, 3,
+     "<|im_start|>user\n Who?<|im_end|>\n<|im_start|>assistant\n I. "
+     "<|im_end|>\n<|im_start|>user\nAnd you? <|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {6, 5, 2,
+     "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>user\nAnd "
+     "you?<|im_end|>\n<|im_start|>assistant\n<think>\n"},
+    {7, 0, 1,
      "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
      ">assistant<|end_header_id|>\n\n"},
-    {6, 1, 2,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe "
-     "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
-     "assistant<|end_header_id|>\n\n"},
-    {6, 2, 3,
-     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
-     ">assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
-     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {6, 3, 4,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe "
-     "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
-     "assistant<|end_header_id|>\n\n<think>\nhm\n</"
-     "think>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
-     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {6, 4, 3,
-     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
-     ">assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
-     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {6, 5, 2,
-     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
-     ">user<|end_header_id|>\n\nAnd "
-     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {7, 0, 1,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
-     "December 2023\nToday Date: 26 Jul "
-     "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
-     "id|>assistant<|end_header_id|>\n\n"},
     {7, 1, 2,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
-     "December 2023\nToday Date: 26 Jul 2024\n\nBe "
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe "
      "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
      "assistant<|end_header_id|>\n\n"},
     {7, 2, 3,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
-     "December 2023\nToday Date: 26 Jul "
-     "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
-     "id|>assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>"
-     "\n\nAnd you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
+     ">assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
+     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
     {7, 3, 4,
-     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
-     "December 2023\nToday Date: 26 Jul 2024\n\nBe "
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe "
      "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
      "assistant<|end_header_id|>\n\n<think>\nhm\n</"
      "think>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
      "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
     {7, 4, 3,
+     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
+     ">assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
+     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {7, 5, 2,
+     "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|"
+     ">user<|end_header_id|>\n\nAnd "
+     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {8, 0, 1,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
+     "December 2023\nToday Date: 26 Jul "
+     "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
+     "id|>assistant<|end_header_id|>\n\n"},
+    {8, 1, 2,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
+     "December 2023\nToday Date: 26 Jul 2024\n\nBe "
+     "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
+     "assistant<|end_header_id|>\n\n"},
+    {8, 2, 3,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
      "December 2023\nToday Date: 26 Jul "
      "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
      "id|>assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>"
      "\n\nAnd you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {7, 5, 2,
+    {8, 3, 4,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
+     "December 2023\nToday Date: 26 Jul 2024\n\nBe "
+     "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>"
+     "assistant<|end_header_id|>\n\n<think>\nhm\n</"
+     "think>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd "
+     "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {8, 4, 3,
+     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
+     "December 2023\nToday Date: 26 Jul "
+     "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
+     "id|>assistant<|end_header_id|>\n\nI.<|eot_id|><|start_header_id|>user<|end_header_id|>"
+     "\n\nAnd you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {8, 5, 2,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: "
      "December 2023\nToday Date: 26 Jul "
      "2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_"
      "id|>user<|end_header_id|>\n\nAnd "
      "you?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {8, 0, 1, "<s>[INST] Who? [/INST]"},
-    {8, 1, 2, "<s>[INST] Be brief.\n\nWho? [/INST]"},
-    {8, 2, 3, "<s>[INST] Who? [/INST]I.</s> [INST] And you? [/INST]"},
-    {8, 3, 4,
+    {9, 0, 1, "<s>[INST] Who? [/INST]"},
+    {9, 1, 2, "<s>[INST] Be brief.\n\nWho? [/INST]"},
+    {9, 2, 3, "<s>[INST] Who? [/INST]I.</s> [INST] And you? [/INST]"},
+    {9, 3, 4,
      "<s>[INST]  Be brief. \n\nWho?\n [/INST]<think>\nhm\n</think>\n\nI.</s> [INST]  And you?\n "
      "[/INST]"},
-    {8, 4, 3, "<s>[INST]  Who? [/INST] I. </s> [INST] And you?  [/INST]"},
-    {8, 5, 2, NULL},
-    {9, 0, 1, "<s> [INST] Who? [/INST]"},
-    {9, 1, 2, "<s> [INST] Be brief.\n\nWho? [/INST]"},
-    {9, 2, 3, "<s> [INST] Who? [/INST] I.</s> [INST] And you? [/INST]"},
-    {9, 3, 4,
+    {9, 4, 3, "<s>[INST]  Who? [/INST] I. </s> [INST] And you?  [/INST]"},
+    {9, 5, 2, NULL},
+    {10, 0, 1, "<s> [INST] Who? [/INST]"},
+    {10, 1, 2, "<s> [INST] Be brief.\n\nWho? [/INST]"},
+    {10, 2, 3, "<s> [INST] Who? [/INST] I.</s> [INST] And you? [/INST]"},
+    {10, 3, 4,
      "<s> [INST]  Be brief. \n\nWho?\n [/INST] <think>\nhm\n</think>\n\nI.</s> [INST]  And you?\n "
      "[/INST]"},
-    {9, 4, 3, "<s> [INST]  Who? [/INST]  I. </s> [INST] And you?  [/INST]"},
-    {9, 5, 2, NULL},
-    {10, 0, 1, "<s>[INST] Who?[/INST]"},
-    {10, 1, 2, "<s>[INST] Be brief.\n\nWho?[/INST]"},
-    {10, 2, 3, "<s>[INST] Who?[/INST] I.</s>[INST] And you?[/INST]"},
-    {10, 3, 4,
+    {10, 4, 3, "<s> [INST]  Who? [/INST]  I. </s> [INST] And you?  [/INST]"},
+    {10, 5, 2, NULL},
+    {11, 0, 1, "<s>[INST] Who?[/INST]"},
+    {11, 1, 2, "<s>[INST] Be brief.\n\nWho?[/INST]"},
+    {11, 2, 3, "<s>[INST] Who?[/INST] I.</s>[INST] And you?[/INST]"},
+    {11, 3, 4,
      "<s>[INST] Who?\n[/INST] <think>\nhm\n</think>\n\nI.</s>[INST]  Be brief. \n\n And "
      "you?\n[/INST]"},
-    {10, 4, 3, "<s>[INST]  Who?[/INST]  I. </s>[INST] And you? [/INST]"},
-    {10, 5, 2, NULL},
-    {11, 0, 1, "<s>[INST]Who?[/INST]"},
-    {11, 1, 2, "<s>[INST]Be brief.\n\nWho?[/INST]"},
-    {11, 2, 3, "<s>[INST]Who?[/INST]I.</s>[INST]And you?[/INST]"},
-    {11, 3, 4,
+    {11, 4, 3, "<s>[INST]  Who?[/INST]  I. </s>[INST] And you? [/INST]"},
+    {11, 5, 2, NULL},
+    {12, 0, 1, "<s>[INST]Who?[/INST]"},
+    {12, 1, 2, "<s>[INST]Be brief.\n\nWho?[/INST]"},
+    {12, 2, 3, "<s>[INST]Who?[/INST]I.</s>[INST]And you?[/INST]"},
+    {12, 3, 4,
      "<s>[INST]Who?\n[/INST]<think>\nhm\n</think>\n\nI.</s>[INST] Be brief. \n\n And "
      "you?\n[/INST]"},
-    {11, 4, 3, "<s>[INST] Who?[/INST] I. </s>[INST]And you? [/INST]"},
-    {11, 5, 2, NULL},
-    {12, 0, 1, "<s>[INST] Who?[/INST]"},
-    {12, 1, 2, "<s>[INST] Be brief.\n\nWho?[/INST]"},
-    {12, 2, 3, "<s>[INST] Who?[/INST] I.</s>[INST] And you?[/INST]"},
-    {12, 3, 4,
+    {12, 4, 3, "<s>[INST] Who?[/INST] I. </s>[INST]And you? [/INST]"},
+    {12, 5, 2, NULL},
+    {13, 0, 1, "<s>[INST] Who?[/INST]"},
+    {13, 1, 2, "<s>[INST] Be brief.\n\nWho?[/INST]"},
+    {13, 2, 3, "<s>[INST] Who?[/INST] I.</s>[INST] And you?[/INST]"},
+    {13, 3, 4,
      "<s>[INST] Who?\n[/INST] <think>\nhm\n</think>\n\nI.</s>[INST]  Be brief. \n\n And "
      "you?\n[/INST]"},
-    {12, 4, 3, "<s>[INST]  Who?[/INST] I.</s>[INST] And you? [/INST]"},
-    {12, 5, 2, NULL},
+    {13, 4, 3, "<s>[INST]  Who?[/INST] I.</s>[INST] And you? [/INST]"},
+    {13, 5, 2, NULL},
 };

@@ -34,10 +34,10 @@ static void write_file(const char *name, const char *text)
 /* tokenizer_config.json with the template, as a text or in a list of named ones. */
 static void write_template(const char *template, bool named)
 {
-    json_t *config =
-        named ? json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "chat_template", "name", "tool_use",
-                          "template", "other", "name", "default", "template", template)
-              : json_pack("{s:s}", "chat_template", template);
+    json_t *config = named ? json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:{s:s}}", "chat_template",
+                                       "name", "tool_use", "template", "other", "name", "default",
+                                       "template", template, "bos_token", "content", "<s>")
+                           : json_pack("{s:s, s:s}", "chat_template", template, "bos_token", "<s>");
     char *text = json_dumps(config, 0);
     write_file("tokenizer_config.json", text);
     free(text);
@@ -109,6 +109,8 @@ static void case_refused(void **state)
     check_refused(TESS_ERR_NOT_FOUND, talks[0], 1, "has no chat_template");
     write_file("tokenizer_config.json", "{\"chat_template\": \"");
     check_refused(TESS_ERR_DATA, talks[0], 1, "tokenizer_config.json:1:");
+    write_file("tokenizer_config.json", "{\"chat_template\": \"{{ bos_token }}<|im_start|>\"}");
+    check_refused(TESS_ERR_UNSUPPORTED, talks[0], 1, "begins with bos_token");
     /* Newer folders have the template in a file of its own. */
     write_file("chat_template.jinja", find_template("chatml"));
     char *text = NULL;
