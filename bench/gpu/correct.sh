@@ -100,12 +100,17 @@ one_test()
     *) result=FAILED ;;
     esac
     row tests "$name" "$result" "$(since "$start")" "$([[ $result == passed ]] || test_words "$log")"
+    if [[ $result == FAILED* ]]; then # at once: the stage may be cut off
+        printf '== %s\n%s\n' "$name" "$(tail -n 60 "$log")"
+    fi
 }
 
 # test_words LOG: the line that names the error.
 test_words()
 {
-    grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1" | cut -c 1-300
+    # What a test expects is printed, too, so cmocka's own lines come first.
+    { grep -E -m 1 'ERROR  |Failure|\[  FAILED' "$1" || grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1"; } |
+        cut -c 1-300
 }
 
 # may_skip: a pattern for tests that this device may leave out: tensor cores multiply in 8 bits from 8.9 on.
@@ -163,8 +168,6 @@ stage_tests()
     if [ -z "$bad" ]; then return; fi
     write_json
     for name in $(head -n 4 <<<"$bad"); do
-        echo "== $name"
-        tail -n 60 "$GPU_CHECK_WORK/test.$name.log"
         command=$(grep "^$name"$'\t' "$list" | cut -f 2)
         # shellcheck disable=SC2086
         again "$name" alone env CUDA_LAUNCH_BLOCKING=1 $command

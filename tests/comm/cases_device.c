@@ -365,9 +365,10 @@ static enum tess_status device_finish(struct tess_comm *comm)
 }
 
 /*
- * Two calls in two groups, 20 ms of something else, then both waits: both were under way for those
- * 20 ms, and the family for them once. (A lazy kernels' queue stands at the calls only when all is
- * waited for: the 20 ms are not on it.)
+ * Two calls in two groups, 30 ms of something else, then both waits: both were under way for 20 ms
+ * of those at least, and the family for them once. A device's clock begins when it gets to the
+ * call, some time after the host. (A lazy kernels' queue stands at the calls only when all is
+ * waited for: the 30 ms are not on it.)
  */
 static int device_settle_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
@@ -387,7 +388,7 @@ static int device_settle_rank(struct tess_comm *comm, struct tess_world *world, 
     WORLD_OK(tess_comm_barrier(comm)); /* on the host: all have called */
     double host_wait_s = comm->stats.wait_s, host_flight_s = comm->stats.flight_s;
     double host_family_s = tess_comm_family_flight_s(comm);
-    device_sleep(0.02);
+    device_sleep(0.03);
     WORLD_OK(tess_event_wait(&event[0]));
     WORLD_OK(tess_event_wait(&event[1]));
     WORLD_CHECK(comm->stats.wait_s == host_wait_s && comm->stats.flight_s == host_flight_s);

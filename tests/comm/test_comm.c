@@ -41,7 +41,8 @@ static int case_on_device(struct tess_comm *comm, struct tess_world *world, void
     struct tess_kernel *kernel;
     struct tess_queue *queue;
     if (function->setup->module != NULL)
-        WORLD_OK(function->setup->module->device_select(case_device(function->setup, comm)));
+        WORLD_OK(function->setup->module->device_select(case_device(function->setup, comm),
+                                                        function->setup->nccl));
     WORLD_OK(tess_kernel_open(ops, 1, &kernel));
     queue = kernel->queue;
     if (function->setup->late)
@@ -71,7 +72,7 @@ static int case_on_nccl(struct tess_comm *comm, struct tess_world *world, void *
     snprintf(host, sizeof(host), "rank-%d", (int)comm->rank);
     if (function->setup->mode == TESS_RANKS_PROCESSES)
         WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
-    WORLD_OK(module->device_select(case_device(function->setup, comm)));
+    WORLD_OK(module->device_select(case_device(function->setup, comm), true));
     WORLD_OK(tess_boot_over(comm, CASE_LIMIT_S, &boot));
     const struct tess_comm_choices choices = {.scratch_bytes = (int64_t)64 << 20};
     enum tess_status status =
