@@ -148,12 +148,12 @@ again()
     write_json
 }
 
-# Tests in the order of what they cost: those of kernels, then of communicators, then of strategies.
+# The longest first: those of strategies, then of communicators, then of kernels.
 stage_tests()
 {
     local list=$GPU_CHECK_WORK/tests.list name command folder ran bad
     tests_list "$GPU_CHECK_BUILD" >"$GPU_CHECK_WORK/tests.all"
-    for folder in kernels comm strategies; do grep -F $'\t'"./tests/$folder/" "$GPU_CHECK_WORK/tests.all"; done >"$list"
+    for folder in strategies comm kernels; do grep -F $'\t'"./tests/$folder/" "$GPU_CHECK_WORK/tests.all"; done >"$list"
     grep -vE $'\t\\./tests/(kernels|comm|strategies)/' "$GPU_CHECK_WORK/tests.all" >>"$list"
     if ! [ -s "$list" ]; then fail "there are no tests"; fi
     while IFS=$'\t' read -r name command; do
