@@ -120,12 +120,15 @@ const struct added_token *tess__added_next(const struct added_set *set, const ch
                                            size_t bytes, size_t at, size_t *first_out,
                                            size_t *end_out);
 
-/* ---- tokenizer_read.c: keys ------------------------------------------------------------------ */
+/* ---- tokenizer_keys.c ------------------------------------------------------------------------ */
+
+/* Absent, null, false, 0 or empty. */
+bool tess__key_is_off(const json_t *value);
 
 /*
  * TESS_ERR_UNSUPPORTED for a key of the object that is not in `known` (NULL at the end), whose
- * meaning is not known then: it may change numbers. One that is null, false, 0 or empty is off.
- * `where`: the object, for the message.
+ * meaning is not known then: it may change numbers. One that is off is let pass. `where`: the
+ * object, for the message.
  */
 enum tess_status tess__keys_check(const json_t *object, const char *const *known, const char *where,
                                   const char *file);

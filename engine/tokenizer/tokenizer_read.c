@@ -98,35 +98,6 @@ static enum tess_status read_json(const char *file, size_t flags, json_t **objec
     return status;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-static bool key_is_off(const json_t *value)
-{
-    return !value || json_is_null(value) || json_is_false(value) ||
-           (json_is_string(value) && json_string_length(value) == 0) ||
-           (json_is_number(value) && json_number_value(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) ||
-           (json_is_object(value) && json_object_size(value) == 0);
-}
-
-enum tess_status tess__keys_check(const json_t *object, const char *const *known, const char *where,
-                                  const char *file)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)object, key, value)
-    {
-        int i = 0;
-        while (known[i] != NULL && strcmp(known[i], key) != 0)
-            i++;
-        if (known[i] == NULL && !key_is_off(value))
-            TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                      "%s: the key %s%s%.60s is not known here, and may change tokens", file, where,
-                      where[0] ? "." : "", key);
-    }
-    return TESS_OK;
-}
-
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 /*
@@ -265,7 +236,7 @@ static enum tess_status read_refuse(const struct tess__tokenizer *tokenizer, con
                   "SentencePiece's tokenizer.model",
                   tokenizer->file, type ? type : "is missing");
     for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
-        if (!key_is_off(json_object_get(model, refused[i])))
+        if (!tess__key_is_off(json_object_get(model, refused[i])))
             TESS_FAIL(TESS_ERR_UNSUPPORTED, "%s: model.%s is not read here", tokenizer->file,
                       refused[i]);
     return tess__keys_check(model, known, "model", tokenizer->file);
