@@ -36,9 +36,11 @@ struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *d)
 /* Multiplications of a part of a convolution, about 0.03 ms: many times what a call costs. */
 #define LIBRARY_PART_WORK 4e6
 /* A sum over a part of a leaf's images is written and added once: from so many products for each
- * weight on, that is a few hundredths of the work. No more parts than that of a leaf. */
+ * weight on, that is a few hundredths of the work. No more parts than that of a leaf, and one of a
+ * leaf with fewer multiplications, some milliseconds. */
 #define LIBRARY_SUM_PIXELS 2048
 #define LIBRARY_SUM_PARTS  16
+#define LIBRARY_SUM_WORK   1.28e8
 
 /* Columns of a part: a multiple of 16 up to `most`, such that the parts are about even. */
 static int64_t library_part(int64_t columns, int64_t most)
@@ -73,6 +75,8 @@ static int64_t library_images(const struct tess_op_desc *desc, enum cpu_what wha
     const double work = pixels * (double)tess__cpu_sizes(desc).w;
     if (what != CPU_BACKWARD_WEIGHT)
         return library_divisor(rows, (int64_t)(LIBRARY_PART_WORK / work) + 1);
+    if ((double)rows * work < LIBRARY_SUM_WORK)
+        return rows;
     const int64_t least = (int64_t)(LIBRARY_SUM_PIXELS / pixels) + 1;
     int64_t images = (rows + LIBRARY_SUM_PARTS - 1) / LIBRARY_SUM_PARTS;
     images = images > least ? images : least;

@@ -195,7 +195,7 @@ static void run_conv(struct twin *twin, enum tess_dtype dtype)
     run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1, 2);
     run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1, 2);
     /* One leaf of which parts are added, a number of images without divisors, an image a leaf. */
-    run_conv_shape(twin, dtype, 24, 16, 24, 28, 3, 1, 1);
+    run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1);
     run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1);
     run_conv_shape(twin, dtype, 6, 16, 16, 32, 3, 1, 6);
 }
