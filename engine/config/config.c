@@ -229,11 +229,10 @@ static enum tess_status config_check_mesh(struct tess_config *config)
 static int32_t config_threads(const struct tess_config *config)
 {
     cpu_set_t cores;
-    if (!config->kernel->threaded)
-        return 1;
     if (config->run.threads > 0)
         return (int32_t)config->run.threads;
-    if (config->started.starter != NULL || sched_getaffinity(0, sizeof(cores), &cores) != 0)
+    if (!config->kernel->threaded || config->started.starter != NULL ||
+        sched_getaffinity(0, sizeof(cores), &cores) != 0)
         return 1;
     const int64_t each = CPU_COUNT(&cores) / config->run.ranks;
     return each > 1 ? (int32_t)each : 1;

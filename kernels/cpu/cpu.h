@@ -252,7 +252,17 @@ bool tess__cpu_bf16_available(void);
 struct cpu_sizes {
     int64_t x, y, w;
 };
-struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *desc);
+static inline struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *d)
+{
+    struct cpu_sizes n = {.x = d->in, .y = d->out, .w = d->in * d->out};
+    if (d->kind == TESS_OP_CONV2D) {
+        n.x *= d->height * d->width;
+        n.y *= tess_op_output_size(d->height, d->window, d->stride, d->padding) *
+               tess_op_output_size(d->width, d->window, d->stride, d->padding);
+        n.w *= (int64_t)d->window * d->window;
+    }
+    return n;
+}
 
 /* How LINEAR and CONV2D run (product.c), and either of them in f32 on 16-bit storage (wide.c). All
  * slots are filled. */

@@ -9,18 +9,6 @@
 
 #include <stdlib.h>
 
-struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *d)
-{
-    struct cpu_sizes n = {.x = d->in, .y = d->out, .w = d->in * d->out};
-    if (d->kind == TESS_OP_CONV2D) {
-        n.x *= d->height * d->width;
-        n.y *= tess_op_output_size(d->height, d->window, d->stride, d->padding) *
-               tess_op_output_size(d->width, d->window, d->stride, d->padding);
-        n.w *= (int64_t)d->window * d->window;
-    }
-    return n;
-}
-
 /* ---- parts ---------------------------------------------------------------------------------- */
 
 /*
