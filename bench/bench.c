@@ -142,13 +142,18 @@ enum tess_status tess__bench_op_open(struct tess__bench *bench, const struct tes
     *op = (struct tess_op){.desc = *desc, .kernel = bench->kernel, .weight_token = 1};
     TESS_TRY(bench->kernel->ops->op_needs(desc, &needs));
     TESS_TRY(tess__bench_allocate(needs.scratch_bytes, &op->scratch));
+    op->thread_bytes = tess_round_up(needs.thread_bytes, 64);
     enum tess_status status = tess__bench_allocate(needs.packed_bytes, &op->packed);
+    if (status == TESS_OK)
+        status = tess__bench_allocate(op->thread_bytes * (size_t)(bench->kernel->threads - 1),
+                                      &op->thread_scratch);
     if (status == TESS_OK)
         status = bench->kernel->ops->op_open(op);
     if (status != TESS_OK) {
         free(op->scratch);
         free(op->packed);
-        op->scratch = op->packed = NULL;
+        free(op->thread_scratch);
+        op->scratch = op->packed = op->thread_scratch = NULL;
     }
     return status;
 }
@@ -160,7 +165,8 @@ void tess__bench_op_close(struct tess_op *op)
     op->kernel->ops->op_close(op);
     free(op->scratch);
     free(op->packed);
-    op->scratch = op->packed = NULL;
+    free(op->thread_scratch);
+    op->scratch = op->packed = op->thread_scratch = NULL;
 }
 
 int64_t tess__bench_positions(const struct tess_op_desc *desc, bool output)

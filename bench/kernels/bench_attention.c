@@ -164,7 +164,9 @@ static enum tess_status attention_report(struct tess__bench *bench,
     double flops = products * (double)(d->length * d->length * d->in * d->heads * d->rows);
     double gflops = flops / task[0].median_s * 1e-9;
     double ratio = task[1].median_s / task[0].median_s;
-    double ours_mib = (double)(needs.scratch_bytes * (size_t)bench->kernel->threads) / 1048576;
+    double ours_mib =
+        (double)(needs.scratch_bytes + needs.thread_bytes * (size_t)(bench->kernel->threads - 1)) /
+        1048576;
     double square_mib = (double)(d->rows * d->heads * d->length * d->length) / 1048576 *
                         (double)tess_dtype_bytes(d->dtype);
     printf("%-18s %-5s %-9s %9.1f %8.0f %10.1f %6.2f %8.2f %8.1f\n", shape->name,

@@ -83,7 +83,7 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
         "s:i}",
         "bench", "step", "model", run->config->model->name, "strategy", run->config->run.strategy,
         "ranks", run->rank_count, "grid", tess_engine_plan_of(run->planned)->grid, "threads",
-        (json_int_t)options->threads, "precision", tess_dtype_name(tess_run_dtype(options)),
+        (json_int_t)run->config->threads, "precision", tess_dtype_name(tess_run_dtype(options)),
         "kernel", run->config->kernel->name, "batch_size", (json_int_t)options->batch_size,
         "samples_per_s", tess__json_number(median), "samples_per_s_min",
         tess__json_number(speed[0]), "samples_per_s_max", tess__json_number(speed[count - 1]),

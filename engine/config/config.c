@@ -10,6 +10,7 @@
 #include "config/registry.h"
 #include "tessera/check.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,20 @@ static enum tess_status config_check_mesh(struct tess_config *config)
     return tess__config_mesh(config);
 }
 
+/* As many threads as cores for each rank. Ranks that other programs start get their cores from
+ * them, which are not known where the first is planned. */
+static int32_t config_threads(const struct tess_config *config)
+{
+    cpu_set_t cores;
+    if (config->run.threads > 0)
+        return (int32_t)config->run.threads;
+    if (!config->kernel->threaded || config->started.starter != NULL ||
+        sched_getaffinity(0, sizeof(cores), &cores) != 0)
+        return 1;
+    const int64_t each = CPU_COUNT(&cores) / config->run.ranks;
+    return each > 1 ? (int32_t)each : 1;
+}
+
 static enum tess_status config_check(struct tess_config *config)
 {
     struct tess_run_options *run = &config->run;
@@ -231,6 +246,7 @@ static enum tess_status config_check(struct tess_config *config)
     TESS_TRY(config_resolve(config));
     TESS_TRY(tess__config_folder_check(config));
     TESS_TRY(tess__config_device(config));
+    config->threads = config_threads(config);
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)

@@ -51,7 +51,7 @@ struct tess_run_options {
     int64_t seed;
     int32_t reduce;         /* canonical|fast */
     int32_t buffers;        /* combine|broadcast: whose statistics make running averages */
-    int64_t threads;        /* kernel threads per rank */
+    int64_t threads;        /* of the kernels of each rank; 0: tess_config.threads chooses */
     double timeout;         /* seconds a collective may wait */
     int64_t log_every;      /* steps between log lines and metrics; 0: choose */
     bool evaluate;          /* validate after every epoch and at the end */
@@ -169,6 +169,7 @@ struct tess_config {
     enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
     int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
+    int32_t threads; /* of the kernels of each rank, at least 1 */
 };
 
 /* A command's own options. A NULL table: options with this prefix are skipped without an error,

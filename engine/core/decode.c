@@ -57,7 +57,9 @@ struct tess_decoder {
     float *host_loss;          /* [rows] */
     struct tess_pass_run *run; /* [sequences] */
 
-    struct tess_block input, loss, logits, flow[2], chunk, scratch, op_scratch, room;
+    struct tess_block input, loss, logits, flow[2], chunk, scratch, op_scratch, thread_scratch,
+        room;
+    size_t thread_bytes;            /* of thread_scratch, for each thread but the first */
     struct tess_block *param_block; /* [parameters] */
     int64_t chunk_count;            /* parameters that are read, and rounded, at a time */
     void **param;                   /* [parameters] tied ones their source's */
@@ -221,6 +223,8 @@ static enum tess_status decode_reserve_ops(struct tess_decoder *decoder,
         TESS_TRY(tess__op_needs(decoder->kernel, &stage->declare, o, &needs));
         if (needs.scratch_bytes > *scratch_bytes)
             *scratch_bytes = needs.scratch_bytes;
+        if (needs.thread_bytes > decoder->thread_bytes)
+            decoder->thread_bytes = tess_round_up(needs.thread_bytes, 64);
         TESS_TRY(decode_block(decoder, needs.packed_bytes, "packed weights", &stage->packed[o]));
     }
     return TESS_OK;
@@ -244,7 +248,9 @@ static enum tess_status decode_reserve_stages(struct tess_decoder *decoder)
         TESS_TRY(decode_reserve_ops(decoder, stage, &op_scratch));
     }
     TESS_TRY(decode_block(decoder, scratch, "unit scratch", &decoder->scratch));
-    return decode_block(decoder, op_scratch, "kernel scratch", &decoder->op_scratch);
+    TESS_TRY(decode_block(decoder, op_scratch, "kernel scratch", &decoder->op_scratch));
+    return decode_block(decoder, decoder->thread_bytes * (size_t)(decoder->kernel->threads - 1),
+                        "scratch of threads", &decoder->thread_scratch);
 }
 
 /* What units hand on, and sums over the parts of the tensor axis (crossing.c). */
@@ -310,6 +316,8 @@ static enum tess_status decode_bind_stage(struct tess_decoder *decoder, struct d
         op->desc = declare->op[o].desc;
         op->kernel = decoder->kernel;
         op->scratch = tess_memory_get(decoder->memory, decoder->op_scratch);
+        op->thread_scratch = tess_memory_get(decoder->memory, decoder->thread_scratch);
+        op->thread_bytes = decoder->thread_bytes;
         op->packed = tess_memory_get(decoder->memory, stage->packed[o]);
         op->weight_token = 1; /* they never change */
         TESS_TRY(decoder->kernel->ops->op_open(op));

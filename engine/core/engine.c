@@ -155,7 +155,7 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     TESS_TRY(tess_scale_parse(config->run.loss_scale, engine->plan.dtype,
                               config->run.loss_scale_interval, &engine->scale));
     /* Open for planning too: what an operation needs may depend on the kernel's threads. */
-    TESS_TRY(tess_kernel_open(config->kernel, (int)config->run.threads, &engine->kernel));
+    TESS_TRY(tess_kernel_open(config->kernel, config->threads, &engine->kernel));
     TESS_TRY(engine_choose(engine));
     TESS_TRY(engine_open_memory(engine));
     TESS_TRY(engine_plan_strategy(engine));

@@ -183,6 +183,7 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
     const struct tess_declare *declare = &engine->declare;
     struct tess_declared_need *kept = tess__declared_needs(engine->config, &engine->model);
     int64_t scratch = 0, most = 0, here = 0;
+    size_t each = 0; /* of a further thread */
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
     for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
         struct tess_op_needs needs = {0};
@@ -190,6 +191,7 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
                                                           o, kept, &needs)
                               : tess__op_needs(engine->kernel, declare, o, &needs));
         scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
+        each = needs.thread_bytes > each ? needs.thread_bytes : each;
         if (engine->tables.packed_kept) {
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
                                          "packed weights", &engine->block.packed[o]));
@@ -202,11 +204,14 @@ static enum tess_status reserve_operations(struct tess_engine *engine)
         here += (int64_t)tess_round_up(needs.packed_bytes, 64);
         most = here > most ? here : most;
     }
+    engine->block.thread_bytes = tess_round_up(each, 64);
+    const int64_t threads = (int64_t)engine->block.thread_bytes * (engine->kernel->threads - 1);
     const struct reserve_row row[] = {
         {TESS_MEMORY_WORKSPACE, most, "packed weights of a unit", &engine->block.packed_shared},
         {TESS_MEMORY_WORKSPACE, scratch, "kernel scratch", &engine->block.op_scratch},
+        {TESS_MEMORY_WORKSPACE, threads, "scratch of threads", &engine->block.thread_scratch},
     };
-    return reserve_rows(engine, 2, row);
+    return reserve_rows(engine, 3, row);
 }
 
 enum tess_status tess__engine_reserve(struct tess_engine *engine)
@@ -326,6 +331,8 @@ static enum tess_status bind_operations(struct tess_engine *engine)
         op->desc = declare->op[o].desc;
         op->kernel = engine->kernel;
         op->scratch = tess_memory_get(engine->memory, engine->block.op_scratch);
+        op->thread_scratch = tess_memory_get(engine->memory, engine->block.thread_scratch);
+        op->thread_bytes = engine->block.thread_bytes;
         if (engine->block.packed[o].bytes > 0)
             op->packed = engine->tables.packed_kept
                              ? tess_memory_get(engine->memory, engine->block.packed[o])

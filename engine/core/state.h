@@ -29,6 +29,8 @@ struct tess_blocks {
     struct tess_block found; /* struct tess_verdict and found.sums, one after the other */
     struct tess_block norms; /* see tess_optim_room */
     struct tess_block op_scratch, direction, update_chunk;
+    struct tess_block thread_scratch; /* of the kernel's threads but the first, thread_bytes each */
+    size_t thread_bytes;
     struct tess_block staging; /* beside the arena: core/save.h */
     struct tess_block *packed; /* [op_count], or all in packed_shared */
     struct tess_block packed_shared;

@@ -354,7 +354,7 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
     TESS_TRY(tess__place_check(config));
     CPU_ZERO(&cores);
     run->crowded = sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
-                   run->rank_count * config->run.threads > CPU_COUNT(&cores);
+                   run->rank_count * config->threads > CPU_COUNT(&cores);
     TESS_TRY(run_plan_ranks(run));
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)run->rank_count * (size_t)tess_engine_chunk_count(run->planned),

@@ -212,18 +212,27 @@ static virtual_do *const predict_does[VIRTUAL_WHATS] = {
     [VIRTUAL_TOUCH] = virtual_do_touch,
 };
 
+/* As many as tess_config.threads, but that the cores are those of the profile's machine. */
+static int32_t predict_threads(const struct tess_config *config, const struct tess_profile *profile,
+                               int32_t here)
+{
+    if (config->run.threads > 0 || !config->kernel->threaded || profile->cores < 1)
+        return config->threads;
+    const int32_t each = (int32_t)lround(profile->cores / here);
+    return each > 1 ? each : 1;
+}
+
 /* What ranks that share a host's cores leave for each: those of one stage, which compute at the
  * same time. Stages take turns by virtual_crowd. */
-static void predict_share(struct predict *predict, const struct tess_profile *profile,
-                          const struct tess_network *network)
+static void predict_share(const struct tess_config *config, const struct tess_profile *profile,
+                          const struct tess_network *network, struct predict *predict)
 {
-    const struct tess_config *config = &predict->config;
     const int32_t ranks = (int32_t)config->run.ranks, host_ranks = network->cluster.host_ranks;
     const int32_t here = ranks < host_ranks ? ranks : host_ranks;
     const int32_t each = ranks / config->mesh.count[TESS_AXIS_STAGE];
     const int32_t alike = here < each ? here : each;
-    const double threads = (double)config->run.threads;
-    predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
+    const double threads = predict->config.threads = predict_threads(config, profile, here);
+    predict->profile = tess_profile_share(profile, alike, predict->config.threads);
     predict->network = *network;
     predict->here = here;
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
@@ -247,7 +256,7 @@ static enum tess_status predict_new(const struct tess_config *config,
     predict->config.device.module = NULL;
     predict->config.checkpoint[0] = '\0';
     predict->config.run.init = "";
-    predict_share(predict, profile, network);
+    predict_share(config, profile, network, predict);
     predict->world.profile = &predict->profile;
     predict->world.network = &predict->network;
     predict->world.mesh = config->mesh;

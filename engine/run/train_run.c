@@ -380,6 +380,8 @@ static void train_print_start(const struct tess__run *run)
            tess__text_count((double)tess_engine_model_size(run->planned), parameters),
            tess_dtype_name(tess_run_dtype(&config->run)), config->run.strategy, run->rank_count,
            run->rank_count > 1 ? "s" : "");
+    if (config->threads > 1)
+        printf(" x %d threads", config->threads);
     if (tess__run_has_mesh(run))
         printf(" (%s)", tess__mesh_text(config->mesh.count, mesh));
     printf("%s%" PRId64 " %s", tess__run_has_mesh(run) ? ";\n  " : "; ", run->dataset->train.count,

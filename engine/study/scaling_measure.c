@@ -44,10 +44,17 @@ static enum tess_status measure_shape(struct tess__scaling *scaling)
     return TESS_OK;
 }
 
-static struct tess__trial_choice measure_choice(const struct tess__scaling *scaling, int64_t ranks,
+static struct tess__trial_choice measure_choice(struct tess__scaling *scaling, int64_t ranks,
                                                 int64_t grid)
 {
+    /* Ranks are compared, so one has no more threads than many have. */
+    static char *const one_thread[] = {"--threads=1"};
+    char given[32];
+    const bool asked =
+        tess_config_peek(scaling->args.count, scaling->args.word, "threads", given, sizeof(given));
     return (struct tess__trial_choice){
+        .word = one_thread,
+        .word_count = asked ? 0 : 1,
         .strategy = scaling->strategy,
         .ranks = ranks,
         .grid = grid,
@@ -86,7 +93,7 @@ static struct tess__scaling_measured measure_result(const struct tess__scaling *
     struct tess__scaling_measured result = {
         .ranks = run->rank_count,
         .batch_size = options->batch_size,
-        .shared = run->rank_count * options->threads > scaling->cores,
+        .shared = run->rank_count * run->config->threads > scaling->cores,
         .hash = run->final.hash,
         .samples_per_s = run->final.samples_per_s,
     };

@@ -1,8 +1,8 @@
 /*
  * The backend `cpu`: oneDNN and own kernels for products and convolutions (product.c; wide.c where
  * 16 bits are multiplied in f32), own kernels for attention (flash.c), own loops for the rest
- * (sequence.c, plain.c, loops/), ref for what is too rare or too small to matter. This file opens
- * it, sends each slot to where the work is done, and does none itself.
+ * (sequence.c, image.c, plain.c, loops/), ref for what is too rare or too small to matter. This
+ * file opens it, sends each slot to where the work is done, and does none itself.
  */
 #include "cpu/prim.h"
 
@@ -48,7 +48,7 @@ static enum tess_status cpu_open(struct tess_kernel *kernel)
     CPU_SLOT_LIST(CPU_TAKE)
 #undef CPU_TAKE
     tess__cpu_share_open(state);
-    tess__cpu_threads(kernel, kernel->threads);
+    tess__cpu_threads(state, 1);
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&state->stream, state->engine, dnnl_stream_default_flags);
@@ -76,7 +76,7 @@ static enum tess_status cpu_op_needs(const struct tess_op_desc *desc,
     if (product == NULL)
         return tess__cpu_sequence_needs(desc, needs_out);
     *needs_out = (struct tess_op_needs){0};
-    return product->needs(desc, &needs_out->scratch_bytes);
+    return product->needs(desc, needs_out);
 }
 
 static void cpu_op_close(struct tess_op *op)
@@ -91,10 +91,11 @@ static enum tess_status cpu_op_open(struct tess_op *op)
     char why[160];
     if (!cpu_supports(&op->desc, why, sizeof(why)))
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cpu: %s", why);
-    tess__cpu_threads(op->kernel, op->kernel->threads);
+    TESS_TRY(tess__cpu_share_start(op->kernel));
+    tess__cpu_threads(tess__cpu_state(op), 1);
     const struct cpu_product *product = cpu_product(&op->desc);
     if (product == NULL)
-        return tess__cpu_sequence_open(op);
+        return TESS_OK;
     enum tess_status status = product->open(op);
     if (status != TESS_OK)
         product->close(op);
@@ -106,18 +107,21 @@ static enum tess_status cpu_op_open(struct tess_op *op)
 static enum tess_status cpu_forward(struct tess_op *op, const void *x, const void *w,
                                     const void *bias, void *y)
 {
+    tess__cpu_share_use(op);
     return cpu_product(&op->desc)->forward(op, x, w, bias, y);
 }
 
 static enum tess_status cpu_backward_data(struct tess_op *op, const void *dy, const void *w,
                                           void *dx)
 {
+    tess__cpu_share_use(op);
     return cpu_product(&op->desc)->backward_data(op, dy, w, dx);
 }
 
 static enum tess_status cpu_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                             float *dw, float *dbias)
 {
+    tess__cpu_share_use(op);
     return cpu_product(&op->desc)->backward_weight(op, x, dy, dw, dbias);
 }
 
@@ -125,8 +129,9 @@ static enum tess_status cpu_backward_weight(struct tess_op *op, const void *x, c
 const struct tess_kernel_ops tess_kernel_cpu = {
     .abi = TESS_ABI,
     .name = "cpu",
-    .summary = "oneDNN and own vector kernels; ref for average pooling and embedding gradients",
+    .summary = "oneDNN and own vector kernels; ref for average pooling",
     .host_memory = true,
+    .threaded = true,
     .state_size = sizeof(struct cpu_state),
     .supports = cpu_supports,
     .open = cpu_open,
@@ -140,12 +145,18 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .conv2d_forward = cpu_forward,
     .conv2d_backward_data = cpu_backward_data,
     .conv2d_backward_weight = cpu_backward_weight,
+    .max_pool_forward = tess__cpu_max_pool_forward,
+    .max_pool_backward = tess__cpu_max_pool_backward,
+    .batch_norm_forward = tess__cpu_batch_norm_forward,
+    .batch_norm_infer = tess__cpu_batch_norm_infer,
+    .batch_norm_backward = tess__cpu_batch_norm_backward,
     .norm_forward = tess__cpu_norm_forward,
     .norm_backward = tess__cpu_norm_backward,
     .attention_forward = tess__cpu_attention_forward,
     .attention_backward = tess__cpu_attention_backward,
     .attention_decode = tess__cpu_attention_decode,
     .embedding_forward = tess__cpu_embedding_forward,
+    .embedding_backward = tess__cpu_embedding_backward,
     .rope = tess__cpu_rope,
     .gelu_forward = tess__cpu_gelu_forward,
     .gelu_backward = tess__cpu_gelu_backward,

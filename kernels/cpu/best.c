@@ -117,6 +117,7 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
     best->op.kernel = best->kernel;
     best->op.desc = *desc;
     struct cpu_state *state = best->kernel->state;
+    tess__cpu_threads(state, threads);
     enum cpu_what cpu_what = (enum cpu_what)what; /* the same list, without oneDNN's header */
     TESS_TRY_GOTO(status, failed,
                   best_desc(state->engine, desc, cpu_what, number, &primitive, &arg, &best->name));
@@ -130,6 +131,7 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
         dnnl_primitive_desc_destroy(primitive);
     if (status != TESS_OK)
         goto failed;
+    best->prim.all_threads = true;
     *best_out = best;
     return TESS_OK;
 

@@ -22,7 +22,19 @@ struct cpu_plain {
 typedef void cpu_plain_loop(const struct cpu_plain *p);
 
 /* Arguments of the operations of which own loops take some rows (of rope: some positions of every
- * sequence). Arrays are those of the whole operation. */
+ * sequence; of batch normalisation: some channels of all rows). Arrays are those of the whole
+ * operation. */
+struct cpu_batch_norm {
+    const struct tess_op_desc *desc;
+    const void *x, *gamma, *beta; /* beta: forward, infer */
+    void *y;                      /* forward, infer; backward with a ReLU reads it */
+    const void *dy;               /* backward */
+    void *dx;
+    float *mean, *rstd;          /* [leaves, C] */
+    const void *middle, *spread; /* infer: mean and variance [C] */
+    float *sum[2]; /* over leaves: of mean and variance, or the gradients of gamma and beta */
+    void *scratch; /* two folds over the leaves */
+};
 struct cpu_norm {
     const struct tess_op_desc *desc;
     const void *x, *add, *gamma, *beta; /* add, beta: or NULL */
@@ -65,9 +77,10 @@ typedef void cpu_rows_loop(const void *arguments, int64_t first, int64_t rows);
  * where dbeta means nothing. */
 typedef void cpu_norm_loop(const struct cpu_norm *norm, int64_t first, int64_t rows, float *dgamma,
                            float *dbeta);
-/* sum[cols] = the sum over `rows` rows of x [rows, cols], in an order fixed by rows and cols. */
-typedef void cpu_columns_loop(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                              float *sum);
+/* sum[width] = the sum over `rows` rows of columns first .. first + width - 1 of x [rows, cols];
+ * the order of a column's sum is fixed by rows. */
+typedef void cpu_columns_loop(enum tess_dtype dtype, int64_t rows, int64_t cols, int64_t first,
+                              int64_t width, const void *x, float *sum);
 /* y += x: what the bench measures bandwidth with. */
 typedef void cpu_add_loop(int64_t count, const float *x, float *y);
 /* s [length, length] = the softmax of each row up to the diagonal, of scale s, 0 beyond; dp = the
@@ -85,11 +98,6 @@ typedef void cpu_update_loop(const struct tess_update *update);
 
 /* Slots of the backend that are own loops as they are: X(name). */
 #define CPU_SLOT_LIST(X)                                                                           \
-    X(max_pool_forward)                                                                            \
-    X(max_pool_backward)                                                                           \
-    X(batch_norm_forward)                                                                          \
-    X(batch_norm_infer)                                                                            \
-    X(batch_norm_backward)                                                                         \
     X(find_nonfinite)                                                                              \
     X(count_zeros)
 
@@ -106,6 +114,11 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_plain_loop, cast)                                                                        \
     X(cpu_plain_loop, cast_stochastic)                                                             \
     X(cpu_plain_loop, accumulate)                                                                  \
+    X(__typeof__(tess_max_pool_forward), max_pool_forward)                                         \
+    X(__typeof__(tess_max_pool_backward), max_pool_backward)                                       \
+    X(cpu_rows_loop, batch_norm_forward)                                                           \
+    X(cpu_rows_loop, batch_norm_infer)                                                             \
+    X(cpu_rows_loop, batch_norm_backward)                                                          \
     X(cpu_rows_loop, norm_forward)                                                                 \
     X(cpu_rows_loop, embedding_forward)                                                            \
     X(cpu_rows_loop, rope)                                                                         \
@@ -146,18 +159,19 @@ const struct cpu_loops *tess__cpu_loops_best(void);
 /*
  * Run part 0 .. parts - 1 on the kernel's threads, each part once, in any order (share.c). The bits
  * do not depend on the number of threads, because no two parts may write to the same place. `work`
- * is memory for the calling thread's parts; the others have memory of their own of the greatest
- * size that was reserved. Reserve when an operation is opened. TESS_ERR_MEMORY.
+ * is memory for the calling thread's parts, NULL where they need none; the others have that of the
+ * operation that tess__cpu_share_use() named last, without which the calling thread runs all.
  */
 void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
                      void (*run)(void *context, int64_t part, void *work), void *context,
                      void *work);
-enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_t bytes);
+void tess__cpu_share_use(const struct tess_op *op);
+/* Whether more than one thread would run parts that need memory. */
+bool tess__cpu_share_helps(const struct tess_kernel *kernel);
 
 /* Prepared operations other than products (sequence.c). */
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out);
-enum tess_status tess__cpu_sequence_open(struct tess_op *op);
 
 /* Scratch bytes of an own kernel, for one thread. */
 typedef size_t cpu_own_scratch(const struct tess_op_desc *desc);
@@ -178,13 +192,15 @@ typedef void cpu_own_data(const struct tess_kernel *kernel, const struct tess_op
 typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           const void *x, const void *dy, float *dw, void *scratch);
 /*
- * Weight gradient of a convolution over one leaf, into dw [out, window, window, in] (conv_grad.c):
- * sums over pixels in order (bf16: over pairs of neighbours in a row). Only where `takes` is true,
- * which depends on dtype and geometry.
+ * Weight gradient of a convolution over one leaf for `count` output channels from `first` on, into
+ * dw [count, window, window, in] (conv_grad.c): sums over pixels in order (bf16: over pairs of
+ * neighbours in a row). first and count are multiples of CPU_CONV_CHANNELS. Only where `takes` is
+ * true, which depends on dtype and geometry.
  */
+#define CPU_CONV_CHANNELS 8
 typedef bool cpu_own_takes(const struct tess_op_desc *desc);
 typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
-                               float *dw, void *scratch);
+                               int64_t first, int64_t count, float *dw, void *scratch);
 /* Attention (flash.c, flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
@@ -236,12 +252,22 @@ bool tess__cpu_bf16_available(void);
 struct cpu_sizes {
     int64_t x, y, w;
 };
-struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *desc);
+static inline struct cpu_sizes tess__cpu_sizes(const struct tess_op_desc *d)
+{
+    struct cpu_sizes n = {.x = d->in, .y = d->out, .w = d->in * d->out};
+    if (d->kind == TESS_OP_CONV2D) {
+        n.x *= d->height * d->width;
+        n.y *= tess_op_output_size(d->height, d->window, d->stride, d->padding) *
+               tess_op_output_size(d->width, d->window, d->stride, d->padding);
+        n.w *= (int64_t)d->window * d->window;
+    }
+    return n;
+}
 
 /* How LINEAR and CONV2D run (product.c), and either of them in f32 on 16-bit storage (wide.c). All
- * slots are filled. `needs` returns scratch bytes. */
+ * slots are filled. */
 struct cpu_product {
-    enum tess_status (*needs)(const struct tess_op_desc *desc, size_t *bytes_out);
+    enum tess_status (*needs)(const struct tess_op_desc *desc, struct tess_op_needs *needs_out);
     enum tess_status (*open)(struct tess_op *op); /* on failure the caller closes it */
     void (*close)(struct tess_op *op);
     __typeof__(tess_linear_forward) *forward;

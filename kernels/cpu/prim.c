@@ -33,9 +33,8 @@ dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
     return dtype == TESS_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-void tess__cpu_threads(const struct tess_kernel *kernel, int threads)
+void tess__cpu_threads(const struct cpu_state *state, int threads)
 {
-    const struct cpu_state *state = kernel->state;
     if (state->threads_set != NULL && state->threads_get() != threads)
         state->threads_set(threads);
 }
@@ -172,7 +171,7 @@ void tess__cpu_prim_close(struct cpu_prim *prim)
 enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op *op, void *scratch,
                                     const void *const *data)
 {
-    tess__cpu_threads(op->kernel, prim->one_thread ? 1 : op->kernel->threads);
+    tess__cpu_threads(tess__cpu_state(op), prim->all_threads ? op->kernel->threads : 1);
     int last = prim->arg_count - 1;
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < last && status == dnnl_success; i++)
@@ -181,8 +180,6 @@ enum tess_status tess__cpu_prim_run(struct cpu_prim *prim, const struct tess_op 
         status = dnnl_memory_set_data_handle(prim->arg[last].memory, scratch);
     if (status == dnnl_success)
         status = dnnl_primitive_execute(prim->primitive, prim->stream, prim->arg_count, prim->arg);
-    if (prim->one_thread)
-        tess__cpu_threads(op->kernel, op->kernel->threads);
     return tess__cpu_check(status, "execute");
 }
 

@@ -5,6 +5,7 @@
 #ifndef KERNELS_CPU_PRIM_H
 #define KERNELS_CPU_PRIM_H
 
+#include "base/team.h"
 #include "cpu/cpu.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -18,7 +19,7 @@ struct cpu_prim {
     dnnl_exec_arg_t arg[CPU_PRIM_ARGS]; /* the last one is the scratchpad */
     int arg_count;
     size_t scratch_bytes;
-    bool one_thread; /* else all of the kernel */
+    bool all_threads; /* the bench's baseline: oneDNN's own, as many as the kernel's */
 };
 
 /* Whether two ways to compute the same have the same bits; remembered per shape, see rows.c. */
@@ -38,14 +39,16 @@ struct cpu_state {
     /* Of the OpenMP runtime that oneDNN brought in; NULL when it has none. */
     int (*threads_get)(void);
     void (*threads_set)(int count);
-    int (*thread_number)(void);
-    void (*parallel)(void (*run)(void *argument), void *argument, unsigned threads, unsigned flags);
-    char *extra; /* [threads - 1, extra_bytes]: work memory of all threads but the first */
+    struct tess_team *team; /* NULL: one thread, or not started */
+    char *extra; /* [threads - 1, extra_bytes]: work memory of all threads but the first; of the
+                    operation that runs */
     size_t extra_bytes;
 };
 
-/* share.c: find the runtime; give the threads' memory back. */
+/* share.c: find the runtime; start the threads, once, when operations are opened and not when they
+ * are planned, since planning may be followed by a fork; end them. */
 void tess__cpu_share_open(struct cpu_state *state);
+enum tess_status tess__cpu_share_start(const struct tess_kernel *kernel);
 void tess__cpu_share_close(struct cpu_state *state);
 
 /* Fails with a message that names `what` and oneDNN's status; OK passes. */
@@ -88,8 +91,8 @@ static inline const struct cpu_loops *tess__cpu_loops(const struct tess_kernel *
 }
 
 /* oneDNN takes the number of threads from the calling thread's OpenMP settings, both when a
- * primitive is made and when it is run. */
-void tess__cpu_threads(const struct tess_kernel *kernel, int threads);
+ * primitive is made and when it is run: set it, for this thread. */
+void tess__cpu_threads(const struct cpu_state *state, int threads);
 
 /* ---- primitives that library.c and best.c are made of ---------------------------------------- */
 
@@ -125,9 +128,9 @@ enum tess_status tess__cpu_reorder_open(struct cpu_prim *prim, struct cpu_state 
 
 /* ---- library.c: products by these primitives, of the directions that are used ------------- */
 
-/* *bytes is raised to the scratch that they need. */
+/* *needs is raised to the scratch that they need. */
 enum tess_status tess__cpu_library_needs(const struct tess_op_desc *desc, const bool used[3],
-                                         size_t *bytes);
+                                         struct tess_op_needs *needs);
 /* Fills op->data; on failure the caller closes it. */
 enum tess_status tess__cpu_library_open(struct tess_op *op, const bool used[3]);
 void tess__cpu_library_close(struct tess_op *op);

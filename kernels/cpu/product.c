@@ -43,17 +43,17 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     return c;
 }
 
-/* Scratch of the own kernels; of those of a linear layer for each thread. */
-static size_t product_own_scratch(const struct cpu_own *own, const struct tess_op_desc *desc)
+/* Scratch of the own kernels for each thread. */
+static size_t product_thread_scratch(const struct cpu_own *own, const struct tess_op_desc *desc)
 {
     if (desc->kind == TESS_OP_CONV2D)
-        return own->conv_grad_scratch(desc) +
-               tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
+        return own->conv_grad_scratch(desc);
     size_t bytes = tess__cpu_max(own->grad_scratch(desc), own->forward_scratch(desc));
     return tess__cpu_max(bytes, own->data_scratch(desc));
 }
 
-static enum tess_status product_needs(const struct tess_op_desc *desc, size_t *bytes_out)
+static enum tess_status product_needs(const struct tess_op_desc *desc,
+                                      struct tess_op_needs *needs_out)
 {
     struct product_choice c = product_choose(desc);
     size_t bytes = tess__fold_bytes(desc->out, desc->rows / desc->leaf_rows) +
@@ -62,17 +62,20 @@ static enum tess_status product_needs(const struct tess_op_desc *desc, size_t *b
         bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
                                          sizeof(float));
     if (c.own != NULL)
-        bytes = tess__cpu_max(bytes, product_own_scratch(c.own, desc));
-    *bytes_out = bytes;
-    return tess__cpu_library_needs(desc, c.library, bytes_out);
+        bytes = tess__cpu_max(bytes, product_thread_scratch(c.own, desc) +
+                                         (desc->kind == TESS_OP_CONV2D
+                                              ? tess__fold_bytes(tess__cpu_sizes(desc).w,
+                                                                 desc->rows / desc->leaf_rows)
+                                              : 0));
+    *needs_out = (struct tess_op_needs){.scratch_bytes = bytes};
+    if (c.own != NULL)
+        needs_out->thread_bytes = product_thread_scratch(c.own, desc);
+    return tess__cpu_library_needs(desc, c.library, needs_out);
 }
 
 static enum tess_status product_open(struct tess_op *op)
 {
-    struct product_choice c = product_choose(&op->desc);
-    if (c.own != NULL && op->desc.kind == TESS_OP_LINEAR)
-        TESS_TRY(tess__cpu_share_reserve(op->kernel, product_own_scratch(c.own, &op->desc)));
-    return tess__cpu_library_open(op, c.library);
+    return tess__cpu_library_open(op, product_choose(&op->desc).library);
 }
 
 static enum tess_status product_forward(struct tess_op *op, const void *x, const void *w,
@@ -103,43 +106,101 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     return TESS_OK;
 }
 
-/* The own kernel is for one leaf; the tree over the leaves is folded here. */
-static void product_conv_weight(const struct cpu_own *own, struct tess_op *op, const char *x,
-                                const char *dy, float *dw)
+/* The own kernel is for one leaf; the tree over the leaves is folded here. The threads share the
+ * output channels. */
+struct product_conv {
+    const struct cpu_own *own;
+    const struct tess_op_desc *desc;
+    const char *x, *dy;
+    struct tess_fold fold; /* of all of dw */
+    int64_t channels;      /* of a part */
+};
+
+static void product_conv_part(void *context, int64_t part, void *work)
 {
-    const struct tess_op_desc *desc = &op->desc;
+    const struct product_conv *call = context;
+    const struct tess_op_desc *desc = call->desc;
     struct cpu_sizes n = tess__cpu_sizes(desc);
     size_t leaf_bytes = (size_t)desc->leaf_rows * tess_dtype_bytes(desc->dtype);
-    struct tess_fold fold;
-    tess__fold_init(&fold, n.w, dw, (char *)op->scratch + own->conv_grad_scratch(desc));
+    int64_t first = part * call->channels, of_channel = n.w / desc->out;
+    int64_t count = tess__cpu_min(desc->out - first, call->channels);
+    struct tess_fold fold = tess__fold_piece(&call->fold, first * of_channel, count * of_channel);
     for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
-        own->conv_grad(desc, x + (size_t)(g * n.x) * leaf_bytes,
-                       dy + (size_t)(g * n.y) * leaf_bytes, tess__fold_leaf(&fold), op->scratch);
+        call->own->conv_grad(desc, call->x + (size_t)(g * n.x) * leaf_bytes,
+                             call->dy + (size_t)(g * n.y) * leaf_bytes, first, count,
+                             tess__fold_leaf(&fold), work);
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
 }
 
-/* The gradient of a bias: sums over the rows of each leaf, then over the leaves. */
-static void product_bias(struct tess_op *op, const char *dy, float *dbias)
+static void product_conv_weight(const struct cpu_own *own, struct tess_op *op, const char *x,
+                                const char *dy, float *dw)
 {
     const struct tess_op_desc *desc = &op->desc;
-    const struct cpu_loops *loops = tess__cpu_loops(op->kernel);
-    int64_t cols = desc->out, leaves = desc->rows / desc->leaf_rows;
+    struct product_conv call = {.own = own, .desc = desc, .x = x, .dy = dy};
+    const int64_t tiles = desc->out / CPU_CONV_CHANNELS, threads = op->kernel->threads;
+    tess__fold_init(&call.fold, tess__cpu_sizes(desc).w, dw,
+                    (char *)op->scratch + own->conv_grad_scratch(desc));
+    call.channels = (tiles + threads - 1) / threads * CPU_CONV_CHANNELS;
+    tess__cpu_share(op->kernel, (desc->out + call.channels - 1) / call.channels, product_conv_part,
+                    &call, op->scratch);
+}
+
+/* The gradient of a bias: sums over the rows of each leaf, then over the leaves. The threads share
+ * the columns. */
+#define PRODUCT_BIAS      64    /* columns of a part at most */
+#define PRODUCT_BIAS_LINE 16    /* a multiple of which it is */
+#define PRODUCT_BIAS_WORK 65536 /* elements from which on they share: tens of microseconds */
+
+struct product_bias {
+    const struct cpu_loops *loops;
+    const struct tess_op_desc *desc;
+    const char *dy;
+    float *dbias;
+    struct tess_fold fold; /* of all columns, into dbias or beside it */
+    int64_t columns;       /* of a part */
+};
+
+static void product_bias_part(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct product_bias *call = context;
+    const struct tess_op_desc *desc = call->desc;
     int64_t leaf = desc->leaf_rows * tess__cpu_sizes(desc).y; /* elements */
-    char *behind = (char *)op->scratch + tess__fold_bytes(cols, leaves);
-    float *sum = desc->add_grad ? (float *)(void *)behind : dbias;
-    struct tess_fold fold;
-    tess__fold_init(&fold, cols, sum, op->scratch);
-    for (int64_t g = 0; g < leaves; g++) {
-        loops->column_sum(desc->dtype, leaf / cols, cols,
-                          dy + (size_t)(g * leaf) * tess_dtype_bytes(desc->dtype),
-                          tess__fold_leaf(&fold));
+    int64_t first = part * call->columns;
+    int64_t width = tess__cpu_min(desc->out - first, call->columns);
+    struct tess_fold fold = tess__fold_piece(&call->fold, first, width);
+    for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
+        call->loops->column_sum(desc->dtype, leaf / desc->out, desc->out, first, width,
+                                call->dy + (size_t)(g * leaf) * tess_dtype_bytes(desc->dtype),
+                                tess__fold_leaf(&fold));
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
     if (desc->add_grad)
-        loops->plain_add(cols, sum, dbias);
+        call->loops->plain_add(width, fold.target, call->dbias + first);
+}
+
+static void product_bias(struct tess_op *op, const char *dy, float *dbias)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    int64_t cols = desc->out, leaves = desc->rows / desc->leaf_rows, threads = op->kernel->threads;
+    char *behind = (char *)op->scratch + tess__fold_bytes(cols, leaves);
+    struct product_bias call = {.loops = tess__cpu_loops(op->kernel),
+                                .desc = desc,
+                                .dy = dy,
+                                .dbias = dbias,
+                                .columns = cols};
+    tess__fold_init(&call.fold, cols, desc->add_grad ? (float *)(void *)behind : dbias,
+                    op->scratch);
+    if (threads > 1 && desc->rows * tess__cpu_sizes(desc).y >= PRODUCT_BIAS_WORK) {
+        call.columns = tess__cpu_min((cols + threads - 1) / threads, PRODUCT_BIAS);
+        call.columns =
+            (call.columns + PRODUCT_BIAS_LINE - 1) / PRODUCT_BIAS_LINE * PRODUCT_BIAS_LINE;
+    }
+    tess__cpu_share(op->kernel, (cols + call.columns - 1) / call.columns, product_bias_part, &call,
+                    NULL);
 }
 
 static enum tess_status product_backward_weight(struct tess_op *op, const void *x, const void *dy,

@@ -1,7 +1,7 @@
 /*
  * The operations on sequences of `cpu`: own kernels for attention, own loops for the rest, by rows
- * that the threads share; ref for the gradient of an embedding, and for attention where the
- * processor lacks the instructions.
+ * that the threads share; ref for the gradient of an embedding, by rows of the table, and for
+ * attention where the processor lacks the instructions.
  */
 #include "cpu/prim.h"
 
@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-#define SEQUENCE_ROWS 32 /* of a part */
+#define SEQUENCE_ROWS  32  /* of a part */
+#define SEQUENCE_TABLE 128 /* rows of an embedding's table in a part */
 /* Rows of a norm whose gradients are summed before they go into the leaf's. */
 #define SEQUENCE_CHUNK 64
 #define SEQUENCE_WAVE  64 /* such sums at a time */
@@ -50,17 +51,13 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
     else if (desc->kind == TESS_OP_BATCH_NORM)
         needs_out->scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
     else if (sequence_flash(desc) != NULL)
-        needs_out->scratch_bytes = sequence_flash(desc)->flash_scratch(desc);
+        needs_out->scratch_bytes = needs_out->thread_bytes =
+            sequence_flash(desc)->flash_scratch(desc);
     else
-        return tess_kernel_ref.op_needs(desc, needs_out);
+        TESS_TRY(tess_kernel_ref.op_needs(desc, needs_out));
+    if (desc->kind == TESS_OP_EMBEDDING)
+        needs_out->thread_bytes = tess__ref_embedding_row_scratch(desc);
     return TESS_OK;
-}
-
-enum tess_status tess__cpu_sequence_open(struct tess_op *op)
-{
-    const struct cpu_own *own = sequence_flash(&op->desc);
-    return own != NULL ? tess__cpu_share_reserve(op->kernel, own->flash_scratch(&op->desc))
-                       : TESS_OK;
 }
 
 /* ---- rows that the threads share ------------------------------------------------------------ */
@@ -184,6 +181,7 @@ enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, 
     const struct cpu_own *own = sequence_flash(&op->desc);
     if (own == NULL)
         return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
+    tess__cpu_share_use(op);
     own->flash(op->kernel, &op->desc, q, k, v, y, lse, op->scratch);
     return TESS_OK;
 }
@@ -195,6 +193,7 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     const struct cpu_own *own = sequence_flash(&op->desc);
     if (own == NULL)
         return tess_kernel_ref.attention_backward(op, q, k, v, y, dy, lse, dq, dk, dv);
+    tess__cpu_share_use(op);
     struct cpu_flash_grad arrays = {
         .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
     own->flash_grad(op->kernel, &op->desc, &arrays, op->scratch);
@@ -207,6 +206,7 @@ enum tess_status tess__cpu_attention_decode(struct tess_op *op, int64_t first, i
     const struct cpu_own *own = sequence_flash(&op->desc);
     if (own == NULL)
         return tess_kernel_ref.attention_decode(op, first, count, q, k, v, y);
+    tess__cpu_share_use(op);
     own->flash_decode(op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
     return TESS_OK;
 }
@@ -218,6 +218,32 @@ enum tess_status tess__cpu_embedding_forward(struct tess_op *op, const int32_t *
     struct cpu_embedding e = {
         .desc = &op->desc, .token = token, .first = first, .table = table, .add = add, .y = y};
     sequence_share(op->kernel, tess__cpu_loops(op->kernel)->embedding_forward, &e, op->desc.rows);
+    return TESS_OK;
+}
+
+struct sequence_table {
+    const struct tess_op *op;
+    const void *dy;
+    float *dtable;
+};
+
+/* Rows of the table: those of a part of their number are few or many, as tokens come. */
+static void sequence_table_part(void *context, int64_t part, void *work)
+{
+    const struct sequence_table *t = context;
+    int64_t first = part * SEQUENCE_TABLE, left = t->op->desc.in - first;
+    tess__ref_embedding_rows(t->op, t->dy, first, tess__cpu_min(left, SEQUENCE_TABLE), work,
+                             t->dtable);
+}
+
+enum tess_status tess__cpu_embedding_backward(struct tess_op *op, const int32_t *token,
+                                              int64_t first, const void *dy, float *dtable)
+{
+    struct sequence_table t = {.op = op, .dy = dy, .dtable = dtable};
+    tess__cpu_share_use(op);
+    tess__ref_embedding_sort(op, token, first);
+    tess__cpu_share(op->kernel, (op->desc.in + SEQUENCE_TABLE - 1) / SEQUENCE_TABLE,
+                    sequence_table_part, &t, tess__ref_embedding_row_room(op));
     return TESS_OK;
 }
 

@@ -1,24 +1,19 @@
 /*
- * An operation's work on several threads: those of the OpenMP runtime that oneDNN brought in, so
- * that there is one set of threads and not two that fight for the same cores. Without such a
- * runtime, or with one thread, parts run one after another.
+ * An operation's work on several threads. All of them are the backend's own: oneDNN's primitives
+ * are run by one thread each, because it splits sums between threads, and chooses how by their
+ * number.
  */
 #include "cpu/prim.h"
 
 #include "tessera/check.h"
 
 #include <dlfcn.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* One call of tess__cpu_share(). */
 struct share {
     void (*run)(void *context, int64_t part, void *work);
     void *context;
-    int64_t parts;
-    atomic_int_fast64_t next;
-    int (*number)(void);
     char *work, *extra; /* of thread 0, of the others */
     size_t extra_bytes;
 };
@@ -34,49 +29,45 @@ void tess__cpu_share_open(struct cpu_state *state)
 {
     share_find("omp_get_max_threads", &state->threads_get);
     share_find("omp_set_num_threads", &state->threads_set);
-    share_find("omp_get_thread_num", &state->thread_number);
-    share_find("GOMP_parallel", &state->parallel); /* of GCC's runtime; LLVM's has it too */
     if (state->threads_get == NULL)
         state->threads_set = NULL;
-    if (state->thread_number == NULL)
-        state->parallel = NULL;
+}
+
+enum tess_status tess__cpu_share_start(const struct tess_kernel *kernel)
+{
+    struct cpu_state *state = kernel->state;
+    return kernel->threads == 1 || state->team != NULL
+               ? TESS_OK
+               : tess_team_open(kernel->threads, &state->team);
 }
 
 void tess__cpu_share_close(struct cpu_state *state)
 {
-    free(state->extra);
-    state->extra = NULL;
+    tess_team_close(state->team);
+    state->team = NULL;
 }
 
-enum tess_status tess__cpu_share_reserve(const struct tess_kernel *kernel, size_t bytes)
+void tess__cpu_share_use(const struct tess_op *op)
 {
-    struct cpu_state *state = kernel->state;
-    bytes = tess__cpu_round_up(bytes);
-    if (kernel->threads == 1 || state->parallel == NULL || bytes <= state->extra_bytes)
-        return TESS_OK;
-    size_t all = bytes * (size_t)(kernel->threads - 1);
-    void *extra = aligned_alloc(64, all);
-    if (extra == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d threads: %zu bytes", kernel->threads, all);
-    free(state->extra);
-    state->extra = extra;
-    state->extra_bytes = bytes;
-    return TESS_OK;
+    struct cpu_state *state = tess__cpu_state(op);
+    state->extra = op->thread_scratch;
+    state->extra_bytes = op->thread_bytes;
 }
 
-static void share_thread(void *argument)
+bool tess__cpu_share_helps(const struct tess_kernel *kernel)
 {
-    struct share *share = argument;
-    int number = share->number();
-    void *work = number == 0 ? share->work : NULL;
-    if (number > 0 && share->extra != NULL)
-        work = share->extra + (size_t)(number - 1) * share->extra_bytes;
-    for (;;) {
-        int64_t part = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
-        if (part >= share->parts)
-            return;
-        share->run(share->context, part, work);
-    }
+    const struct cpu_state *state = kernel->state;
+    return state->team != NULL && state->extra != NULL;
+}
+
+static void share_part(void *context, int64_t part)
+{
+    const struct share *share = context;
+    const int hand = tess_team_hand();
+    char *work = share->work;
+    if (work != NULL && hand > 0)
+        work = share->extra + (size_t)(hand - 1) * share->extra_bytes;
+    share->run(share->context, part, work);
 }
 
 void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
@@ -84,16 +75,14 @@ void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
                      void *work)
 {
     const struct cpu_state *state = kernel->state;
-    int64_t threads = kernel->threads < parts ? kernel->threads : parts;
-    if (threads > 1 && state->parallel != NULL) {
+    const int64_t hands = kernel->threads < parts ? kernel->threads : parts;
+    if (hands > 1 && state->team != NULL && (work == NULL || state->extra != NULL)) {
         struct share share = {.run = run,
                               .context = context,
-                              .parts = parts,
-                              .number = state->thread_number,
                               .work = work,
                               .extra = state->extra,
                               .extra_bytes = state->extra_bytes};
-        state->parallel(share_thread, &share, (unsigned)threads, 0);
+        tess_team_run(state->team, (int)hands, parts, share_part, &share);
         return;
     }
     for (int64_t part = 0; part < parts; part++)

@@ -48,12 +48,11 @@ static struct wide_layout wide_layout(const struct tess_op_desc *d, void *base)
     return l;
 }
 
-static enum tess_status wide_needs(const struct tess_op_desc *desc, size_t *bytes_out)
+static enum tess_status wide_needs(const struct tess_op_desc *desc, struct tess_op_needs *needs_out)
 {
     struct tess_op_desc wide = wide_desc(desc);
-    size_t bytes;
-    TESS_TRY(tess__cpu_product.needs(&wide, &bytes));
-    *bytes_out = bytes + wide_layout(desc, NULL).bytes;
+    TESS_TRY(tess__cpu_product.needs(&wide, needs_out));
+    needs_out->scratch_bytes += wide_layout(desc, NULL).bytes;
     return TESS_OK;
 }
 
@@ -64,7 +63,9 @@ static enum tess_status wide_open(struct tess_op *op)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for an operation in f32");
     *wide = (struct tess_op){.desc = wide_desc(&op->desc),
                              .kernel = op->kernel,
-                             .scratch = wide_layout(&op->desc, op->scratch).rest};
+                             .scratch = wide_layout(&op->desc, op->scratch).rest,
+                             .thread_scratch = op->thread_scratch,
+                             .thread_bytes = op->thread_bytes};
     op->data = wide;
     return tess__cpu_product.open(wide);
 }

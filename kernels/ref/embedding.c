@@ -4,6 +4,7 @@
  * sums are +0, which changes nothing: a sum that began with +0 is never -0.
  */
 #include "ref/fold.h"
+#include "ref/ref.h"
 #include "ref/slots.h"
 #include "ref/stage.h"
 
@@ -13,9 +14,27 @@ struct embedding_scratch {
     float *table, *add, *y; /* f32 copies of one row [out] */
     int64_t *end;           /* [in]: token t has order[end[t - 1] .. end[t]) */
     int64_t *order;         /* [rows]: rows by token, those of a token in order */
-    float *spare;           /* one row [out] for each level of the tree */
+    void *room;             /* struct embedding_room */
     size_t bytes;
 };
+
+/* Of a thread that computes rows of the gradient. */
+struct embedding_room {
+    float *copy;  /* one row [out] in f32 */
+    float *spare; /* one row [out] for each level of the tree */
+    size_t bytes;
+};
+
+static struct embedding_room embedding_room(const struct tess_op_desc *d, void *base)
+{
+    struct ref_scratch scratch = {.base = base};
+    struct embedding_room r = {
+        .copy = ref_take_copy(&scratch, d->dtype, d->out),
+        .spare = ref_take(&scratch, tess__fold_bytes(d->out, d->rows / d->leaf_rows)),
+    };
+    r.bytes = scratch.used;
+    return r;
+}
 
 static struct embedding_scratch embedding_layout(const struct tess_op_desc *d, void *base)
 {
@@ -26,7 +45,7 @@ static struct embedding_scratch embedding_layout(const struct tess_op_desc *d, v
         .y = ref_take_copy(&scratch, d->dtype, d->out),
         .end = ref_take(&scratch, (size_t)d->in * sizeof(int64_t)),
         .order = ref_take(&scratch, (size_t)d->rows * sizeof(int64_t)),
-        .spare = ref_take(&scratch, tess__fold_bytes(d->out, d->rows / d->leaf_rows)),
+        .room = ref_take(&scratch, embedding_room(d, NULL).bytes),
     };
     s.bytes = scratch.used;
     return s;
@@ -65,10 +84,22 @@ enum tess_status tess__ref_embedding_forward(struct tess_op *op, const int32_t *
     return TESS_OK;
 }
 
-/* A counting sort: fills end and order. */
-static void embedding_sort(const struct tess_op_desc *d, const int32_t *token, int64_t first,
-                           const struct embedding_scratch *s)
+size_t tess__ref_embedding_row_scratch(const struct tess_op_desc *desc)
 {
+    return embedding_room(desc, NULL).bytes;
+}
+
+void *tess__ref_embedding_row_room(const struct tess_op *op)
+{
+    const struct tess_op_desc *d = &op->desc;
+    return embedding_room(d, NULL).bytes > 0 ? embedding_layout(d, op->scratch).room : NULL;
+}
+
+/* A counting sort: fills end and order. */
+void tess__ref_embedding_sort(const struct tess_op *op, const int32_t *token, int64_t first)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const struct embedding_scratch scratch = embedding_layout(d, op->scratch), *s = &scratch;
     memset(s->end, 0, (size_t)d->in * sizeof(int64_t));
     for (int64_t i = 0; i < d->rows; i++) {
         int64_t index = embedding_index(d, token, first, i);
@@ -118,21 +149,28 @@ static void embedding_tree(const struct tess_op_desc *d, const void *dy, const i
         ref_axpy(sum, 1.0f, ref_read(d->dtype, dy, row[i] * d->out, d->out, copy), d->out);
 }
 
-enum tess_status tess__ref_embedding_backward(struct tess_op *op, const int32_t *token,
-                                              int64_t first, const void *dy, float *dtable)
+void tess__ref_embedding_rows(const struct tess_op *op, const void *dy, int64_t first,
+                              int64_t count, void *room, float *dtable)
 {
     const struct tess_op_desc *d = &op->desc;
-    struct embedding_scratch s = embedding_layout(d, op->scratch);
-    embedding_sort(d, token, first, &s);
-    int64_t begin = 0;
-    for (int64_t t = 0; t < d->in; t++) {
+    const struct embedding_scratch s = embedding_layout(d, op->scratch);
+    const struct embedding_room r = embedding_room(d, room);
+    int64_t begin = first > 0 ? s.end[first - 1] : 0;
+    for (int64_t t = first; t < first + count; t++) {
         float *sum = dtable + t * d->out;
         if (s.end[t] == begin)
             memset(sum, 0, (size_t)d->out * sizeof(float));
         else
             embedding_tree(d, dy, s.order + begin, s.end[t] - begin, 0, d->rows / d->leaf_rows, sum,
-                           s.spare, s.y);
+                           r.spare, r.copy);
         begin = s.end[t];
     }
+}
+
+enum tess_status tess__ref_embedding_backward(struct tess_op *op, const int32_t *token,
+                                              int64_t first, const void *dy, float *dtable)
+{
+    tess__ref_embedding_sort(op, token, first);
+    tess__ref_embedding_rows(op, dy, 0, op->desc.in, tess__ref_embedding_row_room(op), dtable);
     return TESS_OK;
 }

@@ -65,3 +65,20 @@ void tess__fold_finish(struct tess_fold *fold)
     while (fold->depth > 1)
         fold_merge(fold);
 }
+
+struct tess_fold tess__fold_piece(const struct tess_fold *fold, int64_t first, int64_t count)
+{
+    struct tess_fold piece = *fold;
+    piece.target += first;
+    piece.scratch = fold->scratch != NULL ? fold->scratch + first : NULL;
+    piece.count = count;
+    return piece;
+}
+
+void tess__fold_pushed(struct tess_fold *fold)
+{
+    const int64_t count = fold->count;
+    fold->count = 0;
+    tess__fold_push(fold);
+    fold->count = count;
+}

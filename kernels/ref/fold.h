@@ -41,4 +41,12 @@ void tess__fold_push(struct tess_fold *fold);
 /* The sum of all leaves is in the target: zeros when there was none. */
 void tess__fold_finish(struct tess_fold *fold);
 
+/*
+ * The same fold for elements first .. first + count - 1 alone, so that threads can share it: each
+ * does what it would do with the whole. Where the whole goes on after pieces were pushed, it is
+ * brought up to date with fold_pushed().
+ */
+struct tess_fold tess__fold_piece(const struct tess_fold *fold, int64_t first, int64_t count);
+void tess__fold_pushed(struct tess_fold *fold);
+
 #endif

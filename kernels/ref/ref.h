@@ -16,4 +16,15 @@
 
 extern const struct tess_kernel_ops tess_kernel_ref;
 
+/*
+ * embedding_backward in pieces that threads may share: sort, by one of them, then all rows of the
+ * table, each once, in any order. `room` is a thread's own, of row_scratch bytes; the first
+ * thread's is in op->scratch, NULL where none is needed.
+ */
+void tess__ref_embedding_sort(const struct tess_op *op, const int32_t *token, int64_t first);
+void tess__ref_embedding_rows(const struct tess_op *op, const void *dy, int64_t first,
+                              int64_t count, void *room, float *dtable);
+size_t tess__ref_embedding_row_scratch(const struct tess_op_desc *desc);
+void *tess__ref_embedding_row_room(const struct tess_op *op);
+
 #endif

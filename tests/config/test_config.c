@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "tessera/log.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -310,6 +311,42 @@ static void case_with(void **state)
     tess_config_close(loaded);
 }
 
+static void threads_are(const char *ranks, const char *asked, const char *kernel, int expected)
+{
+    char *words[] = {"--strategy", "ddp",
+                     "--ranks",    (char *)(uintptr_t)ranks,
+                     "--threads",  (char *)(uintptr_t)asked,
+                     "--kernel",   (char *)(uintptr_t)kernel};
+    struct tess_config *config = config_of(COUNT(words) - (kernel == NULL ? 2 : 0), words);
+
+    if (!config->kernel->threaded && strcmp(asked, "0") == 0)
+        expected = 1;
+    assert_int_equal(config->threads, expected);
+    tess_config_close(config);
+}
+
+/* As many as cores for each rank, which are those that this process may use. */
+static void case_threads(void **state)
+{
+    cpu_set_t all, one;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    const int cores = CPU_COUNT(&all);
+    threads_are("1", "0", NULL, cores);
+    threads_are("2", "0", NULL, cores / 2 > 1 ? cores / 2 : 1);
+    threads_are("128", "0", NULL, cores / 128 > 1 ? cores / 128 : 1);
+    threads_are("2", "5", NULL, 5);
+    threads_are("1", "0", "ref", 1);
+    CPU_ZERO(&one);
+    for (int core = 0; CPU_COUNT(&one) == 0; core++)
+        if (CPU_ISSET(core, &all))
+            CPU_SET(core, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    threads_are("1", "0", NULL, 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +357,7 @@ int main(void)
         cmocka_unit_test(case_grid_is_the_tree),
         cmocka_unit_test(case_two_options_for_one_thing),
         cmocka_unit_test(case_with),
+        cmocka_unit_test(case_threads),
     };
 
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

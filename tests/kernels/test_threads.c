@@ -1,7 +1,7 @@
 /*
- * One backend (argv[1]) with one thread and with three: every result has the same bits, because
- * threads share results and never a sum. Sizes are beyond what a backend may think too little to
- * share.
+ * One backend (argv[1]) with one thread and with 2, 3 and 4: every result has the same bits,
+ * because threads share results, and sums only in an order that their number does not change. Sizes
+ * are beyond what a backend may think too little to share.
  */
 #include "device.h"
 
@@ -15,7 +15,7 @@
 
 static const struct tess_kernel_ops *ops;
 
-/* The same arrays twice: with one thread, and with three. */
+/* The same arrays twice: with one thread, and with several. */
 struct twin {
     struct tess_kernel *kernel;
     char *memory;
@@ -70,6 +70,10 @@ static void op_open(struct twin *twin, const struct tess_op_desc *desc, struct t
     *op = (struct tess_op){.desc = *desc, .kernel = twin->kernel, .weight_token = 1};
     op->scratch = aligned_alloc(64, (needs.scratch_bytes + 64) / 64 * 64);
     op->packed = aligned_alloc(64, (needs.packed_bytes + 64) / 64 * 64);
+    op->thread_bytes = tess_round_up(needs.thread_bytes, 64);
+    op->thread_scratch =
+        aligned_alloc(64, op->thread_bytes * (size_t)(twin->kernel->threads - 1) + 64);
+    assert_non_null(op->thread_scratch);
     assert_non_null(op->scratch);
     assert_non_null(op->packed);
     assert_int_equal(twin->kernel->ops->op_open(op), TESS_OK);
@@ -80,6 +84,7 @@ static void op_close(struct tess_op *op)
     op->kernel->ops->op_close(op);
     free(op->scratch);
     free(op->packed);
+    free(op->thread_scratch);
 }
 
 /* Run on both twins, one after the other, each with a backend of its own; then compare all their
@@ -87,15 +92,22 @@ static void op_close(struct tess_op *op)
 static void check_twins(const char *what, void (*run)(struct twin *twin, enum tess_dtype dtype),
                         enum tess_dtype dtype)
 {
-    static const int threads[2] = {1, 3};
-    for (int i = 0; i < 2; i++) {
-        twins[i].used = 0;
-        assert_int_equal(tess_kernel_open(ops, threads[i], &twins[i].kernel), TESS_OK);
-        run(&twins[i], dtype);
-        tess_kernel_close(twins[i].kernel);
+    static const struct tess_op_desc any = {
+        .kind = TESS_OP_LINEAR, .dtype = TESS_F32, .rows = 1, .leaf_rows = 1, .in = 8, .out = 8};
+    for (int threads = 1; threads <= 4; threads++) {
+        struct twin *twin = &twins[threads > 1];
+        struct tess_op op;
+        twin->used = 0;
+        assert_int_equal(tess_kernel_open(ops, threads, &twin->kernel), TESS_OK);
+        op_open(twin, &any, &op); /* threads start with the first operation */
+        run(twin, dtype);
+        op_close(&op);
+        tess_kernel_close(twin->kernel);
+        if (threads == 1)
+            continue;
+        assert_int_equal(twins[0].used, twins[1].used);
+        check_bytes(what, twins[1].memory, twins[0].memory, twins[0].used);
     }
-    assert_int_equal(twins[0].used, twins[1].used);
-    check_bytes(what, twins[1].memory, twins[0].memory, twins[0].used);
 }
 
 static void run_linear_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t leaf,
@@ -138,12 +150,13 @@ static void run_linear(struct twin *twin, enum tess_dtype dtype)
 }
 
 static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t in,
-                           int64_t out, int64_t size, int32_t window, int32_t stride)
+                           int64_t out, int64_t size, int32_t window, int32_t stride,
+                           int32_t leaves)
 {
     struct tess_op_desc d = {.kind = TESS_OP_CONV2D,
                              .dtype = dtype,
                              .rows = rows,
-                             .leaf_rows = rows / 2,
+                             .leaf_rows = rows / leaves,
                              .in = in,
                              .out = out,
                              .height = size,
@@ -174,13 +187,77 @@ static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t row
 /* Many images of few channels, and the other way round; windows and strides of usual networks. */
 static void run_conv(struct twin *twin, enum tess_dtype dtype)
 {
-    run_conv_shape(twin, dtype, 32, 1, 16, 14, 3, 1);
-    run_conv_shape(twin, dtype, 32, 3, 20, 14, 3, 2);
-    run_conv_shape(twin, dtype, 32, 16, 16, 12, 3, 1);
-    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 1);
-    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2);
-    run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1);
-    run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1);
+    run_conv_shape(twin, dtype, 32, 1, 16, 14, 3, 1, 2);
+    run_conv_shape(twin, dtype, 32, 3, 20, 14, 3, 2, 2);
+    run_conv_shape(twin, dtype, 32, 16, 16, 12, 3, 1, 2);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 1, 2);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2, 2);
+    run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1, 2);
+    run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1, 2);
+    /* One leaf of which parts are added, a number of images without divisors, an image a leaf. */
+    run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1);
+    run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1);
+    run_conv_shape(twin, dtype, 6, 16, 16, 32, 3, 1, 6);
+}
+
+static void run_pool(struct twin *twin, enum tess_dtype dtype)
+{
+    const int64_t rows = 21, channels = 19, size = 14, side = 7;
+    struct tess_op_desc d = {.kind = TESS_OP_MAX_POOL,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = 7,
+                             .in = channels,
+                             .out = channels,
+                             .height = size,
+                             .width = size,
+                             .window = 2,
+                             .stride = 2,
+                             .relu = true};
+    const int64_t x_count = rows * size * size * channels, y_count = rows * side * side * channels;
+    const size_t word = tess_dtype_bytes(dtype);
+    void *x = put(twin, dtype, 1, x_count), *dy = put(twin, dtype, 2, y_count);
+    void *y = take(twin, (size_t)y_count * word), *dx = take(twin, (size_t)x_count * word);
+    uint8_t *which = take(twin, (size_t)y_count);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_max_pool_forward(&op, x, y, which), TESS_OK);
+    assert_int_equal(tess_max_pool_backward(&op, dy, which, dx), TESS_OK);
+    op_close(&op);
+}
+
+static void run_batch_norm(struct twin *twin, enum tess_dtype dtype)
+{
+    const int64_t rows = 30, leaves = 3, channels = 75, size = 6;
+    struct tess_op_desc d = {.kind = TESS_OP_BATCH_NORM,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = rows / leaves,
+                             .in = channels,
+                             .out = channels,
+                             .height = size,
+                             .width = size,
+                             .relu = true,
+                             .epsilon = 1e-5f};
+    const int64_t count = rows * size * size * channels;
+    const size_t bytes = (size_t)count * tess_dtype_bytes(dtype), row = (size_t)channels * 4;
+    void *x = put(twin, dtype, 1, count), *dy = put(twin, dtype, 2, count);
+    void *gamma = put(twin, dtype, 3, channels), *beta = put(twin, dtype, 4, channels);
+    void *y = take(twin, bytes), *dx = take(twin, bytes), *z = take(twin, bytes);
+    float *mean = take(twin, 3 * row), *rstd = take(twin, 3 * row);
+    float *sum[4];
+    for (int i = 0; i < 4; i++)
+        sum[i] = take(twin, row);
+    void *var = take(twin, (size_t)channels * tess_dtype_bytes(dtype));
+    tess_relu_forward(twin->kernel, dtype, channels, gamma, var);
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_batch_norm_forward(&op, x, gamma, beta, y, mean, rstd, sum[0], sum[1]),
+                     TESS_OK);
+    assert_int_equal(tess_batch_norm_backward(&op, x, y, dy, gamma, mean, rstd, dx, sum[2], sum[3]),
+                     TESS_OK);
+    assert_int_equal(tess_batch_norm_infer(&op, x, gamma, beta, gamma, var, z), TESS_OK);
+    op_close(&op);
 }
 
 static void run_attention(struct twin *twin, enum tess_dtype dtype)
@@ -238,7 +315,7 @@ static void run_norm(struct twin *twin, enum tess_dtype dtype)
 
 static void run_embedding(struct twin *twin, enum tess_dtype dtype)
 {
-    int64_t rows = 300, table_rows = 37, size = 70;
+    int64_t rows = 300, table_rows = 337, size = 70;
     struct tess_op_desc d = {.kind = TESS_OP_EMBEDDING,
                              .dtype = dtype,
                              .rows = rows,
@@ -251,7 +328,7 @@ static void run_embedding(struct twin *twin, enum tess_dtype dtype)
     float *dtable = take(twin, (size_t)(table_rows * size) * 4);
     int32_t *token = take(twin, (size_t)rows * 4);
     for (int64_t i = 0; i < rows; i++)
-        token[i] = (int32_t)(i * 7919 % 41);
+        token[i] = (int32_t)(i * 7919 % 341);
     struct tess_op op;
     op_open(twin, &d, &op);
     assert_int_equal(tess_embedding_forward(&op, token, 0, table, dy, y), TESS_OK);
@@ -346,6 +423,8 @@ static void all(enum tess_dtype dtype)
 {
     check_twins("linear", run_linear, dtype);
     check_twins("convolution", run_conv, dtype);
+    check_twins("pooling", run_pool, dtype);
+    check_twins("batch normalisation", run_batch_norm, dtype);
     check_twins("attention", run_attention, dtype);
     check_twins("norm", run_norm, dtype);
     check_twins("embedding", run_embedding, dtype);

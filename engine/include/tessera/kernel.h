@@ -146,6 +146,7 @@ int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_
 struct tess_op_needs {
     size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
     size_t packed_bytes;  /* weights in the backend's layout, kept between calls */
+    size_t thread_bytes;  /* as scratch, for each thread of the kernel but the first */
 };
 
 /* An open operation. The owner allocates the struct, the backend fills it. */
@@ -153,6 +154,9 @@ struct tess_op {
     struct tess_op_desc desc;
     struct tess_kernel *kernel;
     void *scratch, *packed; /* of the sizes in needs; 64-byte aligned */
+    void *thread_scratch;   /* [threads - 1, thread_bytes], as aligned; NULL: the operation runs on
+                               the calling thread where its threads would need memory */
+    size_t thread_bytes;    /* at least those in needs, a multiple of 64 */
     uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
     uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
     void *data;             /* backend's own */
@@ -573,6 +577,8 @@ struct tess_kernel_ops {
     bool far_memory;   /* device memory is no host memory: it comes from alloc(), access() does not
                           open it, read() and write() copy */
 
+    bool threaded; /* operations use tess_kernel.threads; else they are done by one */
+
     bool stacks; /* linear layers that read the same x are faster as one product of their
                     stacked weights. Models do so where they can (tess_declare_stacked); the
                     sum of their input gradients is then rounded once */
@@ -652,7 +658,7 @@ struct tess_kernel_ops {
 
 struct tess_kernel {
     const struct tess_kernel_ops *ops;
-    int32_t threads; /* threads that one operation may use; 1 unless the user asked for more */
+    int32_t threads; /* that one operation may use: its results do not depend on how many */
     struct tess_queue *queue; /* where operations go; NULL: done on return */
     bool drawn; /* random numbers were drawn by a key of the step since the owner last cleared this:
                    what was recorded is no other step's */

@@ -7,7 +7,6 @@
 #include "cpu/loops/loops.h"
 
 #include "cpu/own/stage.h"
-#include "ref/ref.h"
 
 #include <string.h>
 
@@ -214,10 +213,6 @@ enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
                                              const uint8_t *which, void *dx)
 {
     const struct tess_op_desc *d = &op->desc;
-    bool tiled = d->stride == d->window && d->padding == 0 && d->height % d->window == 0 &&
-                 d->width % d->window == 0;
-    if (!tiled)
-        return tess_kernel_ref.max_pool_backward(op, dy, which, dx);
     if (d->dtype == TESS_F32)
         image_max_backward_window(d, TESS_F32, dy, which, dx);
     else /* f16 too: elements are copied, not looked at */

@@ -84,10 +84,11 @@ struct norm_forward {
     float *mean, *rstd, *leaf_mean, *leaf_var;
 };
 
-CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t channel, int64_t count,
+CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
                                    const struct tess_op_desc *d, int64_t first_pixel,
                                    const struct norm_forward *f)
 {
+    const int64_t channel = first + at;
     struct norm_part p = norm_part(d, first_pixel, channel);
     double mean[CPU_BLOCK], square[CPU_BLOCK];
     float scale[CPU_BLOCK], shift[CPU_BLOCK];
@@ -105,57 +106,63 @@ CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t channel, int64
     norm_apply(dtype, &p, count, d->relu, f->mean + channel, scale, shift, f->x, f->y);
 }
 
-enum tess_status CPU_LOOP(batch_norm_forward)(struct tess_op *op, const void *x, const void *gamma,
-                                              const void *beta, void *y, float *save_mean,
-                                              float *save_rstd, float *mean_sum, float *var_sum)
+/* The two folds over the leaves, for some channels. */
+static void norm_folds(const struct cpu_batch_norm *n, int64_t first, int64_t count,
+                       struct tess_fold fold[2])
 {
-    const struct tess_op_desc *d = &op->desc;
-    int64_t leaves = d->rows / d->leaf_rows, pixels = d->leaf_rows * d->height * d->width;
-    struct tess_fold fold_mean, fold_var;
-    tess__fold_init(&fold_mean, d->in, mean_sum, op->scratch);
-    tess__fold_init(&fold_var, d->in, var_sum,
-                    (char *)op->scratch + tess__fold_bytes(d->in, leaves));
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        struct norm_forward f = {.x = x,
-                                 .gamma = gamma,
-                                 .beta = beta,
-                                 .y = y,
-                                 .mean = save_mean + leaf * d->in,
-                                 .rstd = save_rstd + leaf * d->in,
-                                 .leaf_mean = tess__fold_leaf(&fold_mean),
-                                 .leaf_var = tess__fold_leaf(&fold_var)};
-        CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_forward_block, d, leaf * pixels, &f);
-        tess__fold_push(&fold_mean);
-        tess__fold_push(&fold_var);
+    const struct tess_op_desc *d = n->desc;
+    char *scratch = n->scratch;
+    for (int i = 0; i < 2; i++, scratch += tess__fold_bytes(d->in, d->rows / d->leaf_rows)) {
+        struct tess_fold whole;
+        tess__fold_init(&whole, d->in, n->sum[i], scratch);
+        fold[i] = tess__fold_piece(&whole, first, count);
     }
-    tess__fold_finish(&fold_mean);
-    tess__fold_finish(&fold_var);
-    return TESS_OK;
 }
 
-CPU_INLINE void norm_infer_block(enum tess_dtype dtype, int64_t channel, int64_t count,
-                                 const struct tess_op_desc *d, const void *x, const void *gamma,
-                                 const void *beta, const void *mean, const void *var, void *y)
+void CPU_LOOP(batch_norm_forward)(const void *arguments, int64_t first, int64_t count)
+{
+    const struct cpu_batch_norm *n = arguments;
+    const struct tess_op_desc *d = n->desc;
+    int64_t leaves = d->rows / d->leaf_rows, pixels = d->leaf_rows * d->height * d->width;
+    struct tess_fold fold[2];
+    norm_folds(n, first, count, fold);
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        struct norm_forward f = {.x = n->x,
+                                 .gamma = n->gamma,
+                                 .beta = n->beta,
+                                 .y = n->y,
+                                 .mean = n->mean + leaf * d->in,
+                                 .rstd = n->rstd + leaf * d->in,
+                                 .leaf_mean = tess__fold_leaf(&fold[0]) - first,
+                                 .leaf_var = tess__fold_leaf(&fold[1]) - first};
+        CPU_BLOCKS_BY_DTYPE(d->dtype, count, norm_forward_block, first, d, leaf * pixels, &f);
+        tess__fold_push(&fold[0]);
+        tess__fold_push(&fold[1]);
+    }
+    tess__fold_finish(&fold[0]);
+    tess__fold_finish(&fold[1]);
+}
+
+CPU_INLINE void norm_infer_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
+                                 const struct tess_op_desc *d, const struct cpu_batch_norm *n)
 {
     float scale[CPU_BLOCK], shift[CPU_BLOCK], middle[CPU_BLOCK], spread[CPU_BLOCK];
-    cpu_read(dtype, gamma, channel, count, scale);
-    cpu_read(dtype, beta, channel, count, shift);
-    cpu_read(dtype, mean, channel, count, middle);
-    cpu_read(dtype, var, channel, count, spread);
+    const int64_t channel = first + at;
+    cpu_read(dtype, n->gamma, channel, count, scale);
+    cpu_read(dtype, n->beta, channel, count, shift);
+    cpu_read(dtype, n->middle, channel, count, middle);
+    cpu_read(dtype, n->spread, channel, count, spread);
     for (int64_t c = 0; c < count; c++)
         scale[c] *= (float)(1.0 / sqrt((double)spread[c] + (double)d->epsilon));
     struct norm_part p = {
         .first = channel, .pixels = d->rows * d->height * d->width, .channels = d->in};
-    norm_apply(dtype, &p, count, d->relu, middle, scale, shift, x, y);
+    norm_apply(dtype, &p, count, d->relu, middle, scale, shift, n->x, n->y);
 }
 
-enum tess_status CPU_LOOP(batch_norm_infer)(struct tess_op *op, const void *x, const void *gamma,
-                                            const void *beta, const void *mean, const void *var,
-                                            void *y)
+void CPU_LOOP(batch_norm_infer)(const void *arguments, int64_t first, int64_t count)
 {
-    const struct tess_op_desc *d = &op->desc;
-    CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_infer_block, d, x, gamma, beta, mean, var, y);
-    return TESS_OK;
+    const struct cpu_batch_norm *n = arguments;
+    CPU_BLOCKS_BY_DTYPE(n->desc->dtype, count, norm_infer_block, first, n->desc, n);
 }
 
 struct norm_backward {
@@ -187,10 +194,11 @@ CPU_INLINE void norm_pixel(enum tess_dtype dtype, bool relu, int64_t at, int64_t
  *   dbeta = sum g, dgamma = sum g x_hat, dx = gamma rstd (g - dbeta / n - x_hat dgamma / n)
  * All sums are done before dx is written: dx may be dy.
  */
-CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t channel, int64_t count,
+CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
                                     const struct tess_op_desc *d, int64_t first_pixel,
                                     const struct norm_backward *b)
 {
+    const int64_t channel = first + at;
     struct norm_part p = norm_part(d, first_pixel, channel);
     bool relu = d->relu;
     double sum_beta[CPU_BLOCK] = {0}, sum_gamma[CPU_BLOCK] = {0};
@@ -221,40 +229,35 @@ CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t channel, int6
         scale[c] *= rstd[c];
     }
     for (int64_t row = 0; row < p.pixels; row++) {
-        int64_t at = p.first + row * p.channels;
-        norm_pixel(dtype, relu, at, count, b, mean, rstd, grad, hat);
+        int64_t pixel = p.first + row * p.channels;
+        norm_pixel(dtype, relu, pixel, count, b, mean, rstd, grad, hat);
         for (int64_t c = 0; c < count; c++)
             grad[c] = scale[c] * ((grad[c] - mean_beta[c]) - hat[c] * mean_gamma[c]);
-        cpu_write(dtype, b->dx, at, count, grad);
+        cpu_write(dtype, b->dx, pixel, count, grad);
     }
 }
 
-enum tess_status CPU_LOOP(batch_norm_backward)(struct tess_op *op, const void *x, const void *y,
-                                               const void *dy, const void *gamma,
-                                               const float *save_mean, const float *save_rstd,
-                                               void *dx, float *dgamma, float *dbeta)
+void CPU_LOOP(batch_norm_backward)(const void *arguments, int64_t first, int64_t count)
 {
-    const struct tess_op_desc *d = &op->desc;
+    const struct cpu_batch_norm *n = arguments;
+    const struct tess_op_desc *d = n->desc;
     int64_t leaves = d->rows / d->leaf_rows, pixels = d->leaf_rows * d->height * d->width;
-    struct tess_fold fold_gamma, fold_beta;
-    tess__fold_init(&fold_gamma, d->in, dgamma, op->scratch);
-    tess__fold_init(&fold_beta, d->in, dbeta,
-                    (char *)op->scratch + tess__fold_bytes(d->in, leaves));
+    struct tess_fold fold[2];
+    norm_folds(n, first, count, fold);
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        struct norm_backward b = {.x = x,
-                                  .y = y,
-                                  .dy = dy,
-                                  .gamma = gamma,
-                                  .mean = save_mean + leaf * d->in,
-                                  .rstd = save_rstd + leaf * d->in,
-                                  .dx = dx,
-                                  .dgamma = tess__fold_leaf(&fold_gamma),
-                                  .dbeta = tess__fold_leaf(&fold_beta)};
-        CPU_BLOCKS_BY_DTYPE(d->dtype, d->in, norm_backward_block, d, leaf * pixels, &b);
-        tess__fold_push(&fold_gamma);
-        tess__fold_push(&fold_beta);
+        struct norm_backward b = {.x = n->x,
+                                  .y = n->y,
+                                  .dy = n->dy,
+                                  .gamma = n->gamma,
+                                  .mean = n->mean + leaf * d->in,
+                                  .rstd = n->rstd + leaf * d->in,
+                                  .dx = n->dx,
+                                  .dgamma = tess__fold_leaf(&fold[0]) - first,
+                                  .dbeta = tess__fold_leaf(&fold[1]) - first};
+        CPU_BLOCKS_BY_DTYPE(d->dtype, count, norm_backward_block, first, d, leaf * pixels, &b);
+        tess__fold_push(&fold[0]);
+        tess__fold_push(&fold[1]);
     }
-    tess__fold_finish(&fold_gamma);
-    tess__fold_finish(&fold_beta);
-    return TESS_OK;
+    tess__fold_finish(&fold[0]);
+    tess__fold_finish(&fold[1]);
 }

@@ -30,26 +30,26 @@ CPU_INLINE void small_add_rows(enum tess_dtype dtype, int64_t rows, int64_t cols
 }
 
 /* Widths that are known to the compiler keep the sums in registers. */
-CPU_INLINE void small_column_sum(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                                 float *sum)
+CPU_INLINE void small_column_sum(enum tess_dtype dtype, int64_t rows, int64_t cols, int64_t first,
+                                 int64_t width, const void *x, float *sum)
 {
-    memset(sum, 0, (size_t)cols * sizeof(float));
-    int64_t first = 0;
-    for (; first + CPU_BLOCK <= cols; first += CPU_BLOCK)
-        small_add_rows(dtype, rows, cols, x, first, CPU_BLOCK, sum + first);
-    for (; first + 16 <= cols; first += 16)
-        small_add_rows(dtype, rows, cols, x, first, 16, sum + first);
-    if (first < cols)
-        small_add_rows(dtype, rows, cols, x, first, cols - first, sum + first);
+    memset(sum, 0, (size_t)width * sizeof(float));
+    int64_t at = 0;
+    for (; at + CPU_BLOCK <= width; at += CPU_BLOCK)
+        small_add_rows(dtype, rows, cols, x, first + at, CPU_BLOCK, sum + at);
+    for (; at + 16 <= width; at += 16)
+        small_add_rows(dtype, rows, cols, x, first + at, 16, sum + at);
+    if (at < width)
+        small_add_rows(dtype, rows, cols, x, first + at, width - at, sum + at);
 }
 
-void CPU_LOOP(column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                          float *sum)
+void CPU_LOOP(column_sum)(enum tess_dtype dtype, int64_t rows, int64_t cols, int64_t first,
+                          int64_t width, const void *x, float *sum)
 {
     if (dtype == TESS_F32)
-        small_column_sum(TESS_F32, rows, cols, x, sum);
+        small_column_sum(TESS_F32, rows, cols, first, width, x, sum);
     else
-        small_column_sum(TESS_BF16, rows, cols, x, sum);
+        small_column_sum(TESS_BF16, rows, cols, first, width, x, sum);
 }
 
 /* `wide`: weights [in * out], then one row in and one row out; see product_needs() of

@@ -25,8 +25,8 @@
 
 #define CONV_WIDE  3 /* vectors in a panel: windows of 3 leave no remainder */
 #define CONV_PANEL (CONV_WIDE * CPU_WORDS)
-#define CONV_TALL  8  /* rows of a tile */
-#define CONV_LINE  64 /* bytes of a cache line */
+#define CONV_TALL  CPU_CONV_CHANNELS /* rows of a tile */
+#define CONV_LINE  64                /* bytes of a cache line */
 
 /* Bounds of a block: what dy's tile may take of the first-level cache, and x of the second. */
 #define CONV_STEPS   768
@@ -215,15 +215,17 @@ static void conv_pack_dy(const struct tess_op_desc *desc, const struct conv_plan
     }
 }
 
-/* All of dw over one block; b holds x. dy: the block's first pixel. */
+/* `channels` rows of dw over one block; b holds x. dy: the block's first pixel, at the first of the
+ * channels. */
 static void conv_block_run(const struct tess_op_desc *desc, const struct conv_plan *p,
-                           struct conv_block *b, const char *dy, float *dw, uint32_t *packed)
+                           struct conv_block *b, int64_t channels, const char *dy, float *dw,
+                           uint32_t *packed)
 {
     const uint32_t *x = b->x;
     int64_t columns = desc->window * desc->in;
     b->dy = packed;
     b->dw_row = desc->window * columns;
-    for (int64_t o = 0; o < desc->out; o += CONV_TALL) {
+    for (int64_t o = 0; o < channels; o += CONV_TALL) {
         conv_pack_dy(desc, p, dy + (size_t)o * tess_dtype_bytes(desc->dtype), b->images * b->rows,
                      packed);
         for (int64_t kh = 0; kh < desc->window; kh++) {
@@ -256,19 +258,20 @@ size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc)
 
 /* As many bytes as this block's `own`, which start `first` bytes into the leaf's `all`. */
 static struct conv_ahead conv_ahead_of(const struct tess_op_desc *desc, const struct conv_block *b,
-                                       const void *leaf, int64_t first, int64_t own, int64_t all)
+                                       int64_t channels, const void *leaf, int64_t first,
+                                       int64_t own, int64_t all)
 {
     int64_t left = all - first - own, bytes = left < own ? left : own;
     if (bytes <= 0)
         return (struct conv_ahead){0};
     int64_t panels = (desc->window * desc->in + CONV_PANEL - 1) / CONV_PANEL;
-    int64_t rows = b->images * b->rows * (desc->out / CONV_TALL) * desc->window * panels;
+    int64_t rows = b->images * b->rows * (channels / CONV_TALL) * desc->window * panels;
     const char *at = (const char *)leaf + first + own;
     return (struct conv_ahead){.at = at, .end = at + bytes, .lines = bytes / CONV_LINE / rows + 1};
 }
 
-void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy, float *dw,
-                         void *scratch)
+void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
+                         int64_t first, int64_t count, float *dw, void *scratch)
 {
     struct conv_plan p = conv_plan_of(desc);
     int64_t element = (int64_t)tess_dtype_bytes(desc->dtype);
@@ -287,14 +290,16 @@ void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const v
             b.rows = conv_clamp(p.rows, p.oh - row);
             int64_t line = image * desc->height + row * desc->stride, dy_line = image * p.oh + row;
             int64_t own = p.rows == p.oh ? b.images * desc->height : b.rows * desc->stride;
-            b.ahead[0] = conv_ahead_of(desc, &b, x, line * x_row, own * x_row, x_lines * x_row);
-            b.ahead[1] = conv_ahead_of(desc, &b, dy, dy_line * dy_row, b.images * b.rows * dy_row,
-                                       dy_lines * dy_row);
+            b.ahead[0] =
+                conv_ahead_of(desc, &b, count, x, line * x_row, own * x_row, x_lines * x_row);
+            b.ahead[1] = conv_ahead_of(desc, &b, count, dy, dy_line * dy_row,
+                                       b.images * b.rows * dy_row, dy_lines * dy_row);
             if (p.half)
                 conv_pack_x(desc, &p, (const char *)x + image * desc->height * x_row, b.images, row,
                             b.rows, packed_x);
             b.x = p.half ? packed_x : (const uint32_t *)((const char *)x + line * x_row);
-            conv_block_run(desc, &p, &b, (const char *)dy + dy_line * dy_row, dw, packed_dy);
+            conv_block_run(desc, &p, &b, count,
+                           (const char *)dy + dy_line * dy_row + first * element, dw, packed_dy);
         }
     }
 }

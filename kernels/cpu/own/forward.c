@@ -31,6 +31,7 @@
 
 /* Outputs at a time: their sums over 64 rows are 192 KiB and stay in the second-level cache. */
 #define FORWARD_OUTPUTS 768
+#define FORWARD_LEAST   96 /* in a block that is made for another thread: it turns x once more */
 
 /* Part of a product: some rows of x and some steps, all of w. */
 struct forward {
@@ -260,12 +261,12 @@ static void forward_rows(const struct tess_op_desc *desc, const char *x, const c
     forward_finish(end, sum, wide);
 }
 
-/* One call, and how it is cut: `panels` of 64 rows times blocks of outputs. */
+/* One call, and how it is cut: `panels` of 64 rows times blocks of `outputs` outputs. */
 struct forward_call {
     const struct tess_op_desc *desc;
     const char *x, *w, *bias;
     char *y;
-    int64_t panels;
+    int64_t panels, outputs;
 };
 
 static void forward_part_run(void *context, int64_t part, void *work)
@@ -274,7 +275,7 @@ static void forward_part_run(void *context, int64_t part, void *work)
     const struct tess_op_desc *desc = call->desc;
     size_t element = tess_dtype_bytes(desc->dtype);
     int64_t row = part % call->panels * FORWARD_WIDE * CPU_WORDS;
-    int64_t output = part / call->panels * FORWARD_OUTPUTS, outputs = desc->out - output;
+    int64_t output = part / call->panels * call->outputs, outputs = desc->out - output;
     int64_t rows = desc->rows - row, wide = forward_wide(rows);
     struct forward_end end = {.dtype = desc->dtype,
                               .relu = desc->relu,
@@ -283,7 +284,7 @@ static void forward_part_run(void *context, int64_t part, void *work)
                               .y = call->y + (size_t)(row * desc->out + output) * element,
                               .row_bytes = (size_t)desc->out * element,
                               .rows = rows < wide * CPU_WORDS ? rows : wide * CPU_WORDS,
-                              .columns = outputs < FORWARD_OUTPUTS ? outputs : FORWARD_OUTPUTS};
+                              .columns = outputs < call->outputs ? outputs : call->outputs};
     forward_rows(desc, call->x + (size_t)(row * desc->in) * element,
                  call->w + (size_t)(output * desc->in) * element, &end, wide, work);
 }
@@ -294,6 +295,14 @@ void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_de
     struct forward_call call = {.desc = desc, .x = x, .w = w, .bias = bias, .y = y};
     int64_t panel = FORWARD_WIDE * CPU_WORDS;
     call.panels = (desc->rows + panel - 1) / panel;
+    /* Even blocks in whole tiles, and as many parts for each thread, if they are not too small. */
     int64_t blocks = (desc->out + FORWARD_OUTPUTS - 1) / FORWARD_OUTPUTS;
+    const int64_t most = desc->out / FORWARD_LEAST;
+    while (call.panels * blocks % kernel->threads != 0 && blocks < most &&
+           call.panels * blocks < 4 * kernel->threads)
+        blocks++;
+    call.outputs = ((desc->out + blocks - 1) / blocks + FORWARD_SUMS - 1) / FORWARD_SUMS;
+    call.outputs *= FORWARD_SUMS;
+    blocks = (desc->out + call.outputs - 1) / call.outputs;
     tess__cpu_share(kernel, call.panels * blocks, forward_part_run, &call, scratch);
 }
