@@ -1,9 +1,11 @@
 /* Messages to stderr or to the thread's sink. The level is the process's, the rest the thread's. */
 #include "base/log_sink.h"
+#include "base/terminal.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,7 +64,16 @@ static void log_format(char text[LOG_TEXT_MAX], const char *format, va_list list
 
 static void log_write(enum tess_log_level level, const char *text)
 {
-    static const char *const word[] = {"error: ", "warning: ", "", "debug: "};
+    static const struct {
+        const char *word;
+        enum tess__colour colour;
+    } shown[] = {
+        [TESS_LOG_ERROR] = {"error:", TESS__COLOUR_BAD},
+        [TESS_LOG_WARN] = {"warning:", TESS__COLOUR_WARNING},
+        [TESS_LOG_INFO] = {"", TESS__COLOUR_PLAIN},
+        [TESS_LOG_DEBUG] = {"debug:", TESS__COLOUR_FAINT},
+    };
+    const char *word = shown[level].word;
     char line[LOG_PREFIX_MAX + LOG_TEXT_MAX], rank[24] = "";
     if (log_sink != NULL) {
         log_sink->line(log_sink->context, level, text);
@@ -70,7 +81,12 @@ static void log_write(enum tess_log_level level, const char *text)
     }
     if (log_rank >= 0)
         snprintf(rank, sizeof(rank), "rank %d: ", log_rank);
-    int length = snprintf(line, sizeof(line), "tessera: %s%s%s\n", rank, word[level], text);
+    const bool coloured = *word != '\0';
+    int length =
+        snprintf(line, sizeof(line), "tessera: %s%s%s%s%s%s\n", rank,
+                 coloured ? tess__terminal_colour(STDERR_FILENO, shown[level].colour) : "", word,
+                 coloured ? tess__terminal_colour(STDERR_FILENO, TESS__COLOUR_PLAIN) : "",
+                 coloured ? " " : "", text);
     /* A failed or cut write to stderr has nowhere to be reported. */
     for (int done = 0; done < length;) {
         ssize_t put = write(STDERR_FILENO, line + done, (size_t)(length - done));

@@ -1,10 +1,10 @@
 /* The help text of an option set: one option a line, aligned, wrapped, grouped by topic. */
 #include "base/options_set.h"
+#include "base/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define HELP_WIDTH       100 /* at most; a narrower terminal's own, down to HELP_WIDTH_MIN */
@@ -133,12 +133,10 @@ static void help_short(const struct tess_options *options, const char *first, in
 
 static int help_width(void)
 {
-    struct winsize size;
-    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    const int columns = tess__terminal_columns(STDOUT_FILENO);
+    if (columns == 0 || columns > HELP_WIDTH)
         return HELP_WIDTH;
-    return size.ws_col < HELP_WIDTH_MIN ? HELP_WIDTH_MIN
-           : size.ws_col < HELP_WIDTH   ? size.ws_col
-                                        : HELP_WIDTH;
+    return columns < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : columns;
 }
 
 bool tess_options_print_help(const struct tess_options *options, const char *topic,

@@ -5,6 +5,7 @@
 #include "tessera/check.h"
 #include "tessera/registry.h"
 #include "tessera/version.h"
+#include "text/screen.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -53,6 +54,15 @@ static bool command_is_word(const char *given, const char *word)
            (strncmp(given, "--", 2) == 0 && strcmp(given + 2, word) == 0);
 }
 
+/* A page of the help; NULL: the overview. */
+static int command_help(int argc, char **argv)
+{
+    FILE *former = tess__screen_begin();
+    const int code = argv != NULL ? tess__help(argc, argv) : tess__help_overview();
+    tess__screen_end(former);
+    return code;
+}
+
 static int command_choose(int argc, char **argv)
 {
     int plugin_words = 0;
@@ -62,11 +72,11 @@ static int command_choose(int argc, char **argv)
     argc -= 1 + plugin_words;
     argv += 1 + plugin_words;
     if (argc < 1) {
-        tess__help_overview();
+        command_help(0, NULL);
         return tess_status_exit_code(TESS_ERR_USAGE);
     }
     if (command_is_word(argv[0], "help") || strcmp(argv[0], "-h") == 0)
-        return tess__help(argc - 1, argv + 1);
+        return command_help(argc - 1, argv + 1);
     if (strcmp(argv[0], "complete") == 0)
         return tess__complete(argc - 1, argv + 1);
     int words = 0;
@@ -80,8 +90,12 @@ static int command_choose(int argc, char **argv)
         return tess__help_unknown(argc, argv);
     argc -= words;
     argv += words;
-    return tess__help_is_asked(argc, argv) ? tess__help_command(command, argc, argv)
-                                           : tess__command_call(command, argc, argv, NULL, NULL);
+    if (!tess__help_is_asked(argc, argv))
+        return tess__command_call(command, argc, argv, NULL, NULL);
+    FILE *former = tess__screen_begin();
+    const int code = tess__help_command(command, argc, argv);
+    tess__screen_end(former);
+    return code;
 }
 
 /* A disk that is full behind stdout shows only when the text is flushed: it is lost, so the command

@@ -37,16 +37,16 @@ int tess__help_overview(void)
     help_parts(TESS_REGISTRY_OPTIMIZER, "optimizers");
     help_parts(TESS_REGISTRY_COMMUNICATOR, "communicators");
     printf("\nplugins\n"
-           "  tessera --plugin FILE.so COMMAND ...             adds the parts of a shared object;\n"
-           "                                                   or TESSERA_PLUGIN=FILE.so:FILE.so\n"
+           "  tessera --plugin FILE.so COMMAND ... adds the parts of a shared object;\n"
+           "  or TESSERA_PLUGIN=FILE.so:FILE.so in the environment\n"
            "\nfirst steps\n"
-           "  tessera train --data synthetic --steps 50        synthetic images, no files needed\n"
+           "  tessera train --data synthetic --steps 50          no files needed\n"
            "  tessera train configs/labs/fashion_cnn.yaml --strategy fsdp --ranks 4\n"
            "  tessera train configs/models/tiny-gpt.yaml --strategy fsdp+tp+pp --ranks 8\n"
            "  tessera compare configs/labs/fashion_mlp.yaml --ranks 4 --steps 50\n"
            "  tessera train configs/labs/fashion_mlp.yaml --explain\n"
-           "  tessera help train                               the options to begin with\n"
-           "  tessera help train all                           all options, with their limits\n"
+           "  tessera help train                                 the options to begin with\n"
+           "  tessera help train all                             all options, with limits\n"
            "\n"
            "exit status: 0 done, 1 the run failed, 2 bad option, 130 interrupted\n");
     return 0;

@@ -8,6 +8,7 @@
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/json.h"
+#include "text/table.h"
 #include "text/text.h"
 
 #include <jansson.h>
@@ -53,6 +54,7 @@ struct top {
     int32_t device_count;
     struct tess_watch_sample device[TESS_WATCH_DEVICES_MAX];
     char machine[128], name[65];
+    int columns; /* of the terminal; 0: no limit */
 };
 
 static volatile sig_atomic_t top_stopped;
@@ -107,6 +109,14 @@ static void top_cell(FILE *out, int width, int decimals, double value)
         fprintf(out, " %*s", width, "-");
 }
 
+static void top_add(struct tess__table *table, int decimals, double value)
+{
+    if (isfinite(value))
+        tess__table_add(table, "%.*f", decimals, value);
+    else
+        tess__table_add(table, "-");
+}
+
 static double top_gib(int64_t bytes)
 {
     return bytes >= 0 ? (double)bytes / GIB : NAN;
@@ -145,26 +155,42 @@ static void top_print_devices(const struct top *top, FILE *out)
         fprintf(out, "%s\n", top->why);
         return;
     }
-    fprintf(out, "dev %-20s %5s %4s %8s %6s %6s %7s %4s %4s %3s %8s %7s\n", "name", "busy%", "mem%",
-            "used GiB", "of GiB", "SM MHz", "mem MHz", "W", "of W", "C", "out GB/s", "in GB/s");
+    static const struct tess__column column[] = {
+        {.title = "dev", .key = true},
+        {.title = "name", .width = 20, .left = true},
+        {.title = "busy%", .width = 5},
+        {.title = "mem%", .width = 4},
+        {.title = "used GiB", .brief = "used", .width = 8},
+        {.title = "of GiB", .brief = "of", .width = 6},
+        {.title = "SM MHz", .brief = "SM", .width = 6},
+        {.title = "mem MHz", .brief = "mem", .width = 7},
+        {.title = "W", .width = 4},
+        {.title = "of W", .width = 4},
+        {.title = "C", .width = 3},
+        {.title = "out GB/s", .brief = "out", .width = 8},
+        {.title = "in GB/s", .brief = "in", .width = 7},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
     for (int32_t d = 0; d < top->device_count; d++) {
         const struct tess_watch_sample *s = &top->device[d];
-        fprintf(out, "%3d %-20.20s", s->index, s->name[0] ? s->name : "-");
-        top_cell(out, 5, 0, s->gpu_percent);
-        top_cell(out, 4, 0, s->memory_percent);
-        top_cell(out, 8, 2, top_gib(s->memory_used_bytes));
-        top_cell(out, 6, 1, top_gib(s->memory_total_bytes));
-        top_cell(out, 6, 0, s->sm_mhz);
-        top_cell(out, 7, 0, s->memory_mhz);
-        top_cell(out, 4, 0, s->power_w);
-        top_cell(out, 4, 0, s->power_limit_w);
-        top_cell(out, 3, 0, s->temperature_c);
-        top_cell(out, 8, 2, s->link_tx_bytes_per_s / 1e9);
-        top_cell(out, 7, 2, s->link_rx_bytes_per_s / 1e9);
-        fputc('\n', out);
-        if (tess_watch_throttle_text(s->throttle, held)[0])
-            fprintf(out, "    clocks limited by: %s\n", held);
+        tess__table_add(&table, "%d", s->index);
+        tess__table_add(&table, "%.20s", s->name[0] ? s->name : "-");
+        top_add(&table, 0, s->gpu_percent);
+        top_add(&table, 0, s->memory_percent);
+        top_add(&table, 2, top_gib(s->memory_used_bytes));
+        top_add(&table, 1, top_gib(s->memory_total_bytes));
+        top_add(&table, 0, s->sm_mhz);
+        top_add(&table, 0, s->memory_mhz);
+        top_add(&table, 0, s->power_w);
+        top_add(&table, 0, s->power_limit_w);
+        top_add(&table, 0, s->temperature_c);
+        top_add(&table, 2, s->link_tx_bytes_per_s / 1e9);
+        top_add(&table, 2, s->link_rx_bytes_per_s / 1e9);
     }
+    tess__table_print_in(&table, top->columns, out);
+    for (int32_t d = 0; d < top->device_count; d++)
+        if (tess_watch_throttle_text(top->device[d].throttle, held)[0])
+            fprintf(out, "device %d: clocks limited by: %s\n", top->device[d].index, held);
 }
 
 /* "0", or "0,1" of a process whose rank threads have a device each, and all its memory there. */
@@ -217,8 +243,8 @@ static void top_print_many(const struct tess__top_rank *rank, int32_t count, FIL
         most = fmax(most, rank[i].cpu_percent);
         bytes += (double)rank[i].resident_bytes;
     }
-    fprintf(out, "%d-%d %9d %9d: %d ranks; cpu", rank[0].rank, rank[count - 1].rank, rank[0].pid,
-            rank[0].launcher, count);
+    fprintf(out, "ranks %d-%d of run %d, pids from %d: %d ranks; cpu", rank[0].rank,
+            rank[count - 1].rank, rank[0].launcher, rank[0].pid, count);
     top_cell(out, 1, 0, least);
     fputs(" to", out);
     top_cell(out, 1, 0, most);
@@ -233,24 +259,37 @@ static void top_print_ranks(const struct top *top, FILE *out)
         fputs("\nno run of tessera has ranks on this machine now\n", out);
         return;
     }
-    fprintf(out, "\n%4s %9s %9s %8s %11s %7s %9s\n", "rank", "pid", "run's pid", "device",
-            "device GiB", "cpu %", "RSS GiB");
+    static const struct tess__column column[] = {
+        {.title = "rank", .width = 4, .key = true}, {.title = "pid", .width = 9},
+        {.title = "run's pid", .width = 9},         {.title = "device", .width = 8},
+        {.title = "device GiB", .width = 11},       {.title = "cpu %", .width = 7},
+        {.title = "RSS GiB", .width = 9},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
+    fputc('\n', out);
     for (int32_t i = 0; i < host->rank_count; i++) {
         const struct tess__top_rank *rank = &host->rank[i];
-        const int32_t count =
-            i == 0 || rank->launcher != rank[-1].launcher ? top_count(host, i) : 0;
+        const int32_t count = top_count(host, i);
         char devices[64];
-        if (count > TOP_RANKS_SHOWN) {
-            top_print_many(rank, count, out);
-            i += count - 1;
+        if ((i == 0 || rank->launcher != rank[-1].launcher) && count > TOP_RANKS_SHOWN) {
+            i += count - 1; /* they follow below the table */
             continue;
         }
         const double memory = top_rank_devices(top, rank->pid, devices, sizeof(devices));
-        fprintf(out, "%4d %9d %9d %8s", rank->rank, rank->pid, rank->launcher, devices);
-        top_cell(out, 11, 2, memory);
-        top_cell(out, 7, 0, rank->cpu_percent);
-        top_cell(out, 9, 2, top_gib(rank->resident_bytes));
-        fputc('\n', out);
+        tess__table_add(&table, "%d", rank->rank);
+        tess__table_add(&table, "%d", rank->pid);
+        tess__table_add(&table, "%d", rank->launcher);
+        tess__table_add(&table, "%s", devices);
+        top_add(&table, 2, memory);
+        top_add(&table, 0, rank->cpu_percent);
+        top_add(&table, 2, top_gib(rank->resident_bytes));
+    }
+    if (table.cell_count > 0)
+        tess__table_print_in(&table, top->columns, out);
+    for (int32_t i = 0, count; i < host->rank_count; i += count) {
+        count = top_count(host, i);
+        if (count > TOP_RANKS_SHOWN)
+            top_print_many(&host->rank[i], count, out);
     }
 }
 
@@ -286,11 +325,11 @@ static void top_print(const struct top *top, FILE *out)
 
 /* Over what stood there before, line by line, each cut to the window: a line that wraps would push
  * the rest down. */
-static void top_refresh(const char *text)
+static void top_refresh(const char *text, int columns)
 {
     struct winsize window = {.ws_row = 0};
     (void)ioctl(STDOUT_FILENO, TIOCGWINSZ, &window); /* zeros where it fails */
-    const int columns = window.ws_col > 0 ? window.ws_col : 80, rows = window.ws_row;
+    const int rows = window.ws_row;
     fputs("\033[H", stdout);
     for (int row = 1; *text && (rows == 0 || row < rows); row++) {
         const int length = (int)strcspn(text, "\n");
@@ -298,6 +337,26 @@ static void top_refresh(const char *text)
         text += length + (text[length] == '\n');
     }
     fputs("\033[J", stdout);
+}
+
+/* The table as this terminal shows it; to be freed, NULL without memory. */
+static char *top_text(struct top *top)
+{
+    char *text = NULL, *shown = NULL;
+    size_t bytes = 0;
+    top->columns = tess__screen_columns(stdout);
+    FILE *out = open_memstream(&text, &bytes);
+    if (out != NULL) {
+        top_print(top, out);
+        fclose(out);
+    }
+    out = text != NULL ? open_memstream(&shown, &bytes) : NULL;
+    if (out != NULL) {
+        tess__screen_write(out, top->columns, text);
+        fclose(out);
+    }
+    free(text);
+    return shown;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -368,24 +427,20 @@ static json_t *top_record(const struct top *top)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static enum tess_status top_show(const struct top *top, bool terminal)
+static enum tess_status top_show(struct top *top, bool terminal)
 {
     char *text = NULL;
-    size_t bytes = 0;
-    bool good = true;
+    bool good;
     if (top->options.json) {
         json_t *object = top_record(top);
         text = object ? json_dumps(object, JSON_COMPACT) : NULL;
         json_decref(object);
         good = text && puts(text) >= 0;
     } else {
-        FILE *out = open_memstream(&text, &bytes);
-        if (!out)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for a table of devices");
-        top_print(top, out);
-        good = fclose(out) == 0 && text;
+        text = top_text(top);
+        good = text != NULL;
         if (good && terminal)
-            top_refresh(text);
+            top_refresh(text, top->columns);
         else if (good)
             printf("%s\n", text);
     }
@@ -476,6 +531,7 @@ static const char top_usage[] =
     "  cpu %         of one core; a rank that computes on a GPU should leave its core mostly idle\n"
     "  rank          ranks that are threads of one process (--strategy dp, several ranks on\n"
     "                one device) have one pid and its memory in common\n"
+    "In a narrow terminal used and of are in GiB, SM and mem in MHz, out and in in GB/s.\n"
     "A '-' is a value that the driver, the device or the kernel does not report.\n"
     "\n"
     "examples\n"

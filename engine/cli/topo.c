@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "tessera/check.h"
 #include "text/command.h"
+#include "text/screen.h"
 #include "topology/map/map.h"
 
 #include <stdlib.h>
@@ -158,6 +159,16 @@ static enum tess_status topo_export(const struct tess__topo *topo)
     return status;
 }
 
+static enum tess_status topo_show(struct tess__topo *topo)
+{
+    FILE *former = tess__screen_begin();
+    enum tess_status status = tess__topo_print(topo, stdout);
+    if (status == TESS_OK && topo->options->mesh[0])
+        status = tess__topo_print_mesh(topo, stdout);
+    tess__screen_end(former);
+    return status;
+}
+
 static enum tess_status topo_run(struct tess__topo *topo)
 {
     const struct tess__topo_options *options = topo->options;
@@ -173,9 +184,7 @@ static enum tess_status topo_run(struct tess__topo *topo)
     if (options->svg[0])
         TESS_TRY(tess__topo_write_svg(topo, options->svg));
     if (!quiet)
-        TESS_TRY(tess__topo_print(topo, stdout));
-    if (!quiet && options->mesh[0])
-        TESS_TRY(tess__topo_print_mesh(topo, stdout));
+        TESS_TRY(topo_show(topo));
     return options->measure ? tess__topo_measure(topo) : TESS_OK;
 }
 

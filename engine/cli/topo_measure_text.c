@@ -2,6 +2,7 @@
 #include "cli/topo_measure.h"
 
 #include "tessera/check.h"
+#include "text/table.h"
 #include "text/text.h"
 #include "topology/machine/rates.h"
 
@@ -30,23 +31,25 @@ static double measure_left(const struct tess__measured_pair *pair)
 
 static void measure_matrix(const struct tess__measure *measure, bool together, FILE *out)
 {
-    fprintf(out, "     ");
-    for (int32_t b = 0; b < measure->rank_count; b++)
-        fprintf(out, "%9d", (int)b);
-    fputc('\n', out);
+    char number[MEASURE_MATRIX_MAX][12];
+    struct tess__column column[MEASURE_MATRIX_MAX + 1] = {{.title = "", .width = 5, .key = true}};
+    struct tess__table table = {.column = column, .count = measure->rank_count + 1};
+    _Static_assert(MEASURE_MATRIX_MAX < TESS__TABLE_COLUMNS, "a column for each rank");
     for (int32_t a = 0; a < measure->rank_count; a++) {
-        fprintf(out, "%5d", (int)a);
+        snprintf(number[a], sizeof(number[a]), "%d", (int)a);
+        column[1 + a] = (struct tess__column){.title = number[a], .width = 8};
+        tess__table_add(&table, "%s", number[a]);
         for (int32_t b = 0; b < measure->rank_count; b++) {
             const struct tess__measured_pair *pair = measure_pair(measure, a, b);
             if (a == b)
-                fprintf(out, "%9s", "X");
+                tess__table_add(&table, "X");
             else if (together)
-                fprintf(out, "%7.0f %%", 100 * measure_left(pair));
+                tess__table_add(&table, "%.0f %%", 100 * measure_left(pair));
             else
-                fprintf(out, "%9.3g", pair->alone_gbs);
+                tess__table_add(&table, "%.3g", pair->alone_gbs);
         }
-        fputc('\n', out);
     }
+    tess__table_print(&table, out);
 }
 
 /* Pairs of one kind of path and one rate of the model; of all pairs where there is no model. */
@@ -71,9 +74,9 @@ static struct measure_class measure_class_of(const struct tess__topo *topo, int3
     return (struct measure_class){(int)route->kind, route->gbs};
 }
 
-/* A class's line; scratch [pairs]. */
+/* A class's row; scratch [pairs]. */
 static void measure_line(const struct tess__measure *measure, const struct tess__topo *topo,
-                         struct measure_class class, double *scratch, FILE *out)
+                         struct measure_class class, double *scratch, struct tess__table *table)
 {
     int32_t count = measure->rank_count, pairs = 0;
     double latency = 0, left = 0;
@@ -93,15 +96,30 @@ static void measure_line(const struct tess__measure *measure, const struct tess_
     /* Inside a processor the model has no rate. */
     if (topo && class.model_gbs < TESS_GBS_LOCAL)
         tess__topo_gbs(class.model_gbs, model);
-    fprintf(out, "  %-5s %6d %11s %10.3g %10.3g %10.3g %9.0f %% %12.1f\n",
-            topo ? tess_path_word((enum tess_path_kind) class.kind) : "all", (int)pairs, model,
-            scratch[0], scratch[pairs / 2], scratch[pairs - 1], 100 * left / pairs,
-            latency / pairs);
+    tess__table_add(table, "  %s", topo ? tess_path_word((enum tess_path_kind) class.kind) : "all");
+    tess__table_add(table, "%d", (int)pairs);
+    tess__table_add(table, "%s", model);
+    tess__table_add(table, "%.3g", scratch[0]);
+    tess__table_add(table, "%.3g", scratch[pairs / 2]);
+    tess__table_add(table, "%.3g", scratch[pairs - 1]);
+    tess__table_add(table, "%.0f %%", 100 * left / pairs);
+    tess__table_add(table, "%.1f", latency / pairs);
 }
 
 static enum tess_status measure_table(const struct tess__measure *measure,
                                       const struct tess__topo *topo, FILE *out)
 {
+    static const struct tess__column column[] = {
+        {.title = "  path", .width = 7, .left = true, .key = true},
+        {.title = "pairs", .width = 6},
+        {.title = "model GB/s", .width = 11},
+        {.title = "least", .width = 10},
+        {.title = "median", .width = 10},
+        {.title = "most", .width = 10},
+        {.title = "at once", .width = 11},
+        {.title = "latency us", .width = 12},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
     int32_t count = measure->rank_count, classes = 0;
     size_t pairs = (size_t)count * (size_t)count;
     double *scratch = malloc(pairs * sizeof(*scratch));
@@ -115,19 +133,20 @@ static enum tess_status measure_table(const struct tess__measure *measure,
         for (int32_t b = a + 1; b < count; b++)
             class[classes++] = measure_class_of(topo, a, b);
     qsort(class, (size_t)classes, sizeof(*class), measure_compare_classes);
-    fprintf(out, "\n  %-5s %6s %11s %10s %10s %10s %11s %12s\n", "path", "pairs", "model GB/s",
-            "least", "median", "most", "at once", "latency us");
     for (int32_t i = 0; i < classes; i++)
         if (i == 0 || measure_compare_classes(&class[i], &class[i - 1]) != 0)
-            measure_line(measure, topo, class[i], scratch, out);
+            measure_line(measure, topo, class[i], scratch, &table);
+    fputc('\n', out);
+    tess__table_print(&table, out);
     free(scratch);
     free(class);
     return TESS_OK;
 }
 
 enum tess_status tess__measure_print(const struct tess__measure *measure,
-                                     const struct tess__topo *topo, FILE *out)
+                                     const struct tess__topo *topo, FILE *to)
 {
+    FILE *out = tess__screen_open(to);
     int32_t count = measure->rank_count, shared = 0;
     char bytes[TESS__TEXT_BYTES];
     for (int32_t a = 0; a < count; a++)
@@ -147,12 +166,14 @@ enum tess_status tess__measure_print(const struct tess__measure *measure,
             measure_matrix(measure, true, out);
         }
     }
-    TESS_TRY(measure_table(measure, topo, out));
-    if (count > 3 && shared > 0)
+    const enum tess_status status = measure_table(measure, topo, out);
+    if (status == TESS_OK && count > 3 && shared > 0)
         fprintf(out,
                 "  %d pairs lose more than %.0f %% when all send: they share links, or cores\n",
                 (int)shared, 100 * (1 - MEASURE_SHARED));
-    if (fflush(out) != 0)
+    tess__screen_close(out, to);
+    TESS_TRY(status);
+    if (fflush(to) != 0)
         TESS_FAIL(TESS_ERR_IO, "cannot write to standard output");
     return TESS_OK;
 }

@@ -4,6 +4,7 @@
 #include "job/launch_env.h"
 #include "job/place.h"
 #include "run/copies.h"
+#include "run/fit.h"
 #include "run/hosts.h"
 #include "run/restart.h"
 #include "run/shrink.h"
@@ -167,6 +168,16 @@ static enum tess_status train_open(struct tess__args *args, const struct tess_co
     return train_read_secret(options, place, env);
 }
 
+/* Where memory is short: options of the same command that would help. */
+static void train_advise(void *context, char *text, size_t bytes)
+{
+    struct tess__fit fit = *(const struct tess__fit *)context;
+    struct tess__train_options options; /* those of the run stay */
+    const struct tess_config_table table = {"", train_option_table, &options};
+    fit.table = &table;
+    tess__fit_advise(&fit, text, bytes);
+}
+
 /* A training in this process. */
 static enum tess_status train_once(struct tess__args *args, struct tess__history *history)
 {
@@ -189,6 +200,9 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
     if (status == TESS_OK)
         status = train_shrink(args, &table, history, dataset, &config);
     options.history = history;
+    const struct tess__fit fit = {.args = args, .config = config, .dataset = dataset};
+    options.advise = place.starter == NULL ? train_advise : NULL;
+    options.advise_context = (void *)&fit;
     if (status == TESS_OK) {
         /* A rank of several hosts, or the plan of such a run. */
         config->save.mirrored =

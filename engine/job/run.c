@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -481,27 +480,6 @@ const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS_
     snprintf(text, TESS__MESH_TEXT_BYTES, "data %d, tensor %d, stage %d", axis[TESS_AXIS_DATA],
              axis[TESS_AXIS_TENSOR], axis[TESS_AXIS_STAGE]);
     return text;
-}
-
-enum tess_status tess__run_check_memory(const struct tess__run *run)
-{
-    const double gib = 1024.0 * 1024 * 1024;
-    struct sysinfo host;
-    double need = 0;
-
-    if (run->config->device.module != NULL || sysinfo(&host) != 0)
-        return TESS_OK;
-    for (int32_t r = 0; r < run->rank_count; r++)
-        if (run->config->started.starter == NULL || r == run->config->started.rank)
-            need += (double)tess__run_predicted(run, r)->total;
-    const double have = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
-    if (need <= have)
-        return TESS_OK;
-    TESS_FAIL(TESS_ERR_MEMORY,
-              "the plan needs %.1f GiB of this host's memory, which is %.1f GiB: use a smaller "
-              "batch or model, --recompute, or a strategy that shards on more hosts; --explain "
-              "prints the plan",
-              need / gib, have / gib);
 }
 
 bool tess__run_as_predicted(const struct tess__run *run)

@@ -219,9 +219,6 @@ bool tess__run_has_mesh(const struct tess__run *run);
 #define TESS__MESH_TEXT_BYTES 64
 const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS__MESH_TEXT_BYTES]);
 
-/* Could the host have the memory of the ranks that are started here? TESS_ERR_MEMORY, with what
- * would help. Devices are asked when they allocate. */
-enum tess_status tess__run_check_memory(const struct tess__run *run);
 /* Does every rank's allocation equal its prediction? */
 bool tess__run_as_predicted(const struct tess__run *run);
 

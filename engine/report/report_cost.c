@@ -85,15 +85,13 @@ static size_t cost_count_more(const struct tess__report_run *run, size_t last)
     return more;
 }
 
-/* The run, its strategy unless the name contains it, and its ranks. */
+/* The run and its ranks. */
 static const char *cost_memory_label(struct tess__report *report,
                                      const struct tess__report_run *run, size_t begin, size_t end)
 {
     const double first = run->memory[begin].rank, last = run->memory[end].rank;
     const size_t more = cost_count_more(run, end);
     const char *name = run->name;
-    if (run->strategy && !strstr(name, run->strategy))
-        name = tess__report_text(report, "%s (%s)", name, run->strategy);
     if (more > 0)
         return tess__report_text(report, "%s \xC2\xB7 %.0f +%zu", name, first, end - begin + more);
     if (first == last)
@@ -169,6 +167,32 @@ void tess__report_memories(struct tess__report *report, struct tess__html *html)
         }
     }
     cost_figure(report, "Memory per rank", cost_memory_caption(report), &bars, html);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------
+ */
+
+/* The caption, and what waiting means in runs whose ranks take turns on the cores. */
+static const char *cost_waiting(struct tess__report *report, const char *caption)
+{
+    const struct tess__report_run *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < report->run_count; i++)
+        if (report->run[i].shares_cores && count++ == 0)
+            first = &report->run[i];
+    if (count == 0)
+        return caption;
+    const char *who = "These runs have";
+    if (count == 1)
+        who = tess__report_text(report, "%.80s has", first->name);
+    else if (count < report->run_count)
+        who = tess__report_text(report, "%zu of these runs (the first is %.80s) have", count,
+                                first->name);
+    return tess__report_text(
+        report,
+        "%s %s more ranks than the machine has cores: ranks take turns, so what counts as waiting "
+        "for one another is mostly waiting for a core. With a core each they would wait less.",
+        caption, who);
 }
 
 /* ---- throughput ------------------------------------------------------------------------------ */
@@ -277,11 +301,11 @@ static void cost_times(struct tess__report *report, struct tess__html *html)
                                                      tess__row(times, row[r], TESS__TIME_RANK)),
                                    times, row[r], field, TESS__TIME_HIDDEN, 3, 1);
     }
-    const char *caption =
-        "Seconds of the whole run on each rank. Exposed communication is waiting that no "
-        "computation hides. Hidden communication runs during the backward pass and is not "
-        "part of the sum: it is the thin bar below. A rank that waits more than the others "
-        "waits for a slower rank.";
+    const char *caption = cost_waiting(
+        report, "Seconds of the whole run on each rank. Exposed communication is waiting that no "
+                "computation hides. Hidden communication runs during the backward pass and is not "
+                "part of the sum: it is the thin bar below. A rank that waits more than the others "
+                "waits for a slower rank.");
     if (chosen)
         caption = tess__report_text(report,
                                     "%s Of more than %d ranks those are drawn that wait least, at "
@@ -299,13 +323,14 @@ void tess__report_speeds(struct tess__report *report, struct tess__html *html)
                                   report->words.counted),
                 report->words.rate, 0, cost_speed, html);
     cost_simple(report, "Efficiency",
-                "Speed of one rank, in percent of what the run on a single rank does with the same "
-                "model, precision and batch. 100 % is perfect scaling; the rest is communication "
-                "and the sharing of the machine.",
+                cost_waiting(report, "Speed of one rank, in percent of what the run on a single "
+                                     "rank does with the same model, precision and batch. 100 % is "
+                                     "perfect scaling; the rest is communication and the sharing "
+                                     "of the machine."),
                 "efficiency [%]", 0, cost_efficiency, html);
-    cost_simple(report, "Share of time in communication",
-                "Part of the time in which ranks did nothing but wait for one another: shorter is "
-                "better.",
+    cost_simple(report, "Share of time spent waiting",
+                cost_waiting(report, "Part of the time in which ranks did nothing but wait for one "
+                                     "another: shorter is better."),
                 "share of the time [%]", 1, cost_comm_share, html);
     cost_times(report, html);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* More points than a picture of this width can show are averaged. */
-#define CURVES_POINTS_MAX 240
+#define CURVES_POINTS_MAX 480
 /* Losses this far apart are read on a logarithmic axis. */
 #define CURVES_LOG_RATIO 40
 /* Of more changes those that come first are marked. */

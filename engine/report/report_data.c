@@ -205,15 +205,20 @@ static const struct tess__member data_run_members[] = {
 void tess__report_run_members(const struct tess__place *place, const json_t *object,
                               struct tess__report_run *run)
 {
-    const json_t *mesh = json_object_get(object, "mesh");
+    const json_t *mesh = json_object_get(object, "mesh"), *data = json_object_get(object, "data");
     tess__report_members(place, object, data_run_members, run);
+    if (json_is_object(data)) {
+        run->data = tess__report_string(place, data, "set");
+        run->data_id = tess__report_string(place, data, "train");
+    }
+    run->shares_cores |= json_is_true(json_object_get(object, "shared_cores"));
     if (!json_is_object(mesh))
         return;
-    double data = tess__report_number(place, mesh, "data");
+    double rows = tess__report_number(place, mesh, "data");
     double tensor = tess__report_number(place, mesh, "tensor");
     double stage = tess__report_number(place, mesh, "stage");
-    if (!isnan(data) && !isnan(tensor) && !isnan(stage) && (tensor > 1 || stage > 1))
-        run->mesh = tess__report_text(place->report, "%.6g x %.6g x %.6g", data, tensor, stage);
+    if (!isnan(rows) && !isnan(tensor) && !isnan(stage) && (tensor > 1 || stage > 1))
+        run->mesh = tess__report_text(place->report, "%.6g x %.6g x %.6g", rows, tensor, stage);
 }
 
 void tess__report_row(const struct tess__place *place, const json_t *object,

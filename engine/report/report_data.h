@@ -131,6 +131,7 @@ struct tess__report_run {
     const char *path; /* folder, or FILE/NAME for an entry of compare */
     const char *name; /* unique in the report */
     const char *model, *strategy, *precision, *hash, *goal;
+    const char *data, *data_id; /* name of the set that was trained on, and its fingerprint */
     double ranks, batch, rate;
     double epoch_steps;       /* steps of an epoch */
     double tokens;            /* of a sample; 0, NaN: samples are images */
@@ -149,6 +150,16 @@ struct tess__report_run {
     double rate_of_row; /* as the report's words; set by tess__report_name_runs */
     double failed_step; /* the step from which on the loss is null; NaN when it ends as a number */
     bool lost;          /* the final loss is null */
+    bool shares_cores;  /* more ranks than cores: waiting is also for those */
+    size_t task;        /* index in the report's */
+};
+
+/* Runs whose losses and speeds can be compared: trained on the same data. */
+struct tess__report_task {
+    const char *label;   /* "Images of fashion-mnist" */
+    size_t first, count; /* its runs are one after the other */
+    size_t run;          /* its first one in the order of reading */
+    struct tess__words words;
 };
 
 struct tess__report_curve {
@@ -276,14 +287,17 @@ struct tess__report_note {
 };
 
 struct tess__report {
-    struct tess__words words; /* for the rates of all runs; set by tess__report_name_runs */
-    struct tess__report_run *run;
+    /* For the rates of the runs: those of all, or of the task that is being written. Set by
+     * tess__report_name_runs. */
+    struct tess__words words;
+    struct tess__report_run *run; /* all, or those of the task that is being written */
+    struct tess__report_task *task;
     struct tess__report_scaling *scaling;
     struct tess__report_tune *tune;
     struct tess__report_plan *plan;
     struct tess__report_timeline *timeline;
     struct tess__report_note *note;
-    size_t run_count, scaling_count, tune_count, plan_count, timeline_count, note_count;
+    size_t run_count, task_count, scaling_count, tune_count, plan_count, timeline_count, note_count;
     size_t file_notes;                /* of the file that is being read */
     struct tess__report_block *block; /* memory of all of the above */
 };
@@ -377,8 +391,8 @@ enum tess_status tess__report_load_timeline(struct tess__report *report, const c
 struct tess__lane_sums tess__report_lane_sums(struct tess__report *report,
                                               const struct tess__report_lane *lane);
 
-/* Order the runs (folders by name, then compare's in their order), give each a unique name, and
- * choose the words for their rates. */
+/* Order the runs (by task, then folders by name, then compare's in their order), give each a unique
+ * name, and choose the words for their rates. */
 void tess__report_name_runs(struct tess__report *report);
 
 /* The same text, or neither is there. */

@@ -61,7 +61,8 @@ static void figure_legend_lines(const struct tess__lines *lines, struct tess__ht
     for (int c = 0; c < lines->curve_count; c++) {
         tess__html_print(html, "<li class=\"k%d\">", c);
         tess__figure_swatch(html, lines->curve[c].style, lines->curve[c].look);
-        tess__html_put_short(html, "<span>", lines->curve[c].name, 60, "</span></li>");
+        tess__html_put_short(html, "<span>", lines->curve[c].name, TESS__PLOT_NAME_MAX,
+                             "</span></li>");
     }
     tess__html_add(html, "</ul>\n");
 }
@@ -118,7 +119,7 @@ static void figure_describe_lines(const struct tess__figure *figure,
     tess__html_put(text, ": line chart of ", lines->y.title, " against ");
     tess__html_put(text, "", lines->x.title, ". ");
     for (int c = 0; c < lines->curve_count && c < FIGURE_DESCRIBED_MAX; c++) {
-        tess__html_escape_short(text, lines->curve[c].name, 60);
+        tess__html_escape_short(text, lines->curve[c].name, TESS__PLOT_NAME_MAX);
         tess__html_print(text, ": from %s to %s. ",
                          tess__real(figure_end(&lines->curve[c], false), first),
                          tess__real(figure_end(&lines->curve[c], true), last));
@@ -219,7 +220,8 @@ static void figure_table_apart(const struct tess__lines *lines, struct tess__htm
         size_t shown = curve->count < most ? curve->count : most;
         for (size_t i = 0; i < shown; i++) {
             size_t row = figure_pick(i, shown, curve->count);
-            tess__html_put_short(html, "<tr><th scope=\"row\">", curve->name, 40, "</th>");
+            tess__html_put_short(html, "<tr><th scope=\"row\">", curve->name, TESS__PLOT_NAME_MAX,
+                                 "</th>");
             tess__figure_cell(html, curve->x[row]);
             tess__figure_cell(html, curve->y[row]);
             tess__html_add(html, "</tr>\n");

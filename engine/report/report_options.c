@@ -58,8 +58,8 @@ static void options_rows(const struct options_table *table, bool all, struct tes
                    "of the runs\"><table class=\"options\"><thead><tr><th scope=\"col\" "
                    "class=\"text\">option</th>");
     for (size_t i = 0; i < table->run_count; i++)
-        tess__html_put_short(html, "<th scope=\"col\" class=\"text\">", table->run[i]->name, 40,
-                             "</th>");
+        tess__html_put_short(html, "<th scope=\"col\" class=\"text\">", table->run[i]->name,
+                             TESS__PLOT_NAME_MAX, "</th>");
     tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (size_t n = 0; n < table->name_count; n++) {
         const char *name = table->name[n];

@@ -115,8 +115,9 @@ static void overview_state(const struct tess__report_run *run, struct tess__html
     static const char *const css[] = {"ok", "bad", "cut"};
     static const char *const text[] = {"finished", "failed", "cut short"};
     enum tess__report_state state = tess__report_state(run);
-    tess__html_print(html, "<td class=\"text\"><span class=\"state %s\">%s</span>", css[state],
-                     text[state]);
+    tess__html_print(html,
+                     "<td class=\"text\" data-of=\"state\"><span class=\"state %s\">%s</span>",
+                     css[state], text[state]);
     if (state == TESS__REPORT_FAILED && !isnan(run->failed_step))
         tess__html_print(html, "<small>from step %.0f</small>", run->failed_step);
     else if (state == TESS__REPORT_CUT_SHORT && run->step.count > 0)
@@ -176,8 +177,14 @@ static void overview_print_common(const struct tess__report *report, struct tess
     tess__html_add(html, before[0] == ',' ? ".</p>\n" : "");
 }
 
-static void overview_number(const struct overview_column *column, double value, bool best,
-                            struct tess__html *html)
+static const char *overview_title(const struct tess__report *report, int column)
+{
+    const char *title = overview_columns[column].title;
+    return title ? title : report->words.rate;
+}
+
+static void overview_number(const struct overview_column *column, const char *title, double value,
+                            bool best, struct tess__html *html)
 {
     char text[TESS__REAL_BYTES], time[TESS__TEXT_BYTES];
     const char *shown = column->decimals >= 0 ? tess__real_fixed(value, column->decimals, text)
@@ -188,7 +195,8 @@ static void overview_number(const struct overview_column *column, double value, 
         snprintf(time, sizeof(time), "%.4g", value);
         shown = time;
     }
-    tess__html_print(html, best ? "<td class=\"best\">%s</td>" : "<td>%s</td>", shown);
+    tess__html_print(html, "<td data-of=\"%s\"%s>%s</td>", title, best ? " class=\"best\"" : "",
+                     shown);
 }
 
 static void overview_row(const struct tess__report *report, size_t i, int style,
@@ -199,23 +207,28 @@ static void overview_row(const struct tess__report *report, size_t i, int style,
     tess__html_put(html, "<tr><th scope=\"row\"><span class=\"name\" title=\"", run->path, "\">");
     if (!run->compared)
         tess__figure_swatch(html, style, TESS__CURVE_BOTH);
-    tess__html_put_short(html, "", run->name, 28, "</span>");
+    tess__html_put_short(html, "", run->name, TESS__PLOT_NAME_MAX, "</span>");
     if (run->goal)
         tess__html_put_short(html, "<small>", run->goal, 100, "</small>");
+    if (run->hash)
+        tess__html_put_short(html, "<small class=\"hash\">hash <code>", run->hash, 20,
+                             "</code></small>");
     tess__html_add(html, "</th>");
     overview_state(run, html);
     for (int w = 0; w < OVERVIEW_WORDS; w++)
-        if (overview_has(report, w))
-            tess__html_put_short(html, "<td class=\"text\">", overview_word(run, w), 40, "</td>");
+        if (overview_has(report, w)) {
+            tess__html_print(html, "<td class=\"text\" data-of=\"%s\">", overview_words[w].title);
+            tess__html_put_short(html, "", overview_word(run, w), 40, "</td>");
+        }
     for (int c = 0; c < OVERVIEW_COLUMNS; c++) {
         double value = overview_value(&overview_columns[c], run);
         if (filled[c] > 0)
-            overview_number(&overview_columns[c], value,
+            overview_number(&overview_columns[c], overview_title(report, c), value,
                             overview_columns[c].best != OVERVIEW_NONE && filled[c] > 1 &&
                                 tess__report_state(run) != TESS__REPORT_FAILED && value == best[c],
                             html);
     }
-    tess__html_put_short(html, "<td class=\"text\"><code>", run->hash, 20, "</code></td></tr>\n");
+    tess__html_add(html, "</tr>\n");
 }
 
 /* Sentences about runs that ended with the same bits. */
@@ -237,13 +250,13 @@ static void overview_hashes(const struct tess__report *report, struct tess__html
         for (size_t j = i; j < report->run_count; j++)
             if (tess__report_same(hash, report->run[j].hash)) {
                 tess__html_add(html, j > i ? ", " : "");
-                tess__html_escape_short(html, report->run[j].name, 48);
+                tess__html_escape_short(html, report->run[j].name, TESS__PLOT_NAME_MAX);
             }
         tess__html_add(html, ".</p>\n");
     }
 }
 
-void tess__report_overview(const struct tess__report *report, struct tess__html *html)
+void tess__report_overview(struct tess__report *report, struct tess__html *html)
 {
     double best[OVERVIEW_COLUMNS];
     size_t filled[OVERVIEW_COLUMNS];
@@ -263,12 +276,9 @@ void tess__report_overview(const struct tess__report *report, struct tess__html 
     for (int c = 0; c < OVERVIEW_COLUMNS; c++) {
         best[c] = overview_best(report, &overview_columns[c], &filled[c]);
         if (filled[c] > 0)
-            tess__html_print(html, "<th scope=\"col\">%s</th>",
-                             overview_columns[c].title ? overview_columns[c].title
-                                                       : report->words.rate);
+            tess__html_print(html, "<th scope=\"col\">%s</th>", overview_title(report, c));
     }
-    tess__html_add(html, "<th scope=\"col\" class=\"text\">hash</th></tr></thead>"
-                         "\n<tbody>\n");
+    tess__html_add(html, "</tr></thead>\n<tbody>\n");
     for (size_t i = 0; i < report->run_count; i++) {
         overview_row(report, i, style, best, filled, html);
         style += !report->run[i].compared;

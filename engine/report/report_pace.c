@@ -184,29 +184,35 @@ static void pace_adapt(struct tess__html *html, const struct tess__words *words,
     tess__html_add(html, between[0] == ',' ? ".</p>\n" : "</p>\n");
 }
 
-void tess__report_pace(struct tess__report *report, struct tess__html *html)
+/* The latest window of steps. */
+static void pace_window(struct tess__html *html, const json_t *pace)
 {
     static const char *const rank[] = {
         "rank",      "host",      "late in",      "score",          "own [ms]",   "late [ms]",
         "step [ms]", "data [ms]", "compute [ms]", "optimizer [ms]", "other [ms]", "processor [ms]"};
     static const char *const link[] = {"link", "axis", "", "score", "MB/s", "late [ms]"};
     char text[TESS__REAL_BYTES];
+    tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",
+                     tess__real_fixed(pace_number(pace, "step"), 0, text));
+    pace_network(html, json_object_get(pace, "network"));
+    pace_table(html, json_object_get(pace, "ranks"), rank, sizeof(rank) / sizeof(rank[0]),
+               pace_rank);
+    pace_table(html, json_object_get(pace, "links"), link, sizeof(link) / sizeof(link[0]),
+               pace_link);
+}
+
+void tess__report_pace(struct tess__report *report, struct tess__html *html)
+{
     for (size_t i = 0; i < report->run_count; i++) {
         const struct tess__report_run *run = &report->run[i];
-        const json_t *pace = run->pace;
-        if (!pace && run->adapt_count == 0)
+        if (!run->pace && run->adapt_count == 0)
             continue;
-        tess__html_put(html, "<h3>", run->name, "</h3>\n");
+        tess__html_put_short(html, "<div class=\"card\"><h3>", run->name, TESS__PLOT_NAME_MAX,
+                             "</h3>\n");
         for (size_t a = 0; a < run->adapt_count; a++)
             pace_adapt(html, &report->words, run, a);
-        if (!pace)
-            continue;
-        tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",
-                         tess__real_fixed(pace_number(pace, "step"), 0, text));
-        pace_network(html, json_object_get(pace, "network"));
-        pace_table(html, json_object_get(pace, "ranks"), rank, sizeof(rank) / sizeof(rank[0]),
-                   pace_rank);
-        pace_table(html, json_object_get(pace, "links"), link, sizeof(link) / sizeof(link[0]),
-                   pace_link);
+        if (run->pace)
+            pace_window(html, run->pace);
+        tess__html_add(html, "</div>\n");
     }
 }

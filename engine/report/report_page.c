@@ -16,34 +16,35 @@
 static const struct page_section {
     const char *id, *title, *lead;
     void (*write)(struct tess__report *report, struct tess__html *html);
-    bool grid; /* figures side by side */
+    bool grid;    /* figures side by side */
+    bool by_task; /* the runs of each task by themselves */
 } page_sections[] = {
     {"curves", "Learning",
      "What the runs have learned, by steps, by passes over the data and by time.",
-     tess__report_curves, true},
+     tess__report_curves, true, true},
     {"controls", "Step statistics",
      "Settings that change during a run, and values that each step records.", tess__report_controls,
-     true},
-    {"memory", "Memory", "What every rank has to hold.", tess__report_memories, true},
+     true, true},
+    {"memory", "Memory", "What every rank has to hold.", tess__report_memories, true, true},
     {"devices", "Devices",
      "What the driver reported about the GPUs once a second: the table of nvidia-smi, as curves.",
-     tess__report_devices, true},
+     tess__report_devices, true, true},
     {"speed", "Speed", "How fast the runs were, and what they spent the time on.",
-     tess__report_speeds, true},
+     tess__report_speeds, true, true},
     {"pace", "Slow ranks and links",
      "Each rank and link against the median of its like, in the latest 20 steps that were "
      "recorded. "
      "A score of 1 is as the others: above it a rank is slower, below it a link.",
-     tess__report_pace, false},
-    {"timeline", "Time line", "What every rank does during one step.", tess__report_timelines,
-     true},
+     tess__report_pace, false, true},
+    {"timeline", "Time line", "What every rank does during one step.", tess__report_timelines, true,
+     false},
     {"scaling", "Scaling", "The gain of more ranks, measured and predicted.", tess__report_scalings,
-     true},
+     true, false},
     {"tune", "Batch size", "Throughput and memory against the batch size.", tess__report_tunes,
-     true},
+     true, false},
     {"plan", "Plan", "Layouts on machines that need not be here, by predicted time.",
-     tess__report_plans, true},
-    {"options", "Configuration", "The options of every run.", tess__report_options, false},
+     tess__report_plans, true, false},
+    {"options", "Configuration", "The options of every run.", tess__report_options, false, false},
 };
 
 #define PAGE_SECTIONS (sizeof(page_sections) / sizeof(page_sections[0]))
@@ -71,10 +72,10 @@ static void page_tile(struct tess__html *html, const char *title, const char *va
 {
     tess__html_print(html, "<div class=\"tile\"><dt>%s</dt><dd><b>%s</b> %s<span>", title, value,
                      unit);
-    tess__html_put_short(html, "", run->name, 40, "</span></dd></div>\n");
+    tess__html_put_short(html, "", run->name, TESS__PLOT_NAME_MAX, "</span></dd></div>\n");
 }
 
-static void page_tiles(const struct tess__report *report, struct tess__html *html)
+static void page_tiles(struct tess__report *report, struct tess__html *html)
 {
     const struct tess__report_run *run;
     char text[TESS__REAL_BYTES], bytes[TESS__TEXT_BYTES];
@@ -166,28 +167,62 @@ static void page_summary(const struct tess__report *report, struct tess__html *h
     tess__html_add(html, "</p>\n");
 }
 
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/* What is written of the runs of each task by themselves: no picture has an axis that images and
+ * tokens share. With a heading where there are several. */
+static void page_by_task(struct tess__report *report, bool grid,
+                         void (*write)(struct tess__report *report, struct tess__html *html),
+                         struct tess__html *html)
+{
+    const struct tess__report all = *report;
+    for (size_t t = 0; t < all.task_count; t++) {
+        const struct tess__report_task *task = &all.task[t];
+        struct tess__html inner = {0};
+        report->run = all.run + task->first;
+        report->run_count = task->count;
+        report->words = task->words;
+        write(report, &inner);
+        if (inner.count > 0 && all.task_count > 1)
+            tess__html_put(html, "<h3 class=\"task\">", task->label, "</h3>\n");
+        if (inner.count > 0)
+            tess__html_add(html, grid ? "<div class=\"grid\">\n" : "");
+        tess__html_append(html, &inner);
+        if (inner.count > 0)
+            tess__html_add(html, grid ? "</div>\n" : "");
+        tess__html_close(&inner);
+        report->run = all.run;
+    }
+    report->run_count = all.run_count;
+    report->words = all.words;
+}
+
 /* The sections that have something to show, one after the other; their links in `links`. */
 static void page_body(struct tess__report *report, struct tess__html *links,
                       struct tess__html *html)
 {
     for (size_t i = 0; i < PAGE_SECTIONS; i++) {
         const struct page_section *section = &page_sections[i];
+        const bool grid = section->grid && !section->by_task;
         struct tess__html inner = {0};
-        section->write(report, &inner);
+        if (section->by_task)
+            page_by_task(report, section->grid, section->write, &inner);
+        else
+            section->write(report, &inner);
         if (inner.count > 0) {
             tess__html_print(links, "<a href=\"#%s\">%s</a>\n", section->id, section->title);
             tess__html_print(html, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lead\">%s</p>\n%s",
                              section->id, section->title, section->lead,
-                             section->grid ? "<div class=\"grid\">\n" : "");
+                             grid ? "<div class=\"grid\">\n" : "");
             tess__html_append(html, &inner);
-            tess__html_add(html, section->grid ? "</div>\n</section>\n" : "</section>\n");
+            tess__html_add(html, grid ? "</div>\n</section>\n" : "</section>\n");
         }
         html->lost |= inner.lost;
         tess__html_close(&inner);
     }
 }
 
-static void page_write(const struct tess__report *report, const char *title,
+static void page_write(struct tess__report *report, const char *title,
                        const struct tess__html *links, const struct tess__html *body,
                        struct tess__html *html)
 {
@@ -202,12 +237,12 @@ static void page_write(const struct tess__report *report, const char *title,
     tess__html_add(html, tess__report_script);
     tess__html_put(html, "</script>\n<main id=\"main\">\n<h1>", title, "</h1>\n");
     page_summary(report, html);
-    page_tiles(report, html);
+    page_by_task(report, false, page_tiles, html);
     page_notes(report, html);
     tess__figure_markers(html);
     if (report->run_count > 0) {
         tess__html_add(html, "<section id=\"overview\">\n<h2>Overview</h2>\n");
-        tess__report_overview(report, html);
+        page_by_task(report, false, tess__report_overview, html);
         tess__html_add(html, "</section>\n");
     }
     tess__html_append(html, body);

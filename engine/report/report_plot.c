@@ -188,7 +188,8 @@ static void plot_scale_x(struct tess__plot *plot, const struct tess__lines *line
     /* A huge number has neighbours that differ by more than a drawing's last digit. */
     double room = fmax(max > min ? 0.02 * (max - min) : 0.5, 1e-6 * fabs(max));
     plot->x = (struct tess__scale){.from = min - room, .to = max + room};
-    tess__plot_even_ticks(&plot->x, plot->narrow ? 5 : 9, lines->x.whole);
+    /* A part of the first epoch has no whole numbers in it. */
+    tess__plot_even_ticks(&plot->x, plot->narrow ? 5 : 9, lines->x.whole && max - min >= 2);
 }
 
 static void plot_scale_y(struct tess__plot *plot, const struct tess__lines *lines)

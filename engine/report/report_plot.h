@@ -15,6 +15,8 @@
 #define TESS__PLOT_BARS_MAX   40
 #define TESS__PLOT_KINDS_MAX  11
 #define TESS__PLOT_TICKS_MAX  32
+/* Characters of a run's name wherever it is written: a longer one loses its middle. */
+#define TESS__PLOT_NAME_MAX 40
 
 enum tess__axis_kind { TESS__AXIS_LINEAR, TESS__AXIS_ZERO, TESS__AXIS_LOG10, TESS__AXIS_LOG2 };
 

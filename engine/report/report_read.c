@@ -49,6 +49,8 @@ static void read_head(const struct tess__place *place, json_t *head, struct tess
     run->options = json_incref(options);
     if (!run->precision)
         run->precision = tess__report_string(place, options, "precision");
+    if (!run->data)
+        run->data = tess__report_string(place, options, "data");
     if (isnan(run->batch))
         run->batch = read_option_number(options, "batch-size");
     if (isnan(run->rate))
@@ -138,6 +140,19 @@ static void read_step(const struct tess__place *place, const json_t *line,
         run->failed_step = tess__row(&run->step, before, TESS__STEP);
 }
 
+/* The last epoch of a run may be unfinished: its point is where the run ended. */
+static void read_epoch(const struct tess__place *place, const json_t *line,
+                       struct tess__report_run *run)
+{
+    const double done = tess__report_number(place, line, "step") / run->epoch_steps;
+    const size_t before = run->epoch.count;
+    tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
+    if (run->epoch.count == before || !isfinite(done))
+        return;
+    double *epoch = &run->epoch.value[before * TESS__EPOCH_WIDTH + TESS__EPOCH];
+    *epoch = fmin(*epoch, done - 1);
+}
+
 /* An evaluation within an epoch is a point between those of two epochs. */
 static void read_validation(const struct tess__place *place, const json_t *validation,
                             struct tess__report_run *run)
@@ -172,7 +187,7 @@ static bool read_object(const struct tess__place *place, json_t *line, struct te
     else if ((part = json_object_get(line, "validation")))
         read_validation(place, part, run);
     else if (json_object_get(line, "train_loss") || json_object_get(line, "val_loss"))
-        tess__report_row(place, line, &tess__epoch_fields, &run->epoch);
+        read_epoch(place, line, run);
     else if (json_object_get(line, "gpu_percent"))
         tess__report_row(place, line, &tess__device_fields, &run->device);
     else if (json_object_get(line, "step"))
@@ -326,6 +341,8 @@ static int read_compare_runs(const void *a, const void *b)
 {
     const struct tess__report_run *left = a, *right = b;
     int order;
+    if (left->task != right->task)
+        return left->task < right->task ? -1 : 1;
     if (left->compared != right->compared)
         return left->compared ? 1 : -1;
     if (!left->compared && (order = strverscmp(left->name, right->name)) != 0)
@@ -355,22 +372,77 @@ static void read_set_name(struct tess__report *report, struct tess__report_run *
         run->name = tess__report_text(report, "%s (%zu)", run->name, number);
 }
 
-/* Tokens where all runs are trained on them, images where none is. */
-static void read_choose_words(struct tess__report *report)
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/* Were two runs trained on the same data? What is not known is taken for the same. */
+static bool read_same_task(const struct tess__report_run *a, const struct tess__report_run *b)
 {
-    size_t tokens = 0;
-    for (size_t i = 0; i < report->run_count; i++)
-        tokens += report->run[i].tokens > 0;
-    report->words = tokens > 0 && tokens < report->run_count ? tess__words_mixed()
-                                                             : tess__words_for((double)tokens);
-    for (size_t i = 0; i < report->run_count; i++)
-        report->run[i].rate_of_row = report->words.tokens ? report->run[i].tokens : 1;
+    if ((a->tokens > 0) != (b->tokens > 0))
+        return false;
+    if (a->data_id && b->data_id)
+        return strcmp(a->data_id, b->data_id) == 0;
+    return !a->data || !b->data || strcmp(a->data, b->data) == 0;
+}
+
+/* "Tokens of text"; of several with one name the second is "Tokens of text (2)". */
+static const char *read_task_label(struct tess__report *report, const struct tess__report_run *run)
+{
+    const char *rows = run->tokens > 0 ? "Tokens" : "Images", *label = rows;
+    size_t length, alike = 1;
+    if (run->data) {
+        const char *tail = read_tail(run->data, 1, &length);
+        label =
+            tess__report_text(report, "%s of %.*s", rows, (int)(length < 60 ? length : 60), tail);
+    }
+    for (size_t t = 0; t < report->task_count; t++)
+        if (report->task[t].label && strncmp(report->task[t].label, label, strlen(label)) == 0)
+            alike++;
+    return alike > 1 ? tess__report_text(report, "%s (%zu)", label, alike) : label;
+}
+
+/* The task of every run; tasks are in the order of their first runs. */
+static void read_find_tasks(struct tess__report *report)
+{
+    for (size_t i = 0; i < report->run_count; i++) {
+        struct tess__report_run *run = &report->run[i];
+        size_t t = 0;
+        while (t < report->task_count && !read_same_task(&report->run[report->task[t].run], run))
+            t++;
+        if (t == report->task_count) {
+            const char *label = read_task_label(report, run);
+            struct tess__report_task *task =
+                tess__report_add(report, &report->task, &report->task_count, sizeof(*report->task));
+            task->label = label;
+            task->run = i;
+            task->words = tess__words_for(run->tokens);
+        }
+        run->task = t;
+        report->task[t].count++;
+        run->rate_of_row = report->task[t].words.tokens ? run->tokens : 1;
+    }
+    for (size_t t = 1; t < report->task_count; t++)
+        report->task[t].first = report->task[t - 1].first + report->task[t - 1].count;
+    report->words = report->task_count == 1 ? report->task[0].words : tess__words_mixed();
+}
+
+/* Where the runs of a task differ in their strategies, every name has the run's own. */
+static void read_name_strategies(struct tess__report *report)
+{
+    for (size_t t = 0; t < report->task_count; t++) {
+        struct tess__report_run *runs = report->run + report->task[t].first;
+        bool differ = false;
+        for (size_t i = 1; i < report->task[t].count; i++)
+            differ = differ || !tess__report_same(runs[i].strategy, runs[0].strategy);
+        for (size_t i = 0; differ && i < report->task[t].count; i++)
+            if (runs[i].strategy && !strstr(runs[i].name, runs[i].strategy))
+                runs[i].name = tess__report_text(report, "%s (%s)", runs[i].name, runs[i].strategy);
+    }
 }
 
 void tess__report_name_runs(struct tess__report *report)
 {
     enum { PARTS_MAX = 4 };
-    read_choose_words(report);
+    read_find_tasks(report);
     for (size_t i = 0; i < report->run_count; i++)
         read_set_name(report, &report->run[i], 1, 0);
     for (int parts = 2; parts <= PARTS_MAX; parts++) {
@@ -387,4 +459,5 @@ void tess__report_name_runs(struct tess__report *report)
                 read_set_name(report, &report->run[i], 1, number);
     if (report->run_count > 0)
         qsort(report->run, report->run_count, sizeof(*report->run), read_compare_runs);
+    read_name_strategies(report);
 }

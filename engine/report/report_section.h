@@ -35,7 +35,7 @@ void tess__report_draw_timeline(struct tess__report_timeline *timeline,
                                 const struct tess__html *alternative, struct tess__html *html);
 
 /* Tables: the overview, and the options of every run. */
-void tess__report_overview(const struct tess__report *report, struct tess__html *html);
+void tess__report_overview(struct tess__report *report, struct tess__html *html);
 void tess__report_options(struct tess__report *report, struct tess__html *html);
 
 /* The whole page; TESS_ERR_MEMORY. */

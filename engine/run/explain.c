@@ -11,13 +11,20 @@
 #include "run/memory_table.h"
 #include "run/mfu.h"
 #include "tessera/check.h"
+#include "text/screen.h"
 #include "text/words.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define COLUMNS 100
+#define COLUMNS 100 /* where no terminal limits them */
+
+static int explain_columns(void)
+{
+    const int columns = tess__screen_columns(stdout);
+    return columns > 0 && columns < COLUMNS ? columns : COLUMNS;
+}
 
 struct widths {
     int name, value;
@@ -50,7 +57,7 @@ static void explain_set_option(void *context, const char *name, const char *valu
     (void)option;
     if (strcmp(origin, "default") == 0)
         return;
-    if (*column + length > COLUMNS) {
+    if (*column + length > explain_columns()) {
         fputs("\n ", stdout);
         *column = 1;
     }
@@ -77,12 +84,13 @@ static void explain_options(const struct tess_options *options, bool page)
 /* A line, or several where it would have more columns than a terminal. */
 static void explain_line(void *context, const char *text)
 {
+    const int columns = explain_columns();
     int indent = 2;
     (void)context;
     for (;;) {
         int cut = (int)strlen(text);
-        if (indent + cut > COLUMNS)
-            for (cut = COLUMNS - indent; cut > 0 && text[cut] != ' ';)
+        if (indent + cut > columns)
+            for (cut = columns - indent; cut > 0 && text[cut] != ' ';)
                 cut--;
         cut = cut > 0 ? cut : (int)strlen(text);
         printf("%*s%.*s\n", indent, "", cut, text);
@@ -120,8 +128,8 @@ static void explain_page_line(void *context, const char *text)
     explain_page_end(page);
     snprintf(page->word, sizeof(page->word), "%.*s", length, text);
     page->more = 0;
-    if ((int)strlen(text) + 2 > COLUMNS)
-        printf("  %.*s ...\n", COLUMNS - 6, text);
+    if ((int)strlen(text) + 2 > explain_columns())
+        printf("  %.*s ...\n", explain_columns() - 6, text);
     else
         printf("  %s\n", text);
 }

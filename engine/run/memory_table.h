@@ -10,6 +10,9 @@
  */
 void tess__memory_table_print(const struct tess__run *run, bool measured);
 
+/* "param": a short title for a column of a narrow table. Pure; the text is static. */
+const char *tess__memory_kind_brief(enum tess_memory_kind kind);
+
 /*
  * A device's memory at the end of a run, in bytes: what its ranks laid out themselves, what the
  * libraries took beside it, and what the driver reports as used, by all processes.

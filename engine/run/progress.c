@@ -1,6 +1,7 @@
 /* What a run looks like while it runs. Everything shown comes from rank 0's messages. */
 #include "run/progress.h"
 
+#include "base/terminal.h"
 #include "run/mfu.h"
 #include "tessera/check.h"
 #include "text/text.h"
@@ -9,27 +10,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define BAR_CELLS_MAX   24
 #define BAR_CELLS_MIN   4
-#define COLUMNS_DEFAULT 80
+#define COLUMNS_DEFAULT 80 /* of a bar that is not drawn */
 #define LINE_BYTES      256
 #define BUSY_RANKS_MAX  8 /* of them one by one on a line of 100 columns, and beside a bar */
 #define BUSY_BAR_RANKS  4
 
 enum tess_status tess__progress_open(struct tess__progress *progress, const struct tess__run *run)
 {
-    struct winsize window;
     *progress = (struct tess__progress){
         .words = tess__words_of(run->dataset), .run = run, .columns = COLUMNS_DEFAULT, .loss = NAN};
     progress->step_count = tess_engine_step_count(run->planned);
     progress->step_first = tess_engine_step_done(run->planned);
     progress->steps_per_epoch = tess_engine_steps_per_epoch(run->planned);
     progress->terminal = isatty(STDOUT_FILENO) == 1;
-    if (progress->terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
-        progress->columns = window.ws_col;
+    if (progress->terminal)
+        progress->columns = tess__terminal_columns(STDOUT_FILENO);
     progress->rank = calloc((size_t)run->rank_count, sizeof(*progress->rank));
     if (progress->rank == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to watch %d ranks", run->rank_count);

@@ -89,12 +89,22 @@ static void record_option(void *context, const char *name, const char *value, co
     json_object_set_new(context, name, json_string(value));
 }
 
-/* The fingerprints of what is trained on. */
-static json_t *record_data(const struct tess_dataset *dataset)
+/* The fingerprints of what is trained on, and its name: without it, where that is not UTF-8. */
+static json_t *record_data(const struct tess__run *run)
 {
+    const struct tess_dataset *dataset = run->dataset;
     char train[TESS__DATA_ID_BYTES], test[TESS__DATA_ID_BYTES];
-    return json_pack("{s:s, s:s}", "train", tess__data_id_text(dataset, &dataset->train, train),
-                     "validation", tess__data_id_text(dataset, &dataset->test, test));
+    json_t *data =
+        json_pack("{s:s, s:s}", "train", tess__data_id_text(dataset, &dataset->train, train),
+                  "validation", tess__data_id_text(dataset, &dataset->test, test));
+    json_object_set_new(data, "set", json_string(run->config->run.data));
+    return data;
+}
+
+/* Do ranks take turns on the processors? Then a part of their waiting is for those. */
+static json_t *record_shared_cores(const struct tess__run *run)
+{
+    return json_boolean(run->crowded && run->config->device.module == NULL);
 }
 
 json_t *tess__record_head(const struct tess__run *run)
@@ -116,7 +126,7 @@ json_t *tess__record_head(const struct tess__run *run)
                      (json_int_t)run->config->run.batch_size, "sample_tokens",
                      tess__record_sample_tokens(run->dataset), "learning_rate",
                      tess__json_number(run->config->optim.learning_rate), "precision",
-                     record_precision(run), "data", record_data(run->dataset), "options", options);
+                     record_precision(run), "data", record_data(run), "options", options);
 }
 
 json_t *tess__record_step(const struct tess__run *run, const struct tess__run_step *step)
@@ -329,6 +339,7 @@ json_t *tess__record_final(const struct tess__run *run, const struct tess__predi
     tess__mfu_record(object, run, final->samples_per_s);
     json_object_set_new(object, "operations", tess__mfu_record_model(run));
     json_object_set_new(object, "device", record_devices(run));
+    json_object_set_new(object, "shared_cores", record_shared_cores(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     json_object_set_new(object, "audited_steps", json_integer((json_int_t) final->audited));
     json_object_set_new(object, "prediction", tess__predicted_record(run, predicted));
@@ -357,7 +368,9 @@ json_t *tess__record_compared(const struct tess__run *run, const struct tess__pr
         record_axes(run), "memory", record_memory(run));
     tess__record_rate(object, run->dataset, final->samples_per_s);
     tess__mfu_record(object, run, final->samples_per_s);
+    json_object_set_new(object, "data", record_data(run));
     json_object_set_new(object, "device", record_devices(run));
+    json_object_set_new(object, "shared_cores", record_shared_cores(run));
     json_object_set_new(object, "bubble", tess__bubble_record(run));
     json_object_set_new(object, "prediction", tess__predicted_record(run, predicted));
     return object;

@@ -3,7 +3,7 @@
 
 #include "base/log_sink.h"
 #include "config/config_save.h"
-#include "job/run.h"
+#include "job/memory_room.h"
 #include "tessera/check.h"
 
 #include <stdarg.h>
@@ -97,7 +97,7 @@ static bool shrink_fits(const struct shrink *shrink)
         config->saves = tess_config_saves(config);
         status = tess__run_open(run, config, shrink->dataset);
         if (status == TESS_OK)
-            status = tess__run_check_memory(run);
+            status = tess__memory_check(run, NULL, NULL);
         tess__run_close(run);
     }
     tess_config_close(config);

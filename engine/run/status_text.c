@@ -7,6 +7,7 @@
 #include "run/record.h"
 #include "tessera/check.h"
 #include "text/json.h"
+#include "text/table.h"
 #include "text/text.h"
 
 #include <inttypes.h>
@@ -224,35 +225,57 @@ static void status_fill_group(const struct tess__status *status, const struct te
              strcmp(first->head.host, last->head.host) != 0 ? last->head.host : "");
 }
 
+/* What a person has to look at. */
+static enum tess__colour status_colour(const struct tess__status *status, int32_t rank)
+{
+    switch (status->rank[rank].life) {
+    case TESS__LIFE_DEAD:
+    case TESS__LIFE_FAILED:
+    case TESS__LIFE_ABORTED:
+        return TESS__COLOUR_BAD;
+    case TESS__LIFE_STOPPED:
+        return TESS__COLOUR_WARNING;
+    case TESS__LIFE_NONE:
+    case TESS__LIFE_RUNNING:
+    case TESS__LIFE_DISTANT:
+    case TESS__LIFE_ENDED:
+        break;
+    }
+    return rank == status->late ? TESS__COLOUR_WARNING : TESS__COLOUR_PLAIN;
+}
+
 static void status_table(const struct tess__status *status, FILE *stream)
 {
-    static const char *const title[] = {"rank",      "state", "step",    "doing",
-                                        "waits for", "since", "exposed", "host"};
+    static const struct tess__column column[] = {
+        {.title = "rank", .left = true, .key = true},
+        {.title = "state", .left = true, .key = true},
+        {.title = "step", .left = true},
+        {.title = "doing", .left = true},
+        {.title = "waits for", .left = true},
+        {.title = "since", .left = true},
+        {.title = "exposed", .left = true},
+        {.title = "host", .left = true},
+    };
+    _Static_assert(sizeof(column) / sizeof(column[0]) == COLUMN_COUNT, "all columns have titles");
+    struct tess__table table = {.column = column, .count = COLUMN_COUNT, .gap = 2};
     struct tess__fold fold;
     struct status_row row;
-    int width[COLUMN_COUNT];
     if (tess__fold_open(&fold, status->rank_count, status_alike, status) != TESS_OK) {
         tess__fold_close(&fold);
         return;
     }
     const int32_t late = status->late >= 0 ? fold.of[status->late] : -1;
-    for (int c = 0; c < COLUMN_COUNT; c++)
-        width[c] = (int)strlen(title[c]);
-    for (int pass = 0; pass < 2; pass++)
-        for (int32_t r = pass == 0 ? 0 : -1; r < fold.count; r++) {
-            if (r >= TESS__FOLD_ROWS && r != late)
-                continue;
-            if (r >= 0)
-                status_fill_group(status, &fold, r, &row);
-            for (int c = 0; c < COLUMN_COUNT; c++) {
-                const char *text = r < 0 ? title[c] : row.text[c];
-                const int length = (int)strlen(text);
-                width[c] = length > width[c] ? length : width[c];
-                if (pass == 1)
-                    fprintf(stream, "%*s%s", c + 1 < COLUMN_COUNT ? -width[c] : 0, text,
-                            c + 1 < COLUMN_COUNT ? "  " : "\n");
-            }
-        }
+    for (int32_t g = 0; g < fold.count; g++) {
+        if (g >= TESS__FOLD_ROWS && g != late)
+            continue;
+        status_fill_group(status, &fold, g, &row);
+        for (int c = 0; c < COLUMN_COUNT; c++)
+            tess__table_add_colour(&table,
+                                   c == COLUMN_STATE ? status_colour(status, fold.group[g].first)
+                                                     : TESS__COLOUR_PLAIN,
+                                   "%s", row.text[c]);
+    }
+    tess__table_print(&table, stream);
     if (fold.count > TESS__FOLD_ROWS)
         fprintf(stream, "and %d more kinds of ranks; --json has all\n",
                 (int)(fold.count - TESS__FOLD_ROWS - (late >= TESS__FOLD_ROWS)));
@@ -369,9 +392,10 @@ static void status_print_calls(const struct tess__status *status, int32_t r, int
     }
 }
 
-void tess__status_print(const struct tess__status *status, int32_t calls, FILE *stream)
+void tess__status_print(const struct tess__status *status, int32_t calls, FILE *to)
 {
     char late[4 * STATUS_TEXT];
+    FILE *stream = tess__screen_open(to);
     if (!status->ending)
         fprintf(stream, "%s: %s%s%s\n\n", status->run,
                 status->live ? "the run is live" : "no process runs it",
@@ -386,6 +410,7 @@ void tess__status_print(const struct tess__status *status, int32_t calls, FILE *
     json_decref(pace);
     for (int32_t r = 0; calls > 0 && r < status->rank_count; r++)
         status_print_calls(status, r, calls, stream);
+    tess__screen_close(stream, to);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

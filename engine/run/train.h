@@ -15,10 +15,13 @@ struct tess__train_options {
     int32_t watch;          /* enum tess__watch_choice */
     const char *prometheus; /* PORT, HOST:PORT or FILE.prom; "" for none */
     int64_t restarts, min_ranks;
-    int64_t hosts;                 /* that start the ranks together */
-    const char *meet;              /* HOST:PORT where they meet; "": this one alone */
-    bool elastic;                  /* hosts may leave and join */
-    const char *secret_file;       /* of the job; "": none */
+    int64_t hosts;           /* that start the ranks together */
+    const char *meet;        /* HOST:PORT where they meet; "": this one alone */
+    bool elastic;            /* hosts may leave and join */
+    const char *secret_file; /* of the job; "": none */
+    /* What would help where memory is short (job/memory_room.h); NULL: nothing is looked for. */
+    void (*advise)(void *context, char *text, size_t bytes);
+    void *advise_context;
     struct tess__history *history; /* of a training that may be started again; NULL: it may not */
     /* This process is one rank of several that others started (launch_env.h); NULL: it is not. */
     const struct tess_boot_env *placed;

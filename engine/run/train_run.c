@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "config/config_save.h"
 #include "job/launch_env.h"
+#include "job/memory_room.h"
 #include "job/place.h"
-#include "job/run.h"
 #include "job/saving.h"
 #include "run/adapt.h"
 #include "run/bubble.h"
@@ -30,6 +30,7 @@
 #include "run/train.h"
 #include "run/watch.h"
 #include "tessera/check.h"
+#include "text/screen.h"
 #include "text/text.h"
 #include "text/words.h"
 
@@ -494,7 +495,7 @@ static void train_supervise(const struct train *train, struct tess__launch *laun
     launch->lost = &train->history->lost_ranks;
 }
 
-static enum tess_status train_launch(struct train *train)
+static enum tess_status train_show(struct train *train)
 {
     struct tess__launch launch = tess__run_launch(&train->run);
     launch.context = train;
@@ -533,6 +534,14 @@ static enum tess_status train_launch(struct train *train)
                   tess_metrics_write(train->metrics,
                                      tess__record_final(&train->run, &predicted, train->history)));
     }
+    return status;
+}
+
+static enum tess_status train_launch(struct train *train)
+{
+    FILE *former = tess__screen_begin();
+    const enum tess_status status = train_show(train);
+    tess__screen_end(former);
     return status;
 }
 
@@ -586,7 +595,11 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
         TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
     if (options->placed && options->placed->rank != 0)
         return TESS_OK;
-    return tess__explain_print(&train->run, (int32_t)options->explain_rank);
+    FILE *former = tess__screen_begin();
+    const enum tess_status status =
+        tess__explain_print(&train->run, (int32_t)options->explain_rank);
+    tess__screen_end(former);
+    return status;
 }
 
 /* What is written after the last step is looked at before the first. */
@@ -656,7 +669,8 @@ enum tess_status tess__train_run(struct tess_config *config, const struct tess_d
             tess_fail(TESS_ERR_DEVICE, "%s; --device cpu computes on the host", config->device.why);
         goto close_run;
     }
-    TESS_TRY_GOTO(status, close_run, tess__run_check_memory(&train.run));
+    TESS_TRY_GOTO(status, close_run,
+                  tess__memory_check(&train.run, options->advise, options->advise_context));
     TESS_TRY_GOTO(
         status, close_run,
         tess__copies_check(&train.run, options->placed != NULL ? options->placed->local_count : 0));

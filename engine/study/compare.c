@@ -204,9 +204,7 @@ static enum tess_status compare_open(struct compare *compare)
     for (int i = 0; i < compare->variants.count; i++) {
         struct tess__trial_choice choice = compare_choice(compare, i, grid);
         struct tess__compared *run = &comparison->run[comparison->count++];
-        int width = (int)strlen(compare->variants.item[i].name);
         run->variant = &compare->variants.item[i];
-        comparison->name_width = width > comparison->name_width ? width : comparison->name_width;
         TESS_TRY(compare_name_run(
             compare, i,
             tess__trial_open(&run->trial, &compare->words[i], &choice, &compare->dataset)));

@@ -17,7 +17,6 @@ struct tess__comparison {
     struct tess__compared *run; /* [count] */
     int count;
     int64_t steps;
-    int name_width; /* columns of the longest name */
     struct tess__words words;
 };
 

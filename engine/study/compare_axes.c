@@ -2,6 +2,7 @@
 #include "study/compare.h"
 
 #include "run/bubble.h"
+#include "text/table.h"
 #include "text/text.h"
 
 #include <math.h>
@@ -17,32 +18,35 @@ static const struct tess__run_rank *axes_busiest(const struct tess__run *run, in
     return most;
 }
 
-static void axes_print_run(const struct tess__comparison *comparison, int i, double divisor)
+static void axes_add_run(struct tess__table *table, const struct tess__comparison *comparison,
+                         int i, double divisor)
 {
     const struct tess__run *run = &comparison->run[i].trial.run;
     const int32_t *count = run->config->mesh.count;
     struct tess__bubble bubble;
-    char text[64];
-    snprintf(text, sizeof(text), "%d x %d x %d", count[TESS_AXIS_DATA], count[TESS_AXIS_TENSOR],
-             count[TESS_AXIS_STAGE]);
-    printf("%-*s %-21s", comparison->name_width, comparison->run[i].variant->name, text);
+    tess__table_add(table, "%s", comparison->run[i].variant->name);
+    tess__table_add(table, "%d x %d x %d", count[TESS_AXIS_DATA], count[TESS_AXIS_TENSOR],
+                    count[TESS_AXIS_STAGE]);
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
         const struct tess__run_rank *rank = axes_busiest(run, axis);
-        if (count[axis] > 1)
-            printf(" %9.3f %9.3f", rank->axis_sent_per_step[axis] / divisor,
-                   (double)rank->axis_formula[axis] / divisor);
-        else
-            printf(" %9s %9s", "-", "-");
+        if (count[axis] > 1) {
+            tess__table_add(table, "%.3f", rank->axis_sent_per_step[axis] / divisor);
+            tess__table_add(table, "%.3f", (double)rank->axis_formula[axis] / divisor);
+        } else {
+            tess__table_add(table, "-");
+            tess__table_add(table, "-");
+        }
     }
-    if (tess__bubble_of(run, &bubble) && !isnan(bubble.share))
-        printf(" %5.1f%c %5.1f", 100 * bubble.share,
-               bubble.in_virtual_time ? '*'
-               : bubble.disturbed     ? '?'
-                                      : ' ',
-               100 * bubble.equal);
-    else
-        printf(" %6s %5s", "-", "-");
-    putchar('\n');
+    if (tess__bubble_of(run, &bubble) && !isnan(bubble.share)) {
+        tess__table_add(table, "%.1f%c", 100 * bubble.share,
+                        bubble.in_virtual_time ? '*'
+                        : bubble.disturbed     ? '?'
+                                               : ' ');
+        tess__table_add(table, "%.1f", 100 * bubble.equal);
+    } else {
+        tess__table_add(table, "-");
+        tess__table_add(table, "-");
+    }
 }
 
 /* What the columns of bubbles mean, where a run has stages. */
@@ -70,6 +74,19 @@ static void axes_explain_bubbles(const struct tess__comparison *comparison)
 
 void tess__comparison_print_axes(const struct tess__comparison *comparison)
 {
+    static const struct tess__column column[] = {
+        {.title = "run", .left = true, .key = true},
+        {.title = "data x tensor x stage", .brief = "d x t x s", .left = true},
+        {.title = "data", .width = 9},
+        {.title = "calc", .width = 9},
+        {.title = "tensor", .width = 9},
+        {.title = "calc", .width = 9},
+        {.title = "stage", .width = 9},
+        {.title = "calc", .width = 9},
+        {.title = "bubble", .width = 6},
+        {.title = "calc", .width = 5},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
     double most = 0, divisor = 1;
     bool any = false;
     for (int i = 0; i < comparison->count; i++) {
@@ -81,15 +98,13 @@ void tess__comparison_print_axes(const struct tess__comparison *comparison)
     if (!any)
         return;
     const char *unit = tess__text_unit(most, &divisor);
-    printf("\nbytes sent in a step along each axis of the mesh, counted and calculated by formula, "
-           "%s; of the rank\nthat sends most there\n",
+    printf("\nbytes sent in a step along each axis of the mesh, counted and by formula, %s;\n"
+           "of the rank that sends most there\n",
            unit);
-    printf("%-*s %-21s %9s %9s %9s %9s %9s %9s %6s %5s\n", comparison->name_width, "run",
-           "data x tensor x stage", "data", "calc", "tensor", "calc", "stage", "calc", "bubble",
-           "calc");
     for (int i = 0; i < comparison->count; i++)
-        axes_print_run(comparison, i, divisor);
-    printf("counted: with sums of losses and norms, where they go over one axis alone; short sums "
-           "are sent whole\n         to every rank of the axis\n");
+        axes_add_run(&table, comparison, i, divisor);
+    tess__table_print(&table, stdout);
+    printf("counted: with sums of losses and norms, where they go over one axis alone;\n"
+           "         short sums are sent whole to every rank of the axis\n");
     axes_explain_bubbles(comparison);
 }

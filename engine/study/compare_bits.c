@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "config/config_bits.h"
+#include "text/screen.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -127,7 +128,9 @@ static void bits_print_hashes(const struct bits *bits, int first)
             equal += bits_run(bits, i)->final.hash == bits_run(bits, first)->final.hash;
         }
     if (members == comparison->count && equal == members) {
-        printf("hashes: all %d equal: the same bits under every strategy\n", members);
+        printf("%shashes: all %d equal: the same bits under every strategy%s\n",
+               tess__screen_colour(stdout, TESS__COLOUR_GOOD), members,
+               tess__screen_colour(stdout, TESS__COLOUR_PLAIN));
         return;
     }
     bits_print_group(bits, first);
@@ -136,10 +139,12 @@ static void bits_print_hashes(const struct bits *bits, int first)
         return;
     }
     if (equal == members)
-        printf(": all %d equal:", members);
+        printf(": %sall %d equal%s:", tess__screen_colour(stdout, TESS__COLOUR_GOOD), members,
+               tess__screen_colour(stdout, TESS__COLOUR_PLAIN));
     else
-        printf(": NOT all equal: %d of %d are those of %s:", equal, members,
-               bits_name(bits, first));
+        printf(": %sNOT all equal: %d of %d%s are those of %s:",
+               tess__screen_colour(stdout, TESS__COLOUR_BAD), equal, members,
+               tess__screen_colour(stdout, TESS__COLOUR_PLAIN), bits_name(bits, first));
     for (int i = first; i < comparison->count; i++)
         if (bits_same(bits, first, i))
             printf("%s %s", i > first ? "," : "", bits_name(bits, i));

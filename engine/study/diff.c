@@ -3,6 +3,7 @@
 #include "core/engine.h"
 #include "tessera/check.h"
 #include "text/command.h"
+#include "text/screen.h"
 #include "text/text.h"
 
 #include <jansson.h>
@@ -47,10 +48,10 @@ struct diff {
 static const char diff_usage[] =
     "usage: tessera diff RUN_A RUN_B\n\n"
     "Compare two runs by the folders that tessera train --run wrote: the options that differ,\n"
-    "whether the data do, the first step whose loss differs and, when both were trained with "
-    "--hash-every K, the\n"
-    "first step and tensor whose bits differ, how far apart it is, and whether rounding alone\n"
-    "(another order of additions) explains that. With --hash-every 1 the step is exact.\n\n"
+    "whether the data do, and the first step whose loss differs. Where both were trained with\n"
+    "--hash-every K, also the first step and tensor whose bits differ, how far apart they are,\n"
+    "and whether rounding alone (another order of additions) explains that. With --hash-every 1\n"
+    "the step is exact.\n\n"
     "exit status: 0 the same bits in everything that both wrote, 1 they differ, 2 error\n\n"
     "example\n"
     "  tessera train configs/labs/fashion_mlp.yaml --steps 20 --hash-every 1 --run a\n"
@@ -360,12 +361,14 @@ static int diff_command(struct tess__call *call)
     for (int i = 0; i < 2 && status == TESS_OK; i++)
         status = diff_read(&diff.run[i], call->word[i]);
     if (status == TESS_OK) {
+        FILE *former = tess__screen_begin();
         printf("A %s\nB %s\n", diff.run[0].path, diff.run[1].path);
         diff_options(&diff);
         diff_data(&diff);
         diff_losses(&diff);
         diff_digests(&diff);
         diff_final(&diff);
+        tess__screen_end(former);
     }
     diff_close(&diff);
     return status != TESS_OK ? DIFF_TROUBLE : diff.differ ? DIFF_APART : 0;

@@ -8,6 +8,7 @@
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/json.h"
+#include "text/table.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -214,33 +215,56 @@ static double accuracy_ratio(const struct accuracy_one *run, size_t phase)
     return run->measured_s[phase] > 0 ? run->predicted_s[phase] / run->measured_s[phase] : NAN;
 }
 
-static void accuracy_print_run(const struct accuracy_one *run)
+static void accuracy_add_run(struct tess__table *table, const struct accuracy_one *run)
 {
-    printf("%-28.28s %-18.18s %5d ", run->name, run->strategy, (int)run->ranks);
-    if (run->why[0] != '\0') {
-        printf(" %s\n", run->why);
-        return;
-    }
-    printf("%10.3f %10.3f", run->predicted_s[0] * 1e3, run->measured_s[0] * 1e3);
+    tess__table_add(table, "%.28s", run->name);
+    tess__table_add(table, "%.18s", run->strategy);
+    tess__table_add(table, "%d", (int)run->ranks);
+    tess__table_add(table, "%.3f", run->predicted_s[0] * 1e3);
+    tess__table_add(table, "%.3f", run->measured_s[0] * 1e3);
     for (size_t p = 0; p < ACCURACY_PHASES; p++) {
         const double ratio = accuracy_ratio(run, p);
         if (isnan(ratio) || ratio >= 1000)
-            printf(" %6s", "-");
+            tess__table_add(table, "-");
         else
-            printf(" %6.2f", ratio);
+            tess__table_add(table, "%.2f", ratio);
     }
-    printf("%s\n", run->calibrated ? "" : " *");
+    tess__table_add(table, "%s", run->calibrated ? "" : "*");
 }
 
 static void accuracy_print(const struct accuracy *accuracy, double *error)
 {
+    static const struct tess__column column[] = {
+        {.title = "run", .width = 28, .left = true, .key = true},
+        {.title = "strategy", .width = 18, .left = true, .key = true},
+        {.title = "ranks", .width = 5},
+        {.title = "predicted", .width = 10},
+        {.title = "measured", .width = 10},
+        {.title = "ratio", .width = 6},
+        {.title = "fwd", .width = 6},
+        {.title = "bwd", .width = 6},
+        {.title = "optim", .width = 6},
+        {.title = "wait", .width = 6},
+        {.title = "cpu", .width = 6},
+        {.title = " "},
+    };
+    _Static_assert(sizeof(column) / sizeof(column[0]) == 6 + ACCURACY_PHASES,
+                   "each phase has a column");
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
+    FILE *former = tess__screen_begin();
     bool stars = false;
-    printf("%-28s %-18s %5s %10s %10s %6s %6s %6s %6s %6s %6s\n", "run", "strategy", "ranks",
-           "predicted", "measured", "ratio", "fwd", "bwd", "optim", "wait", "cpu");
     for (size_t i = 0; i < accuracy->count; i++) {
-        accuracy_print_run(&accuracy->run[i]);
-        stars = stars || (accuracy->run[i].why[0] == '\0' && !accuracy->run[i].calibrated);
+        const struct accuracy_one *run = &accuracy->run[i];
+        stars = stars || (run->why[0] == '\0' && !run->calibrated);
+        if (run->why[0] == '\0')
+            accuracy_add_run(&table, run);
     }
+    if (table.cell_count > 0)
+        tess__table_print(&table, stdout);
+    for (size_t i = 0; i < accuracy->count; i++)
+        if (accuracy->run[i].why[0] != '\0')
+            printf("%s, %s on %d ranks: %s\n", accuracy->run[i].name, accuracy->run[i].strategy,
+                   (int)accuracy->run[i].ranks, accuracy->run[i].why);
     const size_t count = accuracy_errors(accuracy, 0, error);
     printf("\nsteps in ms; ratios are predicted / measured; cpu: of the processor time of a "
            "rank's work%s\n",
@@ -251,6 +275,7 @@ static void accuracy_print(const struct accuracy *accuracy, double *error)
                100 * accuracy_quantile(error, count, 0.95));
     else
         printf("no run has a prediction\n");
+    tess__screen_end(former);
 }
 
 static json_t *accuracy_json_run(const struct accuracy_one *run)

@@ -1,6 +1,7 @@
 /* What tessera plan prints; see plan.h. */
 #include "study/plan.h"
 
+#include "text/screen.h"
 #include "text/text.h"
 #include "text/words.h"
 
@@ -37,6 +38,20 @@ const char *tess__plan_order_text(const struct tess__plan *plan,
     return text;
 }
 
+/* Columns before a layout's name, on its line; and before it, on a line of its own. */
+#define PRINT_BEFORE 49
+#define PRINT_INDENT 5
+
+/* The end of a layout's line; on the next one where the terminal has no room for it. */
+static void print_name(const char *name, bool first)
+{
+    const int columns = tess__screen_columns(stdout);
+    const bool below = columns > 0 && PRINT_BEFORE + tess__screen_width(name) > columns;
+    printf(below ? "\n%*s%s%s%s\n" : "%*s%s%s%s\n", below ? PRINT_INDENT : 2, "",
+           first ? tess__screen_colour(stdout, TESS__COLOUR_STRONG) : "", name,
+           first ? tess__screen_colour(stdout, TESS__COLOUR_PLAIN) : "");
+}
+
 static void print_layout(const struct tess__plan *plan, const struct tess__words *words,
                          int64_t number)
 {
@@ -44,14 +59,14 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
     char text[TESS__PLAN_TEXT], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES],
         sent[TESS__TEXT_BYTES], order[120], limit[TESS_PREDICT_LIMIT];
     const double samples_per_s = (double)plan->batch_size / layout->step_s;
-    printf("%3" PRId64 "  %9.3f ms %10s", number + 1, 1e3 * layout->step_s,
-           tess__words_rate(words, samples_per_s, rate));
-    if (layout->predicted && !isnan(layout->mfu))
-        printf(" %5.1f %%", 100 * layout->mfu);
-    else
-        printf(" %7s", "-");
-    printf(" %10s  %s\n", tess__text_bytes((double)layout->device_bytes, memory),
-           tess__plan_text(layout, text));
+    const bool known = layout->predicted && !isnan(layout->mfu);
+    char mfu[16] = "-";
+    if (known)
+        snprintf(mfu, sizeof(mfu), "%.1f %%", 100 * layout->mfu);
+    printf("%3" PRId64 "  %9.3f ms %10s %7s %10s", number + 1, 1e3 * layout->step_s,
+           tess__words_rate(words, samples_per_s, rate), mfu,
+           tess__text_bytes((double)layout->device_bytes, memory));
+    print_name(tess__plan_text(layout, text), number == 0);
     if (!layout->predicted)
         return;
     printf("     exposed %.3f ms; sent by the rank that sends most: data %s",
@@ -148,6 +163,7 @@ void tess__plan_print(const struct tess__plan *plan)
 {
     const struct tess__words words = tess__words_of(plan->dataset);
     char limit[TESS__TEXT_BYTES];
+    FILE *former = tess__screen_begin();
     printf("%s, batch %" PRId64 ", on %d ranks: %s\n", plan->model, plan->batch_size,
            plan->cluster.ranks, plan->cluster.source);
     printf("device %s: %s\n", plan->profile.name, plan->profile.source);
@@ -165,4 +181,5 @@ void tess__plan_print(const struct tess__plan *plan)
         print_front(plan);
     }
     print_rejected(plan);
+    tess__screen_end(former);
 }

@@ -3,14 +3,15 @@
 #include "study/scaling.h"
 #include "tessera/check.h"
 #include "text/json.h"
+#include "text/table.h"
 #include "text/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Links side by side in a table of 120 columns. */
-#define LINKS_PER_TABLE 6
+/* Of tables with a column for each link, where no terminal limits them. */
+#define PRINT_COLUMNS 120
 
 /* Three digits that matter. */
 static const char *print_figure(double value, char text[TESS__TEXT_BYTES])
@@ -52,6 +53,21 @@ static void print_meshes(const struct tess__scaling *scaling)
         putchar('\n');
 }
 
+static void print_add_point(struct tess__table *table, const struct tess__words *words,
+                            const struct tess__scaling_measured *point)
+{
+    const struct tess_times *step = &point->step;
+    const double part[] = {step->total_s, step->data_s, step->forward_s, step->backward_s,
+                           step->optim_s, step->comm_s, step->hidden_s};
+    char text[TESS__TEXT_BYTES];
+    tess__table_add(table, "%" PRId64 "%c", point->ranks, point->shared ? '*' : ' ');
+    for (size_t p = 0; p < sizeof(part) / sizeof(part[0]); p++)
+        tess__table_add(table, "%s", print_figure(1e3 * part[p], text));
+    tess__table_add(table, "%s", tess__words_rate(words, point->samples_per_s, text));
+    tess__table_add(table, "%s", print_figure(point->speedup, text));
+    tess__table_add(table, "%.0f %%", 100 * point->efficiency);
+}
+
 static void print_measured(const struct tess__scaling *scaling)
 {
     char machine[128];
@@ -63,24 +79,27 @@ static void print_measured(const struct tess__scaling *scaling)
            "; times in ms, means over the ranks\n",
            scaling->asked.weak ? "weak" : "strong", scaling->batch_size, scaling->words.rows,
            scaling->asked.weak ? " and rank" : "", scaling->asked.steps, scaling->asked.repeats);
-    printf("%6s %8s %8s %8s %8s %8s %8s %8s %9s %9s %10s\n", "ranks", "step", "data", "forward",
-           "backward", "update", "exposed", "hidden", scaling->words.rate, "speed-up",
-           "efficiency");
+    const struct tess__column column[] = {
+        {.title = "ranks ", .width = 6, .key = true},
+        {.title = "step", .width = 8},
+        {.title = "data", .width = 8},
+        {.title = "forward", .width = 8},
+        {.title = "backward", .width = 8},
+        {.title = "update", .width = 8},
+        {.title = "exposed", .width = 8},
+        {.title = "hidden", .width = 8},
+        {.title = scaling->words.rate, .brief = scaling->words.rate_short, .width = 9},
+        {.title = "speed-up", .width = 9},
+        {.title = "efficiency", .brief = "eff.", .width = 10},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
     for (int i = 0; i < scaling->measured_count; i++) {
         const struct tess__scaling_measured *point = &scaling->measured[i];
-        const struct tess_times *step = &point->step;
-        const double part[] = {step->total_s, step->data_s, step->forward_s, step->backward_s,
-                               step->optim_s, step->comm_s, step->hidden_s};
-        char text[TESS__TEXT_BYTES];
-        printf("%5" PRId64 "%c", point->ranks, point->shared ? '*' : ' ');
-        for (size_t p = 0; p < sizeof(part) / sizeof(part[0]); p++)
-            printf(" %8s", print_figure(1e3 * part[p], text));
-        printf(" %9s", tess__words_rate(&scaling->words, point->samples_per_s, text));
-        printf(" %9s", print_figure(point->speedup, text));
-        printf(" %8.0f %%\n", 100 * point->efficiency);
+        print_add_point(&table, &scaling->words, point);
         shared = shared || point->shared;
         equal = equal && point->hash == scaling->measured[0].hash;
     }
+    tess__table_print(&table, stdout);
     print_meshes(scaling);
     printf("data: waiting for %s. exposed: waiting for other ranks. hidden: communication "
            "behind the parts before it\n",
@@ -133,28 +152,41 @@ static void print_amdahl(const struct tess__scaling *scaling)
 
 /* ---- predicted ------------------------------------------------------------------------------- */
 
-static void print_link_names(const struct tess__scaling *scaling, int first, int last)
+/* Columns for what is in the first one, and for every link. */
+static struct tess__table print_table(const struct tess__scaling *scaling, const char *first,
+                                      struct tess__column column[TESS__TABLE_COLUMNS])
 {
-    for (int l = first; l < last; l++)
-        printf(" %16s", scaling->link[l].name);
-    putchar('\n');
+    const int links = scaling->link_count < TESS__TABLE_COLUMNS - 1 ? scaling->link_count
+                                                                    : TESS__TABLE_COLUMNS - 1;
+    column[0] = (struct tess__column){.title = first, .width = 6, .key = true};
+    for (int l = 0; l < links; l++)
+        column[1 + l] = (struct tess__column){.title = scaling->link[l].name, .width = 16};
+    return (struct tess__table){.column = column, .count = 1 + links};
 }
 
-/* A strategy's curves over links first .. last-1. */
-static void print_curves(const struct tess__scaling *scaling, int strategy, int first, int last)
+/* Without COLUMNS in the environment, and where there is no terminal. */
+static int print_columns(void)
+{
+    const int columns = tess__screen_columns(stdout);
+    return columns > 0 ? columns : PRINT_COLUMNS;
+}
+
+/* A strategy's curves over all links. */
+static void print_curves(const struct tess__scaling *scaling, int strategy)
 {
     const struct tess__scaling_curve *curve = &scaling->curve[strategy * scaling->link_count];
-    printf("%6s", curve->strategy);
-    print_link_names(scaling, first, last);
+    struct tess__column column[TESS__TABLE_COLUMNS];
+    struct tess__table table = print_table(scaling, curve->strategy, column);
     for (int i = 0; i < curve->count; i++) {
-        printf("%6" PRId64, curve->point[i].ranks);
-        for (int l = first; l < last; l++) {
+        tess__table_add(&table, "%" PRId64, curve->point[i].ranks);
+        for (int l = 0; l + 1 < table.count; l++) {
             const struct tess__scaling_predicted *point = &curve[l].point[i];
             char text[TESS__TEXT_BYTES];
-            printf(" %10s %3.0f %%", print_figure(point->speedup, text), 100 * point->efficiency);
+            tess__table_add(&table, "%s %3.0f %%", print_figure(point->speedup, text),
+                            100 * point->efficiency);
         }
-        putchar('\n');
     }
+    tess__table_print_in(&table, print_columns(), stdout);
 }
 
 static void print_predicted(const struct tess__scaling *scaling)
@@ -163,11 +195,7 @@ static void print_predicted(const struct tess__scaling *scaling)
     printf("\npredicted speed-up and efficiency, %s scaling, ranks that compute like this one\n",
            scaling->asked.weak ? "weak" : "strong");
     for (int s = 0; s < strategies; s++)
-        for (int first = 0; first < scaling->link_count; first += LINKS_PER_TABLE) {
-            int last = first + LINKS_PER_TABLE;
-            print_curves(scaling, s, first,
-                         last < scaling->link_count ? last : scaling->link_count);
-        }
+        print_curves(scaling, s);
     if (scaling->rank_limit < scaling->asked.to)
         printf("up to %" PRId64 " ranks: beyond, a rank has less than one %s of the batch; a "
                "larger --batch-size or --weak extends the table\n",
@@ -178,30 +206,30 @@ static void print_ring(const struct tess__scaling *scaling)
 {
     printf("\nring all-reduce on %d ranks: 2(N-1) latency + 2(N-1)/N bytes/bandwidth\n",
            TESS__SCALING_RING_RANKS);
-    for (int first = 0; first < scaling->link_count; first += LINKS_PER_TABLE) {
-        int last = first + LINKS_PER_TABLE;
-        last = last < scaling->link_count ? last : scaling->link_count;
-        printf("%6s", "bytes");
-        print_link_names(scaling, first, last);
-        for (int i = 0; i < TESS__SCALING_SIZES_MAX; i++) {
-            double bytes = tess__scaling_ring_bytes[i];
-            char text[TESS__TEXT_BYTES];
-            printf("%3.0f %s", bytes < 1e9 ? bytes / 1e6 : bytes / 1e9, bytes < 1e9 ? "MB" : "GB");
-            for (int l = first; l < last; l++)
-                printf(" %16s", print_time(tess_link_all_reduce_s(&scaling->link[l],
-                                                                  TESS__SCALING_RING_RANKS, bytes),
-                                           text));
-            putchar('\n');
-        }
+    struct tess__column column[TESS__TABLE_COLUMNS];
+    struct tess__table table = print_table(scaling, "bytes", column);
+    for (int i = 0; i < TESS__SCALING_SIZES_MAX; i++) {
+        const double bytes = tess__scaling_ring_bytes[i];
+        char text[TESS__TEXT_BYTES];
+        tess__table_add(&table, "%3.0f %s", bytes < 1e9 ? bytes / 1e6 : bytes / 1e9,
+                        bytes < 1e9 ? "MB" : "GB");
+        for (int l = 0; l + 1 < table.count; l++)
+            tess__table_add(&table, "%s",
+                            print_time(tess_link_all_reduce_s(&scaling->link[l],
+                                                              TESS__SCALING_RING_RANKS, bytes),
+                                       text));
     }
+    tess__table_print_in(&table, print_columns(), stdout);
 }
 
 void tess__scaling_print(const struct tess__scaling *scaling)
 {
+    FILE *former = tess__screen_begin();
     print_measured(scaling);
     print_amdahl(scaling);
     print_predicted(scaling);
     print_ring(scaling);
+    tess__screen_end(former);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #include "run/train.h"
 #include "tessera/check.h"
 #include "text/command.h"
+#include "text/table.h"
 #include "text/text.h"
 #include "text/words.h"
 
@@ -162,23 +163,34 @@ static const char *sweep_verdict(const struct sweep *sweep, const struct sweep_c
                : "learnt";
 }
 
-static void sweep_print_case(const struct sweep *sweep, const struct sweep_case *item)
+static void sweep_add_case(struct tess__table *table, const struct sweep *sweep,
+                           const struct sweep_case *item)
 {
     const struct tess_config *config = item->config;
     const struct tess__run_final *final = &item->trained.final;
-    char speed[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], zeros[TESS__TEXT_BYTES] = "-";
-    if (!isnan(final->loss_zero_share)) /* unknown for a model that computes its loss */
-        snprintf(zeros, sizeof(zeros), "%.1f %%", 100 * final->loss_zero_share);
-    printf("%-22s %-9s %6lld %7.4f %6.1f", item->name, config->optimizer->name,
-           (long long)config->run.batch_size, config->optim.learning_rate, config->optim.warmup);
-    if (item->status == TESS_OK)
-        printf(" %9s %8s %8s %9.4f %8.2f %%",
-               tess__words_rate(&sweep->words, final->samples_per_s, speed),
-               tess__text_time(final->time_s, time), zeros, final->val_loss,
-               100 * final->val_accuracy);
-    else
-        printf(" %9s %8s %8s %9s %8s  ", "-", "-", "-", "-", "-");
-    printf("  %s\n", sweep_verdict(sweep, item));
+    char text[TESS__TEXT_BYTES];
+    tess__table_add(table, "%s", item->name);
+    tess__table_add(table, "%s", config->optimizer->name);
+    tess__table_add(table, "%lld", (long long)config->run.batch_size);
+    tess__table_add(table, "%.4f", config->optim.learning_rate);
+    tess__table_add(table, "%.1f", config->optim.warmup);
+    if (item->status == TESS_OK) {
+        tess__table_add(table, "%s", tess__words_rate(&sweep->words, final->samples_per_s, text));
+        tess__table_add(table, "%s", tess__text_time(final->time_s, text));
+        if (isnan(final->loss_zero_share)) /* unknown for a model that computes its loss */
+            tess__table_add(table, "-");
+        else
+            tess__table_add(table, "%.1f %%", 100 * final->loss_zero_share);
+        tess__table_add(table, "%.4f", final->val_loss);
+        tess__table_add(table, "%.2f %%", 100 * final->val_accuracy);
+    } else {
+        for (int i = 0; i < 5; i++)
+            tess__table_add(table, "-");
+    }
+    const char *verdict = sweep_verdict(sweep, item);
+    tess__table_add_colour(
+        table, strncmp(verdict, "failed", 6) == 0 ? TESS__COLOUR_BAD : TESS__COLOUR_PLAIN, "%s",
+        verdict);
 }
 
 /* One word for the speed of all, which may be trained on different data. */
@@ -192,17 +204,32 @@ static struct tess__words sweep_words(const struct sweep *sweep, int done)
 
 static void sweep_print(struct sweep *sweep, int done)
 {
+    FILE *former = tess__screen_begin();
     sweep->words = sweep_words(sweep, done);
-    printf("\n%-22s %-9s %6s %7s %6s %9s %8s %8s %9s %10s  %s\n", "configuration", "optimizer",
-           "batch", "rate", "warmup", sweep->words.rate, "time", "zeros", "val loss", "accuracy",
-           "result");
+    const struct tess__column column[] = {
+        {.title = "configuration", .width = 22, .left = true, .key = true},
+        {.title = "optimizer", .width = 9, .left = true},
+        {.title = "batch", .width = 6},
+        {.title = "rate", .width = 7},
+        {.title = "warmup", .width = 6},
+        {.title = sweep->words.rate, .width = 9},
+        {.title = "time", .width = 8},
+        {.title = "zeros", .width = 8},
+        {.title = "val loss", .width = 9},
+        {.title = "accuracy", .width = 10},
+        {.title = "result", .left = true},
+    };
+    struct tess__table table = {.column = column, .count = sizeof(column) / sizeof(column[0])};
     for (int i = 0; i < done; i++)
-        sweep_print_case(sweep, &sweep->item[i]);
+        sweep_add_case(&table, sweep, &sweep->item[i]);
+    putchar('\n');
+    tess__table_print(&table, stdout);
     printf(
         "rate: the highest of the schedule. warmup: epochs. zeros: of the last step's gradient by "
         "the logits.\n"
         "failed: the loss was not finite, or the accuracy is at most %g times that of guessing\n",
         GUESSING_FACTOR);
+    tess__screen_end(former);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

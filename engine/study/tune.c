@@ -5,6 +5,7 @@
 #include "tessera/check.h"
 #include "text/command.h"
 #include "text/json.h"
+#include "text/screen.h"
 #include "text/text.h"
 #include "text/words.h"
 
@@ -254,6 +255,7 @@ static void tune_print(const struct tune *tune)
     const struct tess__words words = tess__words_of(tune->dataset);
     char text[TESS__TEXT_BYTES];
     bool as_planned = true;
+    FILE *former = tess__screen_begin();
     printf("\n%s under %s on %d rank%s; at most %s per rank (%s); %" PRId64 " steps each\n",
            tune->model, tune->strategy, tune->ranks, tune->ranks > 1 ? "s" : "",
            tess__text_bytes((double)tune->limit, text),
@@ -282,6 +284,7 @@ static void tune_print(const struct tune *tune)
     printf("best: batch %" PRId64 ", the smallest within 3 %% of the highest %s\n",
            best->batch_size, words.rate);
     tune_print_rate(tune);
+    tess__screen_end(former);
 }
 
 static enum tess_status tune_write(const struct tune *tune)

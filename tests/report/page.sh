@@ -49,7 +49,8 @@ if command -v xmllint >/dev/null; then
     sed -n '/^<svg class="\(wide\|narrow\)"/,/^<\/svg>/p' page.html | { echo '<all>'; cat; echo '</all>'; } |
         xmllint --noout - || complain "the pictures are not well-formed"
 fi
-for text in 'metrics.jsonl:41</code> the file ends within this line' 'cut short</span>' 'Same bits' \
+for text in 'hash <code>00ff00ff00ff00ff</code>' \
+    'metrics.jsonl:41</code> the file ends within this line' 'cut short</span>' 'Same bits' \
     'Step 2, the one of median length among 3 recorded: 10.0 ms' \
     'Rank 0: before its backward pass ends, 1 of 1 all_gather and 2 of 3 all_reduce calls have begun and 1 is complete; 4.5 of 5.5 ms of communication go on behind computation, and it waits 1.0 ms. Rank 1: no communication.' \
     '>all_reduce 1.0 MiB</text>' \
@@ -60,6 +61,25 @@ for text in 'metrics.jsonl:41</code> the file ends within this line' 'cut short<
 done
 "$program" report "${inputs[@]}" --out again.html --title "a <b>title</b>" >/dev/null
 cmp page.html again.html || complain "the same input gives another page"
+
+# ---- runs of two tasks ---------------------------------------------------------------------------
+# Images and tokens share no picture, no table and no key figure; each has its own words.
+run words 3000 gpt 100
+sed -i 's/"steps":60,/"steps":60,"sample_tokens":64,"data":{"train":"aa","set":"<i>stories<\/i>"},/' words/metrics.jsonl
+"$program" report plain faster words compare.json --out tasks.html >/dev/null
+for task in 'Images of ' 'Tokens of &lt;i&gt;stories&lt;/i&gt;'; do
+    # Key figures, overview, learning, statistics, memory, speed, pace.
+    headings=$(grep -cF "<h3 class=\"task\">$task" tasks.html || true)
+    [ "$headings" = 7 ] || complain "$headings headings '$task'"
+done
+# Every figure has runs of one task only.
+sed 's/<figure/\n<figure/g' tasks.html | sed -n '/^<figure/,/<\/figure>/p' | tr '\n' ' ' | sed 's/<\/figure>/\n/g' >drawn
+if grep '<span>words<' drawn | grep -E '<span>(plain|faster)<'; then
+    complain "images and tokens share a picture"
+fi
+grep -q '<span>words<' drawn && grep -q '<span>plain<' drawn || complain "runs of two tasks are not drawn"
+grep -qF '<th scope="col">tokens/s</th>' tasks.html && grep -qF '<th scope="col">images/s</th>' tasks.html ||
+    complain "the overview of two tasks does not have the words of both"
 
 # A recording that was cut, of times as long as they may be and more events than fit, is still drawn.
 {

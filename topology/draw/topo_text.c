@@ -5,6 +5,7 @@
 #include "topology/draw/topo.h"
 
 #include "tessera/check.h"
+#include "text/table.h"
 
 #include <string.h>
 
@@ -40,21 +41,23 @@ static void text_matrix(const struct tess__topo *topo, FILE *out)
 {
     int32_t count = topo->rings.count;
     bool used[TESS_PATH_KIND_COUNT] = {false};
-    char cell[8];
+    char cell[8], number[TESS__TOPO_SHOWN_MAX][12];
+    struct tess__column column[TESS__TOPO_SHOWN_MAX + 1] = {{.title = "", .width = 5, .key = true}};
+    struct tess__table table = {.column = column, .count = count + 1};
+    _Static_assert(TESS__TOPO_SHOWN_MAX < TESS__TABLE_COLUMNS, "a column for each device");
     if (count < 2 || count > TESS__TOPO_SHOWN_MAX)
         return;
-    fprintf(out, "\npaths between devices\n     ");
-    for (int32_t to = 0; to < count; to++)
-        fprintf(out, "%6d", (int)topo->number[to]);
-    fputc('\n', out);
     for (int32_t from = 0; from < count; from++) {
-        fprintf(out, "%5d", (int)topo->number[from]);
+        snprintf(number[from], sizeof(number[from]), "%d", (int)topo->number[from]);
+        column[1 + from] = (struct tess__column){.title = number[from], .width = 5};
+        tess__table_add(&table, "%s", number[from]);
         for (int32_t to = 0; to < count; to++) {
-            fprintf(out, "%6s", tess__topo_cell(topo, from, to, cell));
+            tess__table_add(&table, "%s", tess__topo_cell(topo, from, to, cell));
             used[topo->routes.route[from * count + to].kind] = true;
         }
-        fputc('\n', out);
     }
+    fprintf(out, "\npaths between devices\n");
+    tess__table_print(&table, out);
     text_legend(used, out);
 }
 

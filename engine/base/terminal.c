@@ -1,0 +1,56 @@
+/* Width and colours of terminals, after COLUMNS, TERM, no-color.org and bixense.com/clicolors. */
+#include "base/terminal.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define COLUMNS_USUAL 80 /* of a terminal that does not say */
+#define COLUMNS_LEAST 20
+#define COLUMNS_MOST  4096
+
+int tess__terminal_columns(int descriptor)
+{
+    const char *given = getenv("COLUMNS");
+    struct winsize window = {.ws_col = 0};
+    if (given != NULL && given[0] != '\0') {
+        char *end = NULL;
+        const long columns = strtol(given, &end, 10);
+        if (*end == '\0' && columns >= COLUMNS_LEAST && columns <= COLUMNS_MOST)
+            return (int)columns;
+    }
+    if (descriptor < 0 || isatty(descriptor) != 1)
+        return 0;
+    if (ioctl(descriptor, TIOCGWINSZ, &window) != 0 || window.ws_col < COLUMNS_LEAST)
+        return COLUMNS_USUAL;
+    return window.ws_col;
+}
+
+static bool terminal_is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0';
+}
+
+static bool terminal_has_colours(int descriptor)
+{
+    const char *term = getenv("TERM"), *force = getenv("CLICOLOR_FORCE");
+    if (terminal_is_set("NO_COLOR"))
+        return false;
+    if (terminal_is_set("CLICOLOR_FORCE") && strcmp(force, "0") != 0)
+        return true;
+    return terminal_is_set("TERM") && strcmp(term, "dumb") != 0 && descriptor >= 0 &&
+           isatty(descriptor) == 1;
+}
+
+const char *tess__terminal_colour(int descriptor, enum tess__colour colour)
+{
+    static const char *const code[] = {
+        [TESS__COLOUR_PLAIN] = "\033[0m",    [TESS__COLOUR_STRONG] = "\033[1m",
+        [TESS__COLOUR_FAINT] = "\033[2m",    [TESS__COLOUR_GOOD] = "\033[32m",
+        [TESS__COLOUR_WARNING] = "\033[33m", [TESS__COLOUR_BAD] = "\033[31m",
+    };
+    return terminal_has_colours(descriptor) ? code[colour] : "";
+}
