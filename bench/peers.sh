@@ -1,17 +1,36 @@
 #!/usr/bin/env bash
-# Runs Tessera beside PyTorch (DDP over gloo, and one process) and Open MPI on the same cores, in turn, and
-# prints the ratios: bench/peers.sh [--out FILE] [--quick] [train|gpt|reduce|overhead|cluster]...
-# Needs a release build, and Debian's python3-torch libopenblas0-openmp libtcmalloc-minimal4
-# openmpi-bin libopenmpi-dev, which it asks for but does not install. The section cluster, hosts of the lab of
-# tests/cluster, is measured where it is named alone; it needs Open MPI and root.
+# Runs Tessera beside PyTorch and Open MPI on the same cores, in turn, and prints the ratios:
+#   bench/peers.sh [--python V/bin/python] [--out FILE] [--quick] [race|reduce|overhead|cluster|work|page]...
+# Needs a release build and Debian packages, which it asks for but does not install. The newest PyTorch comes
+# from Python's package index, into an environment of its own, which --python names:
+#   python3 -m venv V && V/bin/pip install torch numpy
+# It runs beside Debian's in the race, and in its place elsewhere. The section cluster, hosts of the lab of
+# tests/cluster, is measured where it is named alone; it needs Open MPI and root. The section work has no
+# peer: it holds the time of a step against its arithmetic. The section page prints the race's tables from the
+# lines that earlier runs have added to FILE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/packages.sh
-. bench/peers/env.sh
 
-packages=(openmpi-bin libopenmpi-dev)
-[ "${*: -1}" = cluster ] ||
-    packages+=(python3-torch libopenblas0-openmp libtcmalloc-minimal4 dataset-fashion-mnist)
+# Is a section chosen? None named: all of the first three.
+chosen()
+{
+    case " $arguments " in
+    *" $1 "*) return 0 ;;
+    *" race "* | *" reduce "* | *" overhead "* | *" cluster "* | *" work "* | *" page "*) return 1 ;;
+    esac
+    [ "$1" != cluster ]
+}
+
+arguments=$*
+packages=()
+if chosen race || chosen overhead; then packages+=(dataset-fashion-mnist g++ libtcmalloc-minimal4); fi
+if chosen reduce; then packages+=(libtcmalloc-minimal4); fi
+if chosen reduce || chosen cluster; then packages+=(openmpi-bin libopenmpi-dev); fi
+case " $arguments" in
+*" --python"*) ;;
+*) if chosen race || chosen reduce || chosen overhead; then packages+=(python3-torch libopenblas0-openmp); fi ;;
+esac
 missing=$(packages_missing "${packages[@]}")
 if [ -n "$missing" ]; then
     echo "The peers need packages that are not installed: apt-get install $missing" >&2
@@ -23,5 +42,7 @@ if [ ! -x build/release/tessera ]; then
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mpicc -O3 -Wall bench/peers/mpi_reduce.c -o "$scratch/mpi_reduce"
+if chosen reduce || chosen cluster; then
+    mpicc -O3 -Wall bench/peers/mpi_reduce.c -o "$scratch/mpi_reduce"
+fi
 /usr/bin/python3 bench/peers/compare.py --tessera build/release/tessera --scratch "$scratch" "$@"

@@ -4,11 +4,10 @@
  * what else a transformer does, and updates. Both sides of every ratio are measured in turns, in
  * this run and on this core.
  */
-#include "bench/bench.h"
+#include "bench/bench_layer.h"
 #include "text/command.h"
 
 #include "base/options.h"
-#include "cpu/best.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
@@ -101,114 +100,24 @@ static struct tess_op_desc bench_desc(const struct tess__bench *bench,
     return desc;
 }
 
-enum bench_array { BENCH_X, BENCH_W, BENCH_BIAS, BENCH_Y, BENCH_DW, BENCH_ARRAYS };
-
-/* An open operation with its arrays. */
-struct bench_op {
-    struct tess_op op;
-    enum tess_best_what what;
-    void *array[BENCH_ARRAYS];
-};
-
-static void bench_op_close(struct bench_op *b)
-{
-    tess__bench_op_close(&b->op);
-    for (int i = 0; i < BENCH_ARRAYS; i++)
-        free(b->array[i]);
-}
-
-static enum tess_status bench_op_open(struct tess__bench *bench, const struct tess_op_desc *desc,
-                                      struct bench_op *b)
-{
-    *b = (struct bench_op){.what = TESS_BEST_FORWARD};
-    size_t element = tess_dtype_bytes(desc->dtype);
-    size_t window = desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
-    size_t w = (size_t)(desc->in * desc->out) * window;
-    const size_t bytes[BENCH_ARRAYS] = {
-        [BENCH_X] = (size_t)(desc->rows * desc->in * tess__bench_positions(desc, false)) * element,
-        [BENCH_W] = w * element,
-        [BENCH_BIAS] = (size_t)desc->out * element,
-        [BENCH_Y] = (size_t)(desc->rows * desc->out * tess__bench_positions(desc, true)) * element,
-        [BENCH_DW] = w * sizeof(float)};
-    enum tess_status status = TESS_OK;
-    for (int i = 0; i < BENCH_ARRAYS && status == TESS_OK; i++)
-        status = tess__bench_allocate(bytes[i], &b->array[i]);
-    if (status == TESS_OK)
-        status = tess__bench_op_open(bench, desc, &b->op);
-    if (status != TESS_OK)
-        bench_op_close(b);
-    return status;
-}
-
-/* y stands for dy in the backward passes, x for dx. */
-static enum tess_status bench_run_op(void *context)
-{
-    struct bench_op *b = context;
-    bool linear = b->op.desc.kind == TESS_OP_LINEAR;
-    void *x = b->array[BENCH_X], *w = b->array[BENCH_W], *y = b->array[BENCH_Y];
-    switch (b->what) {
-    case TESS_BEST_FORWARD:
-        return (linear ? tess_linear_forward : tess_conv2d_forward)(&b->op, x, w,
-                                                                    b->array[BENCH_BIAS], y);
-    case TESS_BEST_BACKWARD_DATA:
-        return (linear ? tess_linear_backward_data : tess_conv2d_backward_data)(&b->op, y, w, x);
-    default:
-        return (linear ? tess_linear_backward_weight
-                       : tess_conv2d_backward_weight)(&b->op, x, y, b->array[BENCH_DW], NULL);
-    }
-}
-
-static enum tess_status bench_run_best(void *context)
-{
-    return tess__best_run(context);
-}
-
-static double bench_flops(const struct tess_op_desc *d)
-{
-    double window = d->kind == TESS_OP_CONV2D ? (double)(d->window * d->window) : 1;
-    return 2 * (double)d->rows * (double)d->in * (double)d->out * window *
-           (double)tess__bench_positions(d, true);
-}
-
 /* One product: Tessera's, then every candidate of oneDNN, in turns. */
 static enum tess_status bench_product(struct tess__bench *bench, const struct bench_layer *layer,
-                                      struct bench_op *ours)
+                                      struct tess__bench_layer *ours)
 {
-    struct tess_best *best[TESS__BENCH_TASKS] = {NULL};
-    struct tess__bench_task task[TESS__BENCH_TASKS] = {{.run = bench_run_op, .context = ours}};
     const struct tess_op_desc *desc = &ours->op.desc;
-    enum tess_status status = TESS_OK;
-    int count = 1, fastest = 1;
-    for (; count < TESS__BENCH_TASKS; count++) {
-        TESS_TRY_GOTO(
-            status, close_best,
-            tess__best_open(desc, ours->what, count - 1, bench->kernel->threads, &best[count]));
-        if (!best[count])
-            break;
-        task[count] = (struct tess__bench_task){.run = bench_run_best, .context = best[count]};
-    }
-    TESS_TRY_GOTO(status, close_best, tess__bench_measure(bench, task, count));
-    for (int t = 1; t < count; t++)
-        if (task[t].median_s < task[fastest].median_s)
-            fastest = t;
-    double flops = bench_flops(desc), ratio = task[fastest].median_s / task[0].median_s;
+    struct tess__bench_product product;
+    TESS_TRY(tess__bench_layer_product(bench, ours, &product));
+    const double flops = tess__bench_layer_flops(desc), ratio = product.best_s / product.ours_s;
     printf("%-16s %-5s %-16s %9.1f %9.0f   %9.0f  %-15s %6.2f\n", layer->name,
-           tess_dtype_name(desc->dtype), bench_what_name[ours->what], task[0].median_s * 1e6,
-           flops / task[0].median_s * 1e-9, flops / task[fastest].median_s * 1e-9,
-           tess__best_name(best[fastest]), ratio);
-    status = tess__bench_write(
+           tess_dtype_name(desc->dtype), bench_what_name[ours->what], product.ours_s * 1e6,
+           flops / product.ours_s * 1e-9, flops / product.best_s * 1e-9, product.best, ratio);
+    return tess__bench_write(
         &bench->log,
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:f, s:f}", "bench", "product", "layer",
                   layer->name, "precision", tess_dtype_name(desc->dtype), "what",
                   bench_what_name[ours->what], "rows", (json_int_t)desc->rows, "us",
-                  task[0].median_s * 1e6, "gflops", flops / task[0].median_s * 1e-9, "best",
-                  tess__best_name(best[fastest]), "best_gflops",
-                  flops / task[fastest].median_s * 1e-9, "ratio", ratio));
-
-close_best:
-    for (int t = 1; t < TESS__BENCH_TASKS; t++)
-        tess__best_close(best[t]);
-    return status;
+                  product.ours_s * 1e6, "gflops", flops / product.ours_s * 1e-9, "best",
+                  product.best, "best_gflops", flops / product.best_s * 1e-9, "ratio", ratio));
 }
 
 static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtype dtype)
@@ -216,15 +125,15 @@ static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtyp
     for (int l = 0; l < BENCH_LAYERS; l++) {
         struct tess_op_desc desc = bench_desc(bench, &bench_layers[l], dtype);
         desc.input_grad = desc.in > 1; /* the first convolution does not need it */
-        struct bench_op ours;
+        struct tess__bench_layer ours;
         enum tess_status status = TESS_OK;
-        TESS_TRY(bench_op_open(bench, &desc, &ours));
+        TESS_TRY(tess__bench_layer_open(bench, &desc, &ours));
         for (int what = 0; what < 3 && status == TESS_OK; what++) {
             ours.what = (enum tess_best_what)what;
             if (ours.what != TESS_BEST_BACKWARD_DATA || desc.input_grad)
                 status = bench_product(bench, &bench_layers[l], &ours);
         }
-        bench_op_close(&ours);
+        tess__bench_layer_close(&ours);
         TESS_TRY(status);
     }
     return TESS_OK;
@@ -235,16 +144,16 @@ static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtyp
 static enum tess_status bench_grid_layer(struct tess__bench *bench, const struct bench_layer *layer,
                                          enum tess_dtype dtype)
 {
-    struct bench_op op[2];
+    struct tess__bench_layer op[2];
     struct tess__bench_task task[2];
     enum tess_status status;
     struct tess_op_desc desc = bench_desc(bench, layer, dtype);
-    TESS_TRY(bench_op_open(bench, &desc, &op[0]));
+    TESS_TRY(tess__bench_layer_open(bench, &desc, &op[0]));
     desc.leaf_rows = desc.rows / BENCH_GRID;
-    TESS_TRY_GOTO(status, close_first, bench_op_open(bench, &desc, &op[1]));
+    TESS_TRY_GOTO(status, close_first, tess__bench_layer_open(bench, &desc, &op[1]));
     for (int i = 0; i < 2; i++) {
         op[i].what = TESS_BEST_BACKWARD_WEIGHT;
-        task[i] = (struct tess__bench_task){.run = bench_run_op, .context = &op[i]};
+        task[i] = (struct tess__bench_task){.run = tess__bench_layer_run, .context = &op[i]};
     }
     TESS_TRY_GOTO(status, close_second, tess__bench_measure(bench, task, 2));
     double price = task[1].median_s / task[0].median_s;
@@ -257,9 +166,9 @@ static enum tess_status bench_grid_layer(struct tess__bench *bench, const struct
                                          "leaves", BENCH_GRID, "us_1", task[0].median_s * 1e6, "us",
                                          task[1].median_s * 1e6, "price", price));
 close_second:
-    bench_op_close(&op[1]);
+    tess__bench_layer_close(&op[1]);
 close_first:
-    bench_op_close(&op[0]);
+    tess__bench_layer_close(&op[0]);
     return status;
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Runs Tessera and its peers in turn on the same cores and prints both sides and their ratio.
 
-Started by bench/peers.sh, which prepares the environment. Each side of a line is the median of ROUNDS
-runs, and the sides take turns, so that a slow minute of the machine hits both. What each figure
-means and how it is derived is in bench/README.md."""
+Started by bench/peers.sh. Each side of a line is the median of ROUNDS turns, and the sides take
+turns, so that a slow minute of the machine hits both. What each figure means and how it is derived
+is in bench/README.md."""
 import argparse
 import json
 import os
@@ -12,19 +12,18 @@ import subprocess
 import sys
 
 import cluster
+import peer
+import race
+import work
 
 ROUNDS = 3
 CONFIG = {'mlp': 'configs/labs/fashion_mlp.yaml', 'cnn': 'configs/labs/fashion_cnn.yaml'}
-GPT = {'21m': 'configs/models/gpt-21m.yaml', '124m': 'configs/models/gpt2-124m.yaml'}
 DATA_BYTES = 70000 * (28 * 28 + 1)  # images and labels of Fashion-MNIST, mapped by every rank
 MIB = 1 << 20
 
 
-def command_lines(command, environment=None, preload=False):
+def command_lines(command, env=None):
     """Standard output of a command as lines; a failure ends the bench with what it said."""
-    env = dict(os.environ, **(environment or {}))
-    if preload:
-        env['LD_PRELOAD'] = os.environ['PEERS_PRELOAD']
     done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=600, check=False)
     if done.returncode != 0:
@@ -41,10 +40,14 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.rounds = 1 if args.quick else args.rounds or ROUNDS
-        self.out = open(args.out, 'w', encoding='utf-8') if args.out else None
+        self.records = race.read([args.out] if args.out and os.path.exists(args.out) else [])
+        self.out = open(args.out, 'a', encoding='utf-8') if args.out else None
+        self.machine = machine()
+        self.cores = self.machine['cores']
         self.runs = 0
 
     def record(self, **line):
+        self.records.append(line)
         if self.out:
             self.out.write(json.dumps(line) + '\n')
             self.out.flush()
@@ -72,13 +75,13 @@ class Bench:
         with open(path, encoding='utf-8') as file:
             return json.load(file)['runs'][0]
 
-    @staticmethod
-    def torch(program, *options, threads=1):
-        """The last line of one of the programs beside this one."""
-        lines = command_lines(['/usr/bin/python3', f'bench/peers/torch_{program}.py', '--threads',
-                               str(threads), *map(str, options)],
-                              {'OMP_NUM_THREADS': str(threads)}, preload=True)
-        return json_lines(lines)[-1]
+    def torch(self, steps, *options):
+        """What a run of torch_train.py says when it is warm, and its seconds of a step."""
+        torch = peer.Torch(self.args.python or peer.DEBIAN, 1, *options)
+        about = torch.start()
+        about['step_s'] = torch.step_s(steps)
+        torch.stop()
+        return about
 
     def turns(self, *sides):
         """Each side's values, one a round, sides taking turns."""
@@ -90,61 +93,14 @@ class Bench:
 
     # ---- sections ------------------------------------------------------------------------------
 
-    def train(self):
-        print('\nTraining, images/s: Tessera ddp 2 ranks x 1 thread against PyTorch\n')
-        print('| model | batch | precision | Tessera | DDP gloo 2 x 1 | ratio | '
-              '1 process x 2 threads | ratio |')
-        print('| --- | --- | --- | --- | --- | --- | --- | --- |')
-        for model in ('mlp', 'cnn'):
-            for batch in (128, 512):
-                for precision in ('f32', 'bf16'):
-                    self.train_line(model, batch, precision)
+    def race(self):
+        race.race(self)
 
-    def train_line(self, model, batch, precision):
-        steps = max((300 if model == 'mlp' else 40) * 128 // batch, 10)
-        if self.args.quick:
-            steps = max(steps // 4, 5)
-        peer = ('--model', model, '--batch', batch, '--precision', precision, '--steps', steps,
-                '--blocks', 1, '--warmup', max(steps // 5, 3))
-        ours, gloo, single = self.turns(
-            lambda: self.tessera_train(CONFIG[model], '--strategy', 'ddp', '--ranks', 2,
-                                       '--batch-size', batch, '--precision', precision,
-                                       '--steps', 3 * steps)['samples_per_s'],
-            lambda: self.torch('train', *peer, '--ranks', 2)['samples_per_s'],
-            lambda: self.torch('train', *peer, '--ranks', 1, threads=2)['samples_per_s'])
-        a, b, c = map(statistics.median, (ours, gloo, single))
-        print(f'| {model} | {batch} | {precision} | {a:,.0f} | {b:,.0f} | {a / b:.2f} | {c:,.0f} | '
-              f'{a / c:.2f} |', flush=True)
-        self.record(bench='train', model=model, batch=batch, precision=precision, tessera=ours,
-                    torch_ddp=gloo, torch_one=single)
+    def work(self):
+        work.work(self)
 
-    def gpt(self):
-        text = f'{self.args.scratch}/text'
-        with open(text, 'wb') as file:  # what is in it does not matter for speed
-            file.write(bytes(range(256)) * 4096)
-        print('\nGPT-2, T = 256, batch 4, AdamW, tokens/s: Tessera, then PyTorch\n')
-        print('| model | precision | layout | Tessera | PyTorch | ratio |')
-        print('| --- | --- | --- | --- | --- | --- |')
-        for model, config in GPT.items():
-            for precision in ('bf16', 'f32'):
-                self.gpt_line(model, config, precision, text, 'ddp, 2 ranks', 'ddp', 2, 1)
-                self.gpt_line(model, config, precision, text, '1 process x 2 threads', 'single', 1, 2)
-
-    def gpt_line(self, model, config, precision, text, layout, strategy, ranks, threads):
-        steps = 3 if self.args.quick else 12 if model == '21m' else 5
-        ours, peer = self.turns(
-            lambda: self.tessera_train(config, '--strategy', strategy, '--ranks', ranks,
-                                       '--threads', threads, '--precision', precision,
-                                       '--batch-size', 4, '--data.length', 256, '--steps',
-                                       2 * steps, '--warmup', 0, '--save-weights',
-                                       'off')['tokens_per_s'],
-            lambda: self.torch('gpt', '--model', model, '--precision', precision, '--steps', steps,
-                                   '--ranks', ranks, '--text', text,
-                                   threads=threads)['tokens_per_s'])
-        a, b = map(statistics.median, (ours, peer))
-        print(f'| {model} | {precision} | {layout} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |', flush=True)
-        self.record(bench='gpt', model=model, precision=precision, layout=layout, tessera=ours,
-                    torch=peer)
+    def page(self):
+        print(race.page(self.records, self.args.picture))
 
     def reduce(self):
         print('\nAll-reduce of f32, in place: time, bus bandwidth, and how many times faster '
@@ -160,15 +116,16 @@ class Bench:
         crowded = ranks > len(os.sched_getaffinity(0))
         mpi = ['mpirun', '--allow-run-as-root', '--oversubscribe', '--mca', 'mpi_yield_when_idle',
                '1' if crowded else '0', '-np', str(ranks), f'{self.args.scratch}/mpi_reduce']
-        gloo = ['/usr/bin/python3', 'bench/peers/torch_reduce.py', str(ranks)]
+        python = self.args.python or peer.DEBIAN
+        gloo = [python, 'bench/peers/torch_reduce.py', str(ranks)]
 
-        def peer(command, **how):
+        def side(command, **how):
             return lambda: {line['bytes']: line['seconds']
                             for line in json_lines(command_lines(command + words, **how))}
 
         sides = self.turns(lambda: self.tessera_reduce(ranks, sizes, 'canonical'),
-                           lambda: self.tessera_reduce(ranks, sizes, 'fast'), peer(mpi),
-                           peer(gloo, preload=True))
+                           lambda: self.tessera_reduce(ranks, sizes, 'fast'), side(mpi),
+                           side(gloo, env=peer.environment(python)))
         for size in sizes:
             seconds = [statistics.median(run[size] for run in side) for side in sides]
             cells = [f'{s * 1e6:,.1f} us, {bus(size, ranks, s):.2f} GB/s' for s in seconds]
@@ -196,8 +153,8 @@ class Bench:
         ours, gloo = self.turns(
             lambda: 2e6 / self.tessera_train(CONFIG['mlp'], *tiny, '--steps',
                                              steps)['samples_per_s'],
-            lambda: self.torch('train', '--width', 8, '--batch', 2, '--ranks', 2, '--steps',
-                                     500)['step_us'])
+            lambda: 1e6 * self.torch(500, '--model', 'mlp', '--width', 8, '--batch', 2, '--layout',
+                                     'ddp', '--ranks', 2)['step_s'])
         a, b = statistics.median(ours), statistics.median(gloo)
         print(f'\nOverhead of a step, MLP of width 8, batch 1 on each of 2 ranks: {a:.1f} us; '
               f'PyTorch DDP {b:,.0f} us; ratio {b / a:.0f}')
@@ -209,14 +166,14 @@ class Bench:
               f'{statistics.median(start):.2f} s')
         self.record(bench='start', first_step_s=start)
 
-        peer = self.torch('train', '--model', 'cnn', '--ranks', 2, '--steps', 10)
+        theirs = self.torch(10, '--model', 'cnn', '--layout', 'ddp', '--ranks', 2)
         run = self.tessera_compare(CONFIG['cnn'], 'ddp', 2, '--steps', 20)
         worst = max(rank['peak_rss'] - sum(rank['allocated'].values()) for rank in run['memory'])
         print(f'\nResident memory of a rank beyond its arena, CNN, ddp, 2 ranks: '
               f'{worst / 1e6:.0f} MB, of which up to {DATA_BYTES / 1e6:.0f} MB are pages of the '
-              f'data set, shared by all ranks; PyTorch DDP in all: {peer["peak_rss"] / 1e6:.0f} MB')
+              f'data set, shared by all ranks; PyTorch DDP in all: {theirs["peak_rss"] / 1e6:.0f} MB')
         self.record(bench='resident', beyond_arena=worst, data=DATA_BYTES,
-                    torch_rss=peer['peak_rss'])
+                    torch_rss=theirs['peak_rss'])
 
 
 def bus(size, ranks, seconds):
@@ -238,24 +195,31 @@ def machine():
 
 
 def main():
-    sections = ('train', 'gpt', 'reduce', 'overhead')
+    sections, more = ('race', 'reduce', 'overhead'), ('cluster', 'work', 'page')
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('--tessera', required=True)
     p.add_argument('--scratch', required=True, help='folder for files of the runs')
-    p.add_argument('--out', help='write JSON lines there too')
+    p.add_argument('--out', help='add JSON lines there; page prints those of a race')
     p.add_argument('--quick', action='store_true', help='one round, fewer steps: does it run?')
     p.add_argument('--shapes', help=f'of the section cluster: {",".join(cluster.SHAPES)}')
     p.add_argument('--sizes', help='of the section cluster: bytes, separated by commas')
     p.add_argument('--rounds', type=int, help='turns of all sides')
-    p.add_argument('sections', nargs='*', default=[], help=', '.join((*sections, 'cluster')))
+    p.add_argument('--python', help='of a PyTorch beside Debian\'s, or in its place')
+    p.add_argument('--rows', help=f'of the section race: {",".join(race.ROWS)}; of work: '
+                   f'{",".join(work.SERIES)}')
+    p.add_argument('--precision', default=','.join(race.PRECISIONS), help='of the section race')
+    p.add_argument('--row-s', type=float, default=0,
+                   help='no further round of a row of the race begins after so many seconds')
+    p.add_argument('--picture', help='file in SVG of the race\'s ratios, or of work')
+    p.add_argument('sections', nargs='*', default=[], help=', '.join((*sections, *more)))
     args = p.parse_args()
-    unknown = set(args.sections) - {*sections, 'cluster'}
+    unknown = set(args.sections) - {*sections, *more}
     if unknown:
-        p.error(f'unknown section {sorted(unknown)[0]}: known are {", ".join(sections)}, cluster')
+        p.error(f'unknown section {sorted(unknown)[0]}: known are {", ".join((*sections, *more))}')
     bench = Bench(args)
-    where = machine()
-    print(f'{where["cpu"]}, {where["cores"]} cores, commit {where["commit"]}')
-    bench.record(bench='machine', **where)
+    if args.sections != ['page']:
+        print('{cpu}, {cores} cores, commit {commit}'.format(**bench.machine))
+        bench.record(bench='machine', **bench.machine)
     for section in args.sections or sections:
         getattr(bench, section)()
 

@@ -59,66 +59,16 @@ def load_tokens(args, torch):
     return tokens.to(args.device)
 
 
-def build(args, torch):
-    from torch import nn
-    from torch.nn import functional
+def build(args):
+    import torch_models
     layers, width, heads = (given or usual for given, usual in
                             zip((args.layers, args.width, args.heads), SHAPES[args.model]))
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            rows, positions, _ = x.shape
-            q, k, v = self.qkv(self.norm1(x)).view(rows, positions, 3, heads, width // heads) \
-                .permute(2, 0, 3, 1, 4).unbind(0)
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.join(mixed.transpose(1, 2).reshape(rows, positions, width))
-            hidden = functional.gelu(self.widen(self.norm2(x)), approximate='tanh')
-            return x + self.narrow(hidden)
-
-    class Head(nn.Module):
-        """The logits and their loss, which compile into one kernel beside the product."""
-
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(width)
-            self.linear = nn.Linear(width, args.vocabulary, bias=False)
-
-        def forward(self, x, labels):
-            logits = self.linear(self.norm(x)).view(-1, args.vocabulary)
-            return functional.cross_entropy(logits.float(), labels.reshape(-1))
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.token = nn.Embedding(args.vocabulary, width)
-            self.place = nn.Embedding(args.length, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.head = Head()
-            self.head.linear.weight = self.token.weight
-            for p in self.parameters():
-                if p.dim() == 2:
-                    nn.init.normal_(p, 0, 0.02)
-
-        def forward(self, tokens, labels):
-            places = torch.arange(tokens.shape[1], device=tokens.device)
-            x = self.token(tokens) + self.place(places)
-            for block in self.blocks:
-                x = block(x)
-            return self.head(x, labels)
-
-    model = Model().to(args.device)
+    model = torch_models.Text('gpt2', layers, width, heads, 4 * width, args.vocabulary,
+                              args.length).to(args.device)
     if args.params == 'bf16':
         model = model.bfloat16()
     if args.compile == 'blocks':
-        for block in model.blocks:
-            block.compile()
-        model.head.compile()
+        model.compile_parts()
     elif args.compile == 'whole':
         model.compile()
     return model
@@ -129,7 +79,7 @@ class Trainer:
         self.args, self.torch = args, torch
         self.tokens = load_tokens(args, torch)
         self.random = torch.Generator(args.device).manual_seed(1)
-        self.model = build(args, torch)
+        self.model = build(args)
         fused = {'fused': True} if args.device == 'cuda' else {}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, betas=(0.9, 0.95),
                                            weight_decay=0.1, **fused)

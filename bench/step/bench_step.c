@@ -4,6 +4,7 @@
  * first steps are left out.
  */
 #include "bench/bench.h"
+#include "bench/step/bench_ceiling.h"
 #include "run/record.h"
 #include "study/product.h"
 #include "study/trial.h"
@@ -24,6 +25,7 @@ struct bench_options {
     const char *strategies;
     struct tess_ints ranks, grids;
     int64_t steps, repeats;
+    bool ceiling;
 };
 
 #define BENCH_FIELD(member) offsetof(struct bench_options, member)
@@ -41,6 +43,9 @@ static const struct tess_option bench_option_table[] = {
                  "optimizer steps of a run; the first quarter is not measured"),
     TESS_ROW_INT("repeats", BENCH_FIELD(repeats), "5", 1, REPEATS_MAX,
                  "runs per case; the median is reported"),
+    TESS_ROW_BOOL("ceiling", BENCH_FIELD(ceiling), "on",
+                  "also measure the model's products alone on all cores, and print the share of "
+                  "that speed which the steps reach"),
     TESS_ROW_END,
 };
 
@@ -51,6 +56,10 @@ struct bench {
     const char *strategy[TESS__LIST_MAX]; /* [strategy_count] in `strategies` */
     int strategy_count;
     struct tess_dataset *dataset;
+    int cores;
+    /* What the products alone allow, and the batch that it was measured for; 0: not yet. */
+    struct tess__bench_ceiling ceiling;
+    int64_t ceiling_batch;
 };
 
 static const char bench_usage[] =
@@ -58,7 +67,9 @@ static const char bench_usage[] =
     "                          [--steps K] [--repeats R] [--option value ...]\n\n"
     "Measure training steps: one JSON line per strategy, rank count and grid, with the median\n"
     "images/s or tokens/s over the repeats, its range, and the share of time that ranks wait for\n"
-    "other ranks.\n\n"
+    "other ranks. ceiling_share: the speed by that of the products alone, which is measured here "
+    "on\n"
+    "all cores at once, by the faster of these kernels and oneDNN's.\n\n"
     "examples\n"
     "  tessera bench step configs/labs/fashion_mlp.yaml --strategies ddp,fsdp --ranks 2\n"
     "  tessera bench step configs/labs/fashion_cnn.yaml --strategies single,ddp --grids 1,8\n";
@@ -69,14 +80,11 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     const struct tess_run_options *options = &run->config->run;
     size_t count = (size_t)bench->options->repeats;
     char machine[128];
-    cpu_set_t cores;
     tess__bench_sort(speed, count);
     tess__bench_sort(share, count);
     double median = (speed[(count - 1) / 2] + speed[count / 2]) / 2;
     double median_share = (share[(count - 1) / 2] + share[count / 2]) / 2;
     tess__text_machine(machine);
-    CPU_ZERO(&cores);
-    (void)sched_getaffinity(0, sizeof(cores), &cores);
     json_t *line = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, "
         "s:s, "
@@ -90,9 +98,17 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
         "step_us", tess__json_number(median > 0 ? 1e6 * (double)options->batch_size / median : 0),
         "comm_share", tess__json_number(median_share), "steps", (json_int_t)bench->options->steps,
         "repeats", (json_int_t)bench->options->repeats, "version", TESS_VERSION, "machine", machine,
-        "cores", CPU_COUNT(&cores));
+        "cores", bench->cores);
     json_object_set_new(line, "mesh", tess__record_mesh(run));
+    json_object_set_new(line, "parameters", json_integer((json_int_t)run->flops.parameters));
+    json_object_set_new(line, "flops_per_sample",
+                        tess__json_number(tess_flops_causal(&run->flops)));
     tess__record_rate(line, run->dataset, median);
+    if (bench->ceiling.samples_per_s > 0)
+        json_object_update_new(line, json_pack("{s:f, s:f, s:f}", "ceiling_samples_per_s",
+                                               bench->ceiling.samples_per_s, "ceiling_flops_per_s",
+                                               bench->ceiling.flops_per_s, "ceiling_share",
+                                               median / bench->ceiling.samples_per_s));
     if (!line || json_dumpf(line, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
         fflush(stdout) != 0) {
         json_decref(line);
@@ -100,6 +116,16 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     }
     json_decref(line);
     return TESS_OK;
+}
+
+/* Once for all strategies and ranks that share a batch. */
+static enum tess_status bench_ceiling(struct bench *bench, const struct tess__trial *trial)
+{
+    const int64_t batch = trial->config->run.batch_size;
+    if (!bench->options->ceiling || batch == bench->ceiling_batch)
+        return TESS_OK;
+    bench->ceiling_batch = batch;
+    return tess__bench_ceiling(trial->config, bench->dataset, bench->cores, &bench->ceiling);
 }
 
 static enum tess_status bench_case(struct bench *bench, const struct tess__args *words,
@@ -115,6 +141,7 @@ static enum tess_status bench_case(struct bench *bench, const struct tess__args 
         speed[i] = trial.run.final.samples_per_s;
         share[i] = trial.run.final.comm_share;
     }
+    TESS_TRY_GOTO(status, close_trial, bench_ceiling(bench, &trial));
     status = bench_print(bench, &trial.run, speed, share);
 
 close_trial:
@@ -166,6 +193,10 @@ static enum tess_status bench_run(struct bench *bench)
 static int bench_command(struct tess__call *call)
 {
     struct bench bench = {.args = &call->args, .options = call->values};
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    (void)sched_getaffinity(0, sizeof(cores), &cores);
+    bench.cores = CPU_COUNT(&cores);
     enum tess_status status = bench_run(&bench);
     tess_dataset_close(bench.dataset);
     return tess_status_exit_code(status);

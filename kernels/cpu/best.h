@@ -9,6 +9,9 @@
 
 enum tess_best_what { TESS_BEST_FORWARD, TESS_BEST_BACKWARD_DATA, TESS_BEST_BACKWARD_WEIGHT };
 
+/* Has this build oneDNN? Without it there are the loops only. */
+bool tess__best_is_there(void);
+
 struct tess_best; /* one primitive with its own memory, filled with random numbers */
 
 /*

@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -302,6 +303,27 @@ static void case_compare(void **state)
     json_decref(root);
 }
 
+/*
+ * Products of the small MLP for an image of 28 x 28: forward and the weights' gradient of 784-8,
+ * these and the input's gradient of 8-10. The ceiling is of just these, and of no other time.
+ */
+#define SMALL_FLOPS (2.0 * 2 * 784 * 8 + 3.0 * 2 * 8 * 10)
+
+static void check_ceiling(const json_t *line, double median)
+{
+    const double samples = json_real_value(json_object_get(line, "ceiling_samples_per_s"));
+    const double flops = json_real_value(json_object_get(line, "ceiling_flops_per_s"));
+    const double share = json_real_value(json_object_get(line, "ceiling_share"));
+
+    if (!TESTS_ONEDNN) {
+        assert_null(json_object_get(line, "ceiling_samples_per_s"));
+        return;
+    }
+    assert_true(samples > 0);
+    assert_true(fabs(flops / samples / SMALL_FLOPS - 1) < 1e-9);
+    assert_true(fabs(share / (median / samples) - 1) < 1e-9);
+}
+
 static void case_bench_step(void **state)
 {
     static struct spawn spawn;
@@ -321,6 +343,8 @@ static void case_bench_step(void **state)
         assert_true(median > 0);
         assert_true(json_real_value(json_object_get(line, "samples_per_s_min")) <= median);
         assert_true(json_real_value(json_object_get(line, "samples_per_s_max")) >= median);
+        assert_true(json_real_value(json_object_get(line, "flops_per_sample")) == SMALL_FLOPS);
+        check_ceiling(line, median);
         json_decref(line);
     }
 }

@@ -8,7 +8,8 @@ if [ "$steps" != 0 ]; then
     train*) short=(--steps "$steps" --no-evaluate --trace-first 1) ;;
     sweep*) short=(--steps "$steps" --no-evaluate --warmup 0) ;;
     compare*) short=(--steps "$steps" --no-evaluate) ;;
-    scaling* | "bench step") short=(--steps "$steps" --repeats 1 --no-evaluate) ;;
+    scaling*) short=(--steps "$steps" --repeats 1 --no-evaluate) ;;
+    "bench step") short=(--steps "$steps" --repeats 1 --no-evaluate --ceiling off) ;;
     "tune batch") short=(--steps "$steps" --to 32) ;;
     "bench comm") short=(--sizes 4Ki) ;;
     esac

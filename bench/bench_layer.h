@@ -1,0 +1,50 @@
+/*
+ * One product of a layer with arrays of its own, beside the same product by oneDNN: what `bench
+ * kernels` prints, and what the ceiling of `bench step` is the sum of.
+ */
+#ifndef TESSERA_BENCH_BENCH_LAYER_H
+#define TESSERA_BENCH_BENCH_LAYER_H
+
+#include "bench/bench.h"
+#include "cpu/best.h"
+
+enum tess__bench_array {
+    TESS__BENCH_X,
+    TESS__BENCH_W,
+    TESS__BENCH_BIAS,
+    TESS__BENCH_Y,
+    TESS__BENCH_DW,
+    TESS__BENCH_ARRAYS
+};
+
+/* An open LINEAR or CONV2D with its arrays. */
+struct tess__bench_layer {
+    struct tess_op op;
+    enum tess_best_what what; /* which product tess__bench_layer_run computes */
+    void *array[TESS__BENCH_ARRAYS];
+};
+
+/* Not left open after a failure. */
+enum tess_status tess__bench_layer_open(struct tess__bench *bench, const struct tess_op_desc *desc,
+                                        struct tess__bench_layer *layer);
+void tess__bench_layer_close(struct tess__bench_layer *layer);
+
+/* A tess__bench_task's run, whose context is a layer. */
+enum tess_status tess__bench_layer_run(void *context);
+
+/* FLOPs of one product, each of the three kinds alike. */
+double tess__bench_layer_flops(const struct tess_op_desc *desc);
+
+/* Seconds of a product in this run, all measured in turns. */
+struct tess__bench_product {
+    double ours_s;
+    double best_s;    /* of oneDNN's fastest primitive; its packing is not counted */
+    const char *best; /* static */
+};
+
+/* Measure layer->what. TESS_ERR_UNSUPPORTED in a build without oneDNN. */
+enum tess_status tess__bench_layer_product(struct tess__bench *bench,
+                                           struct tess__bench_layer *layer,
+                                           struct tess__bench_product *product_out);
+
+#endif

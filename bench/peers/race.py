@@ -1,0 +1,312 @@
+"""The race: Tessera in four layouts beside every way in which PyTorch trains the same model here.
+
+A first turn of all sides finds PyTorch's fastest; these and Tessera's then take turns until their
+medians stand. Lines of the result have all turns; the page is made from lines, also of several runs."""
+import datetime
+import json
+import statistics
+import sys
+import time
+
+import peer
+import picture
+
+TURN_S = 1.5      # of measured steps
+NEAR = 1.1        # those so near the fastest run again
+ROUNDS_MAX = 7    # for sides whose turns differ by more than NOISE
+NOISE, STANDS = 0.10, 0.02
+LARGE = 50e6      # parameters of models of which not all sides fit in memory at once
+LENGTH = 256      # tokens of a sequence
+
+GPT = ('--data.length', LENGTH, '--clip', 0)
+# model, configuration, batch, options of Tessera, goal beside the best PyTorch by precision
+ROWS = {
+    'mlp-128': ('mlp', 'configs/labs/fashion_mlp.yaml', 128, (), {'f32': 1.5, 'bf16': 1.5}),
+    'mlp-512': ('mlp', 'configs/labs/fashion_mlp.yaml', 512, (), {'f32': 1.5, 'bf16': 1.5}),
+    'cnn-128': ('cnn', 'configs/labs/fashion_cnn.yaml', 128, (), {'f32': 1.8, 'bf16': 1.5}),
+    'wrn-128': ('wrn', 'configs/labs/fashion_wrn.yaml', 128, (), {}),
+    'gpt-21m': ('gpt-21m', 'configs/models/gpt-21m.yaml', 4, GPT, {'f32': 1.3, 'bf16': 1.4}),
+    'gpt-124m': ('gpt-124m', 'configs/models/gpt2-124m.yaml', 4, GPT, {'f32': 1.3, 'bf16': 1.4}),
+    'llama-160m': ('llama-160m', 'configs/models/llama-160m.yaml', 4, GPT, {}),
+}
+PRECISIONS = ('f32', 'bf16')
+# name, strategy, ranks; ranks share the cores, one rank has them all
+OURS = (('ddp 2', 'ddp', 2), ('fsdp 2', 'fsdp', 2), ('ddp 4', 'ddp', 4), ('1 rank', 'single', 1))
+# name, layout, ranks, compiled; the same of Debian's PyTorch, which has only some
+THEIRS = (('one', 'one', 1, False), ('one compiled', 'one', 1, True), ('DDP 2', 'ddp', 2, False),
+          ('DDP 2 compiled', 'ddp', 2, True), ('FSDP2 2', 'fsdp2', 2, False),
+          ('DDP 4', 'ddp', 4, False))
+DEBIANS = ('one', 'DDP 2')
+# Rows whose sides start slowly run under PyTorch's usual layouts alone.
+SLOW = ('gpt-124m', 'llama-160m')
+SLOW_SIDES = ('one', 'one compiled', 'DDP 2', 'FSDP2 2')
+# Beside PyTorch's one process; one rank beside ddp 2; ddp 4 and fsdp 2 likewise; share of the
+# products' speed.
+GOAL_ONE, GOAL_THREADS, GOAL_FOUR, GOAL_FSDP = 1.3, 0.97, 0.90, 0.95
+GOAL_SHARE = {'gpt-21m': 0.85, 'gpt-124m': 0.90}
+
+
+class Ours:
+    """Each turn is a run of its own, whose start is not measured."""
+
+    def __init__(self, bench, row, precision, strategy, ranks, ceiling=False):
+        model, config, batch, options, _ = ROWS[row]
+        self.bench, self.batch = bench, batch
+        self.asks, self.ceiling = ceiling, None
+        self.words = ['bench', 'step', config, '--strategies', strategy, '--ranks', ranks,
+                      '--threads', max(bench.cores // ranks, 1), '--precision', precision,
+                      '--batch-size', batch, '--repeats', 1, *options]
+        self.large = False  # nothing is kept between turns
+
+    def start(self):
+        return {}
+
+    def step_s(self, steps):
+        words = [*self.words, '--steps', max(steps * 4 // 3, 4), '--ceiling',
+                 'on' if self.asks else 'off']
+        lines = self.bench.lines([self.bench.args.tessera, *map(str, words)])
+        line = self.bench.json(lines)[-1]
+        if self.asks:
+            self.asks, self.ceiling = False, line.get('ceiling_samples_per_s')
+        return self.batch / line['samples_per_s']
+
+    def stop(self):
+        pass
+
+
+class Theirs(peer.Torch):
+    def __init__(self, bench, row, precision, python, layout, ranks, compiled):
+        model, _, batch, _, _ = ROWS[row]
+        options = ['--model', model, '--batch', batch, '--precision', precision, '--layout', layout,
+                   '--ranks', ranks, *(['--compile'] if compiled else [])]
+        super().__init__(python, max(bench.cores // ranks, 1), *options)
+
+    def start(self):
+        about = super().start()
+        self.large = about['parameters'] > LARGE
+        return about
+
+
+class Side:
+    """One of those that take turns: how it is run, and what its turns took."""
+
+    def __init__(self, name, how, turn_s):
+        self.name, self.how, self.turn_s = name, how, turn_s
+        self.about, self.turns, self.steps, self.failed = {}, [], 0, None
+        self.ready = False
+
+    def turn(self):
+        try:
+            if not self.ready:
+                self.about = self.how.start()
+            self.steps = self.steps or max(int(self.turn_s / self.how.step_s(2)), 2)
+            self.turns.append(self.how.step_s(self.steps))
+            print(f'{self.name}: {1e3 * self.turns[-1]:,.2f} ms a step', file=sys.stderr, flush=True)
+            self.ready = not self.how.large
+            if not self.ready:
+                self.how.stop()
+        except peer.PeerError as error:
+            self.failed = str(error)
+            print(f'left out: {self.name}: {self.failed}', file=sys.stderr)
+
+    @property
+    def median_s(self):
+        return statistics.median(self.turns)
+
+    def stands(self):
+        """Its turns are alike, or the last one moved the median next to nothing."""
+        if (max(self.turns) - min(self.turns)) / self.median_s <= NOISE:
+            return True
+        return abs(statistics.median(self.turns[:-1]) / self.median_s - 1) <= STANDS
+
+
+def sides_of(bench, row, precision):
+    ours = [Side(name, Ours(bench, row, precision, strategy, ranks, ceiling=index == 0),
+                 bench.turn_s)
+            for index, (name, strategy, ranks) in enumerate(OURS)]
+    theirs = []
+    for python, torch in bench.pythons.items():
+        for name, layout, ranks, compiled in THEIRS:
+            if row in SLOW and len(bench.pythons) > 1:
+                wanted = python != peer.DEBIAN and name in SLOW_SIDES
+            else:
+                wanted = python != peer.DEBIAN or name in DEBIANS
+            if wanted:
+                theirs.append(Side(f'{torch} {name}',
+                                   Theirs(bench, row, precision, python, layout, ranks, compiled),
+                                   bench.turn_s))
+                theirs[-1].layout = layout
+    return ours, theirs
+
+
+def finalists(theirs):
+    """At most the two fastest of all and the two fastest of one process, if they are near."""
+    def near(sides):
+        sides = sorted(sides, key=lambda side: side.median_s)[:2]
+        return [side for side in sides if side.median_s <= NEAR * sides[0].median_s]
+
+    well = [side for side in theirs if not side.failed]
+    chosen = near(well) + near([side for side in well if side.layout == 'one'])
+    return [side for side in well if side in chosen]
+
+
+def race_row(bench, row, precision):
+    begin = time.monotonic()
+    ours, theirs = sides_of(bench, row, precision)
+    for side in theirs:
+        side.turn()
+        side.how.stop()
+        side.ready = False
+    for side in ours:
+        side.turn()
+    final = finalists(theirs)
+    for count in range(1, 1 if bench.args.quick else ROUNDS_MAX):
+        late = 0 < bench.args.row_s < time.monotonic() - begin
+        if late or count >= bench.rounds and all(side.stands() for side in ours + final):
+            break
+        for side in ours + final:
+            side.turn()
+    for side in final:
+        side.how.stop()
+    bench.record(bench='race', row=row, precision=precision, batch=ROWS[row][2],
+                 date=datetime.date.today().isoformat(), **bench.machine,
+                 ceiling_samples_per_s=ours[0].how.ceiling,
+                 ours={side.name: side.turns for side in ours},
+                 theirs={side.name: {'layout': side.layout, 'version': side.about.get('version'),
+                                     'turns': side.turns, 'failed': side.failed} for side in theirs})
+
+
+def race(bench):
+    rows = bench.args.rows.split(',') if bench.args.rows else list(ROWS)
+    unknown = set(rows) - set(ROWS)
+    if unknown:
+        sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
+    python = {peer.DEBIAN: None, **({bench.args.python: None} if bench.args.python else {})}
+    bench.pythons = {path: version for path in python if (version := peer.version(path))}
+    if not bench.pythons:
+        sys.exit('there is no PyTorch: apt-get install python3-torch, or, for the newest, python3 -m venv V; '
+                 'V/bin/pip install torch numpy; bench/peers.sh --python V/bin/python race')
+    bench.turn_s = 0.2 if bench.args.quick else TURN_S
+    for row in rows:
+        for precision in bench.args.precision.split(','):
+            race_row(bench, row, precision)
+            print(Row(bench.records[-1]).text(), flush=True)
+    print('\n' + page(bench.records, bench.args.picture))
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+class Row:
+    """What the lines of one row say: samples, or tokens, a second."""
+
+    def __init__(self, line):
+        self.line = line
+        self.row, self.precision = line['row'], line['precision']
+        self.model, _, self.batch, options, goals = ROWS[self.row]
+        unit = self.batch * (LENGTH if options else 1)
+        self.ours = {name: unit / statistics.median(turns) for name, turns in line['ours'].items()}
+        self.theirs = {name: unit / statistics.median(side['turns'])
+                       for name, side in line['theirs'].items() if side['turns']}
+        self.goal = goals.get(self.precision)
+        self.best, self.one = (max(names, key=self.theirs.get) for names in (
+            list(self.theirs),
+            [name for name in self.theirs if line['theirs'][name]['layout'] == 'one']))
+        ceiling = line['ceiling_samples_per_s']
+        self.ceiling = ceiling and ceiling * (LENGTH if options else 1)
+        self.ratio = max(self.ours.values()) / self.theirs[self.best]
+
+    @property
+    def name(self):
+        return f'{self.row} {self.precision}'
+
+    def text(self):
+        ours = ', '.join(f'{name} {short(speed)}' for name, speed in self.ours.items())
+        return f'{self.name}: {ours}; {self.best} {short(self.theirs[self.best])}'
+
+    @staticmethod
+    def noisy(turns):
+        return (max(turns) - min(turns)) / statistics.median(turns) > NOISE
+
+
+def table(head, rows):
+    lines = [head, ['---'] * len(head), *rows]
+    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines) + '\n'
+
+
+def short(number):
+    return f'{number:,.0f}'
+
+
+def judged(value, goal, limit=None):
+    """A figure with its goal; one that misses it is bold, with what the machine's limit allows."""
+    if goal is None:
+        return f'{value:.2f}'
+    if value >= goal:
+        return f'{value:.2f} ({goal})'
+    return f'**{value:.2f}** ({goal}{f", limit {limit:.2f}" if limit and limit < goal else ""})'
+
+
+def speeds(rows):
+    names = [name for name, _, _ in OURS]
+    return table(['row', 'precision', *names, 'best PyTorch', 'which', 'ratio'],
+                 [[row.row, row.precision, *(short(row.ours[name]) for name in names),
+                   short(row.theirs[row.best]), row.best, f'{row.ratio:.2f}'] for row in rows])
+
+
+def peers(rows):
+    names = list(dict.fromkeys(name for row in rows for name in row.theirs))
+    return table(['row', 'precision', *names],
+                 [[row.row, row.precision,
+                   *(short(row.theirs[name]) if name in row.theirs else '' for name in names)]
+                  for row in rows])
+
+
+def goals(rows):
+    lines = []
+    for row in rows:
+        ddp = row.ours['ddp 2']
+        best, one = row.theirs[row.best], row.theirs[row.one]
+        limit = row.ceiling or 0
+        share = max(row.ours.values()) / row.ceiling if row.ceiling else None
+        lines.append([
+            row.row, row.precision, judged(row.ratio, row.goal, limit / best),
+            judged(row.ours['1 rank'] / one, GOAL_ONE, limit / one),
+            judged(row.ours['1 rank'] / ddp, GOAL_THREADS),
+            judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
+            judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
+            judged(share, GOAL_SHARE.get(row.row)) if share else ''])
+    return table(['row', 'precision', 'beside the best PyTorch', '1 rank beside its one process',
+                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'share of the ceiling'],
+                 lines)
+
+
+def page(records, path=None):
+    """Markdown; of several lines of a row the latest counts. A picture goes to `path`."""
+    latest = {(line['row'], line['precision']): line for line in records if line['bench'] == 'race'}
+    rows = [Row(latest[key]) for name in ROWS for precision in PRECISIONS
+            if (key := (name, precision)) in latest]
+    if not rows:
+        sys.exit('there are no lines of a race in these files')
+    if path:
+        picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
+                     [(row.name, row.ratio, row.goal) for row in rows])
+    where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
+                    f'{row.line["commit"]}' for row in rows})
+    noisy = [f'{row.name}: {name}' for row in rows for name, turns in row.line['ours'].items()
+             if row.noisy(turns)]
+    failed = [f'{row.name}: {name}' for row in rows
+              for name, side in row.line['theirs'].items() if side['failed']]
+    return '\n'.join(
+        ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
+         'Every PyTorch, by medians of its turns:\n', peers(rows),
+         'Ratios, with their goals; bold ones miss it, `limit` is what the ceiling would give:\n',
+         goals(rows), 'Turns that differ by more than 10 %: ' + ('; '.join(noisy) or 'none'),
+         'Sides that failed: ' + ('; '.join(failed) or 'none'), ''])
+
+
+def read(paths):
+    lines = []
+    for path in paths:
+        with open(path, encoding='utf-8') as file:
+            lines += [json.loads(line) for line in file]
+    return lines

@@ -1,0 +1,24 @@
+/* What this machine's cores could do at most with a model, if a step were its products alone. */
+#ifndef TESSERA_BENCH_STEP_BENCH_CEILING_H
+#define TESSERA_BENCH_STEP_BENCH_CEILING_H
+
+#include "config/config.h"
+#include "data/data.h"
+
+struct tess__bench_ceiling {
+    double samples_per_s; /* 0: there is nothing to measure */
+    double flops_per_s;   /* of all cores together */
+};
+
+/*
+ * The speed, if all cores did nothing but the products of linear layers and convolutions:
+ * each core's share of the batch at once, with no grid, by the faster of the run's own kernels and
+ * oneDNN's best primitive for the shape, the packing of weights not counted. It is measured here,
+ * on `cores` cores at the same time, and depends on model, batch and precision, not on strategy or
+ * ranks. There is nothing to measure where products run on a device or the build has no oneDNN.
+ */
+enum tess_status tess__bench_ceiling(const struct tess_config *config,
+                                     const struct tess_dataset *dataset, int cores,
+                                     struct tess__bench_ceiling *ceiling_out);
+
+#endif
