@@ -223,7 +223,9 @@ static void predict_share(struct predict *predict, const struct tess_profile *pr
     const int32_t each = ranks / config->mesh.count[TESS_AXIS_STAGE];
     const int32_t alike = here < each ? here : each;
     const double threads = (double)config->run.threads;
-    predict->profile = tess_profile_share(profile, alike, (int32_t)config->run.threads);
+    struct tess_profile busy = *profile;
+    busy.cache_one = tess_profile_cache_of(profile, here * threads);
+    predict->profile = tess_profile_share(&busy, alike, (int32_t)config->run.threads);
     predict->network = *network;
     predict->here = here;
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
