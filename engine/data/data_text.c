@@ -346,6 +346,30 @@ static size_t text_document(const struct text_words *words, int64_t document, ch
     return w.count;
 }
 
+/* Bytes of the first 0, 1000, 2000, ... documents: what is made below, counted once. */
+#define TEXT_COUNTED 1000
+static const int64_t text_counted[] = {0,       1212391, 2440762, 3646314,  4837185, 6047355,
+                                       7272619, 8487434, 9690911, 10893177, 12111280};
+
+_Static_assert(sizeof(text_counted) / sizeof(*text_counted) ==
+                   TESS__TEXT_DOCUMENTS / TEXT_COUNTED + 1,
+               "all documents are counted");
+
+int64_t tess__text_made_bytes(int64_t documents)
+{
+    const int64_t near = (documents + TEXT_COUNTED / 2) / TEXT_COUNTED;
+    int64_t bytes = text_counted[near], at = near * TEXT_COUNTED;
+    struct text_words words;
+    char target[TEXT_DOCUMENT_BYTES];
+
+    text_divide(&words);
+    for (; at < documents; at++)
+        bytes += (int64_t)text_document(&words, at, target);
+    while (at > documents)
+        bytes -= (int64_t)text_document(&words, --at, target);
+    return bytes;
+}
+
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -443,13 +443,6 @@ static void calibrate_take(struct calibrate *calibrate, const struct calibrate_c
     double apart[CALIBRATE_SETTINGS] = {0};
     const double samples_apart = calibrate_take_samples(calibrate);
     const size_t used = strlen(profile->source);
-    /*DBG*/ {
-#define P(n, r, f) do { fprintf(stderr, "%-12s", n); for (int q = 0; q < (r).count; q++) fprintf(stderr, " %9.3g", (f) * (r).value[q]); fprintf(stderr, "\n"); } while (0)
-    P("now us", cache->now, 1e6); P("short", cache->short_old, 1e6); P("long", cache->long_old, 1e6);
-    for (int i = 0; i < CALIBRATE_SIZES; i++) {P("byte ps", cache->byte[i], 1e12); P("   all ", ranks->byte[i], 1e12);}
-    for (int a = 0; a < 3; a++) { for (int c = 0; c < 4; c++) P("call us", ranks->call[a][c], 1e6); for (int c = 0; c < 2; c++) P("lag us", ranks->lag[a][c], 1e6); } P("chain", ranks->chain, 1);
-    double off[8] = {0}; for (int i = 0; i < calibrate->count; i++) for (int q = 0; q < rounds; q++) off[q] += log(calibrate->seconds[i].value[q] / calibrate_low(&calibrate->seconds[i])) / calibrate->count;
-    for (int q = 0; q < rounds; q++) fprintf(stderr, "round %d off by %.3f\n", q, off[q]); }
     const double near_s = calibrate_low(&cache->byte[0]);
     share_take(cache->byte, near_s, &profile->cache_one);
     if (ranks->byte[0].count > 0)
@@ -459,13 +452,12 @@ static void calibrate_take(struct calibrate *calibrate, const struct calibrate_c
     if (profile->cores > 1)
         calibrate_ranks_take(ranks, profile, apart);
     if (rounds > 1)
-        snprintf(profile->source + used, sizeof(profile->source) - used,
-                 " in %d rounds, which were apart by %.0f %% (operations), %.0f %% (passes over 48 "
-                 "MiB) and %.0f, %.0f and %.0f %% (calls in memory, over sockets, of ranks that take "
-                 "turns)",
-                 rounds, 100 * samples_apart, 100 * calibrate_apart(&cache->byte[6]),
-                 100 * apart[CALIBRATE_LOCAL], 100 * apart[CALIBRATE_NET],
-                 100 * apart[CALIBRATE_TURNS]);
+        snprintf(
+            profile->source + used, sizeof(profile->source) - used,
+            " in %d rounds, apart by %.0f %% (operations), %.0f %% (passes over 48 MiB), %.0f, "
+            "%.0f and %.0f %% (calls in memory, over sockets, of ranks that take turns)",
+            rounds, 100 * samples_apart, 100 * calibrate_apart(&cache->byte[6]),
+            100 * apart[CALIBRATE_LOCAL], 100 * apart[CALIBRATE_NET], 100 * apart[CALIBRATE_TURNS]);
 }
 
 static enum tess_status calibrate_open(const struct tess_kernel_ops *kernel,
@@ -489,8 +481,9 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
     struct calibrate_cache cache = {.now.count = 0};
     struct calibrate_ranks ranks = {.call[0][0].count = 0};
     struct tess_profile profile = calibrate_begin(kernel, name);
-    enum tess_status status = calibrate != NULL ? calibrate_open(kernel, calibrate)
-                                                : tess_fail(TESS_ERR_MEMORY, "no memory to measure");
+    enum tess_status status = calibrate != NULL
+                                  ? calibrate_open(kernel, calibrate)
+                                  : tess_fail(TESS_ERR_MEMORY, "no memory to measure");
     double each_s;
     const int rounds = calibrate_rounds(limit_s, &each_s);
     for (int round = 0; round < rounds && status == TESS_OK; round++) {

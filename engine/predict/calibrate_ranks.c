@@ -196,8 +196,8 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
         if (call == CALIBRATE_SMALL)
             TESS_TRY(ranks_small(comm, memory, RANKS_REPEATS, &median_s));
         else
-            TESS_TRY(ranks_large(comm, (enum calibrate_call)call, memory, RANKS_REPEATS / 2, all->turns,
-                                 &median_s));
+            TESS_TRY(ranks_large(comm, (enum calibrate_call)call, memory, RANKS_REPEATS / 2,
+                                 all->turns, &median_s));
         if (mine->rank == 0)
             all->seconds[call] = median_s;
     }
@@ -374,8 +374,7 @@ enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double core
 static double ranks_rate(const struct calibrate_rounds *rounds, enum calibrate_call call,
                          double bytes)
 {
-    const double seconds =
-        calibrate_low(&rounds[call]) - calibrate_low(&rounds[CALIBRATE_SMALL]);
+    const double seconds = calibrate_low(&rounds[call]) - calibrate_low(&rounds[CALIBRATE_SMALL]);
     return seconds > 0 ? bytes / seconds : 0;
 }
 

@@ -55,23 +55,24 @@ static void work_update(const struct calibrate *calibrate, enum tess_update_kind
     float *part[4];
     for (int i = 0; i < 4; i++)
         part[i] = calibrate_far(calibrate, i, 4 * (double)count);
-    const struct tess_update update = {.kind = kind,
-                                       .count = count,
-                                       .w = part[0],
-                                       .g = part[1],
-                                       .m = kind != TESS_UPDATE_SGD ? part[2] : NULL,
-                                       .v = adamw ? part[3] : NULL,
-                                       .param_low = low ? calibrate_far(calibrate, 4, 2 * (double)count) : NULL,
-                                       .low = dtype,
-                                       .lr = 1e-9f,
-                                       .mu = 0.9f,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.99f,
-                                       .epsilon = 1e-8f,
-                                       .correction1 = 1,
-                                       .correction2 = 1,
-                                       .grad_scale = 1,
-                                       .tensor_scale = 1};
+    const struct tess_update update = {
+        .kind = kind,
+        .count = count,
+        .w = part[0],
+        .g = part[1],
+        .m = kind != TESS_UPDATE_SGD ? part[2] : NULL,
+        .v = adamw ? part[3] : NULL,
+        .param_low = low ? calibrate_far(calibrate, 4, 2 * (double)count) : NULL,
+        .low = dtype,
+        .lr = 1e-9f,
+        .mu = 0.9f,
+        .beta1 = 0.9f,
+        .beta2 = 0.99f,
+        .epsilon = 1e-8f,
+        .correction1 = 1,
+        .correction2 = 1,
+        .grad_scale = 1,
+        .tensor_scale = 1};
     tess_update(calibrate->kernel, &update);
 }
 

@@ -41,7 +41,8 @@ static struct tess_network_group network_group(const struct tess_cluster *cluste
     const int64_t below = (int64_t)cluster->rack_hosts * cluster->host_ranks;
     group.hosts = (ranks + group.host_ranks - 1) / group.host_ranks;
     if (below > 0)
-        group.racks = network_least(group.hosts, (int32_t)(((int64_t)ranks * stride + below - 1) / below));
+        group.racks =
+            network_least(group.hosts, (int32_t)(((int64_t)ranks * stride + below - 1) / below));
     group.rack_bytes_per_s = group.net_bytes_per_s * cluster->rack_share;
     return group;
 }
@@ -119,9 +120,8 @@ static double network_between_s(const struct network_call *call, double each, do
     const double members = (double)group->ranks / group->racks;
     if (group->hosts == 1)
         return 0;
-    return fmax(
-        network_divide(each, group->net_bytes_per_s),
-        group->racks > 1 ? network_divide(up, members * group->rack_bytes_per_s) : 0);
+    return fmax(network_divide(each, group->net_bytes_per_s),
+                group->racks > 1 ? network_divide(up, members * group->rack_bytes_per_s) : 0);
 }
 
 /* What leaves a rack of an array that all ranks get, or that is added up. */
@@ -139,8 +139,7 @@ static double network_spread(const struct network_call *call)
     const double h = group->host_ranks, m = group->hosts, k = group->ranks, r = group->racks;
     const double within = call->levels ? (h - 1) / h : (h - 1) / k;
     const double between = call->levels ? (m - 1) / m / h : (k - h) / k;
-    const double up =
-        call->levels ? network_rack_bytes(call) : (r - 1) / r * call->bytes * k / r;
+    const double up = call->levels ? network_rack_bytes(call) : (r - 1) / r * call->bytes * k / r;
     const double within_s = network_divide(within * call->bytes, group->host_bytes_per_s);
     const double between_s = network_between_s(call, between * call->bytes, up);
     return (call->ring ? fmax(within_s, between_s) : within_s + between_s) +

@@ -35,13 +35,13 @@ struct tess_topology;
 
 /* What matters of the machines, whatever the mesh. All bandwidths are bytes/s of one direction. */
 struct tess_cluster {
-    char source[160];                     /* "8 hosts of 8 H100, ...", for people */
-    int32_t ranks;                        /* places for them, host by host in the natural order */
-    int32_t host_ranks;                   /* of each host but the last; >= 1 */
-    int32_t rack_hosts;                   /* hosts below a switch; 0: no further level */
-    double host_bytes_per_s;              /* of a rank to others of its host */
-    double host_net_bytes_per_s;          /* of all ranks of a host to other hosts; 0: one host */
-    double rank_net_bytes_per_s;          /* of one of them at most */
+    char source[160];            /* "8 hosts of 8 H100, ...", for people */
+    int32_t ranks;               /* places for them, host by host in the natural order */
+    int32_t host_ranks;          /* of each host but the last; >= 1 */
+    int32_t rack_hosts;          /* hosts below a switch; 0: no further level */
+    double host_bytes_per_s;     /* of a rank to others of its host */
+    double host_net_bytes_per_s; /* of all ranks of a host to other hosts; 0: one host */
+    double rank_net_bytes_per_s; /* of one of them at most */
     double rack_share; /* of what its hosts' cards send, what a switch passes on: 0 .. 1 */
     double call_s, host_hop_s, net_hop_s; /* of a call; of each step within and between hosts */
     /* Ranks are processors that copy and add up themselves: no call is under way while they

@@ -281,8 +281,7 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
         ticket->seconds += call_far_s(virtual, call);
     if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
         ticket->own_s = ticket->seconds;
-    ticket->pulled =
-        virtual->network.cluster.busy && call->collective == TESS_COLLECTIVE_RECV;
+    ticket->pulled = virtual->network.cluster.busy && call->collective == TESS_COLLECTIVE_RECV;
     if (virtual->meeting != NULL)
         ticket_meet(virtual, call, ticket);
     const struct virtual_act act = {

@@ -241,8 +241,7 @@ static int kernel_update_width(const struct tess_update *update)
 static void virtual_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
     kernel_far(kernel, kernel_update_work(update), kernel_update_width(update), 1,
-               (double)update->count,
-               kernel_update_bytes(update), kernel_update_arrays(update));
+               (double)update->count, kernel_update_bytes(update), kernel_update_arrays(update));
 }
 
 static void virtual_update_all(struct tess_kernel *kernel, const struct tess_update *update,

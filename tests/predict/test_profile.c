@@ -251,10 +251,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
-        cmocka_unit_test(test_shared_cache),
-        cmocka_unit_test(test_busy_cores), cmocka_unit_test(test_fetch),
-        cmocka_unit_test(test_lag),          cmocka_unit_test(test_file),
-        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_busy_cores),
+        cmocka_unit_test(test_fetch),        cmocka_unit_test(test_lag),
+        cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }

@@ -175,8 +175,8 @@ static void case_rack_bytes(void **state)
     assert_near(
         seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 800),
         2 * (4 + 100));
-    assert_near(
-        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 800), 150);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 800),
+                150);
     /* Each rank sends 100 bytes to each: 6 of them at 5 bytes/s; 4 ranks' to 4 others at 4. */
     assert_near(
         seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, 800),
