@@ -6,7 +6,7 @@
 #           after the other, and prints the table below; goes on in FOLDER where it was stopped
 #   table   the table of tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
 #   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
-#   choice  trains them twice each, and prints how much slower the plan's choice is than the best of its five, and the
+#   choice  trains them N times each, and prints how much slower the plan's choice is than the best of its five, and the
 #           share of searches in which that is at most 3 %
 #   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
@@ -229,7 +229,7 @@ stage_plans()
 stage_choice()
 {
     local t file search
-    for t in 1 2; do
+    for t in $(seq "$tries"); do
         for file in "$out"/plans/*.yaml; do
             [[ $(basename "$file") =~ $only ]] || continue
             alone train "$out/choice" "$file" || true

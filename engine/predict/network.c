@@ -250,3 +250,17 @@ double tess_network_s(const struct tess_network *network, int32_t group,
                network_shared_s(&call, collective);
     return network->cluster.call_s + network_moved_s(&call, collective);
 }
+
+double tess_network_message_s(const struct tess_network *network, int32_t group, int32_t from,
+                              int32_t to, double bytes)
+{
+    struct tess_network near = *network;
+    struct tess_network_group *of = &near.group[group];
+    const int32_t rack_ranks = of->racks > 1 ? of->ranks / of->racks : of->ranks;
+    if (from / of->host_ranks == to / of->host_ranks)
+        of->host_ranks = of->ranks;
+    if (from / rack_ranks == to / rack_ranks)
+        of->racks = 1;
+    return tess_network_s(&near, group, TESS_COLLECTIVE_SEND, TESS_ORDER_CANONICAL, of->ranks,
+                          bytes);
+}

@@ -124,4 +124,9 @@ double tess_network_s(const struct tess_network *network, int32_t group,
                       enum tess_collective collective, enum tess_order order, int32_t ranks,
                       double bytes);
 
+/* The same of a message between two members of a group of busy ranks, counted in the group: what it
+ * crosses, where tess_network_s takes the slowest neighbours. */
+double tess_network_message_s(const struct tess_network *network, int32_t group, int32_t from,
+                              int32_t to, double bytes);
+
 #endif

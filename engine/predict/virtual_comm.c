@@ -248,6 +248,9 @@ static double comm_call_s(struct virtual_comm *virtual, const struct tess_comm_c
 {
     const double bytes = call_taken(virtual, call);
     const uint32_t collective = (uint32_t)call->collective, order = (uint32_t)call->order;
+    if (virtual->network.cluster.busy && tess__call_is_message(call))
+        return tess_network_message_s(&virtual->network, virtual->group, virtual->comm.rank,
+                                      call->peer, bytes);
     struct virtual_time
         *time = &virtual->time[(call->count / 64 + collective + call->count % 64) % VIRTUAL_TIMES];
     if (time->seconds == 0 || time->collective != collective || time->order != order ||
@@ -279,9 +282,13 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (virtual->network.cluster.busy)
         ticket->seconds += call_far_s(virtual, call);
-    if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
+    /* Links carry a message between hosts while their ranks compute. */
+    const bool links = virtual->network.cluster.host_net_bytes_per_s > 0;
+    const bool receives = call->collective == TESS_COLLECTIVE_RECV;
+    if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND &&
+        !(receives && links))
         ticket->own_s = ticket->seconds;
-    ticket->pulled = virtual->network.cluster.busy && call->collective == TESS_COLLECTIVE_RECV;
+    ticket->pulled = virtual->network.cluster.busy && receives && !links;
     if (virtual->meeting != NULL)
         ticket_meet(virtual, call, ticket);
     const struct virtual_act act = {

@@ -181,6 +181,10 @@ static void case_rack_bytes(void **state)
     assert_near(
         seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, 800),
         1 + 400);
+    /* Within a host, within a rack, and beyond it. */
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 2, 3, 800), 8);
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 1, 2, 800), 160);
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 3, 4, 800), 200);
     /* A link of the ring, or of a tree, alone. */
     assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 800), 200);
     assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_BROADCAST, TESS_ORDER_FAST, 800),
