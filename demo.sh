@@ -33,7 +33,8 @@ cmake --build --preset release --target tessera_program
 
 heading "3. Plan: which layout of four ranks will be fast, from a measurement of this processor"
 mkdir -p build/demo
-run "$tessera" plan "$config" --ranks 4 --calibrate build/demo/host.yaml --top 3 --json build/demo/plan.json
+run "$tessera" plan "$config" --ranks 4 --calibrate build/demo/host.yaml --calibrate-s 20 --top 3 \
+    --json build/demo/plan.json
 
 heading "4. Train: every rank stores a quarter of parameters, gradients and optimizer state"
 run "$tessera" train "$config" --strategy fsdp --ranks 4 --run build/demo/fsdp-4 --overwrite \

@@ -2,10 +2,11 @@
 # How far predicted steps are from measured ones: bench/plan_accuracy.sh [--tessera FILE] [--out FOLDER]
 #       [--calibrate-s N] [--tries N] [--only REGEX] [STAGE...]
 #   runs    calibrates, trains 66 short runs (strategies and products, 1 to 8 ranks, three models, f32 and bf16, shared
-#           memory and sockets) N times (3), one pass over all after the other, and prints the table of
-#           tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
+#           memory and sockets) until the two fastest of each are within 3 %, at most N times (6), one pass over all
+#           after the other, and prints the table below; goes on in FOLDER where it was stopped
+#   table   the table of tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
 #   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
-#   choice  trains them twice each, and prints how much slower the plan's choice is than the best of its five, and the
+#   choice  trains them N times each, and prints how much slower the plan's choice is than the best of its five, and the
 #           share of searches in which that is at most 3 %
 #   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
@@ -16,11 +17,11 @@ cd "$(dirname "$0")/.."
 
 usage()
 {
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit "$1"
 }
 
-tessera=$PWD/build/release/tessera out='' calibrate_s=30 tries=3 only='' stages=()
+tessera=$PWD/build/release/tessera out='' calibrate_s=40 tries=6 only='' stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --tessera) tessera=$(realpath "${2:?--tessera FILE}") && shift 2 ;;
@@ -28,7 +29,7 @@ while [ $# -gt 0 ]; do
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
     --tries) tries=${2:?--tries N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
-    runs | plans | choice | hosts) stages+=("$1") && shift ;;
+    runs | table | plans | choice | hosts) stages+=("$1") && shift ;;
     -h | --help) usage 0 ;;
     *) usage 2 >&2 ;;
     esac
@@ -127,7 +128,16 @@ pp 4
 ddp+tp 4
 fsdp+pp 4'
 
-# once FOLDER: every run that matches, in FOLDER
+# agree RUN: are the two fastest of its tries within 3 %?
+agree()
+{
+    local t
+    for t in $(seq "$tries"); do measured "$out/try$t/$1" || true; done | sort -g | awk '
+        {s[NR] = $1}
+        END {exit NR < 2 || s[2] > 1.03 * s[1]}'
+}
+
+# once FOLDER: every run that matches and whose tries do not agree, in FOLDER
 once()
 {
     local name strategy ranks options run
@@ -136,6 +146,7 @@ once()
         while read -r strategy ranks options; do
             run=$name-$strategy-$ranks${options// /}
             [[ $run =~ $only ]] || continue
+            [ -z "$(measured "$1/$run")" ] && ! agree "$run" || continue
             alone train "$1/$run" $(model $name) --strategy "$strategy" --ranks "$ranks" $options || true
         done <<<"$layouts"
     done
@@ -147,7 +158,7 @@ fastest()
     local run name t steps
     for run in "$out"/try1/*/; do
         name=$(basename "$run")
-        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name") $t"; done | sort -g | awk 'NF == 2')
+        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name" || true) $t"; done | sort -g | awk 'NF == 2')
         [ -n "$steps" ] || continue
         rm -rf "${out:?}/$name"
         cp -r "$out/try$(awk 'NR == 1 {print $2}' <<<"$steps")/$name" "$out/$name"
@@ -166,9 +177,9 @@ errors()
                 if (NR > 0) printf "%-14s %3d runs: median error %4.1f %%, 95th percentile %4.1f %%\n", g, NR,
                     100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
     done
-    sort -g "$out/apart" | awk -v t="$tries" '{e[NR] = $1} END {
-        printf "the slowest of %d equal runs was slower than the fastest by %.1f %% (median), %.1f %% (95th percentile)\n",
-            t, 100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
+    sort -g "$out/apart" | awk '{e[NR] = $1} END {
+        printf "the slowest of equal runs was slower than the fastest by %.1f %% (median), %.1f %% (95th percentile)\n",
+            100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
 }
 
 stage_runs()
@@ -178,6 +189,11 @@ stage_runs()
     for t in $(seq "$tries"); do
         once "$out/try$t"
     done
+    stage_table
+}
+
+stage_table()
+{
     fastest
     errors
 }
@@ -213,7 +229,7 @@ stage_plans()
 stage_choice()
 {
     local t file search
-    for t in 1 2; do
+    for t in $(seq "$tries"); do
         for file in "$out"/plans/*.yaml; do
             [[ $(basename "$file") =~ $only ]] || continue
             alone train "$out/choice" "$file" || true

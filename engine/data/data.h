@@ -110,6 +110,10 @@ enum tess_status tess_dataset_open_packed(const char *source, const char *valida
                                           double validation, int64_t length,
                                           struct tess_dataset **dataset_out);
 
+/* Samples of both splits of the text "text", without the text; 0: too few for that length. Pure. */
+void tess_dataset_text_counts(double validation, int64_t length, int64_t *train_out,
+                              int64_t *test_out);
+
 /*
  * Where the documents of a sample begin among its positions, in order: begin_out [1 + T], the first
  * is 0; then the zeros at its end, if any. Returns how many. One of a set that is not packed.

@@ -9,8 +9,8 @@
 #include "base/hash.h"
 #include "tessera/check.h"
 
+#include <limits.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -163,10 +163,15 @@ static void text_put_word(struct text_writer *w, int list, int i)
     text_put(w, w->words->word[list][i], (size_t)w->words->length[list][i]);
 }
 
+/* >= 0. */
 static void text_put_number(struct text_writer *w, int number)
 {
     char text[16];
-    text_put(w, text, (size_t)snprintf(text, sizeof(text), "%d", number));
+    size_t at = sizeof(text);
+    do
+        text[--at] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    text_put(w, text + at, sizeof(text) - at);
 }
 
 static void text_expand(struct text_writer *w, const char *form, int depth);
@@ -193,31 +198,48 @@ static void text_put_noun(struct text_writer *w)
     text_put_word(w, list, text_draw_rank(w, w->words->count[list]));
 }
 
-static void text_put_sum(struct text_writer *w)
-{
-    const int a = 2 + text_draw(w, 48), b = 2 + text_draw(w, 48), who = text_draw(w, 2);
-    char form[128], noun[32];
-    const size_t start = w->count;
-    text_put_noun(w);
-    snprintf(noun, sizeof(noun), "%.*s", (int)(w->count - start), w->target + start);
-    w->count = start;
-    snprintf(form, sizeof(form), "%%%d had %d %ss and %%v %d more, so %%%c had %d %ss.", who + 1, a,
-             noun, b, "hg"[who], a + b, noun);
-    text_expand(w, form, 0);
-}
-
 static void text_put_pronoun(struct text_writer *w, int who, bool whose)
 {
     const char *const pronoun = w->woman[who] ? whose ? "her" : "she" : whose ? "his" : "he";
     text_put(w, pronoun, strlen(pronoun));
 }
 
+static void text_put_text(struct text_writer *w, const char *text)
+{
+    text_put(w, text, strlen(text));
+}
+
+/* "Ada had 3 rivers and found 4 more, so she had 7 rivers." */
+static void text_put_sum(struct text_writer *w)
+{
+    const int a = 2 + text_draw(w, 48), b = 2 + text_draw(w, 48), who = text_draw(w, 2);
+    char noun[32];
+    const size_t start = w->count;
+    text_put_noun(w);
+    const size_t length = w->count - start < sizeof(noun) ? w->count - start : 0;
+    memcpy(noun, w->target + start, length);
+    w->count = start;
+    text_expand(w, who == 0 ? "%1 had " : "%2 had ", 0);
+    text_put_number(w, a);
+    text_put(w, " ", 1);
+    text_put(w, noun, length);
+    text_expand(w, "s and %v ", 0);
+    text_put_number(w, b);
+    text_put_text(w, " more, so ");
+    text_put_pronoun(w, who, false);
+    text_put_text(w, " had ");
+    text_put_number(w, a + b);
+    text_put(w, " ", 1);
+    text_put(w, noun, length);
+    text_put_text(w, "s.");
+}
+
 static void text_put_item(struct text_writer *w, char item, int depth)
 {
-    static const char letter[] = "avidpc";
-    const char *const list = strchr(letter, item);
-    if (list != NULL) {
-        const int of = TEXT_A + (int)(list - letter);
+    static const int list[UCHAR_MAX + 1] = {['a'] = TEXT_A, ['v'] = TEXT_V, ['i'] = TEXT_I,
+                                            ['d'] = TEXT_D, ['p'] = TEXT_P, ['c'] = TEXT_C};
+    const int of = list[(unsigned char)item];
+    if (of > 0) {
         text_put_word(w, of, text_draw_rank(w, w->words->count[of]));
         return;
     }
@@ -265,11 +287,15 @@ static void text_put_item(struct text_writer *w, char item, int depth)
 
 static void text_expand(struct text_writer *w, const char *form, int depth)
 {
-    for (const char *at = form; *at != '\0'; at++)
-        if (*at == '%')
-            text_put_item(w, *++at, depth);
-        else
-            text_put(w, at, 1);
+    for (const char *at = form; *at != '\0';) {
+        const char *item = at;
+        while (*item != '\0' && *item != '%')
+            item++;
+        text_put(w, at, (size_t)(item - at));
+        if (*item == '%')
+            text_put_item(w, *++item, depth);
+        at = item + (*item != '\0');
+    }
 }
 
 /* A sentence begins with a capital letter, behind a quotation mark too. */
@@ -318,6 +344,30 @@ static size_t text_document(const struct text_words *words, int64_t document, ch
     }
     text_put(&w, "\n", 1);
     return w.count;
+}
+
+/* Bytes of the first 0, 1000, 2000, ... documents: what is made below, counted once. */
+#define TEXT_COUNTED 1000
+static const int64_t text_counted[] = {0,       1212391, 2440762, 3646314,  4837185, 6047355,
+                                       7272619, 8487434, 9690911, 10893177, 12111280};
+
+_Static_assert(sizeof(text_counted) / sizeof(*text_counted) ==
+                   TESS__TEXT_DOCUMENTS / TEXT_COUNTED + 1,
+               "all documents are counted");
+
+int64_t tess__text_made_bytes(int64_t documents)
+{
+    const int64_t near = (documents + TEXT_COUNTED / 2) / TEXT_COUNTED;
+    int64_t bytes = text_counted[near], at = near * TEXT_COUNTED;
+    struct text_words words;
+    char target[TEXT_DOCUMENT_BYTES];
+
+    text_divide(&words);
+    for (; at < documents; at++)
+        bytes += (int64_t)text_document(&words, at, target);
+    while (at > documents)
+        bytes -= (int64_t)text_document(&words, --at, target);
+    return bytes;
 }
 
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream)

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 /* Of the text "text", 12 MB: what a small model learns from in an hour, made in 0.1 s. */
-#define TOKENS_TEXT_DOCUMENTS 10000
 
 /* The layouts of llm.c's data scripts: 256 int32 (magic, version, count, zeros), then tokens. */
 #define SHARD_HEADER_BYTES 1024
@@ -314,8 +313,17 @@ enum tess_status tess__tokens_split(struct tess_token_stream *train, struct tess
 /* How many documents of the text "text" are for training: all but a share, and at least one. */
 static int64_t tokens_divide_text(double validation)
 {
-    const int64_t share = (int64_t)(TOKENS_TEXT_DOCUMENTS * validation);
-    return TOKENS_TEXT_DOCUMENTS - (share < 1 ? 1 : share);
+    const int64_t share = (int64_t)(TESS__TEXT_DOCUMENTS * validation);
+    return TESS__TEXT_DOCUMENTS - (share < 1 ? 1 : share);
+}
+
+void tess_dataset_text_counts(double validation, int64_t length, int64_t *train_out,
+                              int64_t *test_out)
+{
+    const int64_t train = tess__text_made_bytes(tokens_divide_text(validation));
+    const int64_t all = tess__text_made_bytes(TESS__TEXT_DOCUMENTS);
+    *train_out = (train - 1) / length;
+    *test_out = (all - train - 1) / length;
 }
 
 static enum tess_status tokens_open_both(const char *source, const char *validation_source,
@@ -323,7 +331,7 @@ static enum tess_status tokens_open_both(const char *source, const char *validat
                                          struct tess_dataset **dataset_out)
 {
     struct tess_token_stream *train = NULL, *test = NULL;
-    const int64_t all = TOKENS_TEXT_DOCUMENTS;
+    const int64_t all = TESS__TEXT_DOCUMENTS;
     const bool own_files = validation_source != NULL && validation_source[0] != '\0';
     /* Of text by documents, so that validation has no part of one that training has. */
     const int64_t divide =

@@ -140,6 +140,9 @@ enum tess_status tess__stream_find_ends(struct tess_token_stream *stream);
 
 /* Documents [first, end) of the text "text", as one piece: data_text.c. TESS_ERR_MEMORY. */
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream);
+#define TESS__TEXT_DOCUMENTS 10000
+/* Bytes of its first documents, 0 to TESS__TEXT_DOCUMENTS, of which few are made for it. Pure. */
+int64_t tess__text_made_bytes(int64_t documents);
 
 /* ---- sets of images, before they are returned -------------------------------------------------
  */

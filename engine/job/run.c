@@ -266,6 +266,20 @@ enum tess_status tess__run_open_data(const struct tess_config *config,
     return run_open_images(config, dataset_out);
 }
 
+bool tess__run_count_data(const struct tess_config *config, int64_t *train_out, int64_t *test_out)
+{
+    const struct tess_loader_options *loader = &config->loader;
+    struct run_misfit misfit = {.tokens = config->model->tokens};
+
+    tess_options_visit(config->options, run_find_misfit, &misfit);
+    if (misfit.name != NULL || !config->model->tokens || strcmp(run_tokens(config), "text") != 0 ||
+        loader->mix[0] != '\0' || loader->validation_files[0] != '\0' || loader->packing ||
+        config->init_vocabulary > 0)
+        return false;
+    tess_dataset_text_counts(loader->validation, loader->length, train_out, test_out);
+    return *train_out > 0 && *test_out > 0;
+}
+
 bool tess__run_same_data(const struct tess_config *a, const struct tess_config *b)
 {
     bool same = a->model->tokens == b->model->tokens && strcmp(a->run.data, b->run.data) == 0;

@@ -175,6 +175,10 @@ struct tess__run {
     struct tess__run_chunk *chunk; /* [ranks, chunks of each] likewise, of a crowded pipeline */
 };
 
+/* Samples of both splits, where they are known without the data: of the text "text". False: they
+ * are not, or tess__run_open_data has something to say. */
+bool tess__run_count_data(const struct tess_config *config, int64_t *train_out, int64_t *test_out);
+
 /* The data set that the configuration names, loaded once and shared with the ranks by fork. */
 enum tess_status tess__run_open_data(const struct tess_config *config,
                                      struct tess_dataset **dataset_out);

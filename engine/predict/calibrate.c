@@ -40,19 +40,28 @@ static enum tess_status calibrate_passes(struct calibrate *calibrate)
 
 #define OLD_SHORT_S   0.04
 #define OLD_LONG_S    0.16
-#define OLD_REPEATS   7
+#define OLD_REPEATS   3   /* in a round */
 #define OLD_AGE_MAX_S 0.3 /* two ages do not distinguish more from a straight line */
 
+/* The first is what operations are measured with: calibrate_far. */
+const double calibrate_mib[CALIBRATE_SIZES] = {6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
+
+/* What rounds have measured of the last cache. */
+struct calibrate_cache {
+    struct calibrate_rounds now, short_old, long_old; /* seconds of a pass */
+    struct calibrate_rounds byte[CALIBRATE_SIZES];    /* of a byte, on one core */
+};
+
 /* The median of a pass over what was touched so long ago, while the processor was busy. */
-static double old_pass_s(struct calibrate *calibrate, const struct tess_sample *sample,
-                         double age_s)
+static double old_pass_s(struct calibrate *calibrate, double age_s)
 {
+    const struct tess_sample sample = {.bytes = 12 * TESS_PROFILE_FAR};
     double seconds[OLD_REPEATS];
     for (int i = 0; i < OLD_REPEATS; i++) {
         for (const double from_s = tess_clock_s(); tess_clock_s() - from_s < age_s;)
             ;
         const double begin_s = tess_clock_s();
-        (void)pass_run(calibrate, sample);
+        (void)pass_run(calibrate, &sample);
         seconds[i] = tess_clock_s() - begin_s;
     }
     qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
@@ -61,12 +70,11 @@ static double old_pass_s(struct calibrate *calibrate, const struct tess_sample *
 
 /* From two ages: of the longer one, four times the other, x = exp(-short / age) solves
  * (1 - x^4) / (1 - x) = 1 + x + x^2 + x^3. */
-static void calibrate_old(struct calibrate *calibrate, struct tess_profile *profile)
+static void old_take(const struct calibrate_cache *cache, struct tess_profile *profile)
 {
-    const struct tess_sample sample = {.bytes = 12 * TESS_PROFILE_FAR};
-    const double now_s = old_pass_s(calibrate, &sample, 0);
-    const double short_s = fmax(0, old_pass_s(calibrate, &sample, OLD_SHORT_S) - now_s);
-    const double long_s = fmax(0, old_pass_s(calibrate, &sample, OLD_LONG_S) - now_s);
+    const double now_s = calibrate_median(&cache->now), bytes = 12 * TESS_PROFILE_FAR;
+    const double short_s = fmax(0, calibrate_median(&cache->short_old) - now_s);
+    const double long_s = fmax(0, calibrate_median(&cache->long_old) - now_s);
     double low = 0.01, high = exp(-OLD_SHORT_S / OLD_AGE_MAX_S);
     if (!(long_s > 0))
         return;
@@ -76,49 +84,56 @@ static void calibrate_old(struct calibrate *calibrate, struct tess_profile *prof
         *(above ? &high : &low) = x;
     }
     profile->old_age_s = -OLD_SHORT_S / log(low);
-    profile->old_byte_s = long_s / (1 - exp(-OLD_LONG_S / profile->old_age_s)) / sample.bytes;
+    profile->old_byte_s = long_s / (1 - exp(-OLD_LONG_S / profile->old_age_s)) / bytes;
 }
 
-/* What a byte costs in passes over so many of them, again and again. */
-static enum tess_status share_byte_s(struct calibrate *calibrate, double bytes, double *byte_s)
+double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
 {
     double seconds[OLD_REPEATS];
     const int64_t count = (int64_t)(bytes / 12);
-    float *memory = malloc(3 * (size_t)count * sizeof(*memory));
-    if (memory == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory of %g MiB to measure its passes", bytes / (1 << 20));
-    memset(memory, 0, 3 * (size_t)count * sizeof(*memory));
-    for (int i = 0; i < OLD_REPEATS; i++) {
+    for (int i = -1; i < OLD_REPEATS; i++) { /* the first one fetches it */
         const double begin_s = tess_clock_s();
-        tess_add(calibrate->kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
-        seconds[i] = tess_clock_s() - begin_s;
+        tess_add(kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
+        seconds[i > 0 ? i : 0] = tess_clock_s() - begin_s;
     }
-    free(memory);
     qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
-    *byte_s = seconds[OLD_REPEATS / 2] / bytes;
+    return seconds[OLD_REPEATS / 2] / bytes;
+}
+
+static enum tess_status cache_measure(struct calibrate *calibrate, struct calibrate_cache *cache)
+{
+    const size_t most = (size_t)(calibrate_mib[CALIBRATE_SIZES - 1] * (1 << 20));
+    float *memory = malloc(most);
+    if (memory == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory of %zu MiB to measure its passes", most >> 20);
+    memset(memory, 0, most);
+    for (int i = 0; i < CALIBRATE_SIZES; i++)
+        calibrate_add(&cache->byte[i],
+                      calibrate_byte_s(calibrate->kernel, memory, calibrate_mib[i] * (1 << 20)));
+    free(memory);
+    calibrate_add(&cache->now, old_pass_s(calibrate, 0));
+    calibrate_add(&cache->short_old, old_pass_s(calibrate, OLD_SHORT_S));
+    calibrate_add(&cache->long_old, old_pass_s(calibrate, OLD_LONG_S));
     return TESS_OK;
 }
 
-/* MiB; the first are kept by any last cache, the last ones by hardly any. */
-static const double share_mib[] = {3, 6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
-#define SHARE_SIZES (int)(sizeof(share_mib) / sizeof(*share_mib))
-
 /* How far a profile's costs of lost bytes are from those that were measured. */
-static double share_error(const struct tess_profile *profile, const double *more_s)
+static double share_error(const struct tess_profile_cache *cache, const double *more_s)
 {
     double error = 0;
-    for (int i = 0; i < SHARE_SIZES; i++) {
-        const double off = tess_profile_lost_s(profile, share_mib[i] * (1 << 20)) - more_s[i];
+    for (int i = 0; i < CALIBRATE_SIZES; i++) {
+        const double off = tess_profile_lost_s(cache, calibrate_mib[i] * (1 << 20)) - more_s[i];
         error += off * off;
     }
     return error;
 }
 
 /* What the cache keeps all and nothing of: of all pairs of sizes the one that comes nearest. */
-static void share_fit(struct tess_profile *profile, const double *more_s)
+static void share_fit(struct tess_profile_cache *cache, const double *more_s)
 {
-    const double from = share_mib[0] * (1 << 20), to = share_mib[SHARE_SIZES - 1] * (1 << 20);
-    struct tess_profile tried = *profile;
+    const double from = calibrate_mib[0] * (1 << 20);
+    const double to = calibrate_mib[CALIBRATE_SIZES - 1] * (1 << 20);
+    struct tess_profile_cache tried = *cache;
     double least = INFINITY;
     for (tried.share_bytes = from; tried.share_bytes < to; tried.share_bytes *= 1.1)
         for (tried.gone_bytes = 1.1 * tried.share_bytes; tried.gone_bytes < to;
@@ -127,23 +142,20 @@ static void share_fit(struct tess_profile *profile, const double *more_s)
             if (error >= least)
                 continue;
             least = error;
-            profile->share_bytes = tried.share_bytes;
-            profile->gone_bytes = tried.gone_bytes;
+            cache->share_bytes = tried.share_bytes;
+            cache->gone_bytes = tried.gone_bytes;
         }
 }
 
-static enum tess_status calibrate_share(struct calibrate *calibrate, struct tess_profile *profile)
+/* near_s: of a byte where operations were measured. */
+static void share_take(const struct calibrate_rounds *byte, double near_s,
+                       struct tess_profile_cache *cache)
 {
-    double more_s[SHARE_SIZES], least_s = INFINITY;
-    for (int i = 0; i < SHARE_SIZES; i++) {
-        TESS_TRY(share_byte_s(calibrate, share_mib[i] * (1 << 20), &more_s[i]));
-        least_s = fmin(least_s, more_s[i]);
-    }
-    for (int i = 0; i < SHARE_SIZES; i++)
-        more_s[i] -= least_s;
-    profile->lost_byte_s = (more_s[SHARE_SIZES - 2] + more_s[SHARE_SIZES - 1]) / 2;
-    share_fit(profile, more_s);
-    return TESS_OK;
+    double more_s[CALIBRATE_SIZES];
+    for (int i = 0; i < CALIBRATE_SIZES; i++)
+        more_s[i] = fmax(0, calibrate_low(&byte[i]) - near_s);
+    cache->lost_byte_s = (more_s[CALIBRATE_SIZES - 2] + more_s[CALIBRATE_SIZES - 1]) / 2;
+    share_fit(cache, more_s);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -384,38 +396,102 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
     return profile;
 }
 
-/* About the measurements without those of the ranks. */
-#define CALIBRATE_COUNT 320
+/* About the measurements of a round without those of the cache and the ranks; seconds of these. */
+#define CALIBRATE_COUNT  320
+#define CALIBRATE_REST_S 3.0
+
+/* Rounds for so long, and the seconds of one measurement. */
+static int calibrate_rounds(double limit_s, double *each_s_out)
+{
+    int rounds = CALIBRATE_ROUNDS;
+    while (rounds > 1 && limit_s < 1.5 * CALIBRATE_REST_S * rounds)
+        rounds--;
+    const double rest_s = CALIBRATE_REST_S * (rounds + 1) / 2;
+    *each_s_out = fmax(0.3 * limit_s, limit_s - rest_s) / rounds / CALIBRATE_COUNT;
+    return rounds;
+}
+
+/* Everything once; of the cache and the ranks every other time. */
+static enum tess_status calibrate_round(struct calibrate *calibrate, int round,
+                                        struct calibrate_cache *cache, double cores,
+                                        struct calibrate_ranks *ranks)
+{
+    calibrate->count = 0;
+    TESS_TRY(calibrate_all(calibrate));
+    if (round % 2 != 0)
+        return TESS_OK;
+    TESS_TRY(cache_measure(calibrate, cache));
+    return cores > 1 ? calibrate_ranks_measure(calibrate->kernel, cores, ranks) : TESS_OK;
+}
+
+/* What the rounds of all samples say, and how far they are apart: the median of all. */
+static double calibrate_take_samples(struct calibrate *calibrate)
+{
+    double apart[SAMPLES_MAX];
+    for (int32_t i = 0; i < calibrate->count; i++) {
+        calibrate->sample[i].seconds = calibrate_low(&calibrate->seconds[i]);
+        apart[i] = calibrate_apart(&calibrate->seconds[i]);
+    }
+    qsort(apart, (size_t)calibrate->count, sizeof(*apart), calibrate_order);
+    return apart[calibrate->count / 2];
+}
+
+static void calibrate_take(struct calibrate *calibrate, const struct calibrate_cache *cache,
+                           const struct calibrate_ranks *ranks, int rounds,
+                           struct tess_profile *profile)
+{
+    double apart[CALIBRATE_SETTINGS] = {0};
+    const double samples_apart = calibrate_take_samples(calibrate);
+    const size_t used = strlen(profile->source);
+    const double near_s = calibrate_low(&cache->byte[0]);
+    share_take(cache->byte, near_s, &profile->cache_one);
+    if (ranks->byte[0].count > 0)
+        share_take(ranks->byte, near_s, &profile->cache_all);
+    old_take(cache, profile);
+    tess_profile_fit(profile, calibrate->sample, calibrate->count);
+    if (profile->cores > 1)
+        calibrate_ranks_take(ranks, profile, apart);
+    if (rounds > 1)
+        snprintf(
+            profile->source + used, sizeof(profile->source) - used,
+            " in %d rounds, apart by %.0f %% (operations), %.0f %% (passes over 48 MiB), %.0f, "
+            "%.0f and %.0f %% (calls in memory, over sockets, of ranks that take turns)",
+            rounds, 100 * samples_apart, 100 * calibrate_apart(&cache->byte[6]),
+            100 * apart[CALIBRATE_LOCAL], 100 * apart[CALIBRATE_NET], 100 * apart[CALIBRATE_TURNS]);
+}
+
+static enum tess_status calibrate_open(const struct tess_kernel_ops *kernel,
+                                       struct calibrate *calibrate)
+{
+    calibrate->memory = aligned_alloc(4096, BYTES_MAX);
+    calibrate->id = calloc(CALIBRATE_IDS, sizeof(*calibrate->id));
+    if (calibrate->memory == NULL || calibrate->id == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure in");
+    TESS_TRY(tess_kernel_open(kernel, 1, &calibrate->kernel));
+    if (calibrate->kernel->queue != NULL || kernel->far_memory)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "kernel %s computes on a device: only processors are measured", kernel->name);
+    return TESS_OK;
+}
 
 enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, const char *name,
                                         double limit_s, struct tess_profile *profile_out)
 {
     struct calibrate *calibrate = calloc(1, sizeof(*calibrate));
-    if (calibrate != NULL) {
-        calibrate->memory = aligned_alloc(4096, BYTES_MAX);
-        calibrate->id = calloc(CALIBRATE_IDS, sizeof(*calibrate->id));
-    }
-    enum tess_status status =
-        calibrate != NULL && calibrate->memory != NULL && calibrate->id != NULL
-            ? tess_kernel_open(kernel, 1, &calibrate->kernel)
-            : tess_fail(TESS_ERR_MEMORY, "no memory to measure in");
-    if (status == TESS_OK && (calibrate->kernel->queue != NULL || kernel->far_memory))
-        status =
-            tess_fail(TESS_ERR_UNSUPPORTED,
-                      "kernel %s computes on a device: only processors are measured", kernel->name);
-    if (status == TESS_OK) {
-        calibrate->each_s = 0.8 * limit_s / CALIBRATE_COUNT;
-        status = calibrate_all(calibrate);
-    }
+    struct calibrate_cache cache = {.now.count = 0};
+    struct calibrate_ranks ranks = {.call[0][0].count = 0};
     struct tess_profile profile = calibrate_begin(kernel, name);
+    enum tess_status status = calibrate != NULL
+                                  ? calibrate_open(kernel, calibrate)
+                                  : tess_fail(TESS_ERR_MEMORY, "no memory to measure");
+    double each_s;
+    const int rounds = calibrate_rounds(limit_s, &each_s);
+    for (int round = 0; round < rounds && status == TESS_OK; round++) {
+        calibrate->each_s = each_s;
+        status = calibrate_round(calibrate, round, &cache, profile.cores, &ranks);
+    }
     if (status == TESS_OK)
-        status = calibrate_share(calibrate, &profile);
-    if (status == TESS_OK)
-        calibrate_old(calibrate, &profile);
-    if (status == TESS_OK)
-        tess_profile_fit(&profile, calibrate->sample, calibrate->count);
-    if (status == TESS_OK && profile.cores > 1)
-        status = calibrate_ranks(&profile);
+        calibrate_take(calibrate, &cache, &ranks, rounds, &profile);
     if (calibrate != NULL) {
         tess_kernel_close(calibrate->kernel);
         free(calibrate->memory);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define REPEATS_MAX 400
 
@@ -41,6 +42,33 @@ int calibrate_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static void rounds_sorted(const struct calibrate_rounds *rounds, double *value)
+{
+    memcpy(value, rounds->value, sizeof(rounds->value));
+    qsort(value, (size_t)rounds->count, sizeof(*value), calibrate_order);
+}
+
+double calibrate_low(const struct calibrate_rounds *rounds)
+{
+    double value[CALIBRATE_ROUNDS];
+    rounds_sorted(rounds, value);
+    return value[rounds->count > 1 ? 1 : 0];
+}
+
+double calibrate_median(const struct calibrate_rounds *rounds)
+{
+    double value[CALIBRATE_ROUNDS];
+    rounds_sorted(rounds, value);
+    return (value[(rounds->count - 1) / 2] + value[rounds->count / 2]) / 2;
+}
+
+double calibrate_apart(const struct calibrate_rounds *rounds)
+{
+    double value[CALIBRATE_ROUNDS];
+    rounds_sorted(rounds, value);
+    return value[0] > 0 ? calibrate_median(rounds) / value[0] - 1 : 0;
+}
+
 static enum tess_status measure_once(struct calibrate *calibrate, const struct tess_sample *sample,
                                      calibrate_run *run, double *seconds_out)
 {
@@ -68,7 +96,7 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
         TESS_TRY(measure_once(calibrate, &sample, run, &seconds[count]));
     }
     qsort(seconds, (size_t)count, sizeof(*seconds), calibrate_order);
-    sample.seconds = fmax(seconds[count / 2], 1e-9);
+    calibrate_add(&calibrate->seconds[calibrate->count], fmax(seconds[count / 2], 1e-9));
     calibrate->sample[calibrate->count++] = sample;
     return calibrate->kernel->ops->failed(calibrate->kernel);
 }

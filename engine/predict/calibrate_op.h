@@ -8,14 +8,32 @@
 #define BYTES_MAX     ((size_t)96 << 20)
 #define CALIBRATE_IDS 16384 /* tokens and labels, each below 128 */
 
+/*
+ * All is measured in so many rounds at most, spread over the time: other machines on the same
+ * hardware slow this one down for seconds. Of what only ever takes longer by that, the second
+ * least of the rounds counts; of what depends on what others leave of a cache, the median.
+ */
+#define CALIBRATE_ROUNDS 8
+
+struct calibrate_rounds {
+    double value[CALIBRATE_ROUNDS];
+    int count;
+};
+
+static inline void calibrate_add(struct calibrate_rounds *rounds, double value)
+{
+    rounds->value[rounds->count++] = value;
+}
+
 struct calibrate {
     struct tess_kernel *kernel;
     char *memory;  /* [BYTES_MAX] small numbers, also where they are read in 16 bits */
     int32_t *id;   /* [CALIBRATE_IDS] */
-    double each_s; /* for one measurement */
+    double each_s; /* for one measurement in one round */
     int64_t turn;  /* runs of operations so far */
     struct tess_sample sample[SAMPLES_MAX];
-    int32_t count;
+    struct calibrate_rounds seconds[SAMPLES_MAX]; /* of each sample */
+    int32_t count;                                /* samples of this round so far */
     struct tess_op op;
     void *scratch, *packed;
 };
@@ -36,7 +54,13 @@ float *calibrate_far(const struct calibrate *calibrate, int number, double bytes
 /* Of doubles, for qsort. */
 int calibrate_order(const void *a, const void *b);
 
-/* The sample with its seconds: the median of several. */
+/* Of rounds: the second least, the median, and by which part the median is longer than the least.
+ */
+double calibrate_low(const struct calibrate_rounds *rounds);
+double calibrate_median(const struct calibrate_rounds *rounds);
+double calibrate_apart(const struct calibrate_rounds *rounds);
+
+/* The sample with its seconds in this round: the median of several. */
 enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_sample sample,
                                    calibrate_run *run);
 /* The same of an operation that is opened for it; nothing where the kernel has no such. */
@@ -45,7 +69,36 @@ enum tess_status calibrate_op(struct calibrate *calibrate, const struct tess_op_
 
 /* calibrate_work.c: all operations but products and attention. */
 enum tess_status calibrate_works(struct calibrate *calibrate, enum tess_peak_type type);
-/* calibrate_ranks.c: calls between ranks on this host, as threads; over sockets too. */
-enum tess_status calibrate_ranks(struct tess_profile *profile);
+/* Passes over so much memory, of all cores that make them at once together, MiB: the first are kept
+ * by any last cache, the last ones by hardly any. */
+#define CALIBRATE_SIZES 11
+extern const double calibrate_mib[CALIBRATE_SIZES];
+/* What a byte costs in passes over so many of them, again and again; memory: as large. */
+double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes);
+
+/*
+ * calibrate_ranks.c: ranks on this host, as processes: calls of two in memory that they share and
+ * over sockets, and of twice as many as cores; passes over memory on all cores at once. `measure`
+ * is one round, `take` what all rounds say; *apart_out: how far they were apart in copies of each.
+ */
+enum calibrate_setting { CALIBRATE_LOCAL, CALIBRATE_NET, CALIBRATE_TURNS, CALIBRATE_SETTINGS };
+enum calibrate_call {
+    CALIBRATE_SMALL,
+    CALIBRATE_GATHER,
+    CALIBRATE_SUM,
+    CALIBRATE_SCATTER,
+    CALIBRATE_CALLS
+};
+#define CALIBRATE_LAGS 2
+struct calibrate_ranks {
+    struct calibrate_rounds call[CALIBRATE_SETTINGS][CALIBRATE_CALLS]; /* seconds */
+    struct calibrate_rounds lag[CALIBRATE_SETTINGS][CALIBRATE_LAGS];
+    struct calibrate_rounds byte[CALIBRATE_SIZES]; /* seconds of a byte on each of all cores */
+    struct calibrate_rounds chain;                 /* as turn_chain of a profile */
+};
+enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double cores,
+                                         struct calibrate_ranks *ranks);
+void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profile *profile,
+                          double apart_out[CALIBRATE_SETTINGS]);
 
 #endif

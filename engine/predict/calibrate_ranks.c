@@ -9,6 +9,7 @@
 #include "tessera/check.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,22 +23,22 @@
 #define RANKS_ALL         ((size_t)4 << 20) /* of all ranks together at most */
 #define RANKS_ROW         ((size_t)4 << 20) /* calls one after the other are over so much */
 #define RANKS_REPEATS_MAX 100
+#define RANKS_REPEATS     60 /* of a small call in a round; of a large one half as often */
 #define RANKS_LIMIT       30 /* seconds of a wait */
 
 /* Ranks compute for so long before they meet; how often they do. */
 static const double ranks_lag_s[] = {TESS_PROFILE_LAG_SHORT, TESS_PROFILE_LAG_LONG};
-#define RANKS_LAGS        2
-#define RANKS_LAG_REPEATS 60
-
-enum ranks_call { RANKS_SMALL, RANKS_GATHER, RANKS_SUM, RANKS_SCATTER, RANKS_CALLS };
+#define RANKS_LAG_REPEATS 24
 
 struct ranks {
     struct tess_world *world;
     bool sockets;
     bool turns; /* more ranks than cores: what is waited for a turn counts, so means count */
-    int repeats;
-    double seconds[RANKS_CALLS]; /* of rank 0 */
-    double lag_s[RANKS_LAGS];    /* likewise */
+    double seconds[CALIBRATE_CALLS]; /* of rank 0, in this round */
+    double lag_s[CALIBRATE_LAGS];    /* likewise */
+    double chain;                    /* likewise, of ranks that take turns */
+    struct tess_kernel *passes;      /* not NULL: passes over memory alone, with this kernel */
+    double byte_s[CALIBRATE_SIZES];  /* likewise */
 };
 
 struct ranks_one {
@@ -51,17 +52,17 @@ static size_t ranks_bytes(int32_t count)
     return share < RANKS_BYTES ? share : RANKS_BYTES;
 }
 
-static enum tess_status ranks_call(struct tess_comm *comm, enum ranks_call call, char *memory)
+static enum tess_status ranks_call(struct tess_comm *comm, enum calibrate_call call, char *memory)
 {
     const size_t bytes = ranks_bytes(comm->rank_count);
     float *sum = (float *)(void *)memory;
     switch (call) {
-    case RANKS_SMALL:
+    case CALIBRATE_SMALL:
         return tess_comm_all_gather(comm, memory + 64 * comm->rank, memory, 64, TESS_U8, NULL);
-    case RANKS_GATHER:
+    case CALIBRATE_GATHER:
         return tess_comm_all_gather(comm, memory + (size_t)comm->rank * bytes, memory, bytes,
                                     TESS_U8, NULL);
-    case RANKS_SCATTER: /* as gradients are, from a place of their own */
+    case CALIBRATE_SCATTER: /* as gradients are, from a place of their own */
         return tess_comm_reduce_scatter(comm, sum, sum + bytes / sizeof(*sum),
                                         bytes / sizeof(*sum) / (size_t)comm->rank_count, TESS_F32,
                                         TESS_REDUCE_SUM, NULL);
@@ -78,7 +79,7 @@ static enum tess_status ranks_small(struct tess_comm *comm, char *memory, int re
     double seconds[RANKS_REPEATS_MAX];
     for (int i = 0; i < repeats; i++) {
         const double begin_s = tess_clock_s();
-        TESS_TRY(ranks_call(comm, RANKS_SMALL, memory));
+        TESS_TRY(ranks_call(comm, CALIBRATE_SMALL, memory));
         seconds[i] = tess_clock_s() - begin_s;
     }
     qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
@@ -88,7 +89,7 @@ static enum tess_status ranks_small(struct tess_comm *comm, char *memory, int re
 
 /* The median of a large call: of several one after the other, over what each rank has written, as
  * backward does before a sum. */
-static enum tess_status ranks_large(struct tess_comm *comm, enum ranks_call call, char *memory,
+static enum tess_status ranks_large(struct tess_comm *comm, enum calibrate_call call, char *memory,
                                     int repeats, bool mean, double *median_s)
 {
     double sum_s = 0;
@@ -140,29 +141,100 @@ static enum tess_status ranks_lag(struct tess_comm *comm, bool turns, double com
     return TESS_OK;
 }
 
+/* Micro-batches of a pipeline with as many stages as ranks, each of which computes for so long
+ * forward and twice as long backward. */
+#define RANKS_CHAIN_S       1.5e-3
+#define RANKS_CHAIN_REPEATS 6
+
+static enum tess_status ranks_chain_once(struct tess_comm *comm, char *memory)
+{
+    const int32_t rank = comm->rank, last = comm->rank_count - 1;
+    for (int way = 0; way < 2; way++) {
+        const int32_t before = way == 0 ? rank - 1 : rank + 1;
+        const int32_t after = way == 0 ? rank + 1 : rank - 1;
+        for (int32_t micro = 0; micro <= last; micro++) {
+            if (before >= 0 && before <= last)
+                TESS_TRY(tess_comm_recv(comm, memory, 64, TESS_U8, before, NULL));
+            ranks_compute((way + 1) * RANKS_CHAIN_S);
+            if (after >= 0 && after <= last)
+                TESS_TRY(tess_comm_send(comm, memory, 64, TESS_U8, after, NULL));
+        }
+    }
+    return TESS_OK;
+}
+
+/* What such a step takes by what it would where stages that compute at once shared the cores
+ * evenly and none was ever idle: the median. */
+static enum tess_status ranks_chain(struct tess_comm *comm, char *memory, double cores,
+                                    double *chain_out)
+{
+    double seconds[RANKS_CHAIN_REPEATS], even_s = 0;
+    const int32_t stages = comm->rank_count;
+    for (int32_t k = 1; k < 2 * stages; k++) {
+        const double active = k < stages ? k : 2 * stages - k;
+        even_s += 3 * RANKS_CHAIN_S * (active > cores ? active / cores : 1);
+    }
+    for (int i = 0; i < RANKS_CHAIN_REPEATS; i++) {
+        TESS_TRY(tess_comm_barrier(comm));
+        const double begin_s = tess_clock_s();
+        TESS_TRY(ranks_chain_once(comm, memory));
+        TESS_TRY(tess_comm_barrier(comm));
+        seconds[i] = tess_clock_s() - begin_s;
+    }
+    qsort(seconds, RANKS_CHAIN_REPEATS, sizeof(*seconds), calibrate_order);
+    *chain_out = seconds[RANKS_CHAIN_REPEATS / 2] / even_s;
+    return TESS_OK;
+}
+
 static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *comm)
 {
     struct ranks *all = mine->all;
     void *memory;
     TESS_TRY(tess_comm_alloc(comm, RANKS_ROW, &memory));
-    for (int call = 0; call < RANKS_CALLS; call++) {
+    for (int call = 0; call < CALIBRATE_CALLS; call++) {
         double median_s = 0;
-        if (call == RANKS_SMALL)
-            TESS_TRY(ranks_small(comm, memory, all->repeats, &median_s));
+        if (call == CALIBRATE_SMALL)
+            TESS_TRY(ranks_small(comm, memory, RANKS_REPEATS, &median_s));
         else
-            TESS_TRY(ranks_large(comm, (enum ranks_call)call, memory, all->repeats / 2, all->turns,
-                                 &median_s));
+            TESS_TRY(ranks_large(comm, (enum calibrate_call)call, memory, RANKS_REPEATS / 2,
+                                 all->turns, &median_s));
         if (mine->rank == 0)
             all->seconds[call] = median_s;
     }
-    for (int i = 0; i < RANKS_LAGS && !all->sockets; i++) {
+    for (int i = 0; i < CALIBRATE_LAGS && !all->sockets; i++) {
         double lag_s = 0;
         TESS_TRY(ranks_lag(comm, all->turns, ranks_lag_s[i], &lag_s));
         if (mine->rank == 0)
             all->lag_s[i] =
-                lag_s > all->seconds[RANKS_SMALL] ? lag_s - all->seconds[RANKS_SMALL] : 0;
+                lag_s > all->seconds[CALIBRATE_SMALL] ? lag_s - all->seconds[CALIBRATE_SMALL] : 0;
     }
+    double chain = 0;
+    if (all->turns)
+        TESS_TRY(ranks_chain(comm, memory, comm->rank_count / 2.0, &chain));
+    if (mine->rank == 0)
+        all->chain = chain;
     return TESS_OK;
+}
+
+/* Passes over memory on all cores at once. */
+static enum tess_status ranks_passes(struct ranks_one *mine, struct tess_comm *comm)
+{
+    struct ranks *all = mine->all;
+    const double share = (double)(1 << 20) / comm->rank_count;
+    const size_t most = (size_t)(calibrate_mib[CALIBRATE_SIZES - 1] * share);
+    float *memory = malloc(most);
+    if (memory == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory of %zu MiB to measure its passes", most >> 20);
+    memset(memory, 0, most);
+    enum tess_status status = TESS_OK;
+    for (int i = 0; i < CALIBRATE_SIZES && status == TESS_OK; i++) {
+        status = tess_comm_barrier(comm);
+        const double byte_s = calibrate_byte_s(all->passes, memory, calibrate_mib[i] * share);
+        if (mine->rank == 0)
+            all->byte_s[i] = byte_s;
+    }
+    free(memory);
+    return status;
 }
 
 static enum tess_status ranks_on_sockets(struct ranks_one *mine, struct tess_comm *local)
@@ -186,8 +258,9 @@ static enum tess_status ranks_body(struct ranks_one *mine)
     struct tess_comm *comm = NULL;
     TESS_TRY(tess_comm_local_open(mine->all->world, mine->rank, TESS_ORDER_CANONICAL, RANKS_LIMIT,
                                   &comm));
-    const enum tess_status status =
-        mine->all->sockets ? ranks_on_sockets(mine, comm) : ranks_calls(mine, comm);
+    const enum tess_status status = mine->all->passes != NULL ? ranks_passes(mine, comm)
+                                    : mine->all->sockets      ? ranks_on_sockets(mine, comm)
+                                                              : ranks_calls(mine, comm);
     if (status != TESS_OK)
         tess_comm_abort(comm, "a measurement failed");
     tess_comm_close(comm);
@@ -256,37 +329,84 @@ static enum tess_status ranks_run(struct ranks *result, int32_t count)
     return status;
 }
 
-/* What `bytes` take beyond a small call; 0: too little to say. */
-static double ranks_rate(const struct ranks *all, enum ranks_call call, double bytes)
+/* One round of a setting. */
+static enum tess_status ranks_round(enum calibrate_setting setting, int32_t count,
+                                    struct calibrate_ranks *ranks)
 {
-    const double seconds = all->seconds[call] - all->seconds[RANKS_SMALL];
+    struct ranks all = {.sockets = setting == CALIBRATE_NET, .turns = setting == CALIBRATE_TURNS};
+    TESS_TRY(ranks_run(&all, count));
+    for (int call = 0; call < CALIBRATE_CALLS; call++)
+        calibrate_add(&ranks->call[setting][call], all.seconds[call]);
+    for (int lag = 0; lag < CALIBRATE_LAGS; lag++)
+        calibrate_add(&ranks->lag[setting][lag], all.lag_s[lag]);
+    if (all.turns)
+        calibrate_add(&ranks->chain, all.chain);
+    return TESS_OK;
+}
+
+static int32_t ranks_many(double cores)
+{
+    return (int32_t)(2 * cores);
+}
+
+static enum tess_status ranks_memory(struct tess_kernel *kernel, int32_t cores,
+                                     struct calibrate_ranks *ranks)
+{
+    struct ranks all = {.passes = kernel};
+    TESS_TRY(ranks_run(&all, cores));
+    for (int i = 0; i < CALIBRATE_SIZES; i++)
+        calibrate_add(&ranks->byte[i], all.byte_s[i]);
+    return TESS_OK;
+}
+
+enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double cores,
+                                         struct calibrate_ranks *ranks)
+{
+    TESS_TRY(ranks_round(CALIBRATE_LOCAL, 2, ranks));
+    TESS_TRY(ranks_round(CALIBRATE_NET, 2, ranks));
+    if (ranks_many(cores) > RANKS_MAX)
+        return TESS_OK;
+    TESS_TRY(ranks_round(CALIBRATE_TURNS, ranks_many(cores), ranks));
+    return ranks_memory(kernel, (int32_t)cores, ranks);
+}
+
+/* What `bytes` take beyond a small call; 0: too little to say. */
+static double ranks_rate(const struct calibrate_rounds *rounds, enum calibrate_call call,
+                         double bytes)
+{
+    const double seconds = calibrate_low(&rounds[call]) - calibrate_low(&rounds[CALIBRATE_SMALL]);
     return seconds > 0 ? bytes / seconds : 0;
 }
 
-enum tess_status calibrate_ranks(struct tess_profile *profile)
+static void ranks_take_turns(const struct calibrate_ranks *ranks, struct tess_profile *profile)
 {
-    struct ranks local = {.repeats = 100}, net = {.sockets = true, .repeats = 50},
-                 turns = {.turns = true, .repeats = 100};
-    const int32_t many = (int32_t)(2 * profile->cores);
+    const struct calibrate_rounds *call = ranks->call[CALIBRATE_TURNS];
+    const int32_t many = ranks_many(profile->cores);
     const double bytes = (double)ranks_bytes(many);
-    TESS_TRY(ranks_run(&local, 2));
-    profile->call_s = local.seconds[RANKS_SMALL];
-    profile->copy_bytes_per_s = ranks_rate(&local, RANKS_GATHER, RANKS_BYTES);
-    profile->sum_bytes_per_s = ranks_rate(&local, RANKS_SUM, RANKS_BYTES);
-    profile->scatter_bytes_per_s = ranks_rate(&local, RANKS_SCATTER, 0.75 * RANKS_BYTES);
-    profile->lag_short_s = local.lag_s[0];
-    profile->lag_long_s = local.lag_s[1];
-    TESS_TRY(ranks_run(&net, 2));
-    profile->net_call_s = net.seconds[RANKS_SMALL];
-    profile->net_bytes_per_s = ranks_rate(&net, RANKS_GATHER, RANKS_BYTES);
-    profile->net_sum_bytes_per_s = ranks_rate(&net, RANKS_SUM, RANKS_BYTES);
-    if (many > RANKS_MAX)
-        return TESS_OK;
-    TESS_TRY(ranks_run(&turns, many));
-    profile->turn_s = turns.seconds[RANKS_SMALL] / 2;
-    profile->turn_lag_short_s = turns.lag_s[0];
-    profile->turn_lag_long_s = turns.lag_s[1];
-    profile->turn_copy_bytes_per_s = 2 * ranks_rate(&turns, RANKS_GATHER, (many - 1) * bytes);
-    profile->turn_sum_bytes_per_s = 2 * ranks_rate(&turns, RANKS_SUM, bytes);
-    return TESS_OK;
+    profile->turn_s = calibrate_low(&call[CALIBRATE_SMALL]) / 2;
+    profile->turn_lag_short_s = calibrate_low(&ranks->lag[CALIBRATE_TURNS][0]);
+    profile->turn_lag_long_s = calibrate_low(&ranks->lag[CALIBRATE_TURNS][1]);
+    profile->turn_chain = fmax(1, calibrate_low(&ranks->chain));
+    profile->turn_copy_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_GATHER, (many - 1) * bytes);
+    profile->turn_sum_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_SUM, bytes);
+}
+
+void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profile *profile,
+                          double apart_out[CALIBRATE_SETTINGS])
+{
+    const struct calibrate_rounds *local = ranks->call[CALIBRATE_LOCAL];
+    const struct calibrate_rounds *net = ranks->call[CALIBRATE_NET];
+    profile->call_s = calibrate_low(&local[CALIBRATE_SMALL]);
+    profile->copy_bytes_per_s = ranks_rate(local, CALIBRATE_GATHER, RANKS_BYTES);
+    profile->sum_bytes_per_s = ranks_rate(local, CALIBRATE_SUM, RANKS_BYTES);
+    profile->scatter_bytes_per_s = ranks_rate(local, CALIBRATE_SCATTER, 0.75 * RANKS_BYTES);
+    profile->lag_short_s = calibrate_low(&ranks->lag[CALIBRATE_LOCAL][0]);
+    profile->lag_long_s = calibrate_low(&ranks->lag[CALIBRATE_LOCAL][1]);
+    profile->net_call_s = calibrate_low(&net[CALIBRATE_SMALL]);
+    profile->net_bytes_per_s = ranks_rate(net, CALIBRATE_GATHER, RANKS_BYTES);
+    profile->net_sum_bytes_per_s = ranks_rate(net, CALIBRATE_SUM, RANKS_BYTES);
+    for (int setting = 0; setting < CALIBRATE_SETTINGS; setting++)
+        apart_out[setting] = calibrate_apart(&ranks->call[setting][CALIBRATE_GATHER]);
+    if (ranks->call[CALIBRATE_TURNS][CALIBRATE_SMALL].count > 0)
+        ranks_take_turns(ranks, profile);
 }

@@ -47,28 +47,32 @@ static enum tess_dtype work_dtype(const struct tess_sample *sample)
 
 /* ---- operations of no description ------------------------------------------------------------ */
 
+/* In 16 bits: with a copy of the parameters. */
 static void work_update(const struct calibrate *calibrate, enum tess_update_kind kind,
-                        int64_t count)
+                        enum tess_dtype dtype, int64_t count)
 {
-    const bool adamw = kind == TESS_UPDATE_ADAMW;
+    const bool adamw = kind == TESS_UPDATE_ADAMW, low = dtype != TESS_F32;
     float *part[4];
     for (int i = 0; i < 4; i++)
         part[i] = calibrate_far(calibrate, i, 4 * (double)count);
-    const struct tess_update update = {.kind = kind,
-                                       .count = count,
-                                       .w = part[0],
-                                       .g = part[1],
-                                       .m = kind != TESS_UPDATE_SGD ? part[2] : NULL,
-                                       .v = adamw ? part[3] : NULL,
-                                       .lr = 1e-9f,
-                                       .mu = 0.9f,
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0.99f,
-                                       .epsilon = 1e-8f,
-                                       .correction1 = 1,
-                                       .correction2 = 1,
-                                       .grad_scale = 1,
-                                       .tensor_scale = 1};
+    const struct tess_update update = {
+        .kind = kind,
+        .count = count,
+        .w = part[0],
+        .g = part[1],
+        .m = kind != TESS_UPDATE_SGD ? part[2] : NULL,
+        .v = adamw ? part[3] : NULL,
+        .param_low = low ? calibrate_far(calibrate, 4, 2 * (double)count) : NULL,
+        .low = dtype,
+        .lr = 1e-9f,
+        .mu = 0.9f,
+        .beta1 = 0.9f,
+        .beta2 = 0.99f,
+        .epsilon = 1e-8f,
+        .correction1 = 1,
+        .correction2 = 1,
+        .grad_scale = 1,
+        .tensor_scale = 1};
     tess_update(calibrate->kernel, &update);
 }
 
@@ -139,13 +143,13 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
         tess_square_sum(kernel, count, TESS_SUM_BLOCK, 1, c, (struct tess_sum *)(void *)row);
         break;
     case TESS_WORK_UPDATE_SGD:
-        work_update(calibrate, TESS_UPDATE_SGD, count);
+        work_update(calibrate, TESS_UPDATE_SGD, dtype, count);
         break;
     case TESS_WORK_UPDATE_MOMENTUM:
-        work_update(calibrate, TESS_UPDATE_MOMENTUM, count);
+        work_update(calibrate, TESS_UPDATE_MOMENTUM, dtype, count);
         break;
     default:
-        work_update(calibrate, TESS_UPDATE_ADAMW, count);
+        work_update(calibrate, TESS_UPDATE_ADAMW, dtype, count);
         break;
     }
     return TESS_OK;
@@ -242,7 +246,7 @@ static bool work_desc(const struct tess_sample *sample, struct tess_op_desc *des
 /* Always f32, or always both. */
 static bool work_one_type(enum tess_work work, enum tess_peak_type type)
 {
-    const bool wide = work == TESS_WORK_ACCUMULATE || work >= TESS_WORK_SQUARES;
+    const bool wide = work == TESS_WORK_ACCUMULATE || work == TESS_WORK_SQUARES;
     return (wide && type != TESS_PEAK_F32) || (work == TESS_WORK_CAST && type == TESS_PEAK_F32);
 }
 

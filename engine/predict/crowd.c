@@ -98,6 +98,7 @@ double virtual_crowd(const struct virtual_world *world, const double *begin_s, c
         sum_s = crowd_sweep(&crowd, stages, each, work_s, work_s + stages);
         for (int32_t s = 0; s < stages; s++)
             stretch_out[s] = work_s[s] > 0 ? work_s[stages + s] / work_s[s] : 1;
+        sum_s *= fmax(1, world->profile->turn_chain); /* which a core may be given late */
     }
     free(work_s);
     free(crowd.edge);

@@ -1,6 +1,7 @@
 /* Seconds of calls, from links; see network.h. */
 #include "predict/network.h"
 
+#include "predict/network_part.h"
 #include "predict/profile.h"
 #include "tessera/check.h"
 
@@ -21,15 +22,10 @@ static int32_t network_on_host(const struct tess_cluster *cluster, int32_t ranks
     return network_least(ranks, fit > 1 ? fit : 1);
 }
 
-/* What one rank sends to other hosts: its share of the host's cards while all ranks send, and of
- * the switch's way up where the group's hosts have several switches. */
-static double network_share(const struct tess_cluster *cluster, int64_t span)
+double tess__network_share(const struct tess_cluster *cluster)
 {
     const double share = cluster->host_net_bytes_per_s / cluster->host_ranks;
-    const double own =
-        share < cluster->rank_net_bytes_per_s ? share : cluster->rank_net_bytes_per_s;
-    const int64_t below = (int64_t)cluster->rack_hosts * cluster->host_ranks;
-    return below > 0 && span > below ? own * cluster->rack_share : own;
+    return share < cluster->rank_net_bytes_per_s ? share : cluster->rank_net_bytes_per_s;
 }
 
 static struct tess_network_group network_group(const struct tess_cluster *cluster, int32_t ranks,
@@ -39,9 +35,15 @@ static struct tess_network_group network_group(const struct tess_cluster *cluste
         .ranks = ranks,
         .host_ranks = network_on_host(cluster, ranks, stride),
         .host_bytes_per_s = cluster->host_bytes_per_s,
-        .net_bytes_per_s = network_share(cluster, (int64_t)ranks * stride),
+        .net_bytes_per_s = tess__network_share(cluster),
+        .racks = 1,
     };
+    const int64_t below = (int64_t)cluster->rack_hosts * cluster->host_ranks;
     group.hosts = (ranks + group.host_ranks - 1) / group.host_ranks;
+    if (below > 0)
+        group.racks =
+            network_least(group.hosts, (int32_t)(((int64_t)ranks * stride + below - 1) / below));
+    group.rack_bytes_per_s = group.net_bytes_per_s * cluster->rack_share;
     return group;
 }
 
@@ -111,35 +113,61 @@ static double network_divide(double bytes, double bytes_per_s)
     return bytes > 0 ? bytes / bytes_per_s : 0;
 }
 
+/* Ranks send `each` to other hosts, and a rack's ranks `up` in all to other racks, meanwhile. */
+static double network_between_s(const struct network_call *call, double each, double up)
+{
+    const struct tess_network_group *group = &call->group;
+    const double members = (double)group->ranks / group->racks;
+    if (group->hosts == 1)
+        return 0;
+    return fmax(network_divide(each, group->net_bytes_per_s),
+                group->racks > 1 ? network_divide(up, members * group->rack_bytes_per_s) : 0);
+}
+
+/* What leaves a rack of an array that all ranks get, or that is added up. */
+static double network_rack_bytes(const struct network_call *call)
+{
+    const struct tess_network_group *group = &call->group;
+    const double r = call->ring || !network_is_power(group->racks) ? group->hosts : group->racks;
+    return (r - 1) / r * call->bytes;
+}
+
 /* Every rank's part comes to all ranks, or all ranks' parts of it to each. */
 static double network_spread(const struct network_call *call)
 {
     const struct tess_network_group *group = &call->group;
-    const double h = group->host_ranks, m = group->hosts, k = group->ranks;
+    const double h = group->host_ranks, m = group->hosts, k = group->ranks, r = group->racks;
     const double within = call->levels ? (h - 1) / h : (h - 1) / k;
-    const double between = m == 1 ? 0 : call->levels ? (m - 1) / m / h : (k - h) / k;
+    const double between = call->levels ? (m - 1) / m / h : (k - h) / k;
+    const double up = call->levels ? network_rack_bytes(call) : (r - 1) / r * call->bytes * k / r;
     const double within_s = network_divide(within * call->bytes, group->host_bytes_per_s);
-    const double between_s = network_divide(between * call->bytes, group->net_bytes_per_s);
+    const double between_s = network_between_s(call, between * call->bytes, up);
     return (call->ring ? fmax(within_s, between_s) : within_s + between_s) +
            network_steps(group->host_ranks) * call->cluster->host_hop_s +
            network_steps(group->hosts) * call->cluster->net_hop_s;
 }
 
+/* So many bytes from one rank to another, the slowest that there are. */
+static double network_far_s(const struct network_call *call, double bytes)
+{
+    const struct tess_network_group *group = &call->group;
+    return group->hosts > 1 ? network_between_s(call, bytes, bytes)
+                            : network_divide(bytes, group->host_bytes_per_s);
+}
+
 /* One rank sends to all others, or receives from them, so many bytes. */
 static double network_root(const struct network_call *call, double bytes)
 {
-    const struct tess_network_group *group = &call->group;
-    const bool far = group->hosts > 1;
-    return network_divide(bytes, far ? group->net_bytes_per_s : group->host_bytes_per_s) +
-           ceil(log2((double)group->ranks)) *
+    const bool far = call->group.hosts > 1;
+    return network_far_s(call, bytes) +
+           ceil(log2((double)call->group.ranks)) *
                (far ? call->cluster->net_hop_s : call->cluster->host_hop_s);
 }
 
 static double network_message(const struct network_call *call)
 {
-    const struct tess_network_group *group = &call->group;
-    const bool far = group->hosts > 1; /* the slowest neighbours */
-    return network_divide(call->bytes, far ? group->net_bytes_per_s : group->host_bytes_per_s) +
+    const bool far = call->group.hosts > 1;
+    return network_far_s(call, call->bytes) +
            (far ? call->cluster->net_hop_s : call->cluster->host_hop_s);
 }
 
@@ -171,7 +199,7 @@ static double network_added_s(const struct network_call *call, enum tess_collect
     const double all = collective == TESS_COLLECTIVE_ALL_REDUCE ? 2 : 1;
     const double within_s = all * (h - 1) / h * n / call->cluster->sent_sum_bytes_per_s;
     const double between_s =
-        m > 1 ? all * network_divide((m - 1) / m * n / h, group->net_bytes_per_s) : 0;
+        all * network_between_s(call, (m - 1) / m * n / h, network_rack_bytes(call));
     return within_s + between_s + network_steps(group->host_ranks) * call->cluster->host_hop_s +
            network_steps(group->hosts) * call->cluster->net_hop_s;
 }
@@ -214,10 +242,25 @@ double tess_network_s(const struct tess_network *network, int32_t group,
     call.group.ranks = ranks;
     call.group.host_ranks = network_least(call.group.host_ranks, ranks);
     call.group.hosts = (ranks + call.group.host_ranks - 1) / call.group.host_ranks;
+    call.group.racks = network_least(call.group.racks, call.group.hosts);
     call.levels = collective != TESS_COLLECTIVE_ALL_TO_ALL &&
                   (call.ring || network_is_power(call.group.host_ranks));
     if (network->cluster.busy && network->cluster.sum_bytes_per_s > 0)
         return network->cluster.call_s + network->cluster.host_hop_s +
                network_shared_s(&call, collective);
     return network->cluster.call_s + network_moved_s(&call, collective);
+}
+
+double tess_network_message_s(const struct tess_network *network, int32_t group, int32_t from,
+                              int32_t to, double bytes)
+{
+    struct tess_network near = *network;
+    struct tess_network_group *of = &near.group[group];
+    const int32_t rack_ranks = of->racks > 1 ? of->ranks / of->racks : of->ranks;
+    if (from / of->host_ranks == to / of->host_ranks)
+        of->host_ranks = of->ranks;
+    if (from / rack_ranks == to / rack_ranks)
+        of->racks = 1;
+    return tess_network_s(&near, group, TESS_COLLECTIVE_SEND, TESS_ORDER_CANONICAL, of->ranks,
+                          bytes);
 }

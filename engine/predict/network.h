@@ -12,6 +12,10 @@
  *     one rank to all or all to one  n / b, or n / B on one host
  *     message                        n / B, or n / b where the two are on different hosts
  *
+ * Of r racks with k/r ranks each, which share c (k/r) of the way up, what crosses that takes its
+ * own time beside what the hosts' cards take: of a gather or a scatter (r-1)/r n, in a ring over
+ * hosts (m-1)/m n; of an all-to-all (r-1)/r n for each rank; of a message or a root's call n.
+ *
  * Ranks of one host that share memory read each other's arrays. Of a sum each adds up and writes
  * its share of all of them, n / S in all, and half of it and its share where one rank gets the
  * result.
@@ -31,14 +35,14 @@ struct tess_topology;
 
 /* What matters of the machines, whatever the mesh. All bandwidths are bytes/s of one direction. */
 struct tess_cluster {
-    char source[160];                     /* "8 hosts of 8 H100, ...", for people */
-    int32_t ranks;                        /* places for them, host by host in the natural order */
-    int32_t host_ranks;                   /* of each host but the last; >= 1 */
-    int32_t rack_hosts;                   /* hosts below a switch; 0: no further level */
-    double host_bytes_per_s;              /* of a rank to others of its host */
-    double host_net_bytes_per_s;          /* of all ranks of a host to other hosts; 0: one host */
-    double rank_net_bytes_per_s;          /* of one of them at most */
-    double rack_share;                    /* of that, what is left beyond the switch: 0 .. 1 */
+    char source[160];            /* "8 hosts of 8 H100, ...", for people */
+    int32_t ranks;               /* places for them, host by host in the natural order */
+    int32_t host_ranks;          /* of each host but the last; >= 1 */
+    int32_t rack_hosts;          /* hosts below a switch; 0: no further level */
+    double host_bytes_per_s;     /* of a rank to others of its host */
+    double host_net_bytes_per_s; /* of all ranks of a host to other hosts; 0: one host */
+    double rank_net_bytes_per_s; /* of one of them at most */
+    double rack_share; /* of what its hosts' cards send, what a switch passes on: 0 .. 1 */
     double call_s, host_hop_s, net_hop_s; /* of a call; of each step within and between hosts */
     /* Ranks are processors that copy and add up themselves: no call is under way while they
      * compute. */
@@ -76,8 +80,9 @@ enum tess_status tess_cluster_of_hosts(const struct tess_profile *profile,
 /* A group of ranks: along an axis of the mesh, or all of them. */
 struct tess_network_group {
     int32_t ranks;
-    int32_t host_ranks, hosts;                /* members on each host, and hosts */
+    int32_t host_ranks, hosts, racks;         /* members on each host; hosts; racks of these */
     double host_bytes_per_s, net_bytes_per_s; /* B and b above */
+    double rack_bytes_per_s;                  /* c above; not read of one rack */
 };
 
 /* The groups along each axis, and of all ranks: group number TESS_AXIS_COUNT. */
@@ -118,5 +123,10 @@ void tess_network_crowd(struct tess_network *network, const struct tess_profile 
 double tess_network_s(const struct tess_network *network, int32_t group,
                       enum tess_collective collective, enum tess_order order, int32_t ranks,
                       double bytes);
+
+/* The same of a message between two members of a group of busy ranks, counted in the group: what it
+ * crosses, where tess_network_s takes the slowest neighbours. */
+double tess_network_message_s(const struct tess_network *network, int32_t group, int32_t from,
+                              int32_t to, double bytes);
 
 #endif

@@ -124,19 +124,19 @@ static int order_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* How many hosts a group is on, and whether they have several switches. */
-static int32_t order_hosts(const struct order *order, const int32_t *rank, int32_t ranks,
-                           bool *apart)
+/* How many hosts a group is on, or how many switches these have. */
+static int32_t order_places(const struct order *order, const int32_t *rank, int32_t ranks,
+                            bool switches)
 {
-    int32_t hosts = 1;
+    int32_t places = 1;
     for (int32_t i = 0; i < ranks; i++) {
-        order->host[i] = order_host(order, rank[i]);
-        *apart = *apart || order->leaf[order->host[i]] != order->leaf[order->host[0]];
+        const int32_t host = order_host(order, rank[i]);
+        order->host[i] = switches ? order->leaf[host] : host;
     }
     qsort(order->host, (size_t)ranks, sizeof(*order->host), order_number);
     for (int32_t i = 1; i < ranks; i++)
-        hosts += order->host[i] != order->host[i - 1];
-    return hosts;
+        places += order->host[i] != order->host[i - 1];
+    return places;
 }
 
 /* Ranks along the axis that are in a group with rank `first`, its first one. */
@@ -156,30 +156,30 @@ static enum tess_status order_axis(struct order *order, enum tess_axis axis, boo
 {
     const struct tess_cluster *cluster = order->cluster;
     const int32_t ranks = order->mesh->count[axis];
-    const double share = cluster->host_net_bytes_per_s / cluster->host_ranks;
     int32_t *rank = malloc((size_t)ranks * sizeof(*rank));
     double least_gbs = INFINITY;
-    bool apart = false;
     if (rank == NULL)
         return tess__no_memory("the order of ranks");
     memset(order->uses, 0,
            (size_t)order->hosts * (size_t)order->part.link_count * sizeof(*order->uses));
-    group->hosts = 1;
+    group->hosts = group->racks = 1;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t r = 0; r < order->mesh->rank_count; r++) {
             if (tess_mesh_at(order->mesh, r).at[axis] != 0)
                 continue;
             order_members(order, axis, r, rank);
             order_group(order, rank, ranks, chain, pass == 0, &least_gbs);
-            const int32_t hosts = order_hosts(order, rank, ranks, &apart);
+            const int32_t hosts = order_places(order, rank, ranks, false);
+            const int32_t racks = order_places(order, rank, ranks, true);
             group->hosts = hosts > group->hosts ? hosts : group->hosts;
+            group->racks = racks > group->racks && cluster->rack_hosts > 0 ? racks : group->racks;
         }
     free(rank);
     group->host_ranks = (ranks + group->hosts - 1) / group->hosts;
     if (least_gbs < INFINITY)
         group->host_bytes_per_s = least_gbs * GB;
-    group->net_bytes_per_s = fmin(share, cluster->rank_net_bytes_per_s) *
-                             (apart && cluster->rack_hosts > 0 ? cluster->rack_share : 1);
+    group->net_bytes_per_s = tess__network_share(cluster);
+    group->rack_bytes_per_s = group->net_bytes_per_s * cluster->rack_share;
     return TESS_OK;
 }
 

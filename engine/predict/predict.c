@@ -232,7 +232,9 @@ static void predict_share(const struct tess_config *config, const struct tess_pr
     const int32_t each = ranks / config->mesh.count[TESS_AXIS_STAGE];
     const int32_t alike = here < each ? here : each;
     const double threads = predict->config.threads = predict_threads(config, profile, here);
-    predict->profile = tess_profile_share(profile, alike, predict->config.threads);
+    struct tess_profile busy = *profile;
+    busy.cache_one = tess_profile_cache_of(profile, here * threads);
+    predict->profile = tess_profile_share(&busy, alike, predict->config.threads);
     predict->network = *network;
     predict->here = here;
     predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;

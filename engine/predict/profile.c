@@ -14,23 +14,36 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes)
 }
 
 /* The share of so many bytes that the last cache does not keep. */
-static double profile_gone(const struct tess_profile *profile, double all_bytes)
+static double cache_gone(const struct tess_profile_cache *cache, double all_bytes)
 {
-    const double beyond = all_bytes - profile->share_bytes;
-    const double more = fmax(1, profile->gone_bytes - profile->share_bytes);
-    return profile->lost_byte_s > 0 ? fmin(1, fmax(0, beyond / more)) : 0;
+    const double beyond = all_bytes - cache->share_bytes;
+    const double more = fmax(1, cache->gone_bytes - cache->share_bytes);
+    return cache->lost_byte_s > 0 ? fmin(1, fmax(0, beyond / more)) : 0;
 }
 
-double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes)
+double tess_profile_lost_s(const struct tess_profile_cache *cache, double all_bytes)
 {
-    return profile->lost_byte_s * profile_gone(profile, all_bytes);
+    return cache->lost_byte_s * cache_gone(cache, all_bytes);
 }
 
 double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s)
 {
+    const struct tess_profile_cache *cache = &profile->cache_one;
     const double old_s =
         profile->old_age_s > 0 ? profile->old_byte_s * (1 - exp(-age_s / profile->old_age_s)) : 0;
-    return tess_profile_lost_s(profile, all_bytes) + (1 - profile_gone(profile, all_bytes)) * old_s;
+    return tess_profile_lost_s(cache, all_bytes) + (1 - cache_gone(cache, all_bytes)) * old_s;
+}
+
+struct tess_profile_cache tess_profile_cache_of(const struct tess_profile *profile, double busy)
+{
+    const struct tess_profile_cache *one = &profile->cache_one, *all = &profile->cache_all;
+    const double share = fmin(1, (busy - 1) / fmax(1, profile->cores - 1));
+    if (!(all->lost_byte_s > 0) || !(share > 0))
+        return *one;
+    return (struct tess_profile_cache){
+        .share_bytes = one->share_bytes + share * (all->share_bytes - one->share_bytes),
+        .gone_bytes = one->gone_bytes + share * (all->gone_bytes - one->gone_bytes),
+        .lost_byte_s = one->lost_byte_s + share * (all->lost_byte_s - one->lost_byte_s)};
 }
 
 double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
@@ -181,7 +194,8 @@ struct tess_profile tess_profile_share(const struct tess_profile *profile, int32
     share.start_s /= fmin(1, part);
     share.element_s /= part;
     share.old_byte_s /= part;
-    share.lost_byte_s /= part;
+    share.cache_one.lost_byte_s /= part;
+    share.cache_all.lost_byte_s /= part;
     share.bytes_per_s *= part;
     share.cache_bytes_per_s *= part;
     share.cache_bytes /= fmin(ranks, profile->cores);

@@ -114,6 +114,12 @@ enum { TESS_WIDTH_32, TESS_WIDTH_16, TESS_WIDTHS };
 #define TESS_PROFILE_LAG_SHORT 1e-3
 #define TESS_PROFILE_LAG_LONG  1e-2
 
+/* What the last cache does. Of share_bytes that all ranks of the host touch in a step it keeps all;
+ * of gone_bytes nothing, and a byte costs lost_byte_s more. lost_byte_s 0: not measured. */
+struct tess_profile_cache {
+    double share_bytes, gone_bytes, lost_byte_s;
+};
+
 struct tess_profile {
     char name[64];                  /* "h100-80" */
     char kernel[16];                /* backend whose memory is planned: "cuda", "cpu", "ref" */
@@ -136,9 +142,8 @@ struct tess_profile {
     /* A cache that others share keeps what a rank has touched for a while only: after t seconds a
      * byte costs old_byte_s (1 - exp(-t / old_age_s)) more. */
     double old_byte_s, old_age_s; /* old_age_s 0: it was not measured */
-    /* Of share_bytes that all ranks of the host touch in a step the last cache keeps all; of
-     * gone_bytes nothing, and a byte costs lost_byte_s more. lost_byte_s 0: not measured. */
-    double share_bytes, gone_bytes, lost_byte_s;
+    /* Where one core is busy, and where all are. */
+    struct tess_profile_cache cache_one, cache_all;
     double element_s; /* least time for an element of what needs exp, tanh or random numbers */
     /* Seconds of an element of each operation, of arrays of TESS_PROFILE_NEAR elements, and of
      * TESS_PROFILE_FAR; 0: not measured. */
@@ -156,6 +161,9 @@ struct tess_profile {
      * computed for TESS_PROFILE_LAG_SHORT seconds since the last one, and for .._LONG: of ranks on
      * a core each, and of those that take turns. */
     double lag_short_s, lag_long_s, turn_lag_short_s, turn_lag_long_s;
+    /* How much longer stages of a pipeline that take turns need than cores would that are shared
+     * evenly and never idle while a stage can compute, >= 1; 0: not measured. */
+    double turn_chain;
     double net_call_s; /* the smallest call over sockets, and what a rank sends there */
     double net_bytes_per_s;
     double net_sum_bytes_per_s; /* of the array that two ranks add up over sockets */
@@ -197,6 +205,9 @@ bool tess_profile_kept(bool make, char *path, size_t bytes);
 struct tess_profile tess_profile_share(const struct tess_profile *profile, int32_t ranks,
                                        int32_t threads);
 
+/* The cache that each of so many busy cores has: between that of one and that of all. Pure. */
+struct tess_profile_cache tess_profile_cache_of(const struct tess_profile *profile, double busy);
+
 /* Do the figures make sense? TESS_ERR_USAGE names the key that does not. Pure. */
 enum tess_status tess_profile_check(const struct tess_profile *profile);
 
@@ -214,9 +225,9 @@ enum tess_status tess_profile_check(const struct tess_profile *profile);
  */
 double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
 /* What a byte costs more where all ranks have touched so many since it was touched; and where that
- * was age_s ago too: others had time to clear what size alone would have left. 0 where that was not
- * measured. */
-double tess_profile_lost_s(const struct tess_profile *profile, double all_bytes);
+ * was age_s ago too, and one core is busy: others had time to clear what size alone would have
+ * left. 0 where that was not measured. */
+double tess_profile_lost_s(const struct tess_profile_cache *cache, double all_bytes);
 double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s);
 /* Seconds of an operation over `bytes` that takes near_s where caches have them, and of which
  * far_bytes are far_s more away. A processor fetches ahead while it computes: the longer counts. */

@@ -60,6 +60,12 @@ struct profile_file {
                         "What some sizes took by what the rate gives: m n k ratio, ..."),
 #define PRODUCT(name, key) RATE(name, key, TESS_WIDTH_32, "32") RATE(name, key, TESS_WIDTH_16, "16")
 
+/* The row of a key, without its last comma. */
+#define CACHE(key, field, when)                                                                    \
+    NUMBER(key "share-bytes", field.share_bytes, 0, SIZE_MAX_BYTES, "Kept all where " when "."),   \
+        NUMBER(key "gone-bytes", field.gone_bytes, 0, SIZE_MAX_BYTES, "From here on nothing."),    \
+        NUMBER(key "lost-byte-s", field.lost_byte_s, 0, TIME_MAX, "More for such a byte.")
+
 static const struct tess_option profile_table[] = {
     TESS_ROW_STRING("name", FIELD(name), "", "Name of the profile."),
     TESS_ROW_STRING("kernel", FIELD(kernel), "", "Backend whose memory is planned."),
@@ -76,9 +82,8 @@ static const struct tess_option profile_table[] = {
     NUMBER("link-bytes-per-s", link_bytes_per_s, 0, RATE_MAX, "Between host and device."),
     NUMBER("old-byte-s", old_byte_s, 0, TIME_MAX, "More for a byte touched long ago."),
     NUMBER("old-age-s", old_age_s, 0, 1e6, "When most of that is due; 0: not measured."),
-    NUMBER("share-bytes", share_bytes, 0, SIZE_MAX_BYTES, "All kept where ranks touch less."),
-    NUMBER("gone-bytes", gone_bytes, 0, SIZE_MAX_BYTES, "Nothing kept where they touch more."),
-    NUMBER("lost-byte-s", lost_byte_s, 0, TIME_MAX, "More for a byte that is not; 0: unknown."),
+    CACHE("", cache_one, "one core is busy"),
+    CACHE("all-", cache_all, "all cores are"),
     NUMBER("element-s", element_s, 0, TIME_MAX, "For an element of exp, tanh or random numbers."),
     NUMBER("copy-bytes-per-s", copy_bytes_per_s, 0, RATE_MAX, "Between ranks of the processor."),
     NUMBER("sum-bytes-per-s", sum_bytes_per_s, 0, RATE_MAX, "Arrays that they add up."),
@@ -92,6 +97,7 @@ static const struct tess_option profile_table[] = {
     NUMBER("lag-long-s", lag_long_s, 0, TIME_MAX, "After 10 ms."),
     NUMBER("turn-lag-short-s", turn_lag_short_s, 0, TIME_MAX, "Of ranks that take turns: 1 ms."),
     NUMBER("turn-lag-long-s", turn_lag_long_s, 0, TIME_MAX, "10 ms."),
+    NUMBER("turn-chain", turn_chain, 0, 1e6, "Stages that take turns: time by that of even turns."),
     NUMBER("net-call-s", net_call_s, 0, TIME_MAX, "Smallest call over sockets."),
     NUMBER("net-bytes-per-s", net_bytes_per_s, 0, RATE_MAX, "Between ranks over sockets."),
     NUMBER("net-sum-bytes-per-s", net_sum_bytes_per_s, 0, RATE_MAX, "Arrays added up over them."),

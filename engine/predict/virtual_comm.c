@@ -53,6 +53,8 @@ struct virtual_ticket {
     double own_s;          /* ... > 0: the rank's own processor, when it is waited for */
     double end_s, begin_s; /* begin_s: when they begin to, where that is known */
     bool device, completed;
+    bool pulled; /* a processor's receive: nothing moves before the rank waits for it */
+    bool arrived;
     enum tess_collective collective;
     enum tess_dtype dtype;
     uint64_t bytes;
@@ -133,21 +135,24 @@ static double call_bytes(const struct tess_comm *comm, const struct tess_comm_ca
     return (double)parts * (double)call->count * (double)tess_dtype_bytes(call->dtype);
 }
 
-/* Bytes that a processor reads and writes itself: its share of others' arrays. */
-static double call_moved(const struct tess_comm *comm, const struct tess_comm_call *call)
+/*
+ * What a processor's own share of a call takes longer since caches do not have it. Parameters that
+ * are gathered were last touched a step ago; they come from memory once for all ranks. What is
+ * added up or sent was just written: what the last cache keeps of as much.
+ */
+static double call_far_s(const struct virtual_comm *virtual, const struct tess_comm_call *call)
 {
-    const double bytes = call_bytes(comm, call), k = comm->rank_count;
-    switch (call->collective) {
-    case TESS_COLLECTIVE_REDUCE_SCATTER:
-    case TESS_COLLECTIVE_REDUCE:
-        return (1 + 1 / k) * bytes;
-    case TESS_COLLECTIVE_ALL_GATHER: /* what all read comes from memory once */
-        return bytes;
-    case TESS_COLLECTIVE_ALL_TO_ALL:
-        return 2 * (k - 1) / k * bytes;
-    default:
-        return 2 * bytes;
-    }
+    const struct virtual_world *world = virtual->rank->world;
+    const double bytes = call_bytes(&virtual->comm, call), k = virtual->comm.rank_count;
+    double moved = 2 * bytes;
+    if (call->collective == TESS_COLLECTIVE_ALL_GATHER)
+        return bytes / k * virtual->rank->far_s;
+    if (call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
+        call->collective == TESS_COLLECTIVE_REDUCE)
+        moved = (1 + 1 / k) * bytes;
+    else if (call->collective == TESS_COLLECTIVE_ALL_TO_ALL)
+        moved = 2 * (k - 1) / k * bytes;
+    return moved * tess_profile_lost_s(&world->profile->cache_one, bytes * fmax(1, world->alike));
 }
 
 /* Payload, as other communicators count it; of a sum each rank adds a share. */
@@ -175,22 +180,29 @@ static bool ticket_is_message(const struct virtual_ticket *ticket)
     return ticket->collective == TESS_COLLECTIVE_SEND || ticket->collective == TESS_COLLECTIVE_RECV;
 }
 
+/* The rank comes to a call in which stages meet. */
+static enum tess_status ticket_arrive(const struct virtual_rank *rank,
+                                      struct virtual_ticket *ticket, double ready_s)
+{
+    const bool message = ticket_is_message(ticket);
+    const struct virtual_call mine = {.ready_s = ready_s,
+                                      .collective =
+                                          message ? TESS_COLLECTIVE_SEND : ticket->collective,
+                                      .bytes = ticket->bytes};
+    ticket->arrived = true;
+    return line_arrive(ticket->line, ticket->number, message ? 2 : rank->world->stage_count, &mine,
+                       ticket->seconds);
+}
+
 enum tess_status virtual_do_call(struct virtual_rank *rank, const struct virtual_act *act,
                                  bool *waits_out)
 {
     struct virtual_comm *virtual = act->of;
     struct virtual_ticket *ticket = &virtual->ticket[act->at];
-    const bool message = ticket_is_message(ticket);
     const double ready_s = call_ready_s(rank, ticket->device);
     (void)waits_out;
-    if (ticket->line != NULL) {
-        const struct virtual_call mine = {.ready_s = ready_s,
-                                          .collective =
-                                              message ? TESS_COLLECTIVE_SEND : ticket->collective,
-                                          .bytes = ticket->bytes};
-        return line_arrive(ticket->line, ticket->number, message ? 2 : rank->world->stage_count,
-                           &mine, ticket->seconds);
-    }
+    if (ticket->line != NULL)
+        return ticket->pulled ? TESS_OK : ticket_arrive(rank, ticket, ready_s);
     if (ticket->own_s > 0) {
         ticket->begin_s = ready_s;
         return TESS_OK;
@@ -236,6 +248,9 @@ static double comm_call_s(struct virtual_comm *virtual, const struct tess_comm_c
 {
     const double bytes = call_taken(virtual, call);
     const uint32_t collective = (uint32_t)call->collective, order = (uint32_t)call->order;
+    if (virtual->network.cluster.busy && tess__call_is_message(call))
+        return tess_network_message_s(&virtual->network, virtual->group, virtual->comm.rank,
+                                      call->peer, bytes);
     struct virtual_time
         *time = &virtual->time[(call->count / 64 + collective + call->count % 64) % VIRTUAL_TIMES];
     if (time->seconds == 0 || time->collective != collective || time->order != order ||
@@ -266,9 +281,14 @@ static enum tess_status comm_call(struct tess_comm *comm, const struct tess_comm
                                       .dtype = call->dtype,
                                       .bytes = call->count * tess_dtype_bytes(call->dtype)};
     if (virtual->network.cluster.busy)
-        ticket->seconds += call_moved(comm, call) * virtual->rank->far_s;
-    if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND)
+        ticket->seconds += call_far_s(virtual, call);
+    /* Links carry a message between hosts while their ranks compute. */
+    const bool links = virtual->network.cluster.host_net_bytes_per_s > 0;
+    const bool receives = call->collective == TESS_COLLECTIVE_RECV;
+    if (virtual->network.cluster.busy && call->collective != TESS_COLLECTIVE_SEND &&
+        !(receives && links))
         ticket->own_s = ticket->seconds;
+    ticket->pulled = virtual->network.cluster.busy && receives && !links;
     if (virtual->meeting != NULL)
         ticket_meet(virtual, call, ticket);
     const struct virtual_act act = {
@@ -385,6 +405,8 @@ enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual
     struct virtual_comm *virtual = act->of;
     struct virtual_ticket *ticket = &virtual->ticket[act->at];
     if (ticket->line != NULL) {
+        if (ticket->pulled && !ticket->arrived)
+            TESS_TRY(ticket_arrive(rank, ticket, rank->host_s));
         const struct virtual_call *call = &ticket->line->call[ticket->number];
         *waits_out = ticket->line->done <= ticket->number;
         if (*waits_out)

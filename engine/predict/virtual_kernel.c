@@ -189,7 +189,7 @@ static void virtual_square_sum(struct tess_kernel *kernel, int64_t count, int32_
                                float scale, const float *x, struct tess_sum *sum)
 {
     const double bytes = kernel_bytes(TESS_F32, count);
-    kernel_far(kernel, TESS_WORK_SQUARES, 1, (double)count, bytes, bytes);
+    kernel_far(kernel, TESS_WORK_SQUARES, TESS_WIDTH_32, 1, (double)count, bytes, bytes);
 }
 
 static void virtual_square_sum_all(struct tess_kernel *kernel, const struct tess_square *square,
@@ -199,7 +199,7 @@ static void virtual_square_sum_all(struct tess_kernel *kernel, const struct tess
     for (int32_t i = 0; i < count; i++)
         elements += (double)square[i].count;
     const double bytes = elements * sizeof(float);
-    kernel_far(kernel, TESS_WORK_SQUARES, count, elements, bytes, bytes);
+    kernel_far(kernel, TESS_WORK_SQUARES, TESS_WIDTH_32, count, elements, bytes, bytes);
 }
 
 static double kernel_update_bytes(const struct tess_update *update)
@@ -233,10 +233,15 @@ static enum tess_work kernel_update_work(const struct tess_update *update)
     }
 }
 
+static int kernel_update_width(const struct tess_update *update)
+{
+    return update->param_low != NULL ? TESS_WIDTH_16 : TESS_WIDTH_32;
+}
+
 static void virtual_update(struct tess_kernel *kernel, const struct tess_update *update)
 {
-    kernel_far(kernel, kernel_update_work(update), 1, (double)update->count,
-               kernel_update_bytes(update), kernel_update_arrays(update));
+    kernel_far(kernel, kernel_update_work(update), kernel_update_width(update), 1,
+               (double)update->count, kernel_update_bytes(update), kernel_update_arrays(update));
 }
 
 static void virtual_update_all(struct tess_kernel *kernel, const struct tess_update *update,
@@ -249,7 +254,8 @@ static void virtual_update_all(struct tess_kernel *kernel, const struct tess_upd
         elements += (double)update[i].count;
     }
     if (count > 0)
-        kernel_far(kernel, kernel_update_work(update), count, elements, bytes, far_bytes);
+        kernel_far(kernel, kernel_update_work(update), kernel_update_width(update), count, elements,
+                   bytes, far_bytes);
 }
 
 static void virtual_lamb_direction(struct tess_kernel *kernel, const struct tess_update *update)

@@ -17,10 +17,10 @@ void kernel_plain(struct tess_kernel *kernel, enum tess_work work, enum tess_dty
                   int64_t count, double arrays);
 void kernel_math(struct tess_kernel *kernel, enum tess_work work, enum tess_dtype dtype,
                  int64_t count, double arrays);
-/* Over parameters and what belongs to them, in `calls` loops; far_bytes: each array once, also
- * where it is read and written. */
-void kernel_far(struct tess_kernel *kernel, enum tess_work work, double calls, double elements,
-                double bytes, double far_bytes);
+/* Over parameters and what belongs to them, in `calls` loops; width: 16 bits where an update writes
+ * a copy of that; far_bytes: each array once, also where it is read and written. */
+void kernel_far(struct tess_kernel *kernel, enum tess_work work, int width, double calls,
+                double elements, double bytes, double far_bytes);
 
 static inline double kernel_bytes(enum tess_dtype dtype, int64_t count)
 {

@@ -44,13 +44,14 @@ void kernel_math(struct tess_kernel *kernel, enum tess_work work, enum tess_dtyp
     kernel_work(kernel, work, dtype, true, (double)count, arrays * kernel_bytes(dtype, count));
 }
 
-void kernel_far(struct tess_kernel *kernel, enum tess_work work, double calls, double elements,
-                double bytes, double far_bytes)
+void kernel_far(struct tess_kernel *kernel, enum tess_work work, int width, double calls,
+                double elements, double bytes, double far_bytes)
 {
     struct virtual_rank *rank = virtual_rank_of(kernel);
     const struct tess_profile *profile = rank->world->profile;
     const bool host = profile->work_s[work][TESS_WIDTH_32] > 0;
-    const double near_s = tess_profile_work_s(profile, work, TESS_WIDTH_32, false, elements, bytes);
+    const int measured = profile->work_s[work][width] > 0 ? width : TESS_WIDTH_32;
+    const double near_s = tess_profile_work_s(profile, work, measured, false, elements, bytes);
     const double seconds = tess_profile_fetch_s(profile, near_s, far_bytes, far_bytes, rank->far_s);
     virtual_work(rank, VIRTUAL_PASS, seconds + (host ? (calls - 1) * profile->start_s : 0));
 }

@@ -23,7 +23,7 @@ static const struct tess_option plan_option_table[] = {
      "measure the processor of this host, which should do nothing else meanwhile, write its "
      "figures to this file, and plan for it; later --device FILE takes them, and train and compare "
      "predict with them"},
-    {"calibrate-s", TESS_OPTION_REAL, PLAN_FIELD(seconds), "20", 0.01, 600, NULL,
+    {"calibrate-s", TESS_OPTION_REAL, PLAN_FIELD(seconds), "40", 0.01, 600, NULL,
      "seconds that --calibrate measures"},
     {"cluster", TESS_OPTION_STRING, PLAN_FIELD(cluster), "", 0, 0, NULL,
      "file that describes hosts and network, in any format that tessera topo reads; empty: hosts "

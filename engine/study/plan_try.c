@@ -340,12 +340,15 @@ enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__
 static void try_declare_data(struct tess__plan *plan, const struct tess_config *config)
 {
     const bool tokens = config->model->tokens;
+    int64_t train = TRY_ROWS, test = 0;
+    (void)tess__run_count_data(config, &train, &test);
     plan->declared = (struct tess_dataset){
         .tokens = tokens,
         .row = tokens ? tess_shape1(config->loader.length) : tess_shape3(TRY_SIDE, TRY_SIDE, 1),
         .class_count = tokens ? TRY_BYTES : TRY_CLASSES,
         .labels = tokens ? config->loader.length : 1,
-        .train = {.count = TRY_ROWS},
+        .train = {.count = train},
+        .test = {.count = test},
         .deviation = 1,
     };
     plan->dataset = &plan->declared;
@@ -355,6 +358,11 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
 {
     char why[TESS__PLAN_WHY];
     struct tess__log_sink sink;
+    int64_t train, test;
+    if (tess__run_count_data(config, &train, &test)) {
+        try_declare_data(plan, config);
+        return TESS_OK;
+    }
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
     const enum tess_status status = tess__run_open_data(config, &plan->dataset);
     (void)tess__log_redirect(before);

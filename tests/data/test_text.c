@@ -28,6 +28,23 @@ static const char *text_of(const struct tess_split *split)
     return split->stream->piece[0].token;
 }
 
+/* Counted without being made, by what was counted once. */
+static void case_counts(void **state)
+{
+    static const double validation[] = {0.02, 0.1, 0.1234, 0.5};
+    (void)state;
+    for (size_t i = 0; i < sizeof(validation) / sizeof(*validation); i++) {
+        struct tess_dataset *set = open_text(validation[i]);
+        int64_t train, test;
+        tess_dataset_text_counts(validation[i], 256, &train, &test);
+        assert_int_equal(train, set->train.count);
+        assert_int_equal(test, set->test.count);
+        assert_int_equal(tess__text_made_bytes(TESS__TEXT_DOCUMENTS),
+                         set->train.stream->count + set->test.stream->count);
+        tess_dataset_close(set);
+    }
+}
+
 /* What every machine must make. A change of them changes every run with --data text. */
 static void case_bytes(void **state)
 {
@@ -164,9 +181,8 @@ static void case_share(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_bytes),
-        cmocka_unit_test(case_documents),
-        cmocka_unit_test(case_no_shared_passage),
+        cmocka_unit_test(case_bytes),     cmocka_unit_test(case_counts),
+        cmocka_unit_test(case_documents), cmocka_unit_test(case_no_shared_passage),
         cmocka_unit_test(case_share),
     };
     return cmocka_run_group_tests_name("text", cases, NULL, NULL);

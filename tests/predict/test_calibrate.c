@@ -1,7 +1,7 @@
 /* From measurements to a profile: made-up ones of a known processor, and, with the word "measure",
  * those of this one. */
 #include "harness/scratch_file.h"
-#include "predict/calibrate.h"
+#include "predict/calibrate_op.h"
 #include "tessera/registry.h"
 
 #include <math.h>
@@ -147,6 +147,22 @@ static void test_points(void **state)
     assert_true(fabs(far / far_known - 1) < 0.1);
 }
 
+/* Of rounds that other machines disturbed the second least counts, or the median. */
+static void test_rounds(void **state)
+{
+    static const double seconds[] = {5, 1, 9, 2, 3, 4};
+    struct calibrate_rounds rounds = {.count = 0};
+    (void)state;
+    calibrate_add(&rounds, 6);
+    assert_true(calibrate_low(&rounds) == 6 && calibrate_median(&rounds) == 6);
+    rounds.count = 0;
+    for (size_t i = 0; i < sizeof(seconds) / sizeof(*seconds); i++)
+        calibrate_add(&rounds, seconds[i]);
+    assert_true(calibrate_low(&rounds) == 2);
+    assert_true(calibrate_median(&rounds) == 3.5);
+    assert_true(calibrate_apart(&rounds) == 2.5);
+}
+
 /* This machine: the file that is written is a profile, of a processor that computes something. */
 static void test_measure(void **state)
 {
@@ -175,9 +191,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit),
         cmocka_unit_test(test_points),
+        cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_measure),
     };
     const bool measure = argc > 1 && strcmp(argv[1], "measure") == 0;
-    return _cmocka_run_group_tests("calibrate", tests, measure ? 3 : 2, scratch_file_make,
+    return _cmocka_run_group_tests("calibrate", tests, measure ? 4 : 3, scratch_file_make,
                                    scratch_file_remove);
 }

@@ -101,20 +101,39 @@ static void test_shared_cache(void **state)
 {
     struct tess_profile cpu = *tess_profile_find("cpu");
     (void)state;
-    assert_true(tess_profile_far_s(&cpu, 1e12, 1) == 0 && tess_profile_lost_s(&cpu, 1e12) == 0);
+    assert_true(tess_profile_far_s(&cpu, 1e12, 1) == 0);
+    assert_true(tess_profile_lost_s(&cpu.cache_one, 1e12) == 0);
     cpu.old_byte_s = 4e-11;
     cpu.old_age_s = 0.1;
     assert_true(tess_profile_far_s(&cpu, 1e8, 0) == 0);
     assert_true(fabs(tess_profile_far_s(&cpu, 1e8, 0.1) - 4e-11 * (1 - exp(-1))) < 1e-20);
     assert_true(fabs(tess_profile_far_s(&cpu, 1e8, 100) - 4e-11) < 1e-20);
-    cpu.share_bytes = 1e8;
-    cpu.gone_bytes = 3e8;
-    cpu.lost_byte_s = 5e-11;
-    assert_true(tess_profile_lost_s(&cpu, 1e8) == 0);
-    assert_true(fabs(tess_profile_lost_s(&cpu, 2e8) - 2.5e-11) < 1e-20);
-    assert_true(tess_profile_lost_s(&cpu, 1e9) == 5e-11);
+    cpu.cache_one.share_bytes = 1e8;
+    cpu.cache_one.gone_bytes = 3e8;
+    cpu.cache_one.lost_byte_s = 5e-11;
+    assert_true(tess_profile_lost_s(&cpu.cache_one, 1e8) == 0);
+    assert_true(fabs(tess_profile_lost_s(&cpu.cache_one, 2e8) - 2.5e-11) < 1e-20);
+    assert_true(tess_profile_lost_s(&cpu.cache_one, 1e9) == 5e-11);
     assert_true(fabs(tess_profile_far_s(&cpu, 2e8, 100) - (2.5e-11 + 2e-11)) < 1e-20);
     assert_true(tess_profile_far_s(&cpu, 1e9, 100) == 5e-11);
+}
+
+/* Each busy core has its part of what all of them were measured with; without that, of one. */
+static void test_busy_cores(void **state)
+{
+    struct tess_profile cpu = *tess_profile_find("cpu");
+    (void)state;
+    cpu.cores = 5;
+    cpu.cache_one = (struct tess_profile_cache){1e8, 3e8, 4e-11};
+    assert_true(tess_profile_cache_of(&cpu, 5).share_bytes == 1e8);
+    cpu.cache_all = (struct tess_profile_cache){2e8, 7e8, 8e-11};
+    const struct tess_profile_cache one = tess_profile_cache_of(&cpu, 1);
+    const struct tess_profile_cache three = tess_profile_cache_of(&cpu, 3);
+    const struct tess_profile_cache many = tess_profile_cache_of(&cpu, 64);
+    assert_memory_equal(&one, &cpu.cache_one, sizeof(one));
+    assert_true(fabs(three.share_bytes - 1.5e8) < 1 && fabs(three.gone_bytes - 5e8) < 1);
+    assert_true(fabs(three.lost_byte_s - 6e-11) < 1e-20);
+    assert_true(fabs(many.gone_bytes - 7e8) < 1 && fabs(many.lost_byte_s - 8e-11) < 1e-20);
 }
 
 /* What is far is fetched while the processor computes: the longer of both counts. */
@@ -232,9 +251,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
-        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_fetch),
-        cmocka_unit_test(test_lag),          cmocka_unit_test(test_file),
-        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_busy_cores),
+        cmocka_unit_test(test_fetch),        cmocka_unit_test(test_lag),
+        cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }

@@ -150,8 +150,45 @@ static void case_cards_and_racks(void **state)
     cluster.rack_hosts = 4;
     cluster.rack_share = 0.5;
     network = network_of(&cluster, 4, 1, 2);
-    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 5);
-    assert_near(network.group[TESS_AXIS_STAGE].net_bytes_per_s, 2.5);
+    assert_int_equal(network.group[TESS_AXIS_DATA].racks, 1);
+    assert_int_equal(network.group[TESS_AXIS_STAGE].racks, 2);
+    assert_near(network.group[TESS_AXIS_STAGE].net_bytes_per_s, 5);
+    assert_near(network.group[TESS_AXIS_STAGE].rack_bytes_per_s, 2.5);
+    /* Ranks 0 and 4: the way up is a rank's, as all send at once. */
+    assert_near(seconds(&network, TESS_AXIS_STAGE, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 50), 20);
+}
+
+/* 2 racks of 2 hosts of 2 ranks, 5 bytes/s each, and of the 20 of a rack's ranks 4 beyond it. Of
+ * 800 bytes a rank sends 3/4 of its half to other hosts, 300 in 60 s; half of all leave a rack, 400
+ * in 100 s; in a ring over hosts 3/4 of all. */
+static void case_rack_bytes(void **state)
+{
+    (void)state;
+    struct tess_cluster cluster = round_cluster(8, 2);
+    cluster.rack_hosts = 2;
+    cluster.rack_share = 0.2;
+    const struct tess_network network = network_of(&cluster, 8, 1, 1);
+    assert_int_equal(network.group[TESS_AXIS_DATA].racks, 2);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_CANONICAL, 800),
+        4 + 100);
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_REDUCE, TESS_ORDER_CANONICAL, 800),
+        2 * (4 + 100));
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_GATHER, TESS_ORDER_FAST, 800),
+                150);
+    /* Each rank sends 100 bytes to each: 6 of them at 5 bytes/s; 4 ranks' to 4 others at 4. */
+    assert_near(
+        seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_ALL_TO_ALL, TESS_ORDER_CANONICAL, 800),
+        1 + 400);
+    /* Within a host, within a rack, and beyond it. */
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 2, 3, 800), 8);
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 1, 2, 800), 160);
+    assert_near(tess_network_message_s(&network, TESS_AXIS_DATA, 3, 4, 800), 200);
+    /* A link of the ring, or of a tree, alone. */
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_SEND, TESS_ORDER_FAST, 800), 200);
+    assert_near(seconds(&network, TESS_AXIS_DATA, TESS_COLLECTIVE_BROADCAST, TESS_ORDER_FAST, 800),
+                200);
 }
 
 /* Steps: 3 of a ring of 4; a tree of 16 and back takes 8 where the ring has 15. */
@@ -452,10 +489,11 @@ static void case_racks_in_turn(void **state)
         TESS_OK);
     assert_non_null(device);
     assert_int_equal(device[0] / 2, device[2] / 2); /* data: ranks 0 and 2 */
-    assert_near(natural.group[TESS_AXIS_DATA].net_bytes_per_s, 0.125e9 * cluster.rack_share);
-    assert_near(network.group[TESS_AXIS_DATA].net_bytes_per_s, 0.125e9);
-    assert_near(natural.group[TESS_AXIS_TENSOR].net_bytes_per_s, 0.125e9);
-    assert_near(network.group[TESS_AXIS_TENSOR].net_bytes_per_s, 0.125e9 * cluster.rack_share);
+    assert_int_equal(natural.group[TESS_AXIS_DATA].racks, 2);
+    assert_int_equal(network.group[TESS_AXIS_DATA].racks, 1);
+    assert_int_equal(natural.group[TESS_AXIS_TENSOR].racks, 1);
+    assert_int_equal(network.group[TESS_AXIS_TENSOR].racks, 2);
+    assert_near(network.group[TESS_AXIS_TENSOR].rack_bytes_per_s, 0.125e9 * cluster.rack_share);
     assert_int_equal(network.group[TESS_AXIS_DATA].hosts, 2);
     free(device);
     tess_topology_free(topology);
@@ -477,6 +515,7 @@ int main(void)
         cmocka_unit_test(case_three_neighbours),
         cmocka_unit_test(case_mesh),
         cmocka_unit_test(case_cards_and_racks),
+        cmocka_unit_test(case_rack_bytes),
         cmocka_unit_test(case_latency),
         cmocka_unit_test(case_processor),
         cmocka_unit_test(case_hosts),
