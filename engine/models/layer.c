@@ -280,19 +280,15 @@ enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
                                    layer_bias(pass, layer, part), add, y);
 }
 
-static void dropout_whole(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
-{
-    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
-                     x, x);
-}
-
 /* Of a linear layer's output, or of its gradient. */
 static void layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, void *y)
 {
+    const int64_t count = layer->out_count;
     if (layer->split == TESS_SPLIT_COLUMNS)
-        tess__dropout_cut(pass, layer->dropout, 1, layer->out_count, y);
+        tess__dropout_cut(pass, layer->dropout, 1, count, y);
     else
-        dropout_whole(pass, layer->dropout, layer->out_count, y);
+        tess__dropout_at(pass, layer->dropout, 0, pass->row_first * (uint64_t)count,
+                         pass->rows * count, y, y);
 }
 
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
@@ -499,17 +495,23 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
-                      int64_t count, const void *x, void *y)
+/* Rows of `width` elements out of rows of `stride` of the whole; see tess_dropout. */
+static void dropout_rows(const struct tess_pass *pass, double rate, uint64_t first, int64_t rows,
+                         int64_t width, int64_t stride, const void *x, void *y)
 {
     /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
     const uint64_t key[2] = {pass->seed, pass->step << 16 | (uint64_t)pass->unit};
 
     if (pass->training && rate > 0)
-        tess_dropout(pass->kernel, pass->dtype, count, (float)rate, key,
-                     first | (uint64_t)site << 48, x, y);
+        tess_dropout(pass->kernel, pass->dtype, rows, width, stride, (float)rate, key, first, x, y);
     else if (y != x)
-        tess_copy(pass->kernel, count * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+        tess_copy(pass->kernel, rows * width * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+}
+
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y)
+{
+    dropout_rows(pass, rate, first | (uint64_t)site << 48, 1, count, count, x, y);
 }
 
 void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
@@ -518,18 +520,11 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
     const struct tess_tensor_axis *axis = pass->axis;
     const int64_t count = pass->rows * positions;
     const uint64_t first = pass->row_first * (uint64_t)positions;
-    if (axis->parts <= 1) {
-        dropout_whole(pass, rate, positions * channels, x);
-        return;
-    }
-    if (!pass->training || rate <= 0)
-        return;
     /* Only a position's channels follow each other in the whole. */
-    for (int32_t p = 0; p < axis->count; p++)
-        for (int64_t i = 0; i < count; i++) {
-            const uint64_t run =
-                (first + (uint64_t)i) * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
-            void *here = layer_at(pass, x, (p * count + i) * channels);
-            tess__dropout_at(pass, rate, 0, run * (uint64_t)channels, channels, here, here);
-        }
+    for (int32_t p = 0; p < axis->count; p++) {
+        const uint64_t run = first * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
+        void *here = layer_at(pass, x, p * count * channels);
+        dropout_rows(pass, rate, run * (uint64_t)channels, count, channels, axis->parts * channels,
+                     here, here);
+    }
 }
