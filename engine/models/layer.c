@@ -172,6 +172,7 @@ void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_t
         .split = desc->split,
         .relu = desc->op.relu,
         .dropout = desc->dropout,
+        .run_op = -1,
         .terms = -1,
         .in_count = positions_in * op.in,
         .out_count = positions_out * op.out,
@@ -185,6 +186,11 @@ void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_t
     if (count > 1)
         layer_declare_stacked(declare, axis, desc, count, layer_out);
     layer_out->op = tess_declare_op(declare, &op, desc->first);
+    if (desc->runs > 1) {
+        op.rows /= desc->runs;
+        op.gelu = false;
+        layer_out->run_op = tess_declare_op(declare, &op, true); /* forward alone */
+    }
 }
 
 void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
@@ -272,6 +278,15 @@ enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
                                          : tess_linear_forward(op, x, weight, bias, y);
 }
 
+enum tess_status tess__layer_forward_run(const struct tess_pass *pass,
+                                         const struct tess__layer *layer, int32_t part,
+                                         const void *x, void *y)
+{
+    struct tess__layer run = *layer;
+    run.op = layer->run_op;
+    return tess__layer_forward_part(pass, &run, part, x, y);
+}
+
 enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
                                               const struct tess__layer *layer, int32_t part,
                                               const void *x, const void *add, void *y)
@@ -356,22 +371,69 @@ enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
     return TESS_OK;
 }
 
+bool tess__layer_is_apart(const struct tess_pass *pass, const struct tess__layer *layer)
+{
+    return pass->axis->rank_count > 1 && pass->grad[layer->weight] != NULL &&
+           pass->op[layer->op]->desc.fp8 == TESS_FP8_OFF;
+}
+
+enum tess_status tess__layer_backward_data(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, void *term, void *dx)
+{
+    const void *weight = layer_weight(pass, layer, part);
+    if (layer->kind == TESS_OP_CONV2D)
+        return tess_conv2d_backward_data(layer_op(pass, layer), dy, weight, dx);
+    return tess_linear_backward(layer_op(pass, layer), x, dy, weight, NULL, NULL, term, dx);
+}
+
+enum tess_status tess__layer_backward_weight(const struct tess_pass *pass,
+                                             const struct tess__layer *layer, int32_t part,
+                                             const void *x, const void *dy)
+{
+    return tess__layer_backward_part(pass, layer, part, x, dy, NULL, NULL);
+}
+
+/* The parts of a layer cut by columns. The last one's gradient of the weight hides the sum of the
+ * gradients of x, unless that goes where x is. */
+static enum tess_status layer_backward_columns(const struct tess_pass *pass,
+                                               const struct tess__layer *layer, const void *x,
+                                               const void *dy, void *dx)
+{
+    const int32_t last = layer_parts(pass, layer) - 1;
+    const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
+    const bool apart = tess__layer_is_apart(pass, layer) && x != dx;
+    void *terms = layer_terms(pass, layer, dx);
+    for (int32_t p = 0; p < (apart ? last : last + 1); p++)
+        TESS_TRY(tess__layer_backward_part(pass, layer, p, x, layer_at(pass, dy, p * out), NULL,
+                                           layer_at(pass, terms, p * in)));
+    if (!apart)
+        return tess_pass_sum(pass, in, terms, dx);
+    const void *dy_last = layer_at(pass, dy, last * out);
+    TESS_TRY(tess__layer_backward_data(pass, layer, last, x, dy_last, NULL,
+                                       layer_at(pass, terms, last * in)));
+    TESS_TRY(tess_pass_sum_begin(pass, in, terms, dx));
+    TESS_TRY(tess__layer_backward_weight(pass, layer, last, x, dy_last));
+    return tess_pass_sum_end(pass);
+}
+
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx)
 {
     const bool rows = layer->split == TESS_SPLIT_ROWS, columns = layer->split == TESS_SPLIT_COLUMNS;
     const int32_t parts = layer_parts(pass, layer);
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
-    void *to = columns && dx != NULL ? layer_terms(pass, layer, dx) : dx;
     /* Where dropout took y, it is 0, and so is the gradient: the ReLU may look at it as is. */
     layer_dropout(pass, layer, dy);
     if (layer->relu && y != NULL)
         tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
+    if (columns && dx != NULL)
+        return layer_backward_columns(pass, layer, x, dy, dx);
     for (int32_t p = 0; p < parts; p++)
         TESS_TRY(tess__layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
                                            layer_at(pass, dy, columns ? p * out : 0), NULL,
-                                           layer_at(pass, to, p * in)));
-    return columns && dx != NULL ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
+                                           layer_at(pass, dx, p * in)));
+    return TESS_OK;
 }
 
 /* ---- batch norm ------------------------------------------------------------------------------ */
