@@ -79,7 +79,7 @@ enum tess_status tess__bench_place_open(const struct tess__bench_target *place, 
                                         struct tess_kernel **kernel_out)
 {
     if (place->module)
-        TESS_TRY(place->module->device_select(place->device));
+        TESS_TRY(place->module->device_select(place->device, false));
     return tess_kernel_open(place->ops, threads, kernel_out);
 }
 

@@ -15,20 +15,20 @@ cd "$(dirname "$0")/.." || exit 2
 stages="
 facts      10 correct  the device, its driver, the libraries
 build     130 correct  the prebuilt tree; without one that starts, preset cuda for this device alone
-triage     35 correct  a question to each part in a process of its own: yes, no, or no answer in 5 s
-figure     25 speed    GPT-2 124M in bf16: tokens/s and MFU
-tests     100 correct  all tests for a device; one that fails again alone, then under compute-sanitizer
-sanitize   35 correct  compute-sanitizer: memcheck, racecheck and synccheck on small cases
+triage     40 correct  a question to each part in a process of its own: yes, no, or no answer in 8 s
+figure     15 speed    GPT-2 124M in bf16: tokens/s and MFU
+tests     130 correct  all tests for a device; one that fails again alone, then under compute-sanitizer
+sanitize   50 correct  compute-sanitizer: memcheck, racecheck and synccheck on small cases
 hashes     85 correct  every strategy on 1, 2, 4 and 8 ranks that share the device: the same bits
 bench      40 speed    tessera bench gpu: ceilings, each kernel's share of them, the algorithms of products
 models     50 speed    steps of GPT-2 350M, 1558M and a Llama shape, with and without a graph
-torch      90 speed    the same GPT-2 steps in PyTorch
-attention  20 speed    attention beside PyTorch's, by flash and by cuDNN
-fp8        20 speed    124M and Llama with fp8
-start      10 speed    from the start of the process to the end of the first step
-host       10 speed    the host's time in a step, at most
-canonical  20 speed    the canonical order of sums against the fast one, 4 ranks on the device
-fashion    12 speed    Fashion-MNIST from images to accuracy"
+torch      80 speed    GPT-2 124M and 350M in PyTorch, compiled
+attention  10 speed    attention beside PyTorch's, by flash and by cuDNN
+fp8        15 speed    124M and Llama with fp8
+start       8 speed    from the start of the process to the end of the first step
+host        8 speed    the host's time in a step, at most
+canonical  15 speed    the canonical order of sums against the fast one, 4 ranks on the device
+fashion     8 speed    Fashion-MNIST from images to accuracy"
 
 usage()
 {
@@ -156,7 +156,7 @@ else
 fi
 mkdir -p "$out" || exit 2
 export GPU_CHECK_OUT GPU_CHECK_BUILD GPU_CHECK_WORK GPU_CHECK_PREBUILT="" GPU_CHECK_LIMIT
-GPU_CHECK_LIMIT=${GPU_CHECK_LIMIT:-$((5 * patience))} # of a question
+GPU_CHECK_LIMIT=${GPU_CHECK_LIMIT:-$((8 * patience))} # of a question
 GPU_CHECK_OUT=$(realpath "$out")
 GPU_CHECK_BUILD=$(realpath -m "$build")
 if [ -n "$prebuilt" ]; then GPU_CHECK_PREBUILT=$(realpath "$prebuilt"); fi

@@ -37,6 +37,10 @@ jobs_wait()
     while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do wait -n; done
 }
 
+# Programs on the device at once. It gives each its turn of some milliseconds, and one that waits for a result waits
+# for the turns of all others: of 8 at once test_linear took 34, 37 and 60 s (H100).
+device_jobs=2
+
 # ---- triage --------------------------------------------------------------------------------------
 
 # probe FILE NAME SECONDS: one question; its answer is a line of the table.
@@ -57,15 +61,15 @@ probe()
 
 stage_triage()
 {
-    local folder=$GPU_CHECK_BUILD/tests/device/probe file name count=4 bad all
-    if dry_run; then folder=$GPU_CHECK_BUILD/tests/device/madeup count=2; fi
+    local folder=$GPU_CHECK_BUILD/tests/device/probe file name bad all
+    if dry_run; then folder=$GPU_CHECK_BUILD/tests/device/madeup; fi
     for file in "$folder/probe_cuda" "$GPU_CHECK_BUILD/tests/device/probe/probe" "$folder/probe_nccl"; do
         name=$("$file" --list 2>"$GPU_CHECK_WORK/list.log")
         if [ -z "$name" ]; then # it does not start: the loader's words
             row probes "$(basename "$file")" no 0 "$(head -n 1 "$GPU_CHECK_WORK/list.log")"
         fi
         for name in $(grep -E "${GPU_CHECK_PROBES:-.}" <<<"$name"); do
-            jobs_wait $count
+            jobs_wait $device_jobs
             probe "$file" "$name" "$GPU_CHECK_LIMIT" &
         done
     done
@@ -89,23 +93,28 @@ one_test()
     local name=$1 log=$GPU_CHECK_WORK/test.$1.log result start
     shift
     start=$(now)
-    (cd "$GPU_CHECK_BUILD" && limited $((12 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
+    (cd "$GPU_CHECK_BUILD" && limited $((8 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
     case $? in
     0) result=passed ;;
     77)
         result="FAILED: skipped though there is a device"
         if [[ $name =~ $(may_skip) ]]; then result=skipped; fi
         ;;
-    124 | 137) result="FAILED: cut off at $((12 * GPU_CHECK_LIMIT)) s" ;;
+    124 | 137) result="FAILED: cut off at $((8 * GPU_CHECK_LIMIT)) s" ;;
     *) result=FAILED ;;
     esac
     row tests "$name" "$result" "$(since "$start")" "$([[ $result == passed ]] || test_words "$log")"
+    if [[ $result == FAILED* ]]; then # at once: the stage may be cut off
+        printf '== %s\n%s\n' "$name" "$(tail -n 60 "$log")"
+    fi
 }
 
 # test_words LOG: the line that names the error.
 test_words()
 {
-    grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1" | cut -c 1-300
+    # What a test expects is printed, too, so cmocka's own lines come first.
+    { grep -E -m 1 'ERROR  |Failure|\[  FAILED' "$1" || grep -E -m 1 'ERROR|error|tessera|========= [A-Z]' "$1"; } |
+        cut -c 1-300
 }
 
 # may_skip: a pattern for tests that this device may leave out: tensor cores multiply in 8 bits from 8.9 on.
@@ -119,18 +128,12 @@ may_skip()
     fi
 }
 
-# Each has a context on the device, of some hundreds of MiB, and threads of its own.
-test_jobs()
-{
-    awk -v n="$(nproc)" 'BEGIN { n = int(n / 2); print (n < 1 ? 1 : n > 8 ? 8 : n) }'
-}
-
 # again NAME WITH COMMAND...: a test that failed, alone and otherwise; what came of it is a line of the table.
 again()
 {
     local name=$1 with=$2 log=$GPU_CHECK_WORK/again.$1.$2.log code
     shift 2
-    (cd "$GPU_CHECK_BUILD" && limited $((3 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
+    (cd "$GPU_CHECK_BUILD" && limited $((2 * GPU_CHECK_LIMIT)) "$@" >"$log" 2>&1 </dev/null)
     code=$?
     echo "== $name, $with: ended with $code"
     tail -n 40 "$log"
@@ -143,16 +146,16 @@ again()
     write_json
 }
 
-# Tests in the order of what they cost: those of kernels, then of communicators, then of strategies.
+# The longest first: those of strategies, then of communicators, then of kernels.
 stage_tests()
 {
     local list=$GPU_CHECK_WORK/tests.list name command folder ran bad
     tests_list "$GPU_CHECK_BUILD" >"$GPU_CHECK_WORK/tests.all"
-    for folder in kernels comm strategies; do grep -F $'\t'"./tests/$folder/" "$GPU_CHECK_WORK/tests.all"; done >"$list"
+    for folder in strategies comm kernels; do grep -F $'\t'"./tests/$folder/" "$GPU_CHECK_WORK/tests.all"; done >"$list"
     grep -vE $'\t\\./tests/(kernels|comm|strategies)/' "$GPU_CHECK_WORK/tests.all" >>"$list"
     if ! [ -s "$list" ]; then fail "there are no tests"; fi
     while IFS=$'\t' read -r name command; do
-        jobs_wait "$(test_jobs)"
+        jobs_wait $device_jobs
         # shellcheck disable=SC2086 # a program and its words
         one_test "$name" $command &
     done <"$list"
@@ -163,8 +166,6 @@ stage_tests()
     if [ -z "$bad" ]; then return; fi
     write_json
     for name in $(head -n 4 <<<"$bad"); do
-        echo "== $name"
-        tail -n 60 "$GPU_CHECK_WORK/test.$name.log"
         command=$(grep "^$name"$'\t' "$list" | cut -f 2)
         # shellcheck disable=SC2086
         again "$name" alone env CUDA_LAUNCH_BLOCKING=1 $command
@@ -196,8 +197,7 @@ sanitizer()
     echo $? >"$name.code"
 }
 
-# The gradient programs run every operation, forward and backward, on small shapes. All beside each other: most
-# of the time goes into their starts.
+# The gradient programs run every operation, forward and backward, on small shapes.
 stage_sanitize()
 {
     local tool program log bad="" count=0 tools="memcheck racecheck synccheck" tests=$GPU_CHECK_BUILD/tests/kernels
@@ -211,6 +211,7 @@ stage_sanitize()
     rm -f "$GPU_CHECK_WORK"/sanitize.*
     for tool in $tools; do
         for program in $programs; do
+            jobs_wait $device_jobs
             sanitizer "$tool.$program" "$tool" "$tests/test_$program" cuda &
         done
     done

@@ -302,7 +302,7 @@ python_run()
 # Ours once more, and PyTorch right after it.
 stage_torch()
 {
-    local name batch file=$GPU_CHECK_OUT/torch.jsonl options bad="" most=40 names="124m 1558m 350m"
+    local name batch file=$GPU_CHECK_OUT/torch.jsonl options bad="" most=55 names="124m 350m"
     : >"$file"
     if dry_run; then options=(--device cpu --layers 1 --width 64 --heads 4 --vocabulary 256 --length 32); fi
     if dry_run; then names=124m; fi

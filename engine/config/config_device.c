@@ -433,5 +433,6 @@ enum tess_status tess_config_select_device(const struct tess_config *config, int
     if (plan->missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s; --device cpu computes on the host", plan->why);
     return plan->module->device_select(config->started.starter != NULL ? plan->own
-                                                                       : plan->of_rank[rank]);
+                                                                       : plan->of_rank[rank],
+                                       plan->comm == NULL || strcmp(plan->comm->name, "nccl") == 0);
 }

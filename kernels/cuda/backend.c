@@ -62,7 +62,7 @@ static enum tess_status cuda_start(struct tess_kernel *kernel, const char *what)
     if (survey->count == 0)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "kernel cuda: cannot %s: %s", what, survey->why);
     if (tess__cuda_selected() < 0)
-        TESS_TRY(tess__cuda_select(0));
+        TESS_TRY(tess__cuda_select(0, false));
     const enum tess_status status = cuda_open_device(kernel);
     if (status != TESS_OK)
         cuda_close(kernel);

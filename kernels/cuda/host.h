@@ -28,7 +28,7 @@ const struct cuda_survey *tess__cuda_survey(bool own);
 /* The calling thread's device, as CUDA numbers them; -1 before tess_module.device_select. */
 int tess__cuda_selected(void);
 /* As tess_module.device_select, device_reaches. */
-enum tess_status tess__cuda_select(int32_t device);
+enum tess_status tess__cuda_select(int32_t device, bool waits);
 bool tess__cuda_reaches(int32_t device, int32_t peer);
 /* TESS_ERR_USAGE, or TESS_ERR_UNSUPPORTED where there is none, for a number that is no device's. */
 enum tess_status tess__cuda_check_device(const struct cuda_survey *survey, int32_t device);

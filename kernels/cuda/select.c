@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The calling thread's device: its number here, -1 before it has one. */
 static __thread int32_t select_device = -1;
@@ -80,8 +81,20 @@ static void select_meet(const struct cuda_survey *survey, int32_t device)
     }
 }
 
-enum tess_status tess__cuda_select(int32_t device)
+/*
+ * A kernel that is loaded at its first launch waits for all that the device does, so kernels that
+ * wait for another rank's could wait for ever. Where there are some, all code is loaded at once:
+ * 2 to 3 s for that of cuBLASLt (H100). CUDA reads the setting when it starts in this process; what
+ * the user has set stays.
+ */
+static void select_loading(bool waits)
 {
+    setenv("CUDA_MODULE_LOADING", waits ? "EAGER" : "LAZY", 0);
+}
+
+enum tess_status tess__cuda_select(int32_t device, bool waits)
+{
+    select_loading(waits);
     const struct cuda_survey *survey = tess__cuda_survey(true);
     TESS_TRY(tess__cuda_check_device(survey, device));
     enum tess_status status = TESS_OK;

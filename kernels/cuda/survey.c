@@ -225,14 +225,12 @@ static bool survey_query_by_child(struct survey_report *report, struct cuda_surv
 
 /*
  * What CUDA and NCCL read when they start; what the user has set stays. Kernels of NCCL hold their
- * queue until other ranks' come: streams that share one, a kernel that is loaded at its first
- * launch, which waits for the device, and communicators whose kernels begin in another order than
- * on another rank can each make two ranks wait for each other for ever.
+ * queue until other ranks' come: streams that share one, and communicators whose kernels begin in
+ * another order than on another rank, can each make two ranks wait for each other for ever.
  */
 static void survey_prepare(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 

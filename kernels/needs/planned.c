@@ -116,9 +116,9 @@ static enum tess_status planned_info(int32_t device, struct tess_device_info *in
     return planned_refuse();
 }
 
-static enum tess_status planned_select(int32_t device)
+static enum tess_status planned_select(int32_t device, bool waits)
 {
-    (void)device;
+    (void)device, (void)waits;
     return planned_refuse();
 }
 

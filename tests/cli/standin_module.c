@@ -167,8 +167,9 @@ static enum tess_status standin_info(int32_t device, struct tess_device_info *in
     return TESS_OK;
 }
 
-static enum tess_status standin_select(int32_t device)
+static enum tess_status standin_select(int32_t device, bool waits)
 {
+    (void)waits;
     standin_device = device;
     return TESS_OK;
 }

@@ -299,12 +299,15 @@ static void check_part(const struct attention_case *c, const char *what, const s
                        const char *got_dev, const struct sums *want, double terms)
 {
     enum tess_dtype dtype = c->d.dtype;
+    const int64_t shared = c->way.by_heads && part != &c->q ? c->d.heads / c->d.kv_heads : 0;
     for (int64_t row = 0; row < attention_positions(c); row++) {
         double *bound = reals(part->width);
         int64_t at = row * part->stride;
         for (int64_t i = 0; i < part->width; i++)
             bound[i] = bound_of(dtype, terms, want->size[at + i], want->value[at + i]) +
-                       2 * want->error[at + i];
+                       2 * want->error[at + i] +
+                       (shared > 1 ? unit_of(dtype) * want->size[at + i] : 0) +
+                       (double)shared * tiny_of(dtype);
         device_check(device, what, dtype, got_dev + (size_t)at * attention_word(c),
                      want->value + at, bound, part->width);
         free(bound);

@@ -17,6 +17,7 @@ struct attention_way {
     bool packed;       /* q, k, v in one array */
     int q_gap, kv_gap; /* elements between one position's heads and the next; not packed */
     double spread;     /* q is uniform in [-spread, spread) */
+    bool by_heads;     /* the gradients of heads that share keys may be rounded, then added */
     uint64_t seed;
 };
 

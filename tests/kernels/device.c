@@ -33,7 +33,7 @@ static void *test_memory(int64_t count, size_t bytes)
 /* Where the backend computes on a device: that is the first one. */
 static void device_select_first(const char *backend)
 {
-    if (strcmp(backend, "cuda") == 0 && need_device(backend)->device_select(0) != TESS_OK) {
+    if (strcmp(backend, "cuda") == 0 && need_device(backend)->device_select(0, false) != TESS_OK) {
         fprintf(stderr, "device 0 was counted and cannot be selected\n");
         exit(1);
     }

@@ -5,6 +5,7 @@
 
 static struct device device;
 static bool attention_few; /* ref with every access checked: slow, and its numbers are ref's */
+static bool attention_cudnn;
 
 /* leaves, leaf rows, positions, heads, key and value heads, head size. Longer than the blocks that
  * a backend may work in; the heads that GPUs have their own kernels for; a head larger than one
@@ -26,7 +27,8 @@ static struct attention_way attention_way(enum tess_dtype dtype, const int *s)
                                   .kv_heads = s[4],
                                   .head_size = s[5],
                                   .q_gap = 3,
-                                  .spread = 1};
+                                  .spread = 1,
+                                  .by_heads = attention_cudnn};
 }
 
 static void attention_all(enum tess_dtype dtype)
@@ -114,9 +116,9 @@ int main(int argc, char **argv)
 {
     attention_few = strncmp(device_backend(argc, argv), "guard", 5) == 0 || TESTS_DIVISOR > 1;
     device_open(&device, device_backend(argc, argv), 16u << 20);
+    attention_cudnn = argc > 2 && strcmp(argv[2], "cudnn") == 0;
     const struct tess_kernel_choices choices = {
-        .attention =
-            argc > 2 && strcmp(argv[2], "cudnn") == 0 ? TESS_ATTENTION_CUDNN : TESS_ATTENTION_OWN};
+        .attention = attention_cudnn ? TESS_ATTENTION_CUDNN : TESS_ATTENTION_OWN};
     if (device.kernel->ops->choose(device.kernel, &choices) != TESS_OK)
         return 77;
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),

@@ -124,15 +124,17 @@ static void check_backward_weight(struct linear_case *c, struct tess_op *op)
 }
 
 /* got [count], which is sum [count], good to its bound, plus add, each perhaps rounded on its own.
- */
+ * Or the bias, of rows of `width`, is added last: cuBLASLt's kernels for odd sizes round before. */
 static void check_sum(const char *what, enum tess_dtype dtype, const void *got_dev,
-                      const double *add, double *sum, double *bound, int64_t count)
+                      const double *add, const double *bias, int64_t width, double *sum,
+                      double *bound, int64_t count)
 {
     double *got = reals(count);
     device_get_real(&device, dtype, got_dev, got, count);
     for (int64_t i = 0; i < count; i++) {
         sum[i] += add[i];
         bound[i] += unit_of(dtype) * (fabs(sum[i]) + bound[i]) + tiny_of(dtype);
+        bound[i] += bias != NULL ? unit_of(dtype) * fabs(sum[i] - bias[i % width]) : 0;
     }
     check_close(what, got, sum, bound, count);
     free(got);
@@ -183,7 +185,8 @@ static void check_onto(struct linear_case *c, struct tess_op *op, struct draw *d
         char *whole = device_fetch(&device, to, (size_t)count[i] * word);
         char *leaves = device_fetch(&device, alone, (size_t)count[i] * word);
         check_bytes("linear onto, by leaves", leaves, whole, (size_t)count[i] * word);
-        check_sum("linear onto", d->dtype, to, add, sum, bound, count[i]);
+        check_sum("linear onto", d->dtype, to, add, i == 0 && c->bias ? c->b : NULL, d->out, sum,
+                  bound, count[i]);
         free(add);
         free(sum);
         free(bound);

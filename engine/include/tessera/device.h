@@ -75,8 +75,10 @@ struct tess_module {
      * missing and what to do. Logs nothing. */
     int32_t (*device_count)(char *why, size_t why_bytes);
     enum tess_status (*device_info)(int32_t device, struct tess_device_info *info_out);
-    /* The calling thread's device from here on; kernels opened afterwards are on it. */
-    enum tess_status (*device_select)(int32_t device);
+    /* The calling thread's device from here on; kernels opened afterwards are on it. `waits`: what
+     * runs there may wait for other ranks' kernels, as NCCL's do. Then all code is loaded when the
+     * process first selects a device, which takes seconds; else each kernel when it first runs. */
+    enum tess_status (*device_select)(int32_t device, bool waits);
     enum tess_status (*device_memory)(struct tess_device_memory *memory_out); /* of that device */
     void (*device_usage)(struct tess_device_usage *usage_out);                /* likewise */
     /* Can `device` read and write the memory of `peer` in place? */

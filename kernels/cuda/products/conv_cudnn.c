@@ -23,6 +23,16 @@ static enum tess_status cudnn_prepare(struct tess_kernel *kernel, struct cudnn_p
     return tess__cudnn_make_room(kernel, plan->choice.workspace_bytes);
 }
 
+/* Some engines refuse, when they run, leaves at addresses of less alignment than this, whatever the
+ * descriptors say (cuDNN 9.19 on an H100). */
+#define CUDNN_LEAF_ALIGN 16
+
+static bool cudnn_is_aligned(const struct cudnn_conv *conv)
+{
+    return tess__cudnn_conv_alignment(conv, CUDNN_X) >= CUDNN_LEAF_ALIGN &&
+           tess__cudnn_conv_alignment(conv, CUDNN_Y) >= CUDNN_LEAF_ALIGN;
+}
+
 enum tess_status tess__cudnn_plan_open(struct tess_kernel *kernel, const struct tess_op_desc *desc,
                                        enum conv_way way, struct cudnn_plan **plan_out)
 {
@@ -38,7 +48,8 @@ enum tess_status tess__cudnn_plan_open(struct tess_kernel *kernel, const struct 
                 CUBLAS_COMPUTE_32F_FAST_TF32,
         .d = *desc,
     };
-    const enum tess_status status = cudnn_prepare(kernel, plan);
+    const enum tess_status status =
+        cudnn_is_aligned(&plan->conv) ? cudnn_prepare(kernel, plan) : TESS_OK;
     const bool found = plan->choice.plan != NULL;
     if (status == TESS_OK)
         tess_log(TESS_LOG_DEBUG,

@@ -67,8 +67,8 @@ static int levels_rank(struct tess_comm *local, struct tess_world *world, void *
         snprintf(host, sizeof(host), "host%d", (int)(local->rank / levels.places));
         WORLD_CHECK(setenv("NCCL_HOSTID", host, 1) == 0);
     }
-    WORLD_OK(levels.module->device_select(levels_processes() ? local->rank % levels.places
-                                                             : local->rank));
+    WORLD_OK(levels.module->device_select(
+        levels_processes() ? local->rank % levels.places : local->rank, true));
     WORLD_OK(tess_boot_over(local, LIMIT_S, &boot));
     const struct tess__log_sink *before = local->rank == 0 ? tess__log_redirect(&sink) : NULL;
     const enum tess_status status =

@@ -588,7 +588,7 @@ static void run_module(void)
     const struct tess_module *module = module_find();
     struct tess_device_info info;
     OK(module->device_info(0, &info));
-    OK(module->device_select(0));
+    OK(module->device_select(0, false));
     probe_note("%s: %s, %d.%d", module->summary, info.name, (int)info.major, (int)info.minor);
 }
 

@@ -31,7 +31,7 @@ static int group_open(void **state)
 {
     const struct tess_kernel_ops *ops = NULL;
     (void)state;
-    assert_int_equal(cuda->device_select(0), TESS_OK);
+    assert_int_equal(cuda->device_select(0, false), TESS_OK);
     assert_int_equal(tess_registry_get_kernel("cuda", &ops), TESS_OK);
     assert_int_equal(tess_kernel_open(ops, 1, &kernel), TESS_OK);
     queue_ops = kernel->queue->ops;
@@ -441,7 +441,7 @@ static int rank_sums(struct tess_comm *comm, struct tess_world *world, void *arg
     const struct tess_kernel_ops *ops = kernel->ops;
     struct tess_kernel *own = NULL;
     void *array = NULL, *sum = NULL;
-    WORLD_OK(cuda->device_select(0));
+    WORLD_OK(cuda->device_select(0, false));
     WORLD_OK(tess_kernel_open(ops, 1, &own));
     WORLD_OK(ops->alloc(own, COUNT * sizeof(float), &array));
     WORLD_OK(ops->alloc(own, COUNT * sizeof(float), &sum));

@@ -74,7 +74,7 @@ static void case_no_device(void **state)
     struct tess_device_info info;
     assert_int_equal(cuda->device_info(0, &info), TESS_ERR_UNSUPPORTED);
     expect_reason(tess_log_last_error());
-    assert_int_equal(cuda->device_select(0), TESS_ERR_UNSUPPORTED);
+    assert_int_equal(cuda->device_select(0, false), TESS_ERR_UNSUPPORTED);
     expect_reason(tess_log_last_error());
     assert_false(cuda->device_reaches(0, 0));
     struct tess_device_memory memory;
