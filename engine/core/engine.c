@@ -15,9 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs of --tensor.runs 0 on devices: what cannot be hidden is the sum of the last run. */
-#define ENGINE_TENSOR_RUNS 4
-
 /* ---- planning -------------------------------------------------------------------------------- */
 
 /* The tensor axis as the model sees it. */
@@ -27,14 +24,12 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
     const struct tess_tensor_options *options = &engine->config->tensor;
     const int32_t ranks = mesh->count[TESS_AXIS_TENSOR];
     const int32_t parts = options->canonical > 0 ? (int32_t)options->canonical : ranks;
-    /* Ranks on a processor move and add themselves: nothing goes on beside their products. */
-    const int32_t runs = engine->config->kernel->far_memory ? ENGINE_TENSOR_RUNS : 1;
     return (struct tess_tensor_axis){.parts = parts,
                                      .first = mesh->at[TESS_AXIS_TENSOR] * (parts / ranks),
                                      .count = parts / ranks,
                                      .rank = mesh->at[TESS_AXIS_TENSOR],
                                      .rank_count = ranks,
-                                     .runs = options->runs > 0 ? (int32_t)options->runs : runs,
+                                     .runs = (int32_t)options->runs,
                                      .sequence = options->sequence && ranks > 1};
 }
 

@@ -373,8 +373,8 @@ enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
 
 bool tess__layer_is_apart(const struct tess_pass *pass, const struct tess__layer *layer)
 {
-    return pass->axis->rank_count > 1 && pass->grad[layer->weight] != NULL &&
-           pass->op[layer->op]->desc.fp8 == TESS_FP8_OFF;
+    return pass->axis->rank_count > 1 && pass->axis->runs > 1 &&
+           pass->grad[layer->weight] != NULL && pass->op[layer->op]->desc.fp8 == TESS_FP8_OFF;
 }
 
 enum tess_status tess__layer_backward_data(const struct tess_pass *pass,

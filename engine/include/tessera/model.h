@@ -62,8 +62,8 @@ struct tess_tensor_axis {
     int32_t parts; /* 1: nothing is split */
     int32_t first, count;
     int32_t rank, rank_count; /* count = parts / rank_count, first = rank count */
-    int32_t runs;  /* products whose result is summed over ranks are computed in up to so many runs
-                      of whole leaves, the sum of one beside the product of the next; 0: one */
+    int32_t runs;  /* 2 or more: what is summed over ranks goes on beside products, in forward of up
+                      to so many runs of whole leaves; else it does not */
     bool sequence; /* sequence parallel: what is not split is computed for 1/rank_count of a pass's
                       positions, the rank's own run of them */
 };
