@@ -22,12 +22,19 @@ void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, 
         KERNEL_RUN(kernel, add, dtype, count, a, b, y);
 }
 
-void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
-                  const uint64_t key[2], uint64_t first, const void *x, void *y)
+/* Backends meet rows only where there are gaps between them in the whole. */
+void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t width,
+                  int64_t stride, float rate, const uint64_t key[2], uint64_t first, const void *x,
+                  void *y)
 {
     kernel->drawn = true;
-    if (count > 0)
-        KERNEL_RUN(kernel, dropout, dtype, count, rate, key, first, x, y);
+    if (rows <= 0 || width <= 0)
+        return;
+    if (stride == width) {
+        width *= rows;
+        rows = 1;
+    }
+    KERNEL_RUN(kernel, dropout, dtype, rows, width, stride, rate, key, first, x, y);
 }
 
 void tess_softmax_xent(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,

@@ -13,27 +13,33 @@
 
 #include <stdio.h>
 
-/* The model needs the result at once, so every call completes here. */
+static enum tess_status tp_call(struct tess_comm *comm, const struct tess_crossing *crossing)
+{
+    const size_t count = crossing->count;
+    const enum tess_dtype dtype = crossing->dtype;
+    switch (crossing->kind) {
+    case TESS_CROSSING_SUM:
+        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, dtype,
+                                    TESS_REDUCE_SUM, crossing->event);
+    case TESS_CROSSING_MAX:
+        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, dtype,
+                                    TESS_REDUCE_MAX, crossing->event);
+    case TESS_CROSSING_SUM_SCATTER:
+        return tess_comm_reduce_scatter(comm, crossing->data, crossing->part, count, dtype,
+                                        TESS_REDUCE_SUM, crossing->event);
+    case TESS_CROSSING_GATHER:
+        return tess_comm_all_gather(comm, crossing->part, crossing->data, count, dtype,
+                                    crossing->event);
+    }
+    TESS_FAIL(TESS_ERR_INTERNAL, "no way to cross ranks has number %d", (int)crossing->kind);
+}
+
+/* A call that goes on beside the rank's products takes with it those before it. */
 static enum tess_status tp_cross(struct tess_strategy *strategy,
                                  const struct tess_crossing *crossing)
 {
-    struct tess_comm *comm = strategy->comm;
-    const size_t count = crossing->count;
-    switch (crossing->kind) {
-    case TESS_CROSSING_SUM:
-        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, crossing->dtype,
-                                    TESS_REDUCE_SUM, NULL);
-    case TESS_CROSSING_MAX:
-        return tess_comm_all_reduce(comm, crossing->data, crossing->data, count, crossing->dtype,
-                                    TESS_REDUCE_MAX, NULL);
-    case TESS_CROSSING_SUM_SCATTER:
-        return tess_comm_reduce_scatter(comm, crossing->data, crossing->part, count,
-                                        crossing->dtype, TESS_REDUCE_SUM, NULL);
-    case TESS_CROSSING_GATHER:
-        return tess_comm_all_gather(comm, crossing->part, crossing->data, count, crossing->dtype,
-                                    NULL);
-    }
-    TESS_FAIL(TESS_ERR_INTERNAL, "no way to cross ranks has number %d", (int)crossing->kind);
+    TESS_TRY(tp_call(strategy->comm, crossing));
+    return crossing->event != NULL ? tess_comm_poll(strategy->comm) : TESS_OK;
 }
 
 static void tp_describe(const struct tess_strategy *strategy,

@@ -78,8 +78,9 @@ static enum tess_status rows_rope(struct rows *r)
 static enum tess_status rows_dropout(struct rows *r)
 {
     static const uint64_t key[2] = {1, 2};
-    tess_dropout(r->kernel, r->dtype, r->rows[ROWS_WIDTH] * r->row[ROWS_WIDTH], 0.1f, key, 0,
-                 r->array[0], r->array[3]);
+    const int64_t width = r->row[ROWS_WIDTH];
+    tess_dropout(r->kernel, r->dtype, r->rows[ROWS_WIDTH], width, width, 0.1f, key, 0, r->array[0],
+                 r->array[3]);
     return TESS_OK;
 }
 

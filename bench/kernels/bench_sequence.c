@@ -177,7 +177,7 @@ static enum tess_status sequence_run(void *context)
         tess_add(kernel, s->dtype, count, a[0], a[1], a[2]);
         break;
     case SEQUENCE_DROPOUT:
-        tess_dropout(kernel, s->dtype, count, 0.1f, key, 0, a[0], a[1]);
+        tess_dropout(kernel, s->dtype, 1, count, count, 0.1f, key, 0, a[0], a[1]);
         break;
     case SEQUENCE_CAST:
         tess_cast(kernel, count, s->dtype, a[0], TESS_F32, s->dtable);

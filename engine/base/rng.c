@@ -1,13 +1,8 @@
-/*
- * Philox4x32-10 and what is made of it. Uses no function of the C library whose last bit depends on
- * the machine: initial weights have the same bits on every x86 (the build forbids contraction).
- */
+/* Philox4x32-10 and what is made of it. */
 #include "base/rng.h"
 
 #include "base/hash.h"
-
-#include <math.h>
-#include <stdbool.h>
+#include "base/normal.h"
 
 /* Multipliers and key increments of Salmon et al. 2011, table 2 and section 3.3. */
 #define RNG_M0     0xd2511f53u
@@ -59,48 +54,14 @@ float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high)
     return (float)(tess_rng_word(key, i, high) >> 8) * 0x1p-24f;
 }
 
-/* ln((word + 1) / 2^32), in (-22.2, 0]. */
-static double rng_log(uint32_t word)
+void tess_rng_uniforms(struct tess_rng_key key, uint64_t first, uint64_t count, float *out)
 {
-    /* (word + 1) / 2^32 = m 2^e with m in (0.7, 1.42): near 1 the logarithm keeps its digits. */
-    const uint64_t n = (uint64_t)word + 1;
-    int e = 64 - __builtin_clzll(n);
-    double m = (double)n / (double)(UINT64_C(1) << e);
-    /* Without jumps, here and below: branches on random numbers cannot be predicted. */
-    const bool low = m < 0.70710678118654752;
-    m *= low ? 2 : 1;
-    e -= low ? 33 : 32;
-    /* ln m = 2 artanh s; |s| < 0.1716, so that the first term left out is below 2^-53. */
-    double s = (m - 1) / (m + 1), square = s * s, sum = 0;
-    for (int k = 19; k >= 1; k -= 2)
-        sum = sum * square + 1.0 / k;
-    return e * 0.69314718055994531 + 2 * s * sum;
-}
-
-/* Taylor's series of cos(a) and sin(a)/a in a^2, from the last term on. Beyond a = pi/4 they are
- * not evaluated; the first term left out is below 2^-53. */
-#define RNG_TERMS 9
-static const double rng_series[2][RNG_TERMS] = {
-    {1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
-     -1.0 / 720, 1.0 / 24, -1.0 / 2, 1},
-    {1.0 / 355687428096000, -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
-     -1.0 / 5040, 1.0 / 120, -1.0 / 6, 1},
-};
-
-/* cos(2 pi word / 2^32) by folding into one eighth of the circle and the series of sin or cos. */
-static double rng_cos(uint32_t word)
-{
-    uint32_t part = word & 0x3fffffffu; /* in quarter `word >> 30` */
-    uint32_t quarter = word >> 30;
-    bool mirror = quarter & 1; /* cos(pi/2 + a) = -sin(a) = -cos(pi/2 - a) */
-    uint32_t fold = mirror ? 0x40000000u - part : part;
-    bool use_sin = fold > 0x20000000u; /* cos(a) = sin(pi/2 - a) */
-    double a = (double)(use_sin ? 0x40000000u - fold : fold) * (1.5707963267948966 * 0x1p-30);
-    double square = a * a, sum = 0;
-    for (int k = 0; k < RNG_TERMS; k++)
-        sum = sum * square + rng_series[use_sin][k];
-    sum *= use_sin ? a : 1;
-    return quarter == 1 || quarter == 2 ? -sum : sum;
+    uint32_t word[4];
+    for (uint64_t i = 0; i < count; i++) {
+        if (i == 0 || (first + i) % 4 == 0)
+            tess_rng_block(key, (first + i) / 4, 0, word);
+        out[i] = (float)(word[(first + i) % 4] >> 8) * 0x1p-24f;
+    }
 }
 
 void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out)
@@ -110,7 +71,7 @@ void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, f
         if (i == 0 || (first + i) % 2 == 0)
             tess_rng_block(key, (first + i) / 2, 0, word);
         const uint32_t *pair = word + 2 * ((first + i) % 2);
-        out[i] = (float)(sqrt(-2 * rng_log(pair[0])) * rng_cos(pair[1]));
+        tess__normals_of(1, pair, pair + 1, &out[i]);
     }
 }
 

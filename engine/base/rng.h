@@ -36,6 +36,9 @@ uint32_t tess_rng_word(struct tess_rng_key key, uint64_t i, uint64_t high);
 /* Uniform in [0, 1): the word's top 24 bits times 2^-24, exact in f32. */
 float tess_rng_uniform(struct tess_rng_key key, uint64_t i, uint64_t high);
 
+/* The uniforms first, first + 1, ... with high counter 0. */
+void tess_rng_uniforms(struct tess_rng_key key, uint64_t first, uint64_t count, float *out);
+
 /* Standard normals first, first + 1, ...: number i by Box-Muller of words 2i and 2i + 1 with high
  * counter 0, in double, rounded once. */
 void tess_rng_normals(struct tess_rng_key key, uint64_t first, uint64_t count, float *out);

@@ -2,6 +2,7 @@
  * The communicator of one rank: every call is a copy, complete when it returns. Also the test of
  * the interface: a backend that has nothing to do must be short.
  */
+#include "base/pages.h"
 #include "comm/call.h"
 #include "comm/world.h"
 #include "tessera/check.h"
@@ -9,13 +10,13 @@
 #include "tessera/version.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/queue.h>
 #include <unistd.h>
 
 /* The first page of what is allocated; the user's memory follows it. */
 struct self_block {
     LIST_ENTRY(self_block) link;
+    size_t bytes;
 };
 
 struct self_comm {
@@ -48,12 +49,12 @@ static enum tess_status self_wait(struct tess_comm *comm, uint64_t ticket)
 static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     struct self_comm *self = (struct self_comm *)comm;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + 2 * page) / page * page;
-    struct self_block *block = whole > bytes ? aligned_alloc(page, whole) : NULL;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = page + bytes;
+    struct self_block *block = whole > bytes ? tess_pages_take(whole) : NULL;
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate %zu MiB: use a smaller batch or model",
                   bytes >> 20);
-    memset(block, 0, whole);
+    block->bytes = whole;
     LIST_INSERT_HEAD(&self->blocks, block, link);
     *memory_out = (char *)block + page;
     return TESS_OK;
@@ -62,7 +63,7 @@ static enum tess_status self_alloc(struct tess_comm *comm, size_t bytes, void **
 static void self_free(struct self_block *block)
 {
     LIST_REMOVE(block, link);
-    free(block);
+    tess_pages_give(block, block->bytes);
 }
 
 static void self_release(struct tess_comm *comm, void *memory)

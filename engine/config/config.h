@@ -77,6 +77,7 @@ struct tess_tensor_options {
     int64_t ranks;     /* 0: not given */
     bool sequence;     /* sequence parallel */
     int64_t canonical; /* parts; 0: as many as ranks */
+    int64_t runs;      /* 2 or more: sums go on beside products */
 };
 extern const struct tess_option tess_tensor_option_table[];
 

@@ -38,6 +38,7 @@ static const struct {
     {"find-unused", TESS_BITS_FREE},
     {"tensor.ranks", TESS_BITS_FREE},
     {"tensor.sequence-parallel", TESS_BITS_FREE},
+    {"tensor.runs", TESS_BITS_FREE},
     {"comm", TESS_BITS_FREE},
     {"comm.", TESS_BITS_FREE},
     {"topology.", TESS_BITS_FREE},

@@ -176,6 +176,11 @@ const struct tess_option tess_tensor_option_table[] = {
     {"canonical", TESS_OPTION_INT, TENSOR_FIELD(canonical), "0", 0, 256, NULL,
      "cut layers into so many parts whatever the number of tensor ranks, which must divide it, and "
      "add them in one tree: the same bits for every such number; 0: as many parts as ranks"},
+    {"runs", TESS_OPTION_INT, TENSOR_FIELD(runs), "1", 1, 16, NULL,
+     "2 or more: sums over tensor ranks go on beside products, with the same bits: in backward "
+     "beside those of the weights; in forward a product is computed in so many runs of whole "
+     "micro-batches of the grid, where it divides them, the sum of one beside the product of the "
+     "next. Hides what devices or networks move, nothing between ranks of one host's processor"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

@@ -16,6 +16,12 @@
 
 #include "tessera/check.h"
 
+/* Levels of the tree over a rank's parts that are being folded at once. */
+static int32_t crossing_levels(const struct tess_tensor_axis *axis)
+{
+    return 32 - __builtin_clz((unsigned)axis->count);
+}
+
 enum tess_status tess__crossing_reserve(struct tess_engine *engine)
 {
     const struct tess_tensor_axis *axis = &engine->model.axis;
@@ -25,9 +31,8 @@ enum tess_status tess__crossing_reserve(struct tess_engine *engine)
     for (int32_t u = 0; u < engine->model.unit_count; u++)
         if (engine->model.unit[u].output_count * engine->sizes.rows > crossing->room_count)
             crossing->room_count = engine->model.unit[u].output_count * engine->sizes.rows;
-    /* Sums over parts that are being folded at once: one for each level of the tree. */
-    const int32_t levels = 32 - __builtin_clz((unsigned)axis->count);
-    const int64_t bytes = crossing->canonical ? levels * crossing->room_count * 4 : 0;
+    const int64_t bytes =
+        crossing->canonical ? crossing_levels(axis) * crossing->room_count * 4 : 0;
     return tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, (uint64_t)bytes,
                                "sums over parts, f32", &engine->block.crossing);
 }
@@ -40,12 +45,23 @@ void tess__crossing_open(struct tess_engine *engine)
 }
 
 /* Without a tensor axis there is nothing to move. */
+static enum tess_status crossing_begin(struct tess_strategy *strategy, enum tess_crossing_kind kind,
+                                       enum tess_dtype dtype, int64_t count, void *data, void *part,
+                                       struct tess_event *event)
+{
+    const struct tess_crossing crossing = {.kind = kind,
+                                           .dtype = dtype,
+                                           .count = (size_t)count,
+                                           .data = data,
+                                           .part = part,
+                                           .event = event};
+    return strategy == NULL ? TESS_OK : strategy->ops->cross(strategy, &crossing);
+}
+
 static enum tess_status crossing_move(struct tess_strategy *strategy, enum tess_crossing_kind kind,
                                       enum tess_dtype dtype, int64_t count, void *data, void *part)
 {
-    const struct tess_crossing crossing = {
-        .kind = kind, .dtype = dtype, .count = (size_t)count, .data = data, .part = part};
-    return strategy == NULL ? TESS_OK : strategy->ops->cross(strategy, &crossing);
+    return crossing_begin(strategy, kind, dtype, count, data, part, NULL);
 }
 
 static void crossing_copy(const struct tess_pass *pass, int64_t count, const void *from, void *to)
@@ -55,50 +71,94 @@ static void crossing_copy(const struct tess_pass *pass, int64_t count, const voi
 }
 
 /* The tree over this rank's parts, in level 0 of the room. */
-static enum tess_status crossing_fold(const struct tess_pass *pass, int64_t count,
-                                      const void *partial)
+static void crossing_fold(const struct tess_pass *pass, int64_t count, const void *partial,
+                          float *room)
 {
-    const struct tess_tensor_pass *crossing = pass->crossing;
     const size_t bytes = tess_dtype_bytes(pass->dtype);
-    if (count > crossing->room_count)
-        TESS_FAIL(TESS_ERR_INTERNAL,
-                  "unit %d sums %lld elements over the tensor axis, more than it declared and than "
-                  "any unit's output",
-                  pass->unit, (long long)count);
     for (int32_t part = 0; part < pass->axis->count; part++) {
         int32_t level = __builtin_popcount((unsigned)part);
         tess_cast(pass->kernel, count, pass->dtype,
                   (const char *)partial + (size_t)(part * count) * bytes, TESS_F32,
-                  crossing->room + level * count);
+                  room + level * count);
         for (int32_t done = part + 1; done % 2 == 0; done /= 2, level--)
-            tess_accumulate(pass->kernel, count, 1.0f, crossing->room + level * count,
-                            crossing->room + (level - 1) * count);
+            tess_accumulate(pass->kernel, count, 1.0f, room + level * count,
+                            room + (level - 1) * count);
     }
+}
+
+/* A place among those begun; where there is none, or no room, those before are ended. */
+static enum tess_status crossing_place(const struct tess_pass *pass, int64_t count,
+                                       struct tess_begun **begun_out)
+{
+    struct tess_tensor_pass *crossing = pass->crossing;
+    const int64_t needed = crossing->canonical ? count : 0;
+    if (crossing->begun_count == TESS_BEGUN_MAX ||
+        crossing->begun_room + needed > crossing->room_count)
+        TESS_TRY(tess_pass_sum_end(pass));
+    if (needed > crossing->room_count)
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "unit %d sums %lld elements over the tensor axis, more than it declared and than "
+                  "any unit's output",
+                  pass->unit, (long long)count);
+    *begun_out = &crossing->begun[crossing->begun_count++];
+    **begun_out = (struct tess_begun){.count = count};
+    return TESS_OK;
+}
+
+/* `waits`: the ranks' sum is there on return. */
+static enum tess_status crossing_sum(const struct tess_pass *pass, int64_t count, void *partial,
+                                     void *y, bool waits)
+{
+    const struct tess_tensor_axis *axis = pass->axis;
+    struct tess_tensor_pass *crossing = pass->crossing;
+    struct tess_begun *begun;
+    if (axis->parts <= 1) {
+        crossing_copy(pass, count, partial, y);
+        return TESS_OK;
+    }
+    TESS_TRY(crossing_place(pass, count, &begun));
+    struct tess_event *event = waits ? NULL : &begun->event;
+    if (axis->sequence && !crossing->canonical)
+        return crossing_begin(crossing->strategy, TESS_CROSSING_SUM_SCATTER, pass->dtype,
+                              count / axis->rank_count, partial, y, event);
+    begun->y = y;
+    begun->from = partial;
+    if (!crossing->canonical)
+        return crossing_begin(crossing->strategy, TESS_CROSSING_SUM, pass->dtype, count, partial,
+                              NULL, event);
+    float *room = crossing->room + crossing_levels(axis) * crossing->begun_room;
+    crossing->begun_room += count;
+    begun->from = room;
+    crossing_fold(pass, count, partial, room);
+    return crossing_begin(crossing->strategy, TESS_CROSSING_SUM, TESS_F32, count, room, NULL,
+                          event);
+}
+
+enum tess_status tess_pass_sum_begin(const struct tess_pass *pass, int64_t count, void *partial,
+                                     void *y)
+{
+    return crossing_sum(pass, count, partial, y, false);
+}
+
+enum tess_status tess_pass_sum_end(const struct tess_pass *pass)
+{
+    struct tess_tensor_pass *crossing = pass->crossing;
+    for (struct tess_begun *b = crossing->begun; b < crossing->begun + crossing->begun_count; b++) {
+        TESS_TRY(tess_event_wait(&b->event));
+        if (b->from != NULL && crossing->canonical)
+            tess_cast(pass->kernel, b->count, TESS_F32, b->from, pass->dtype, b->y);
+        else if (b->from != NULL)
+            crossing_copy(pass, b->count, b->from, b->y);
+    }
+    crossing->begun_count = 0;
+    crossing->begun_room = 0;
     return TESS_OK;
 }
 
 enum tess_status tess_pass_sum(const struct tess_pass *pass, int64_t count, void *partial, void *y)
 {
-    const struct tess_tensor_axis *axis = pass->axis;
-    const struct tess_tensor_pass *crossing = pass->crossing;
-    if (axis->parts <= 1) {
-        crossing_copy(pass, count, partial, y);
-        return TESS_OK;
-    }
-    if (crossing->canonical) {
-        TESS_TRY(crossing_fold(pass, count, partial));
-        TESS_TRY(crossing_move(crossing->strategy, TESS_CROSSING_SUM, TESS_F32, count,
-                               crossing->room, NULL));
-        tess_cast(pass->kernel, count, TESS_F32, crossing->room, pass->dtype, y);
-        return TESS_OK;
-    }
-    if (axis->sequence)
-        return crossing_move(crossing->strategy, TESS_CROSSING_SUM_SCATTER, pass->dtype,
-                             count / axis->rank_count, partial, y);
-    TESS_TRY(
-        crossing_move(crossing->strategy, TESS_CROSSING_SUM, pass->dtype, count, partial, NULL));
-    crossing_copy(pass, count, partial, y);
-    return TESS_OK;
+    TESS_TRY(crossing_sum(pass, count, partial, y, true));
+    return tess_pass_sum_end(pass);
 }
 
 enum tess_status tess_pass_widen(const struct tess_pass *pass, int64_t count, const void *part,

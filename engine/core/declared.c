@@ -128,7 +128,8 @@ static enum tess_status declared_make(const struct tess_config *config,
 static bool declared_same_axis(const struct tess_tensor_axis *a, const struct tess_tensor_axis *b)
 {
     return a->parts == b->parts && a->first == b->first && a->count == b->count &&
-           a->rank == b->rank && a->rank_count == b->rank_count && a->sequence == b->sequence;
+           a->rank == b->rank && a->rank_count == b->rank_count && a->runs == b->runs &&
+           a->sequence == b->sequence;
 }
 
 static bool declared_same_shape(const struct tess_shape *a, const struct tess_shape *b)

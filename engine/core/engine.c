@@ -29,6 +29,7 @@ static struct tess_tensor_axis engine_tensor_axis(const struct tess_engine *engi
                                      .count = parts / ranks,
                                      .rank = mesh->at[TESS_AXIS_TENSOR],
                                      .rank_count = ranks,
+                                     .runs = (int32_t)options->runs,
                                      .sequence = options->sequence && ranks > 1};
 }
 

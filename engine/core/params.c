@@ -24,9 +24,11 @@ static void params_fill(const struct tess_init *init, struct tess_rng_key key, i
 {
     if (init->kind == TESS_INIT_NORMAL)
         tess_rng_normals(key, (uint64_t)from, (uint64_t)count, w);
+    if (init->kind == TESS_INIT_UNIFORM)
+        tess_rng_uniforms(key, (uint64_t)from, (uint64_t)count, w);
     for (int64_t i = 0; i < count; i++) {
         if (init->kind == TESS_INIT_UNIFORM)
-            w[i] = 2.0f * tess_rng_uniform(key, (uint64_t)(from + i), 0) - 1.0f;
+            w[i] = 2.0f * w[i] - 1.0f;
         w[i] = init->kind == TESS_INIT_ZERO  ? 0.0f
                : init->kind == TESS_INIT_ONE ? 1.0f
                                              : init->scale * w[i];
@@ -34,8 +36,9 @@ static void params_fill(const struct tess_init *init, struct tess_rng_key key, i
 }
 
 /*
- * First values of elements [at, at + count) of a piece. `draw`: normals, by the device in its own
- * memory, since for a large model one core of the host would be the longest part of a run's start.
+ * First values of elements [at, at + count) of a piece. `draw`: normals, by the kernel in its own
+ * memory, since for a large model one core of the host, one number after the other, would be the
+ * longest part of a run's start.
  * The mean is minus zero, which changes nothing that it is added to, not even a zero's sign: the
  * bits are those of params_fill. Else in memory of the host.
  */
@@ -74,8 +77,7 @@ static enum tess_status params_place(const struct tess_engine *engine,
                                      float *room, float *w)
 {
     struct tess_kernel *kernel = engine->kernel;
-    if (kernel->ops->far_memory && engine->weights == NULL &&
-        piece->of->init.kind == TESS_INIT_NORMAL)
+    if (engine->weights == NULL && piece->of->init.kind == TESS_INIT_NORMAL)
         return params_make(engine, piece, at, count, true, w);
     for (int64_t done = 0, now; done < count; done += now) {
         now = count - done < PARAMS_ROOM ? count - done : PARAMS_ROOM;

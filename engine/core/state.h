@@ -90,12 +90,25 @@ struct tess_packed {
     int32_t count;
 };
 
+/* A sum that was begun. */
+struct tess_begun {
+    struct tess_event event;
+    int64_t count;
+    const void *from; /* canonical: f32; NULL: the sum is where it belongs */
+    void *y;
+};
+
+#define TESS_BEGUN_MAX 16
+
 /* What tess_pass_sum and the others of crossing.c need. */
 struct tess_tensor_pass {
     struct tess_strategy *strategy; /* NULL without a tensor axis */
     float *room;                    /* [levels, room_count] */
     int64_t room_count;
     bool canonical; /* sums are one tree over the parts, in f32 */
+    struct tess_begun begun[TESS_BEGUN_MAX];
+    int32_t begun_count;
+    int64_t begun_room; /* of room_count, by sums that were begun */
 };
 
 #define TESS_SLOTS_MAX 4

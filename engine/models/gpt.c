@@ -311,6 +311,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->own_positions = input->rows * gpt->own_length;
 
     gpt->lora = input->lora;
+    gpt->runs = input->axis.runs > 1 && input->axis.rank_count > 1 ? input->axis.runs : 1;
+    if (gpt->leaves % gpt->runs != 0 || gpt->lora.rank > 0)
+        gpt->runs = 1;
     gpt_read_part(gpt, input->stacks && gpt->lora.rank == 0); /* adapters are of one layer each */
     return gpt_check_axis(gpt);
 }

@@ -90,6 +90,7 @@ struct gpt_state {
     struct tess_tensor_axis axis;
     int64_t length;        /* T */
     int64_t rows, leaves;  /* of a pass */
+    int32_t runs;          /* of leaves, in which products that are summed are computed; 1: whole */
     int64_t leaf_length;   /* positions of a leaf, all ranks' */
     int64_t own_length;    /* of a row, this rank's: T, or T/n with sequence parallel */
     int64_t positions;     /* N */
@@ -133,6 +134,14 @@ void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass
  */
 enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
                                void *terms, void *y);
+/* The first half of it; the second is tess_pass_sum_end. */
+enum tess_status tess__gpt_sum_begin(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                     void *terms, void *y);
+/* y = the sum over all parts of layer(x), x [P, N, in of a part]: in gpt->runs runs, of which the
+ * sum of one goes on beside the product of the next. terms as above. */
+enum tess_status tess__gpt_sum_runs(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                    const struct tess__layer *layer, const void *x, void *terms,
+                                    void *y);
 /* Sets *whole_out to tensor `room`, or where nothing is to be done (room may be -1) to x. */
 enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,
                                  int32_t room, const void *x, const void **whole_out);

@@ -97,6 +97,7 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
             .flags = gpt->llama ? 0 : TESS_PARAM_TRANSPOSED,
             .bias = bias,
             .split = split,
+            .runs = split == TESS_SPLIT_ROWS ? gpt->runs : 1,
             .blocks = name == block_gpt2.project ? 3 : 1,
         };
     }
@@ -363,10 +364,9 @@ static enum tess_status block_decode(const struct gpt_state *gpt, const struct g
     return TESS_OK;
 }
 
-/* A part's attention to x [N, C], and its term [N, C] of the sum. */
+/* A part's attention to x [N, C], before it is joined. */
 static enum tess_status block_attend(const struct gpt_state *gpt, const struct gpt_block *block,
-                                     const struct tess_pass *pass, int32_t part, const void *x,
-                                     void *term)
+                                     const struct tess_pass *pass, int32_t part, const void *x)
 {
     void *mixed = tess__gpt_at(pass, block->mixed, part * gpt->mixed);
     float *lse = pass->tensor[block->lse];
@@ -380,25 +380,18 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     lse += part * gpt->positions * gpt->part_heads;
     if (gpt->decode)
-        TESS_TRY(block_decode(gpt, block, pass, part, qkv, mixed));
-    else if (pass->document != NULL)
-        TESS_TRY(tess_attention_forward_documents(pass->op[block->attention], pass->document,
-                                                  pass->document_count, qkv[0], qkv[1], qkv[2],
-                                                  mixed, lse));
-    else
-        TESS_TRY(
-            tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed, lse));
-    TESS_TRY(tess__layer_forward_part(pass, &block->join, part, mixed, term));
-    return tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_JOIN], part, mixed, term);
+        return block_decode(gpt, block, pass, part, qkv, mixed);
+    if (pass->document != NULL)
+        return tess_attention_forward_documents(pass->op[block->attention], pass->document,
+                                                pass->document_count, qkv[0], qkv[1], qkv[2], mixed,
+                                                lse);
+    return tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed, lse);
 }
 
-/* A part's feed-forward of x [N, C], and its term [N, C] of the sum; plus `add` unless that is
- * NULL. */
+/* A part's feed-forward of x [N, C], before it is made narrow. */
 static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt_block *block,
-                                   const struct tess_pass *pass, int32_t part, const void *x,
-                                   const void *add, void *term)
+                                   const struct tess_pass *pass, int32_t part, const void *x)
 {
-    const void *active = tess__gpt_at(pass, block->active, part * gpt->hidden);
     void *hidden[2];
     block_hidden(gpt, block, pass, part, hidden);
     for (int32_t w = 0; w < gpt->widen_count; w++) {
@@ -407,10 +400,36 @@ static enum tess_status block_feed(const struct gpt_state *gpt, const struct gpt
                                        hidden[w]));
     }
     block_activate(gpt, block, pass, part);
-    TESS_TRY(add != NULL
-                 ? tess__layer_forward_part_add(pass, &block->narrow, part, active, add, term)
-                 : tess__layer_forward_part(pass, &block->narrow, part, active, term));
-    return tess__adapter_forward(pass, &block->adapter[GPT_ADAPTER_NARROW], part, active, term);
+    return TESS_OK;
+}
+
+/* y [M, C] = the sum over the parts of join, or of narrow, of x [P, N, in of a part]. */
+static enum tess_status block_close(const struct gpt_state *gpt, const struct gpt_block *block,
+                                    const struct tess_pass *pass, const struct tess__layer *layer,
+                                    const struct tess__adapter *adapter, int32_t x, void *y)
+{
+    void *terms = block_term(gpt, block, pass, 0, y);
+    if (layer->run_op >= 0 && pass->op[layer->run_op]->desc.fp8 == TESS_FP8_OFF)
+        return tess__gpt_sum_runs(gpt, pass, layer, pass->tensor[x], terms, y);
+    for (int32_t p = 0; p < gpt->axis.count; p++) {
+        const void *from = tess__gpt_at(pass, x, p * gpt->positions * layer->in_count);
+        void *term = block_term(gpt, block, pass, p, y);
+        TESS_TRY(tess__layer_forward_part(pass, layer, p, from, term));
+        TESS_TRY(tess__adapter_forward(pass, adapter, p, from, term));
+    }
+    TESS_TRY(tess__adapter_forward_end(pass, adapter, terms));
+    return tess__gpt_sum(gpt, pass, terms, y);
+}
+
+/* The same of narrow where nothing is cut or dropped: plus `add`, in one pass over y. */
+static enum tess_status block_close_add(const struct gpt_block *block, const struct tess_pass *pass,
+                                        const void *add, void *y)
+{
+    const struct tess__adapter *adapter = &block->adapter[GPT_ADAPTER_NARROW];
+    const void *active = pass->tensor[block->active];
+    TESS_TRY(tess__layer_forward_part_add(pass, &block->narrow, 0, active, add, y));
+    TESS_TRY(tess__adapter_forward(pass, adapter, 0, active, y));
+    return tess__adapter_forward_end(pass, adapter, y);
 }
 
 enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const struct gpt_block *block,
@@ -424,22 +443,19 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
     TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], a, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
-        TESS_TRY(block_attend(gpt, block, pass, p, whole, block_term(gpt, block, pass, p, middle)));
-    TESS_TRY(tess__adapter_forward_end(pass, &block->adapter[GPT_ADAPTER_JOIN],
-                                       block_term(gpt, block, pass, 0, middle)));
-    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, middle), middle));
+        TESS_TRY(block_attend(gpt, block, pass, p, whole));
+    TESS_TRY(block_close(gpt, block, pass, &block->join, &block->adapter[GPT_ADAPTER_JOIN],
+                         block->mixed, middle));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_JOIN, middle, middle);
 
     TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[1], pass->input, middle, middle, b));
     TESS_TRY(tess__gpt_widen(gpt, pass, block->whole[0], b, &whole));
     for (int32_t p = 0; p < gpt->axis.count; p++)
-        TESS_TRY(block_feed(gpt, block, pass, p, whole, fused ? middle : NULL,
-                            block_term(gpt, block, pass, p, pass->output)));
-    TESS_TRY(tess__adapter_forward_end(pass, &block->adapter[GPT_ADAPTER_NARROW],
-                                       block_term(gpt, block, pass, 0, pass->output)));
+        TESS_TRY(block_feed(gpt, block, pass, p, whole));
     if (fused)
-        return TESS_OK;
-    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, pass->output), pass->output));
+        return block_close_add(block, pass, middle, pass->output);
+    TESS_TRY(block_close(gpt, block, pass, &block->narrow, &block->adapter[GPT_ADAPTER_NARROW],
+                         block->active, pass->output));
     tess__gpt_dropout(gpt, pass, BLOCK_AFTER_NARROW, pass->output, pass->output);
     tess_add(pass->kernel, pass->dtype, gpt->own_positions * gpt->width, middle, pass->output,
              pass->output);
@@ -451,14 +467,27 @@ enum tess_status tess__gpt_block_forward(const struct gpt_state *gpt, const stru
  * activation's output and input where those are, of attention's output where norm 2's output was.
  */
 
-/* Backward of layers that share the input x: dx = the sum of their terms. */
-static enum tess_status block_shared_backward(const struct gpt_block *block,
-                                              const struct tess_pass *pass,
-                                              const struct tess__layer *cut,
-                                              const struct tess__adapter *adapter, int32_t count,
-                                              int32_t part, const void *x, void *const *dy,
-                                              void *dx)
+/* Are the weights' gradients of the layers that share an input computed beside the sum of that of
+ * the input? Those of the last part, whose gradients of outputs are still there then. Adapters add
+ * to the sum what is known after all parts only. */
+static bool block_is_apart(const struct gpt_state *gpt, const struct tess_pass *pass,
+                           const struct tess__layer *cut, int32_t part)
 {
+    return part + 1 == gpt->axis.count && gpt->lora.rank == 0 && tess__layer_is_apart(pass, cut);
+}
+
+/* Backward of layers that share the input x: dx = the sum of their terms; without the gradients of
+ * their weights where block_is_apart. */
+static enum tess_status block_shared_backward(
+    const struct gpt_state *gpt, const struct gpt_block *block, const struct tess_pass *pass,
+    const struct tess__layer *cut, const struct tess__adapter *adapter, int32_t count, int32_t part,
+    const void *x, void *const *dy, void *dx)
+{
+    for (int32_t i = 0; block_is_apart(gpt, pass, cut, part) && i < count; i++)
+        TESS_TRY(tess__layer_backward_data(pass, &cut[i], part, x, dy[i],
+                                           i > 0 ? pass->tensor[block->term] : NULL, dx));
+    if (block_is_apart(gpt, pass, cut, part))
+        return TESS_OK;
     for (int32_t i = 0; i < count; i++)
         TESS_TRY(tess__adapter_backward(pass, &adapter[i], part, x, dy[i]));
     TESS_TRY(tess__layer_backward_part(pass, &cut[0], part, x, dy[0], NULL, dx));
@@ -466,6 +495,27 @@ static enum tess_status block_shared_backward(const struct gpt_block *block,
         TESS_TRY(tess__layer_backward_onto(pass, &cut[i], part, x, dy[i], pass->tensor[block->term],
                                            dx));
     return TESS_OK;
+}
+
+/* What block_shared_backward has left. */
+static enum tess_status block_shared_weights(const struct gpt_state *gpt,
+                                             const struct tess_pass *pass,
+                                             const struct tess__layer *cut, int32_t count,
+                                             const void *x, void *const *dy)
+{
+    const int32_t part = gpt->axis.count - 1;
+    for (int32_t i = 0; block_is_apart(gpt, pass, cut, part) && i < count; i++)
+        TESS_TRY(tess__layer_backward_weight(pass, &cut[i], part, x, dy[i]));
+    return TESS_OK;
+}
+
+/* Gradients of a part's gate and up, which are where those were, or of the activation's input. */
+static void block_hidden_grad(const struct gpt_state *gpt, const struct gpt_block *block,
+                              const struct tess_pass *pass, int32_t part, void *grad[2])
+{
+    block_hidden(gpt, block, pass, part, grad);
+    if (!gpt->llama)
+        grad[0] = tess__gpt_at(pass, block->active, part * gpt->hidden);
 }
 
 static enum tess_status block_feed_backward(const struct gpt_state *gpt,
@@ -491,9 +541,8 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
         tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions,
                              gpt->hidden / gpt->positions, gpt->hidden_stride, hidden[0], hidden[1],
                              active, hidden[0], hidden[1]);
-    else
-        hidden[0] = active;
-    return block_shared_backward(block, pass, block->widen, &block->adapter[GPT_ADAPTER_WIDEN],
+    block_hidden_grad(gpt, block, pass, part, hidden);
+    return block_shared_backward(gpt, block, pass, block->widen, &block->adapter[GPT_ADAPTER_WIDEN],
                                  gpt->widen_count, part, x, hidden, dx);
 }
 
@@ -542,8 +591,9 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
         TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
                                          mixed_grad, lse, grad[0], grad[1], grad[2]));
     TESS_TRY(tess__gpt_turn_backward(gpt, block, pass, part, projected, grad));
-    return block_shared_backward(block, pass, block->project, &block->adapter[GPT_ADAPTER_PROJECT],
-                                 gpt->project_count, part, x, grad, dx);
+    return block_shared_backward(gpt, block, pass, block->project,
+                                 &block->adapter[GPT_ADAPTER_PROJECT], gpt->project_count, part, x,
+                                 grad, dx);
 }
 
 /* The gradient of what was dropped at `site`, all positions of it. dy stays. */
@@ -565,7 +615,7 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
 {
     void *middle = pass->tensor[block->middle], *ds = pass->output_grad_scratch;
     void *a = pass->tensor[block->normed[0]], *b = pass->tensor[block->normed[1]];
-    void *dx = pass->input_grad;
+    void *dx = pass->input_grad, *grad[3];
     const void *dy, *x;
     if (pass->remake) {
         TESS_TRY(tess__gpt_norm_forward(pass, &block->norm[0], pass->input, NULL, NULL, a));
@@ -579,7 +629,10 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
     for (int32_t w = 0; w < gpt->widen_count; w++)
         TESS_TRY(tess__adapter_backward_end(pass, &block->adapter[GPT_ADAPTER_WIDEN + w], x,
                                             block_term(gpt, block, pass, 0, dx)));
-    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
+    TESS_TRY(tess__gpt_sum_begin(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
+    block_hidden_grad(gpt, block, pass, gpt->axis.count - 1, grad);
+    TESS_TRY(block_shared_weights(gpt, pass, block->widen, gpt->widen_count, x, grad));
+    TESS_TRY(tess_pass_sum_end(pass));
     TESS_TRY(tess__gpt_norm_backward(pass, &block->norm[1], middle, dx, pass->output_grad, ds));
 
     TESS_TRY(block_dropped(gpt, block, pass, BLOCK_AFTER_JOIN, ds, &dy));
@@ -591,6 +644,9 @@ enum tess_status tess__gpt_block_backward(const struct gpt_state *gpt,
         TESS_TRY(tess__adapter_backward_end(pass, &block->adapter[GPT_ADAPTER_PROJECT + i], x,
                                             block_term(gpt, block, pass, 0, dx)));
     TESS_TRY(tess__gpt_gains_finish(gpt, block, pass));
-    TESS_TRY(tess__gpt_sum(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
+    TESS_TRY(tess__gpt_sum_begin(gpt, pass, block_term(gpt, block, pass, 0, dx), dx));
+    block_qkv(gpt, pass, block->projected_grad, 0, grad);
+    TESS_TRY(block_shared_weights(gpt, pass, block->project, gpt->project_count, x, grad));
+    TESS_TRY(tess_pass_sum_end(pass));
     return tess__gpt_norm_backward(pass, &block->norm[0], pass->input, dx, ds, dx);
 }

@@ -77,17 +77,50 @@ void tess__gpt_dropout(const struct gpt_state *gpt, const struct tess_pass *pass
                          (const char *)x + l * bytes, (char *)y + l * bytes);
 }
 
-enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
-                               void *terms, void *y)
+/* Begin the sums of leaves [leaf, leaf + leaves), whose terms are [P, their positions, C]. */
+static enum tess_status gpt_sum_leaves(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                       int64_t leaf, int64_t leaves, void *terms, void *y)
 {
     const int64_t count = gpt->leaf_length * gpt->width;
     const int64_t bytes = count * (int64_t)tess_dtype_bytes(pass->dtype);
+    char *from = (char *)terms + leaf * gpt->axis.count * bytes;
     if (!gpt->axis.sequence)
-        return tess_pass_sum(pass, gpt->leaves * count, terms, y);
-    for (int64_t leaf = 0; leaf < gpt->leaves; leaf++)
-        TESS_TRY(tess_pass_sum(pass, count, (char *)terms + leaf * bytes,
-                               (char *)y + leaf * (bytes / gpt->axis.rank_count)));
+        return tess_pass_sum_begin(pass, leaves * count, from, (char *)y + leaf * bytes);
+    for (int64_t l = 0; l < leaves; l++)
+        TESS_TRY(tess_pass_sum_begin(pass, count, from + l * bytes,
+                                     (char *)y + (leaf + l) * (bytes / gpt->axis.rank_count)));
     return TESS_OK;
+}
+
+enum tess_status tess__gpt_sum_begin(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                     void *terms, void *y)
+{
+    return gpt_sum_leaves(gpt, pass, 0, gpt->leaves, terms, y);
+}
+
+enum tess_status tess__gpt_sum(const struct gpt_state *gpt, const struct tess_pass *pass,
+                               void *terms, void *y)
+{
+    TESS_TRY(tess__gpt_sum_begin(gpt, pass, terms, y));
+    return tess_pass_sum_end(pass);
+}
+
+enum tess_status tess__gpt_sum_runs(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                    const struct tess__layer *layer, const void *x, void *terms,
+                                    void *y)
+{
+    const int64_t leaves = gpt->leaves / gpt->runs, positions = leaves * gpt->leaf_length;
+    const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
+    const int64_t in = positions * layer->in_count * word;
+    const int64_t out = positions * layer->out_count * word;
+    for (int32_t r = 0; r < gpt->runs; r++) {
+        for (int32_t p = 0; p < gpt->axis.count; p++)
+            TESS_TRY(tess__layer_forward_run(pass, layer, p,
+                                             (const char *)x + (p * gpt->runs + r) * in,
+                                             (char *)terms + (r * gpt->axis.count + p) * out));
+        TESS_TRY(gpt_sum_leaves(gpt, pass, r * leaves, leaves, terms, y));
+    }
+    return tess_pass_sum_end(pass);
 }
 
 enum tess_status tess__gpt_widen(const struct gpt_state *gpt, const struct tess_pass *pass,

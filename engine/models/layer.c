@@ -172,6 +172,7 @@ void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_t
         .split = desc->split,
         .relu = desc->op.relu,
         .dropout = desc->dropout,
+        .run_op = -1,
         .terms = -1,
         .in_count = positions_in * op.in,
         .out_count = positions_out * op.out,
@@ -185,6 +186,11 @@ void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_t
     if (count > 1)
         layer_declare_stacked(declare, axis, desc, count, layer_out);
     layer_out->op = tess_declare_op(declare, &op, desc->first);
+    if (desc->runs > 1) {
+        op.rows /= desc->runs;
+        op.gelu = false;
+        layer_out->run_op = tess_declare_op(declare, &op, true); /* forward alone */
+    }
 }
 
 void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
@@ -272,6 +278,15 @@ enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
                                          : tess_linear_forward(op, x, weight, bias, y);
 }
 
+enum tess_status tess__layer_forward_run(const struct tess_pass *pass,
+                                         const struct tess__layer *layer, int32_t part,
+                                         const void *x, void *y)
+{
+    struct tess__layer run = *layer;
+    run.op = layer->run_op;
+    return tess__layer_forward_part(pass, &run, part, x, y);
+}
+
 enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
                                               const struct tess__layer *layer, int32_t part,
                                               const void *x, const void *add, void *y)
@@ -280,19 +295,15 @@ enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
                                    layer_bias(pass, layer, part), add, y);
 }
 
-static void dropout_whole(const struct tess_pass *pass, double rate, int64_t row_count, void *x)
-{
-    tess__dropout_at(pass, rate, 0, pass->row_first * (uint64_t)row_count, pass->rows * row_count,
-                     x, x);
-}
-
 /* Of a linear layer's output, or of its gradient. */
 static void layer_dropout(const struct tess_pass *pass, const struct tess__layer *layer, void *y)
 {
+    const int64_t count = layer->out_count;
     if (layer->split == TESS_SPLIT_COLUMNS)
-        tess__dropout_cut(pass, layer->dropout, 1, layer->out_count, y);
+        tess__dropout_cut(pass, layer->dropout, 1, count, y);
     else
-        dropout_whole(pass, layer->dropout, layer->out_count, y);
+        tess__dropout_at(pass, layer->dropout, 0, pass->row_first * (uint64_t)count,
+                         pass->rows * count, y, y);
 }
 
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,
@@ -360,22 +371,69 @@ enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
     return TESS_OK;
 }
 
+bool tess__layer_is_apart(const struct tess_pass *pass, const struct tess__layer *layer)
+{
+    return pass->axis->rank_count > 1 && pass->axis->runs > 1 &&
+           pass->grad[layer->weight] != NULL && pass->op[layer->op]->desc.fp8 == TESS_FP8_OFF;
+}
+
+enum tess_status tess__layer_backward_data(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, void *term, void *dx)
+{
+    const void *weight = layer_weight(pass, layer, part);
+    if (layer->kind == TESS_OP_CONV2D)
+        return tess_conv2d_backward_data(layer_op(pass, layer), dy, weight, dx);
+    return tess_linear_backward(layer_op(pass, layer), x, dy, weight, NULL, NULL, term, dx);
+}
+
+enum tess_status tess__layer_backward_weight(const struct tess_pass *pass,
+                                             const struct tess__layer *layer, int32_t part,
+                                             const void *x, const void *dy)
+{
+    return tess__layer_backward_part(pass, layer, part, x, dy, NULL, NULL);
+}
+
+/* The parts of a layer cut by columns. The last one's gradient of the weight hides the sum of the
+ * gradients of x, unless that goes where x is. */
+static enum tess_status layer_backward_columns(const struct tess_pass *pass,
+                                               const struct tess__layer *layer, const void *x,
+                                               const void *dy, void *dx)
+{
+    const int32_t last = layer_parts(pass, layer) - 1;
+    const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
+    const bool apart = tess__layer_is_apart(pass, layer) && x != dx;
+    void *terms = layer_terms(pass, layer, dx);
+    for (int32_t p = 0; p < (apart ? last : last + 1); p++)
+        TESS_TRY(tess__layer_backward_part(pass, layer, p, x, layer_at(pass, dy, p * out), NULL,
+                                           layer_at(pass, terms, p * in)));
+    if (!apart)
+        return tess_pass_sum(pass, in, terms, dx);
+    const void *dy_last = layer_at(pass, dy, last * out);
+    TESS_TRY(tess__layer_backward_data(pass, layer, last, x, dy_last, NULL,
+                                       layer_at(pass, terms, last * in)));
+    TESS_TRY(tess_pass_sum_begin(pass, in, terms, dx));
+    TESS_TRY(tess__layer_backward_weight(pass, layer, last, x, dy_last));
+    return tess_pass_sum_end(pass);
+}
+
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx)
 {
     const bool rows = layer->split == TESS_SPLIT_ROWS, columns = layer->split == TESS_SPLIT_COLUMNS;
     const int32_t parts = layer_parts(pass, layer);
     const int64_t in = pass->rows * layer->in_count, out = pass->rows * layer->out_count;
-    void *to = columns && dx != NULL ? layer_terms(pass, layer, dx) : dx;
     /* Where dropout took y, it is 0, and so is the gradient: the ReLU may look at it as is. */
     layer_dropout(pass, layer, dy);
     if (layer->relu && y != NULL)
         tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
+    if (columns && dx != NULL)
+        return layer_backward_columns(pass, layer, x, dy, dx);
     for (int32_t p = 0; p < parts; p++)
         TESS_TRY(tess__layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
                                            layer_at(pass, dy, columns ? p * out : 0), NULL,
-                                           layer_at(pass, to, p * in)));
-    return columns && dx != NULL ? tess_pass_sum(pass, in, to, dx) : TESS_OK;
+                                           layer_at(pass, dx, p * in)));
+    return TESS_OK;
 }
 
 /* ---- batch norm ------------------------------------------------------------------------------ */
@@ -499,17 +557,23 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
-                      int64_t count, const void *x, void *y)
+/* Rows of `width` elements out of rows of `stride` of the whole; see tess_dropout. */
+static void dropout_rows(const struct tess_pass *pass, double rate, uint64_t first, int64_t rows,
+                         int64_t width, int64_t stride, const void *x, void *y)
 {
     /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
     const uint64_t key[2] = {pass->seed, pass->step << 16 | (uint64_t)pass->unit};
 
     if (pass->training && rate > 0)
-        tess_dropout(pass->kernel, pass->dtype, count, (float)rate, key,
-                     first | (uint64_t)site << 48, x, y);
+        tess_dropout(pass->kernel, pass->dtype, rows, width, stride, (float)rate, key, first, x, y);
     else if (y != x)
-        tess_copy(pass->kernel, count * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+        tess_copy(pass->kernel, rows * width * (int64_t)tess_dtype_bytes(pass->dtype), x, y);
+}
+
+void tess__dropout_at(const struct tess_pass *pass, double rate, int32_t site, uint64_t first,
+                      int64_t count, const void *x, void *y)
+{
+    dropout_rows(pass, rate, first | (uint64_t)site << 48, 1, count, count, x, y);
 }
 
 void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
@@ -518,18 +582,11 @@ void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positi
     const struct tess_tensor_axis *axis = pass->axis;
     const int64_t count = pass->rows * positions;
     const uint64_t first = pass->row_first * (uint64_t)positions;
-    if (axis->parts <= 1) {
-        dropout_whole(pass, rate, positions * channels, x);
-        return;
-    }
-    if (!pass->training || rate <= 0)
-        return;
     /* Only a position's channels follow each other in the whole. */
-    for (int32_t p = 0; p < axis->count; p++)
-        for (int64_t i = 0; i < count; i++) {
-            const uint64_t run =
-                (first + (uint64_t)i) * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
-            void *here = layer_at(pass, x, (p * count + i) * channels);
-            tess__dropout_at(pass, rate, 0, run * (uint64_t)channels, channels, here, here);
-        }
+    for (int32_t p = 0; p < axis->count; p++) {
+        const uint64_t run = first * (uint64_t)axis->parts + (uint64_t)(axis->first + p);
+        void *here = layer_at(pass, x, p * count * channels);
+        dropout_rows(pass, rate, run * (uint64_t)channels, count, channels, axis->parts * channels,
+                     here, here);
+    }
 }

@@ -29,6 +29,8 @@ struct tess__layer_desc {
     double dropout; /* share of a linear layer's outputs, after the ReLU, that training drops */
     bool first;     /* the layer reads the model's input, so its gradient is not needed */
     enum tess__split split;
+    int32_t runs;   /* 2 or more: the rows of forward are also computed in so many equal runs of
+                       whole leaves (tess__layer_forward_run) */
     int32_t blocks; /* linear, by rows: the pixels of an image whose channels are cut, where that is
                        read as one vector; by columns: layers that share the weight, each cut by
                        itself; 0 is 1 */
@@ -43,6 +45,7 @@ struct tess__layer {
     bool relu;
     double dropout;
     int32_t op, weight, bias; /* bias -1: none */
+    int32_t run_op;           /* of a run; -1: none */
     int32_t terms;            /* tensor: the parts' terms of a sum; -1: they lie where that goes */
     int64_t in_count,
         out_count; /* elements of one row of x and y, of one part where they are cut */
@@ -118,6 +121,11 @@ enum tess_status tess__layer_forward_part(const struct tess_pass *pass,
                                           const struct tess__layer *layer, int32_t part,
                                           const void *x, void *y);
 
+/* The same of a run of rows. */
+enum tess_status tess__layer_forward_run(const struct tess_pass *pass,
+                                         const struct tess__layer *layer, int32_t part,
+                                         const void *x, void *y);
+
 /* The same of a linear layer, plus add: tess_linear_forward_add. */
 enum tess_status tess__layer_forward_part_add(const struct tess_pass *pass,
                                               const struct tess__layer *layer, int32_t part,
@@ -139,6 +147,19 @@ enum tess_status tess__layer_backward_part(const struct tess_pass *pass,
 enum tess_status tess__layer_backward_onto(const struct tess_pass *pass,
                                            const struct tess__layer *layer, int32_t part,
                                            const void *x, const void *dy, void *term, void *dx);
+
+/*
+ * The two halves of a layer's backward, gradient of x (dx is not x; with `term`, dx += it) before
+ * that of weight and bias: the sum over the tensor axis is under way beside the second. Is that
+ * worth it? Not without other ranks, nor in fp8, which narrows dy once for both.
+ */
+bool tess__layer_is_apart(const struct tess_pass *pass, const struct tess__layer *layer);
+enum tess_status tess__layer_backward_data(const struct tess_pass *pass,
+                                           const struct tess__layer *layer, int32_t part,
+                                           const void *x, const void *dy, void *term, void *dx);
+enum tess_status tess__layer_backward_weight(const struct tess_pass *pass,
+                                             const struct tess__layer *layer, int32_t part,
+                                             const void *x, const void *dy);
 
 /* y = layer(x); neither may alias the other. Collective over the tensor axis, as all below. */
 enum tess_status tess__layer_forward(const struct tess_pass *pass, const struct tess__layer *layer,

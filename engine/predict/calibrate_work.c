@@ -113,7 +113,7 @@ static enum tess_status work_plain(struct calibrate *calibrate, const struct tes
         tess_swiglu_backward(kernel, dtype, rows, WORK_WIDTH, WORK_WIDTH, a, b, more, c, row);
         break;
     case TESS_WORK_DROPOUT:
-        tess_dropout(kernel, dtype, count, 0.1f, key, 0, a, c);
+        tess_dropout(kernel, dtype, 1, count, count, 0.1f, key, 0, a, c);
         break;
     case TESS_WORK_CAST:
         tess_cast(kernel, count, TESS_F32, calibrate_far(calibrate, 0, 4 * sample->size[0]),

@@ -58,8 +58,13 @@ VIRTUAL_ARRAYS(relu_forward, kernel_plain, RELU, 2, const void *x, void *y)
 VIRTUAL_ARRAYS(relu_backward, kernel_plain, RELU_BACKWARD, 3, const void *y, const void *dy,
                void *dx)
 VIRTUAL_ARRAYS(add, kernel_plain, ADD, 3, const void *a, const void *b, void *y)
-VIRTUAL_ARRAYS(dropout, kernel_math, DROPOUT, 2, float rate, const uint64_t key[2], uint64_t first,
-               const void *x, void *y)
+
+static void virtual_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                            int64_t width, int64_t stride, float rate, const uint64_t key[2],
+                            uint64_t first, const void *x, void *y)
+{
+    kernel_math(kernel, TESS_WORK_DROPOUT, dtype, rows * width, 2);
+}
 
 static void virtual_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                                 const void *x, double *sum)

@@ -172,6 +172,7 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .softmax_xent = tess__cpu_softmax_xent,
     .cast = tess__cpu_cast,
     .accumulate = tess__cpu_accumulate,
+    .normal = tess__cpu_normal,
     .fill = tess__cpu_fill,
     .copy = tess__cpu_copy,
     .square_sum = tess__cpu_square_sum,

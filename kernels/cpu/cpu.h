@@ -71,6 +71,15 @@ struct cpu_xent {
     int32_t *correct;
     void *dlogits; /* softmax_xent: or NULL */
 };
+struct cpu_dropout {
+    enum tess_dtype dtype;
+    int64_t width, stride;
+    float rate;
+    const uint64_t *key;
+    uint64_t first;
+    const void *x;
+    void *y;
+};
 typedef void cpu_rows_loop(const void *arguments, int64_t first, int64_t rows);
 
 /* The sums over these rows of a norm, in order, overwrite dgamma and dbeta [C]; also for desc.rms,
@@ -94,6 +103,9 @@ typedef void cpu_small_forward_loop(const struct tess_op_desc *desc, const void 
                                     const void *bias, void *y, float *wide);
 typedef void cpu_small_data_loop(const struct tess_op_desc *desc, const void *dy, const void *w,
                                  void *dx, float *wide);
+/* tess_normal, of a piece. */
+typedef void cpu_normal_loop(const uint32_t key[2], uint64_t first, int64_t count, float mean,
+                             float deviation, float *y);
 typedef void cpu_update_loop(const struct tess_update *update);
 
 /* Slots of the backend that are own loops as they are: X(name). */
@@ -119,9 +131,11 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_rows_loop, batch_norm_forward)                                                           \
     X(cpu_rows_loop, batch_norm_infer)                                                             \
     X(cpu_rows_loop, batch_norm_backward)                                                          \
+    X(cpu_normal_loop, normal)                                                                     \
     X(cpu_rows_loop, norm_forward)                                                                 \
     X(cpu_rows_loop, embedding_forward)                                                            \
     X(cpu_rows_loop, rope)                                                                         \
+    X(cpu_rows_loop, dropout_rows)                                                                 \
     X(cpu_rows_loop, xent_max)                                                                     \
     X(cpu_rows_loop, xent_sum)                                                                     \
     X(cpu_rows_loop, xent_grad)                                                                    \

@@ -116,11 +116,51 @@ void tess__cpu_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t co
     plain_alike(kernel, tess__cpu_loops(kernel)->add, dtype, count, a, b, y);
 }
 
-void tess__cpu_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
-                       const uint64_t key[2], uint64_t first, const void *x, void *y)
+/* Rows with gaps between them in the whole. */
+struct plain_dropout {
+    cpu_rows_loop *run;
+    struct cpu_dropout arguments;
+    int64_t rows, piece;
+};
+
+static void plain_dropout_piece(void *context, int64_t part, void *work)
 {
+    (void)work;
+    const struct plain_dropout *call = context;
+    const int64_t first = part * call->piece;
+    call->run(&call->arguments, first, tess__cpu_min(call->rows - first, call->piece));
+}
+
+static void plain_dropout_rows(const struct tess_kernel *kernel, const struct cpu_dropout *dropout,
+                               int64_t rows)
+{
+    const int64_t piece = (PLAIN_PIECE + dropout->width - 1) / dropout->width;
+    struct plain_dropout call = {.run = tess__cpu_loops(kernel)->dropout_rows,
+                                 .arguments = *dropout,
+                                 .rows = rows,
+                                 .piece = piece};
+    tess__cpu_share(kernel, (rows + piece - 1) / piece, plain_dropout_piece, &call, NULL);
+}
+
+void tess__cpu_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                       int64_t width, int64_t stride, float rate, const uint64_t key[2],
+                       uint64_t first, const void *x, void *y)
+{
+    if (rows > 1) {
+        plain_dropout_rows(kernel,
+                           &(struct cpu_dropout){.dtype = dtype,
+                                                 .width = width,
+                                                 .stride = stride,
+                                                 .rate = rate,
+                                                 .key = key,
+                                                 .first = first,
+                                                 .x = x,
+                                                 .y = y},
+                           rows);
+        return;
+    }
     plain_share(kernel, tess__cpu_loops(kernel)->dropout,
-                (struct cpu_plain){.count = count,
+                (struct cpu_plain){.count = width,
                                    .in = {x},
                                    .out = {y},
                                    .from = dtype,
@@ -148,6 +188,38 @@ void tess__cpu_cast_stochastic(struct tess_kernel *kernel, int64_t count, const 
                                    .to = to,
                                    .key = key,
                                    .first = first});
+}
+
+struct plain_normal {
+    cpu_normal_loop *run;
+    const uint32_t *key;
+    uint64_t first;
+    int64_t count;
+    float mean, deviation, *y;
+};
+
+static void plain_normal_piece(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct plain_normal *call = context;
+    const int64_t first = part * PLAIN_PIECE;
+    call->run(call->key, call->first + (uint64_t)first,
+              tess__cpu_min(call->count - first, PLAIN_PIECE), call->mean, call->deviation,
+              call->y + first);
+}
+
+void tess__cpu_normal(struct tess_kernel *kernel, const uint32_t key[2], uint64_t first,
+                      int64_t count, float mean, float deviation, float *y)
+{
+    struct plain_normal call = {.run = tess__cpu_loops(kernel)->normal,
+                                .key = key,
+                                .first = first,
+                                .count = count,
+                                .mean = mean,
+                                .deviation = deviation,
+                                .y = y};
+    tess__cpu_share(kernel, (count + PLAIN_PIECE - 1) / PLAIN_PIECE, plain_normal_piece, &call,
+                    NULL);
 }
 
 void tess__cpu_accumulate(struct tess_kernel *kernel, int64_t count, float scale, const float *x,

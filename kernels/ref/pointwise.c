@@ -66,17 +66,18 @@ void tess__ref_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t co
 }
 
 /* One Philox block serves four elements, those with the same number / 4. */
-void tess__ref_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
-                       const uint64_t key[2], uint64_t first, const void *x, void *y)
+void tess__ref_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                       int64_t width, int64_t stride, float rate, const uint64_t key[2],
+                       uint64_t first, const void *x, void *y)
 {
     (void)kernel;
     struct tess_rng_key stream = tess__mask_key(key);
     uint32_t limit = tess__mask_limit(rate);
     float divisor = 1.0f - rate;
     uint32_t word[4];
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t element = first + (uint64_t)i;
-        if (i == 0 || element % 4 == 0)
+    for (int64_t i = 0; i < rows * width; i++) {
+        uint64_t element = first + (uint64_t)(i / width * stride + i % width);
+        if (i % width == 0 || element % 4 == 0)
             tess_rng_block(stream, element / 4, 0, word);
         float copy;
         const float *from = ref_read(dtype, x, i, 1, &copy);

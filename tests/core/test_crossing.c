@@ -34,13 +34,13 @@ static float value_of(int32_t part, int64_t i)
     return ((float)(x >> 8 & 0xffff) / 32768.0f - 1.0f) * scale;
 }
 
-/* Part `part` in the run's type. */
-static void fill(struct tess_kernel *kernel, enum tess_dtype dtype, int32_t part, int64_t count,
-                 void *out)
+/* Elements [from, from + count) of part `part` in the run's type. */
+static void fill(struct tess_kernel *kernel, enum tess_dtype dtype, int32_t part, int64_t from,
+                 int64_t count, void *out)
 {
     float *wide = calloc((size_t)count, sizeof(*wide));
     for (int64_t i = 0; i < count; i++)
-        wide[i] = value_of(part, i);
+        wide[i] = value_of(part, from + i);
     tess_cast(kernel, count, TESS_F32, wide, dtype, out);
     free(wide);
 }
@@ -116,7 +116,7 @@ static void fill_parts(struct place *place, int64_t count)
 {
     const size_t bytes = (size_t)count * tess_dtype_bytes(place->pass.dtype);
     for (int32_t p = 0; p < place->axis.count; p++)
-        fill(place->kernel, place->pass.dtype, place->axis.first + p, count,
+        fill(place->kernel, place->pass.dtype, place->axis.first + p, 0, count,
              place->partial + (size_t)p * bytes);
 }
 
@@ -156,6 +156,29 @@ static int check_pass_sum(struct place *place)
     return 0;
 }
 
+/* More sums begun one after the other than there are places for, each of elements of its own. */
+static int check_begun(struct place *place)
+{
+    enum { SUMS = TESS_BEGUN_MAX + 4, EACH = 56 };
+    const size_t word = tess_dtype_bytes(place->pass.dtype);
+    const int64_t own = place->axis.sequence ? EACH / place->axis.rank_count : EACH;
+    const int64_t from = place->axis.sequence ? place->axis.rank * own : 0;
+    memset(place->y, 0, sizeof(place->y));
+    for (int64_t i = 0; i < SUMS; i++) {
+        char *partial = place->partial + (size_t)(i * place->axis.count * EACH) * word;
+        for (int32_t p = 0; p < place->axis.count; p++)
+            fill(place->kernel, place->pass.dtype, place->axis.first + p, i * EACH, EACH,
+                 partial + (size_t)(p * EACH) * word);
+        WORLD_OK(
+            tess_pass_sum_begin(&place->pass, EACH, partial, place->y + (size_t)(i * own) * word));
+    }
+    WORLD_OK(tess_pass_sum_end(&place->pass));
+    for (int64_t i = 0; i < SUMS; i++)
+        WORLD_CHECK(check_sum(place, place->y + (size_t)(i * own) * word, i * EACH + from, own) ==
+                    0);
+    return 0;
+}
+
 static int check_f32(struct place *place)
 {
     for (int most = 0; most < 2; most++) {
@@ -182,7 +205,7 @@ static int check_widen(struct place *place)
     const enum tess_dtype dtype = place->pass.dtype;
     const size_t bytes = tess_dtype_bytes(dtype);
     const int64_t own = place->axis.sequence ? COUNT / place->axis.rank_count : COUNT;
-    fill(place->kernel, dtype, 0, COUNT, place->partial);
+    fill(place->kernel, dtype, 0, 0, COUNT, place->partial);
     const char *part = place->partial + (size_t)(place->axis.rank * own) * bytes;
     if (!place->axis.sequence)
         part = place->partial;
@@ -200,6 +223,7 @@ static int crossing_rank(struct tess_comm *comm, struct tess_world *world, void 
         WORLD_CHECK(place != NULL);
         WORLD_OK(place_open(arg, comm, dtypes[d], place));
         int failed = check_pass_sum(place);
+        failed = failed != 0 ? failed : check_begun(place);
         failed = failed != 0 ? failed : check_f32(place);
         failed = failed != 0 ? failed : check_widen(place);
         tess_kernel_close(place->kernel);

@@ -262,12 +262,13 @@ static void case_relu(void **state)
 
 static void dropout_forward(struct problem *b)
 {
-    tess_dropout(device.kernel, TESS_F32, PLAIN, 0.3f, plain_key, 11, b->p_dev[0], b->y);
+    tess_dropout(device.kernel, TESS_F32, 1, PLAIN, PLAIN, 0.3f, plain_key, 11, b->p_dev[0], b->y);
 }
 
 static void dropout_backward(struct problem *b)
 {
-    tess_dropout(device.kernel, TESS_F32, PLAIN, 0.3f, plain_key, 11, b->r_dev, b->grad_dev[0]);
+    tess_dropout(device.kernel, TESS_F32, 1, PLAIN, PLAIN, 0.3f, plain_key, 11, b->r_dev,
+                 b->grad_dev[0]);
 }
 
 static void case_dropout(void **state)

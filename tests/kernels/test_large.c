@@ -70,8 +70,8 @@ static void large_element_wise(enum tess_dtype dtype, int64_t n)
     tess_relu_backward(device.kernel, dtype, n, y_dev, b_dev, b_dev);
     tess_kernel_ref.relu_backward(NULL, dtype, n, y, b, b);
     large_same("relu gradient", b_dev, b, bytes);
-    tess_dropout(device.kernel, dtype, n, 0.3f, key, 0xfffffff0u, a_dev, y_dev);
-    tess_kernel_ref.dropout(NULL, dtype, n, 0.3f, key, 0xfffffff0u, a, y);
+    tess_dropout(device.kernel, dtype, 1, n, n, 0.3f, key, 0xfffffff0u, a_dev, y_dev);
+    tess_kernel_ref.dropout(NULL, dtype, 1, n, n, 0.3f, key, 0xfffffff0u, a, y);
     large_same("dropout", y_dev, y, bytes);
     tess_copy(device.kernel, (int64_t)bytes - 1, a_dev, (char *)b_dev + 1);
     memmove((char *)b + 1, a, bytes - 1);

@@ -106,7 +106,7 @@ static void dropout_run(enum tess_dtype dtype, int64_t n, float rate, uint64_t f
     double *x = draw_reals(&draw, dtype, n), *got = reals(n);
     void *x_dev = device_put_real(&device, dtype, x, n);
     void *y_dev = in_place ? x_dev : device_array(&device, (size_t)n * tess_dtype_bytes(dtype));
-    tess_dropout(device.kernel, dtype, n, rate, key, first, x_dev, y_dev);
+    tess_dropout(device.kernel, dtype, 1, n, n, rate, key, first, x_dev, y_dev);
     device_get_real(&device, dtype, y_dev, got, n);
     struct tess_rng_key stream = tess_rng_key(key[0], TESS_RNG_DROPOUT, key[1]);
     for (int64_t i = 0; i < n; i++) {
@@ -127,6 +127,51 @@ static void case_dropout(void **state)
     for (size_t i = 0; i < LENGTHS; i++)
         for (size_t f = 0; f < sizeof(first) / sizeof(first[0]); f++)
             dropout_run(dtypes[(i + f) % DTYPES], length[i], rate[(i + f) % 5], first[f], i & 1);
+}
+
+struct dropout_rows {
+    int64_t rows, width, stride;
+    uint64_t first;
+};
+
+static void dropout_rows_run(enum tess_dtype dtype, struct dropout_rows of, bool in_place)
+{
+    static const uint64_t key[2] = {5, UINT64_C(9) << 40};
+    const float rate = 0.25f;
+    const int64_t n = of.rows * of.width;
+    struct draw draw = {(uint64_t)n + 3};
+    device_reset(&device);
+    double *x = draw_reals(&draw, dtype, n), *got = reals(n);
+    void *x_dev = device_put_real(&device, dtype, x, n);
+    void *y_dev = in_place ? x_dev : device_array(&device, (size_t)n * tess_dtype_bytes(dtype));
+    tess_dropout(device.kernel, dtype, of.rows, of.width, of.stride, rate, key, of.first, x_dev,
+                 y_dev);
+    device_get_real(&device, dtype, y_dev, got, n);
+    struct tess_rng_key stream = tess_rng_key(key[0], TESS_RNG_DROPOUT, key[1]);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = i / of.width * of.stride + i % of.width;
+        bool keep = tess_rng_uniform(stream, of.first + (uint64_t)at, 0) >= rate;
+        assert_true(got[i] == (keep ? round_to(dtype, (double)((float)x[i] / (1.0f - rate))) : 0));
+    }
+    free(x);
+    free(got);
+}
+
+/* Rows of whole blocks of Philox and others, that fill vectors and do not, up to one that spans
+ * several pieces. */
+static void case_dropout_rows(void **state)
+{
+    static const struct dropout_rows of[] = {
+        {7, 4, 8, 0},         {33, 20, 80, 40},
+        {5, 64, 128, 64},     {3, 68, 68, 4},
+        {100, 160, 320, 160}, {9, 10, 30, 20},
+        {5, 3, 7, 1},         {12, 1, 4, 2},
+        {2, 40, 42, 8},       {40, 8, 16, 0x3ffffffff8u},
+        {1, 63, 999, 5},      {6, 4, 16, 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < DTYPES * sizeof(of) / sizeof(of[0]); i++)
+        dropout_rows_run(dtypes[i % DTYPES], of[i / DTYPES], i & 1);
 }
 
 /* The integer limit decides as uniform < rate does, on its border too. */
@@ -159,10 +204,11 @@ static void case_dropout_rate(void **state)
     float *x_dev = device_put_real(&device, TESS_F32, x, COUNT);
     float *whole = device_array(&device, COUNT * sizeof(float));
     float *parts = device_array(&device, COUNT * sizeof(float));
-    tess_dropout(device.kernel, TESS_F32, COUNT, 0.25f, key, 5, x_dev, whole);
+    tess_dropout(device.kernel, TESS_F32, 1, COUNT, COUNT, 0.25f, key, 5, x_dev, whole);
     for (int i = 0; i < COUNT; i += 777) {
         int n = COUNT - i < 777 ? COUNT - i : 777;
-        tess_dropout(device.kernel, TESS_F32, n, 0.25f, key, 5 + (uint64_t)i, x_dev + i, parts + i);
+        tess_dropout(device.kernel, TESS_F32, 1, n, n, 0.25f, key, 5 + (uint64_t)i, x_dev + i,
+                     parts + i);
     }
     float *a = floats(COUNT), *b = floats(COUNT);
     device_get(&device, a, whole, COUNT * sizeof(float));
@@ -330,7 +376,8 @@ static void case_empty(void **state)
     tess_relu_forward(k, TESS_F32, 0, NULL, NULL);
     tess_relu_backward(k, TESS_F32, 0, NULL, NULL, NULL);
     tess_add(k, TESS_F32, 0, NULL, NULL, NULL);
-    tess_dropout(k, TESS_F32, 0, 0.5f, key, 0, NULL, NULL);
+    tess_dropout(k, TESS_F32, 1, 0, 0, 0.5f, key, 0, NULL, NULL);
+    tess_dropout(k, TESS_F32, 0, 4, 8, 0.5f, key, 0, NULL, NULL);
     tess_softmax_xent(k, TESS_F32, 0, 10, (struct tess_xent){0}, 1, NULL, NULL, NULL, NULL, NULL);
     tess_cast(k, 0, TESS_F32, NULL, TESS_BF16, NULL);
     tess_accumulate(k, 0, 1, NULL, NULL);
@@ -353,9 +400,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_relu),         cmocka_unit_test(case_relu_nan),
         cmocka_unit_test(case_add),          cmocka_unit_test(case_dropout),
         cmocka_unit_test(case_dropout_rate), cmocka_unit_test(case_dropout_limit),
-        cmocka_unit_test(case_cast),         cmocka_unit_test(case_cast_values),
-        cmocka_unit_test(case_accumulate),   cmocka_unit_test(case_fill_copy),
-        cmocka_unit_test(case_normal),       cmocka_unit_test(case_empty),
+        cmocka_unit_test(case_dropout_rows), cmocka_unit_test(case_cast),
+        cmocka_unit_test(case_cast_values),  cmocka_unit_test(case_accumulate),
+        cmocka_unit_test(case_fill_copy),    cmocka_unit_test(case_normal),
+        cmocka_unit_test(case_empty),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

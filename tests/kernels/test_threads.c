@@ -352,7 +352,8 @@ static void run_plain(struct twin *twin, enum tess_dtype dtype)
     void *dgate = take(twin, bytes), *dup = take(twin, bytes);
     tess_swiglu_backward(kernel, dtype, 1, count, count, a, b, c, dgate, dup);
     tess_add(kernel, dtype, count, a, b, take(twin, bytes));
-    tess_dropout(kernel, dtype, count, 0.3f, key, 5, a, take(twin, bytes));
+    tess_dropout(kernel, dtype, 1, count, count, 0.3f, key, 5, a, take(twin, bytes));
+    tess_dropout(kernel, dtype, 1000, 68, 272, 0.3f, key, 136, a, take(twin, bytes));
     tess_copy(kernel, (int64_t)bytes, a, take(twin, bytes));
     tess_fill(kernel, (int64_t)bytes, 7, take(twin, bytes));
     tess_rope(kernel, dtype, 300, 100, 3, 2, 32, 70, &(struct tess_rotary){.base = 1e4f}, false, b);

@@ -74,11 +74,11 @@ static const struct mesh_layout mesh_whole[] = {
 /* Widths are cut into four parts on any number of ranks. */
 #define MESH_PARTS "--tensor.canonical 4 "
 static const struct mesh_layout mesh_parts[] = {
-    {2, 8, "tp", MESH_PARTS},
+    {2, 8, "tp", MESH_PARTS "--tensor.runs 4"},
     {2, 8, "pp", MESH_PARTS "--accumulate 2"},
     {4, 8, "tp", MESH_PARTS "--recompute full"},
     {4, 8, "tp+pp", MESH_PARTS "--mesh tensor=2,stage=2 --accumulate 4"},
-    {4, 8, "ddp+tp", MESH_PARTS "--mesh data=2,tensor=2 --recompute selective"},
+    {4, 8, "ddp+tp", MESH_PARTS "--mesh data=2,tensor=2 --recompute selective --tensor.runs 2"},
     {4, 8, "zero1+tp", MESH_PARTS "--mesh data=2,tensor=2 --accumulate 2"},
     {6, 12, "ddp+tp", MESH_PARTS "--mesh data=3,tensor=2 --accumulate 2"},
     {6, 12, "tp+pp", MESH_PARTS "--mesh tensor=2,stage=3 --pp.schedule gpipe"},
@@ -120,6 +120,8 @@ static bool mesh_meets(int model, int layout)
 /* As many parts as ranks: sums that two ranks make. */
 static const struct mesh_layout mesh_two[] = {
     {2, 8, "tp", "--recompute selective"},
+    {2, 8, "tp", "--recompute selective --tensor.runs 8"},
+    {2, 8, "tp", "--tensor.sequence-parallel=on --tensor.runs 4"},
     {2, 8, "tp", "--recompute full --accumulate 2"},
     {4, 8, "tp+pp", "--mesh tensor=2,stage=2 --pp.schedule interleaved"},
     {4, 8, "zero2+tp", "--mesh data=2,tensor=2"},

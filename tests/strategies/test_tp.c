@@ -64,23 +64,28 @@ static float tp_most(int32_t ranks, int32_t i)
     return most;
 }
 
-/* One crossing; then whether `data` (and `part`) are what they should be. */
+/* One crossing, complete on return or with its event; then whether `data` (and `part`) are what
+ * they should be. */
 static int tp_cross_check(struct tess_strategy *strategy, enum tess_crossing_kind kind,
-                          enum tess_dtype dtype)
+                          enum tess_dtype dtype, bool later)
 {
     const int32_t rank = strategy->comm->rank, ranks = strategy->comm->rank_count;
     const bool parts = kind == TESS_CROSSING_SUM_SCATTER || kind == TESS_CROSSING_GATHER;
     float data[WHOLE], part[PART];
+    struct tess_event event = {0};
     const struct tess_crossing crossing = {.kind = kind,
                                            .dtype = dtype,
                                            .count = parts ? PART : (size_t)(ranks * PART),
                                            .data = data,
-                                           .part = parts ? part : NULL};
+                                           .part = parts ? part : NULL,
+                                           .event = later ? &event : NULL};
     for (int32_t i = 0; i < WHOLE; i++)
         tp_put(dtype, data, i, tp_value(rank, i));
     for (int32_t i = 0; i < PART; i++)
         tp_put(dtype, part, i, tp_value(rank, i));
     WORLD_OK(strategy->ops->cross(strategy, &crossing));
+    WORLD_CHECK((event.comm != NULL) == later);
+    WORLD_OK(tess_event_wait(&event));
     for (int32_t i = 0; i < ranks * PART; i++) {
         const float got = tp_get(dtype, data, i);
         if (kind == TESS_CROSSING_SUM)
@@ -101,9 +106,9 @@ static int tp_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
     (void)world, (void)arg;
     WORLD_CHECK(strategy.ops != NULL);
     for (int kind = TESS_CROSSING_SUM; kind <= TESS_CROSSING_GATHER; kind++) {
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int i = 0; i < 4; i++) {
             int failed = tp_cross_check(&strategy, (enum tess_crossing_kind)kind,
-                                        bf16 ? TESS_BF16 : TESS_F32);
+                                        i % 2 ? TESS_BF16 : TESS_F32, i / 2);
             if (failed != 0)
                 return failed;
         }

@@ -6,12 +6,12 @@
 #include "comm/net/net.h"
 
 #include "base/hash.h"
+#include "base/pages.h"
 #include "comm/net/net_group.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define NET_SPREAD_MAX 512 /* ranks: more take too long to count, for a line of the log */
@@ -121,11 +121,9 @@ static void net_abort(struct tess_comm *comm, const char *reason)
 static enum tess_status net_alloc(struct tess_comm *comm, size_t bytes, void **memory_out)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = page + bytes;
-    struct net_block *block = MAP_FAILED;
+    struct net_block *block = whole > bytes ? tess_pages_take(whole) : NULL;
 
-    if (whole > bytes)
-        block = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED)
+    if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of rank %d", bytes, (int)comm->rank);
     block->bytes = whole;
     LIST_INSERT_HEAD(&net_of(comm)->blocks, block, link);
@@ -136,7 +134,7 @@ static enum tess_status net_alloc(struct tess_comm *comm, size_t bytes, void **m
 static void net_block_free(struct net_block *block)
 {
     LIST_REMOVE(block, link);
-    munmap(block, block->bytes);
+    tess_pages_give(block, block->bytes);
 }
 
 static void net_release(struct tess_comm *comm, void *memory)

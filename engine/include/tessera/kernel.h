@@ -446,10 +446,13 @@ void tess_relu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64
 /* y = a + b. y may be a or b. */
 void tess_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,
               const void *b, void *y);
-/* y[i] = keep(first + i) ? x[i] / (1 - rate) : 0, keep from Philox keyed by `key` and the global
- * element number: one mask on every layout, made again in backward. y may be x. */
-void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, float rate,
-                  const uint64_t key[2], uint64_t first, const void *x, void *y);
+/* x and y [rows, width] without gaps, of rows of `stride` elements in the whole (one row: any):
+ *   y[r, i] = keep(first + r stride + i) ? x[r, i] / (1 - rate) : 0,
+ * keep from Philox keyed by `key` and the element's number in the global batch: one mask on every
+ * layout, made again in backward. y may be x. */
+void tess_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t width,
+                  int64_t stride, float rate, const uint64_t key[2], uint64_t first, const void *x,
+                  void *y);
 /*
  * Softmax and cross-entropy of each row, as `how` has it: loss[B] in f32, dlogits[B, classes];
  * correct[B] = 1 where the first greatest logit is the label. A negative label is padding: loss 0,

@@ -62,6 +62,8 @@ struct tess_tensor_axis {
     int32_t parts; /* 1: nothing is split */
     int32_t first, count;
     int32_t rank, rank_count; /* count = parts / rank_count, first = rank count */
+    int32_t runs;  /* 2 or more: what is summed over ranks goes on beside products, in forward of up
+                      to so many runs of whole leaves; else it does not */
     bool sequence; /* sequence parallel: what is not split is computed for 1/rank_count of a pass's
                       positions, the rank's own run of them */
 };
@@ -272,6 +274,15 @@ float tess_pass_uniform(const struct tess_pass *pass, uint64_t element);
  * up.
  */
 enum tess_status tess_pass_sum(const struct tess_pass *pass, int64_t count, void *partial, void *y);
+/*
+ * The same in two halves, between which the model computes what does not need the sum (the
+ * gradients of weights, while that of the input is summed). Several may be begun one after the
+ * other; end ends all of them. Until then partial and y are theirs, and nothing else crosses the
+ * tensor axis.
+ */
+enum tess_status tess_pass_sum_begin(const struct tess_pass *pass, int64_t count, void *partial,
+                                     void *y);
+enum tess_status tess_pass_sum_end(const struct tess_pass *pass);
 /* whole [count] = the runs of all ranks, in the run's dtype. Without sequence parallel both are the
  * same address and nothing is done. */
 enum tess_status tess_pass_widen(const struct tess_pass *pass, int64_t count, const void *part,

@@ -222,6 +222,7 @@ struct tess_crossing {
     enum tess_dtype dtype;
     size_t count;
     void *data, *part;
+    struct tess_event *event; /* NULL: the call is complete on return; else it may set the event */
 };
 
 /*
@@ -285,7 +286,7 @@ struct tess_strategy_ops {
     enum tess_status (*grads_finish)(struct tess_strategy *strategy);
     /* OPTIONAL, default: nothing. `own` has been updated; make `param` right where it is FULL. */
     enum tess_status (*params_refresh)(struct tess_strategy *strategy);
-    /* TENSOR axis: REQUIRED. Move activations over strategy->comm before returning. Collective. */
+    /* TENSOR axis: REQUIRED. Move activations over strategy->comm. Collective. */
     enum tess_status (*cross)(struct tess_strategy *strategy, const struct tess_crossing *crossing);
 
     /* OPTIONAL. DATA axis: no other number of ranks than 1, which need not be given then. */

@@ -33,18 +33,58 @@ template <typename T> struct random_round {
     }
 };
 
+/* Rows of the elements in the stream of words: row r begins r `stride` words after the first. Of
+ * one row, width is the count. */
+struct random_rows {
+    int64_t width, stride;
+};
+
+/* The words of elements `first` .. first + 7. */
+static __device__ __forceinline__ void random_row_words(uint2 key, uint64_t start, int64_t count,
+                                                        struct random_rows rows, int64_t first,
+                                                        uint32_t (&word)[RANDOM_WIDTH])
+{
+    if (rows.width == count) {
+        cuda_words8(key, start + (uint64_t)first, word);
+        return;
+    }
+    const int64_t row = first / rows.width, column = first - row * rows.width;
+    start += (uint64_t)(row * rows.stride + column);
+    if (column + RANDOM_WIDTH <= rows.width) {
+        cuda_words8(key, start, word);
+        return;
+    }
+    int64_t left =
+        rows.width - column; /* of the row; one of four elements or more is most common */
+    uint64_t block = ~(uint64_t)0;
+    uint4 four = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int e = 0; e < RANDOM_WIDTH; e++, start++, left--) {
+        if (left == 0) {
+            start += (uint64_t)(rows.stride - rows.width);
+            left = rows.width;
+        }
+        if (start / 4 != block) {
+            block = start / 4;
+            four = cuda_philox(key, block);
+        }
+        const uint32_t place = (uint32_t)start & 3u;
+        word[e] = place == 0 ? four.x : place == 1 ? four.y : place == 2 ? four.z : four.w;
+    }
+}
+
 /* y = rule(x, word of the element). A thread's eight elements, all or, at the end and where arrays
  * are not aligned, one by one. */
 template <typename From, typename To, typename Rule>
 __global__ void __launch_bounds__(RANDOM_THREADS)
-    random_words(int64_t count, Rule rule, uint2 key, uint64_t start, const From *x, To *y,
-                 bool aligned)
+    random_words(int64_t count, Rule rule, uint2 key, uint64_t start, struct random_rows rows,
+                 const From *x, To *y, bool aligned)
 {
     int64_t first = ((int64_t)blockIdx.x * RANDOM_THREADS + threadIdx.x) * RANDOM_WIDTH;
     if (first >= count)
         return;
     uint32_t word[RANDOM_WIDTH];
-    cuda_words8(key, start + (uint64_t)first, word);
+    random_row_words(key, start, count, rows, first, word);
     if (aligned && first + RANDOM_WIDTH <= count) {
         From from[RANDOM_WIDTH];
         To to[RANDOM_WIDTH];
@@ -62,21 +102,23 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
 }
 
 template <typename From, typename To, typename Rule>
-static cudaError_t random_launch(cudaStream_t stream, int64_t count, Rule rule,
-                                 struct tess_rng_key key, uint64_t first, const void *x, void *y)
+static cudaError_t random_launch(cudaStream_t stream, int64_t count, struct random_rows rows,
+                                 Rule rule, struct tess_rng_key key, uint64_t first, const void *x,
+                                 void *y)
 {
     return CUDA_LAUNCH((random_words<From, To, Rule>),
                        cuda_blocks(count, RANDOM_THREADS * RANDOM_WIDTH), RANDOM_THREADS, 0, stream,
-                       count, rule, make_uint2(key.word[0], key.word[1]), first, x, y,
+                       count, rule, make_uint2(key.word[0], key.word[1]), first, rows, x, y,
                        cuda_aligned16(x) && cuda_aligned16(y));
 }
 
-void tess__cuda_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
-                        float rate, const uint64_t key[2], uint64_t first, const void *x, void *y)
+void tess__cuda_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                        int64_t width, int64_t stride, float rate, const uint64_t key[2],
+                        uint64_t first, const void *x, void *y)
 {
     cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
         typedef decltype(type) T;
-        return random_launch<T, T>(tess__cuda_stream(kernel), count,
+        return random_launch<T, T>(tess__cuda_stream(kernel), rows * width, {width, stride},
                                    random_drop<T>{tess__mask_limit(rate), 1.0f - rate},
                                    tess__mask_key(key), first, x, y);
     });
@@ -90,11 +132,11 @@ void tess__cuda_cast_stochastic(struct tess_kernel *kernel, int64_t count, const
     cudaStream_t stream = tess__cuda_stream(kernel);
     cudaError_t error = cudaErrorInvalidValue;
     if (to == TESS_BF16)
-        error = random_launch<float, __nv_bfloat16>(stream, count, random_round<__nv_bfloat16>{},
-                                                    words, first, x, y);
+        error = random_launch<float, __nv_bfloat16>(
+            stream, count, {count, count}, random_round<__nv_bfloat16>{}, words, first, x, y);
     else if (to == TESS_F16)
-        error =
-            random_launch<float, __half>(stream, count, random_round<__half>{}, words, first, x, y);
+        error = random_launch<float, __half>(stream, count, {count, count}, random_round<__half>{},
+                                             words, first, x, y);
     tess__cuda_note(kernel, error, "cast_stochastic");
 }
 

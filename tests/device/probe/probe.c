@@ -440,7 +440,7 @@ static void work_pointwise(struct device *d, struct result *r)
     tess_relu_forward(kernel, of.dtype, COUNT, y, y);
     take(d, r, of.dtype, y, COUNT);
     tess_relu_backward(kernel, of.dtype, COUNT, a, b, y);
-    tess_dropout(kernel, of.dtype, COUNT, 0.5f, key, 3, y, y);
+    tess_dropout(kernel, of.dtype, 1, COUNT, COUNT, 0.5f, key, 3, y, y);
     take(d, r, of.dtype, y, COUNT);
     tess_gelu_forward(kernel, of.dtype, COUNT, a, y);
     take(d, r, of.dtype, y, COUNT);

@@ -120,12 +120,40 @@ static void case_dropout(void **state)
         else
             tess_kernel_ref.cast(NULL, count, TESS_F32, plain, type, x);
         float chance = rate[i % 4];
-        tess_kernel_ref.dropout(NULL, type, count, chance, key, start, x, expected);
-        tess__cuda_dropout(&emulate_kernel, type, count, chance, key, start, x, y);
+        tess_kernel_ref.dropout(NULL, type, 1, count, count, chance, key, start, x, expected);
+        tess__cuda_dropout(&emulate_kernel, type, 1, count, count, chance, key, start, x, y);
         check_bytes("dropout", y, expected, bytes);
-        tess__cuda_dropout(&emulate_kernel, type, count, chance, key, start, x, x);
+        tess__cuda_dropout(&emulate_kernel, type, 1, count, count, chance, key, start, x, x);
         check_bytes("dropout in place", x, expected, bytes);
         free(real);
+        emulate_free_all();
+    }
+}
+
+static void case_dropout_rows(void **state)
+{
+    static const struct {
+        int64_t rows, width, stride;
+        uint64_t first;
+    } of[] = {{7, 4, 8, 0},       {33, 20, 80, 40},
+              {5, 64, 128, 64},   {40, 160, 320, 160},
+              {9, 10, 30, 20},    {5, 3, 7, 1},
+              {300, 1, 4, 2},     {2, 40, 42, 8},
+              {2, 5003, 9000, 6}, {64, 8, 16, 0x3ffffffff8u}};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(of) / sizeof(of[0]); i++) {
+        const enum tess_dtype type = i % 2 ? TESS_BF16 : TESS_F32;
+        const int64_t rows = of[i / 2].rows, width = of[i / 2].width, stride = of[i / 2].stride;
+        const size_t bytes = (size_t)(rows * width) * tess_dtype_bytes(type);
+        struct draw draw = {i};
+        char *x = emulate_array(bytes, 0), *y = emulate_array(bytes, 0);
+        char *expected = emulate_array(bytes, 0);
+        draw_patterns(&draw, type, rows * width, x);
+        tess_kernel_ref.dropout(NULL, type, rows, width, stride, 0.3f, key, of[i / 2].first, x,
+                                expected);
+        tess__cuda_dropout(&emulate_kernel, type, rows, width, stride, 0.3f, key, of[i / 2].first,
+                           x, y);
+        check_bytes("dropout of rows", y, expected, bytes);
         emulate_free_all();
     }
 }
@@ -151,9 +179,8 @@ static void case_normal(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_cast),
-        cmocka_unit_test(case_stochastic),
-        cmocka_unit_test(case_dropout),
+        cmocka_unit_test(case_cast),    cmocka_unit_test(case_stochastic),
+        cmocka_unit_test(case_dropout), cmocka_unit_test(case_dropout_rows),
         cmocka_unit_test(case_normal),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
