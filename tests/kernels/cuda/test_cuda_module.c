@@ -218,11 +218,12 @@ static void case_plans(void **state)
             char why[256] = "";
             if (!kernel->ops->supports(&desc, why, sizeof(why)))
                 fail_msg("description %zu in %s: %s", i, tess_dtype_name(desc.dtype), why);
-            struct tess_op_needs once = {1, 1}, twice = {2, 2};
+            struct tess_op_needs once = {1, 1, 1}, twice = {2, 2, 2};
             assert_int_equal(kernel->ops->op_needs(&desc, &once), TESS_OK);
             assert_int_equal(kernel->ops->op_needs(&desc, &twice), TESS_OK);
             assert_true(once.scratch_bytes == twice.scratch_bytes);
             assert_true(once.packed_bytes == twice.packed_bytes);
+            assert_true(once.thread_bytes == twice.thread_bytes);
             assert_true(once.scratch_bytes < (size_t)1 << 32);
         }
     }
