@@ -51,6 +51,9 @@ struct tess_team {
     _Alignas(64) _Atomic uint32_t bell; /* futex of those asleep: changes with every turn */
     _Atomic uint32_t asleep;
     atomic_bool end;
+    atomic_int begun; /* threads that wait for work */
+    void (*begin)(void *context);
+    void *begin_context;
     /* Of the open turn. */
     _Alignas(64) atomic_int_fast64_t next;
     _Alignas(64) tess_team_part *run;
@@ -163,6 +166,9 @@ static void *team_thread(void *argument)
     const struct team_thread *own = argument;
     struct tess_team *team = own->team;
     team_hand = own->hand;
+    if (team->begin != NULL)
+        team->begin(team->begin_context);
+    atomic_fetch_add(&team->begun, 1);
     for (uint32_t seen = 0; team_await(team, seen);) {
         seen = atomic_load(&team->bell);
         /* The word may change for others who come and go: look again as long as it is open. */
@@ -181,7 +187,8 @@ static bool team_is_crowded(int threads)
     return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) < threads;
 }
 
-enum tess_status tess_team_open(int threads, struct tess_team **team_out)
+enum tess_status tess_team_open(int threads, void (*begin)(void *context), void *context,
+                                struct tess_team **team_out)
 {
     threads = threads < 1 ? 1 : threads > TEAM_MOST ? TEAM_MOST : threads;
     size_t bytes = sizeof(struct tess_team) + (size_t)threads * sizeof(struct team_thread);
@@ -191,6 +198,8 @@ enum tess_status tess_team_open(int threads, struct tess_team **team_out)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %d threads", threads);
     memset(team, 0, bytes);
     team->crowded = team_is_crowded(threads);
+    team->begin = begin;
+    team->begin_context = context;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -204,6 +213,9 @@ enum tess_status tess_team_open(int threads, struct tess_team **team_out)
         team->count += error == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    /* What a thread allocates when it begins is not left to a step. */
+    while (atomic_load(&team->begun) < team->count)
+        sched_yield();
     if (error != 0)
         tess_log(TESS_LOG_WARN, "started %d of %d threads for kernels: the system allows no more",
                  team->count + 1, threads);

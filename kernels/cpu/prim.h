@@ -144,8 +144,8 @@ enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, con
 
 /*
  * `run` computes the result of all `rows` with `full`, that of one leaf with `leaf`, from data in
- * the order of library_call(). Bytes of one row of the first argument and of the result, and of the
- * other arguments. The data are random and outside the arena.
+ * the order of tess__cpu_library_call(). Bytes of one row of the first argument and of the result,
+ * and of the other arguments. The data are random and outside the arena.
  */
 struct cpu_rows_test {
     struct tess_op *op;

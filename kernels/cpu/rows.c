@@ -1,8 +1,7 @@
 /*
- * Do the rows of a result depend on how many rows are run at once, a weight gradient on the number
- * of threads? A library may choose another blocking, and so another rounding, for another size.
- * Tested per shape when an operation is opened, by running both over the same random data, and
- * remembered while the backend is open.
+ * Do the rows of a result depend on how many rows are run at once? A library may choose another
+ * blocking, and so another rounding, for another size. Tested per shape when an operation is
+ * opened, by running both over the same random data, and remembered while the backend is open.
  */
 #include "cpu/prim.h"
 

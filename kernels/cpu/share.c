@@ -33,12 +33,18 @@ void tess__cpu_share_open(struct cpu_state *state)
         state->threads_set = NULL;
 }
 
+/* The OpenMP runtime allocates when a thread first sets its number of threads. */
+static void share_begin(void *state)
+{
+    tess__cpu_threads(state, 1);
+}
+
 enum tess_status tess__cpu_share_start(const struct tess_kernel *kernel)
 {
     struct cpu_state *state = kernel->state;
     return kernel->threads == 1 || state->team != NULL
                ? TESS_OK
-               : tess_team_open(kernel->threads, &state->team);
+               : tess_team_open(kernel->threads, share_begin, state, &state->team);
 }
 
 void tess__cpu_share_close(struct cpu_state *state)

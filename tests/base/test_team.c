@@ -65,11 +65,16 @@ static void test_parts(void **state)
     (void)state;
     for (int threads = 1; threads <= 9; threads += threads < 4 ? 1 : 5) {
         struct tess_team *team;
-        assert_int_equal(tess_team_open(threads, &team), TESS_OK);
+        assert_int_equal(tess_team_open(threads, NULL, NULL, &team), TESS_OK);
         assert_true(team_works(team, threads, 300));
         tess_team_close(team);
     }
     assert_int_equal(tess_team_hand(), 0);
+}
+
+static void count_begin(void *begun)
+{
+    atomic_fetch_add((atomic_int *)begun, 1);
 }
 
 static void nap(long ns)
@@ -82,8 +87,10 @@ static void nap(long ns)
 static void test_sleep(void **state)
 {
     struct tess_team *team;
+    atomic_int begun = 0;
     (void)state;
-    assert_int_equal(tess_team_open(3, &team), TESS_OK);
+    assert_int_equal(tess_team_open(3, count_begin, &begun, &team), TESS_OK);
+    assert_int_equal(begun, 2);
     for (int i = 0; i < 40; i++) {
         nap(i * 10000L);
         assert_true(team_works(team, 3, 3));
@@ -102,7 +109,7 @@ static void test_caller_sleeps(void **state)
 {
     struct tess_team *team;
     (void)state;
-    assert_int_equal(tess_team_open(4, &team), TESS_OK);
+    assert_int_equal(tess_team_open(4, NULL, NULL, &team), TESS_OK);
     for (int i = 0; i < 5; i++) {
         int64_t done[5] = {0};
         tess_team_run(team, 4, 5, slow_part, done);
@@ -116,7 +123,7 @@ static void *team_of_rank(void *context)
 {
     struct tess_team *team;
     bool *works = context;
-    if (tess_team_open(3, &team) != TESS_OK)
+    if (tess_team_open(3, NULL, NULL, &team) != TESS_OK)
         return NULL;
     *works = team_works(team, 3, 200);
     tess_team_close(team);
