@@ -93,9 +93,13 @@ static void case_validation(void **state)
     assert_int_equal(rows->count, 2);
     assert_true(tess__row(rows, 0, TESS__EPOCH) == -0.75);
     assert_true(tess__row(rows, 0, TESS__EPOCH_LOSS) == 1.75);
-    assert_true(tess__row(rows, 1, TESS__EPOCH) == 0);
+    /* The run ended after 2 of 4 steps. */
+    assert_true(tess__row(rows, 1, TESS__EPOCH) == -0.5);
     assert_int_equal(report.note_count, 1);
     assert_non_null(strstr(note_of(&report, 4), "not an object"));
+    tess__report_close(&report);
+    assert_int_equal(load(&report, "{\"run\":{\"steps_per_epoch\":2}}\n" EPOCH), TESS_OK);
+    assert_true(tess__row(&report.run[0].epoch, 0, TESS__EPOCH) == 0);
     tess__report_close(&report);
     /* Without steps of an epoch there is no place for it. */
     assert_int_equal(
