@@ -37,9 +37,6 @@ THEIRS = (('one', 'one', 1, False), ('one compiled', 'one', 1, True), ('DDP 2', 
           ('DDP 2 compiled', 'ddp', 2, True), ('FSDP2 2', 'fsdp2', 2, False),
           ('DDP 4', 'ddp', 4, False))
 DEBIANS = ('one', 'DDP 2')
-# Rows whose sides start slowly run under PyTorch's usual layouts alone.
-SLOW = ('gpt-124m', 'llama-160m')
-SLOW_SIDES = ('one', 'one compiled', 'DDP 2', 'FSDP2 2')
 # Beside PyTorch's one process; one rank beside ddp 2; ddp 4 and fsdp 2 likewise; share of the
 # products' speed.
 GOAL_ONE, GOAL_THREADS, GOAL_FOUR, GOAL_FSDP = 1.3, 0.97, 0.90, 0.95
@@ -127,11 +124,8 @@ def sides_of(bench, row, precision):
     theirs = []
     for python, torch in bench.pythons.items():
         for name, layout, ranks, compiled in THEIRS:
-            if row in SLOW and len(bench.pythons) > 1:
-                wanted = python != peer.DEBIAN and name in SLOW_SIDES
-            else:
-                wanted = python != peer.DEBIAN or name in DEBIANS
-            if wanted:
+            chosen = not bench.args.sides or name in bench.args.sides.split(',')
+            if chosen and (python != peer.DEBIAN or name in DEBIANS):
                 theirs.append(Side(f'{torch} {name}',
                                    Theirs(bench, row, precision, python, layout, ranks, compiled),
                                    bench.turn_s))
@@ -181,8 +175,10 @@ def race(bench):
     unknown = set(rows) - set(ROWS)
     if unknown:
         sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
-    python = {peer.DEBIAN: None, **({bench.args.python: None} if bench.args.python else {})}
-    bench.pythons = {path: version for path in python if (version := peer.version(path))}
+    pythons = [bench.args.python] if bench.args.python else []
+    if not bench.args.newest:
+        pythons.append(peer.DEBIAN)
+    bench.pythons = {path: version for path in pythons if (version := peer.version(path))}
     if not bench.pythons:
         sys.exit('there is no PyTorch: apt-get install python3-torch, or, for the newest, python3 -m venv V; '
                  'V/bin/pip install torch numpy; bench/peers.sh --python V/bin/python race')
