@@ -276,6 +276,11 @@ def goals(rows):
                  lines)
 
 
+def listed(rows, names_of):
+    return '; '.join(f'{row.name} ({", ".join(names_of(row))})' for row in rows
+                     if names_of(row)) or 'none'
+
+
 def page(records, path=None):
     """Markdown; of several lines of a row the latest counts. A picture goes to `path`."""
     latest = {(line['row'], line['precision']): line for line in records if line['bench'] == 'race'}
@@ -288,16 +293,16 @@ def page(records, path=None):
                      [(row.name, row.ratio, row.goal) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
                     f'{row.line["commit"]}' for row in rows})
-    noisy = [f'{row.name}: {name}' for row in rows for name, turns in row.line['ours'].items()
-             if row.noisy(turns)]
-    failed = [f'{row.name}: {name}' for row in rows
-              for name, side in row.line['theirs'].items() if side['failed']]
+    noisy = listed(rows, lambda row: [name for name, turns in row.line['ours'].items()
+                                      if row.noisy(turns)])
+    failed = listed(rows, lambda row: [name for name, side in row.line['theirs'].items()
+                                       if side['failed']])
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
          'Every PyTorch, by medians of its turns:\n', peers(rows),
          'Ratios, with their goals; bold ones miss it, `limit` is what the ceiling would give:\n',
-         goals(rows), 'Turns that differ by more than 10 %: ' + ('; '.join(noisy) or 'none'),
-         'Sides that failed: ' + ('; '.join(failed) or 'none'), ''])
+         goals(rows), f'Turns of Tessera that differ by more than 10 %: {noisy}.\n',
+         f'Sides that failed: {failed}.\n'])
 
 
 def read(paths):
