@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs Tessera beside PyTorch and Open MPI on the same cores, in turn, and prints the ratios:
 #   bench/peers.sh [--python V/bin/python] [--out FILE] [--quick] [race|reduce|overhead|cluster|work|page]...
-# Needs a release build and Debian packages, which it asks for but does not install. The newest PyTorch comes
-# from Python's package index, into an environment of its own, which --python names:
+#       race: [--rows LIST] [--precision LIST] [--sides LIST] [--newest] [--rounds N] [--row-s S] [--picture FILE]
+# --help explains them. Needs a release build and Debian packages, which it asks for but does not install. The
+# newest PyTorch comes from Python's package index, into an environment of its own, which --python names:
 #   python3 -m venv V && V/bin/pip install torch numpy
 # It runs beside Debian's in the race, and in its place elsewhere. The section cluster, hosts of the lab of
 # tests/cluster, is measured where it is named alone; it needs Open MPI and root. The section work has no

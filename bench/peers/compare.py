@@ -208,6 +208,9 @@ def main():
     p.add_argument('--rows', help=f'of the section race: {",".join(race.ROWS)}; of work: '
                    f'{",".join(work.SERIES)}')
     p.add_argument('--precision', default=','.join(race.PRECISIONS), help='of the section race')
+    p.add_argument('--newest', action='store_true', help='the race without Debian\'s PyTorch')
+    p.add_argument('--sides', help='of PyTorch in the race: '
+                   f'{",".join(name for name, *_ in race.THEIRS)}')
     p.add_argument('--row-s', type=float, default=0,
                    help='no further round of a row of the race begins after so many seconds')
     p.add_argument('--picture', help='file in SVG of the race\'s ratios, or of work')

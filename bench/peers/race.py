@@ -37,9 +37,6 @@ THEIRS = (('one', 'one', 1, False), ('one compiled', 'one', 1, True), ('DDP 2', 
           ('DDP 2 compiled', 'ddp', 2, True), ('FSDP2 2', 'fsdp2', 2, False),
           ('DDP 4', 'ddp', 4, False))
 DEBIANS = ('one', 'DDP 2')
-# Rows whose sides start slowly run under PyTorch's usual layouts alone.
-SLOW = ('gpt-124m', 'llama-160m')
-SLOW_SIDES = ('one', 'one compiled', 'DDP 2', 'FSDP2 2')
 # Beside PyTorch's one process; one rank beside ddp 2; ddp 4 and fsdp 2 likewise; share of the
 # products' speed.
 GOAL_ONE, GOAL_THREADS, GOAL_FOUR, GOAL_FSDP = 1.3, 0.97, 0.90, 0.95
@@ -127,11 +124,8 @@ def sides_of(bench, row, precision):
     theirs = []
     for python, torch in bench.pythons.items():
         for name, layout, ranks, compiled in THEIRS:
-            if row in SLOW and len(bench.pythons) > 1:
-                wanted = python != peer.DEBIAN and name in SLOW_SIDES
-            else:
-                wanted = python != peer.DEBIAN or name in DEBIANS
-            if wanted:
+            chosen = not bench.args.sides or name in bench.args.sides.split(',')
+            if chosen and (python != peer.DEBIAN or name in DEBIANS):
                 theirs.append(Side(f'{torch} {name}',
                                    Theirs(bench, row, precision, python, layout, ranks, compiled),
                                    bench.turn_s))
@@ -181,8 +175,10 @@ def race(bench):
     unknown = set(rows) - set(ROWS)
     if unknown:
         sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
-    python = {peer.DEBIAN: None, **({bench.args.python: None} if bench.args.python else {})}
-    bench.pythons = {path: version for path in python if (version := peer.version(path))}
+    pythons = [bench.args.python] if bench.args.python else []
+    if not bench.args.newest:
+        pythons.append(peer.DEBIAN)
+    bench.pythons = {path: version for path in pythons if (version := peer.version(path))}
     if not bench.pythons:
         sys.exit('there is no PyTorch: apt-get install python3-torch, or, for the newest, python3 -m venv V; '
                  'V/bin/pip install torch numpy; bench/peers.sh --python V/bin/python race')
@@ -280,6 +276,11 @@ def goals(rows):
                  lines)
 
 
+def listed(rows, names_of):
+    return '; '.join(f'{row.name} ({", ".join(names_of(row))})' for row in rows
+                     if names_of(row)) or 'none'
+
+
 def page(records, path=None):
     """Markdown; of several lines of a row the latest counts. A picture goes to `path`."""
     latest = {(line['row'], line['precision']): line for line in records if line['bench'] == 'race'}
@@ -292,16 +293,16 @@ def page(records, path=None):
                      [(row.name, row.ratio, row.goal) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
                     f'{row.line["commit"]}' for row in rows})
-    noisy = [f'{row.name}: {name}' for row in rows for name, turns in row.line['ours'].items()
-             if row.noisy(turns)]
-    failed = [f'{row.name}: {name}' for row in rows
-              for name, side in row.line['theirs'].items() if side['failed']]
+    noisy = listed(rows, lambda row: [name for name, turns in row.line['ours'].items()
+                                      if row.noisy(turns)])
+    failed = listed(rows, lambda row: [name for name, side in row.line['theirs'].items()
+                                       if side['failed']])
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
          'Every PyTorch, by medians of its turns:\n', peers(rows),
          'Ratios, with their goals; bold ones miss it, `limit` is what the ceiling would give:\n',
-         goals(rows), 'Turns that differ by more than 10 %: ' + ('; '.join(noisy) or 'none'),
-         'Sides that failed: ' + ('; '.join(failed) or 'none'), ''])
+         goals(rows), f'Turns of Tessera that differ by more than 10 %: {noisy}.\n',
+         f'Sides that failed: {failed}.\n'])
 
 
 def read(paths):

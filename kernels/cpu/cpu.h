@@ -259,6 +259,8 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
  * own_x86.c or own_none.c. */
 const struct cpu_own *tess__cpu_own(enum tess_dtype dtype);
+/* Has this processor AMX for bf16? oneDNN uses it, own kernels do not. */
+bool tess__cpu_tiles(void);
 /* Whether oneDNN computes in bf16 here. */
 bool tess__cpu_bf16_available(void);
 

@@ -19,3 +19,8 @@ bool tess__cpu_bf16_available(void)
 {
     return false;
 }
+
+bool tess__cpu_tiles(void)
+{
+    return false;
+}

@@ -1,6 +1,8 @@
 /* Which table of own loops this x86 processor runs, and whether it runs the own kernels. */
 #include "cpu/cpu.h"
 
+#include <cpuid.h>
+
 const struct cpu_loops *tess__cpu_loops_best(void)
 {
     __builtin_cpu_init();
@@ -21,6 +23,12 @@ const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
     };
     bool v4 = tess__cpu_loops_best() == &tess__cpu_loops_v4;
     return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16")) ? &own : NULL;
+}
+
+bool tess__cpu_tiles(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_BF16) && (d & bit_AMX_TILE);
 }
 
 bool tess__cpu_bf16_available(void)
