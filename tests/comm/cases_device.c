@@ -366,8 +366,8 @@ static enum tess_status device_finish(struct tess_comm *comm)
 
 /*
  * Two calls in two groups, 20 ms of something else, then both waits: both were under way for those
- * 20 ms, and the family for them once. A GPU has done them meanwhile, and they were not. (A lazy kernels' queue stands at the calls only when all is
- * waited for: the 20 ms are not on it.)
+ * 20 ms, and the family for them once. A GPU has done them meanwhile, and they were not. (A lazy
+ * kernels' queue stands at the calls only when all is waited for: the 20 ms are not on it.)
  */
 static int device_settle_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {

@@ -8,7 +8,8 @@
  *   test_pairs [VALUE]... [few] [--list]
  *
  * A value (threads, ref, mlp ...) is the only one of its factor; few: each fourth row; --list
- * prints the rows and runs none. The complete products are in test_equivalence and test_mesh, with the word full.
+ * prints the rows and runs none. The complete products are in test_equivalence and test_mesh, with
+ * the word full.
  */
 #include "pairs.h"
 #include "runs.h"

@@ -28,7 +28,7 @@ static struct {
     const char *seal;    /* the name of a range, or NULL */
     const char *counted; /* the name of work, or NULL */
     _Atomic long count;
-    _Atomic bool sealed;
+    _Atomic bool sealed, nccl;
     _Atomic int broken[MADEUP_DEVICES_MAX];
     _Atomic bool peer[MADEUP_DEVICES_MAX][MADEUP_DEVICES_MAX];
 } device = {.once = PTHREAD_ONCE_INIT};
@@ -137,13 +137,16 @@ static const char *const device_early[] = {
     "ncclMemAlloc",
     "ncclCommRegister",
     "ncclCommWindowRegister",
-    MADEUP_LOAD,
+    MADEUP_LOAD, /* where ranks wait in kernels for each other: in NCCL's */
     MADEUP_CONNECT,
 };
 
 static void device_check_seal(const char *function)
 {
-    if (!atomic_load(&device.sealed))
+    if (strcmp(function, "ncclCommInitRankConfig") == 0)
+        atomic_store(&device.nccl, true);
+    if (!atomic_load(&device.sealed) ||
+        (strcmp(function, MADEUP_LOAD) == 0 && !atomic_load(&device.nccl)))
         return;
     for (size_t i = 0; i < sizeof(device_early) / sizeof(device_early[0]); i++)
         if (strcmp(device_early[i], function) == 0)

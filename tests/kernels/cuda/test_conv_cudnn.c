@@ -240,7 +240,7 @@ static void case_values(void **unused)
     const struct tess_op_desc layers[] = {
         layer(1, 2, 5, 3, 4, 3, 1, 1), layer(3, 2, 6, 2, 3, 3, 2, 1),
         layer(4, 1, 7, 1, 2, 5, 1, 2), layer(5, 1, 4, 16, 16, 1, 1, 0),
-        layer(8, 2, 3, 2, 2, 2, 1, 0), layer(7, 3, 1, 1, 1, 1, 1, 0),
+        layer(8, 2, 3, 2, 2, 2, 1, 0), layer(7, 2, 1, 2, 2, 1, 1, 0),
     };
     struct draw draw = draw_shapes(71);
     for (size_t l = 0; l < 2 * (sizeof(layers) / sizeof(layers[0])); l++) {
@@ -265,7 +265,8 @@ static void case_values(void **unused)
     }
 }
 
-/* Where no engine may be used, and where operands are widened: products. */
+/* Where no engine may be used, where operands are widened, and where leaves are not aligned to 16
+ * bytes: products. */
 static void case_falls_back(void **unused)
 {
     (void)unused;
@@ -292,6 +293,14 @@ static void case_falls_back(void **unused)
     d.input_grad = false;
     assert_int_equal(open_op(&d, &op), TESS_OK);
     assert_int_equal(products, 3);
+    assert_null(state.cudnn);
+    tess__cuda_conv_close(&op);
+    end();
+
+    begin();
+    d = layer(7, 3, 1, 1, 1, 1, 1, 0);
+    assert_int_equal(open_op(&d, &op), TESS_OK);
+    assert_int_equal(products, 4);
     assert_null(state.cudnn);
     tess__cuda_conv_close(&op);
     end();
