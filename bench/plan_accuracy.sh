@@ -158,7 +158,8 @@ fastest()
     local run name t steps
     for run in "$out"/try1/*/; do
         name=$(basename "$run")
-        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name" || true) $t"; done | sort -g | awk 'NF == 2')
+        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name" || true) $t"; done |
+            sort -g | awk 'NF == 2')
         [ -n "$steps" ] || continue
         rm -rf "${out:?}/$name"
         cp -r "$out/try$(awk 'NR == 1 {print $2}' <<<"$steps")/$name" "$out/$name"

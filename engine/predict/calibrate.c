@@ -40,11 +40,7 @@ static enum tess_status calibrate_passes(struct calibrate *calibrate)
 
 #define OLD_SHORT_S   0.04
 #define OLD_LONG_S    0.16
-#define OLD_REPEATS   3   /* in a round */
 #define OLD_AGE_MAX_S 0.3 /* two ages do not distinguish more from a straight line */
-
-/* The first is what operations are measured with: calibrate_far. */
-const double calibrate_mib[CALIBRATE_SIZES] = {6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
 
 /* What rounds have measured of the last cache. */
 struct calibrate_cache {
@@ -56,16 +52,16 @@ struct calibrate_cache {
 static double old_pass_s(struct calibrate *calibrate, double age_s)
 {
     const struct tess_sample sample = {.bytes = 12 * TESS_PROFILE_FAR};
-    double seconds[OLD_REPEATS];
-    for (int i = 0; i < OLD_REPEATS; i++) {
+    double seconds[CALIBRATE_REPEATS];
+    for (int i = 0; i < CALIBRATE_REPEATS; i++) {
         for (const double from_s = tess_clock_s(); tess_clock_s() - from_s < age_s;)
             ;
         const double begin_s = tess_clock_s();
         (void)pass_run(calibrate, &sample);
         seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
-    return seconds[OLD_REPEATS / 2];
+    qsort(seconds, CALIBRATE_REPEATS, sizeof(*seconds), calibrate_order);
+    return seconds[CALIBRATE_REPEATS / 2];
 }
 
 /* From two ages: of the longer one, four times the other, x = exp(-short / age) solves
@@ -85,19 +81,6 @@ static void old_take(const struct calibrate_cache *cache, struct tess_profile *p
     }
     profile->old_age_s = -OLD_SHORT_S / log(low);
     profile->old_byte_s = long_s / (1 - exp(-OLD_LONG_S / profile->old_age_s)) / bytes;
-}
-
-double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
-{
-    double seconds[OLD_REPEATS];
-    const int64_t count = (int64_t)(bytes / 12);
-    for (int i = -1; i < OLD_REPEATS; i++) { /* the first one fetches it */
-        const double begin_s = tess_clock_s();
-        tess_add(kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
-        seconds[i > 0 ? i : 0] = tess_clock_s() - begin_s;
-    }
-    qsort(seconds, OLD_REPEATS, sizeof(*seconds), calibrate_order);
-    return seconds[OLD_REPEATS / 2] / bytes;
 }
 
 static enum tess_status cache_measure(struct calibrate *calibrate, struct calibrate_cache *cache)

@@ -69,6 +69,22 @@ double calibrate_apart(const struct calibrate_rounds *rounds)
     return value[0] > 0 ? calibrate_median(rounds) / value[0] - 1 : 0;
 }
 
+/* The first is what operations are measured with: calibrate_far. */
+const double calibrate_mib[CALIBRATE_SIZES] = {6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
+
+double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
+{
+    double seconds[CALIBRATE_REPEATS];
+    const int64_t count = (int64_t)(bytes / 12);
+    for (int i = -1; i < CALIBRATE_REPEATS; i++) { /* the first one fetches it */
+        const double begin_s = tess_clock_s();
+        tess_add(kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
+        seconds[i > 0 ? i : 0] = tess_clock_s() - begin_s;
+    }
+    qsort(seconds, CALIBRATE_REPEATS, sizeof(*seconds), calibrate_order);
+    return seconds[CALIBRATE_REPEATS / 2] / bytes;
+}
+
 static enum tess_status measure_once(struct calibrate *calibrate, const struct tess_sample *sample,
                                      calibrate_run *run, double *seconds_out)
 {

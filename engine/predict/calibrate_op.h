@@ -71,7 +71,8 @@ enum tess_status calibrate_op(struct calibrate *calibrate, const struct tess_op_
 enum tess_status calibrate_works(struct calibrate *calibrate, enum tess_peak_type type);
 /* Passes over so much memory, of all cores that make them at once together, MiB: the first are kept
  * by any last cache, the last ones by hardly any. */
-#define CALIBRATE_SIZES 11
+#define CALIBRATE_SIZES   11
+#define CALIBRATE_REPEATS 3 /* in a round */
 extern const double calibrate_mib[CALIBRATE_SIZES];
 /* What a byte costs in passes over so many of them, again and again; memory: as large. */
 double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes);

@@ -66,6 +66,26 @@ static void test_products(void **state)
     }
 }
 
+/* Two stages that compute all the time on one core: each takes twice as long, and longer where the
+ * system gives a core late. One that has a core for itself does not. */
+static void test_turns(void **state)
+{
+    const double begin_s[2] = {0, 0}, step_s[2] = {3, 3};
+    double stretch[2];
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    struct virtual_rank rank[2] = {{.stage = 0}, {.stage = 1}};
+    struct virtual_world world = {
+        .profile = &profile, .stage_count = 2, .together = true, .alike = 1, .rank = rank};
+    (void)state;
+    profile.cores = 1;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
+    assert_true(stretch[0] == 2 && stretch[1] == 2);
+    profile.turn_chain = 1.5;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 9);
+    profile.cores = 2;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 3);
+}
+
 /* Plain operations, by the bytes that they touch: the operation, and how many of 4 it takes. */
 static void test_passes(void **state)
 {
@@ -464,12 +484,12 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_passes),
-        cmocka_unit_test(test_launches), cmocka_unit_test(test_fsdp),
-        cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
-        cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
-        cmocka_unit_test(test_same),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_passes),   cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_hsdp),     cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
