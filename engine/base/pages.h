@@ -1,8 +1,8 @@
 /*
  * Private memory from the system, for what is large and lives long. Pages come as they are first
  * touched, on the memory domain of the core that touches them; huge ones where the system gives
- * them to who asks (/sys/kernel/mm/transparent_hugepage/enabled: always or madvise). They cost a
- * tenth as long to get, and a core finds their addresses without a walk through tables.
+ * them to programs that ask (/sys/kernel/mm/transparent_hugepage/enabled: always or madvise), whose
+ * addresses a core finds with fewer walks through tables.
  */
 #ifndef TESSERA_BASE_PAGES_H
 #define TESSERA_BASE_PAGES_H

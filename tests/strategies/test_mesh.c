@@ -121,7 +121,6 @@ static bool mesh_meets(int model, int layout)
 static const struct mesh_layout mesh_two[] = {
     {2, 8, "tp", "--recompute selective"},
     {2, 8, "tp", "--recompute selective --tensor.runs 8"},
-    {2, 8, "tp", "--tensor.sequence-parallel=on --tensor.runs 4"},
     {2, 8, "tp", "--recompute full --accumulate 2"},
     {4, 8, "tp+pp", "--mesh tensor=2,stage=2 --pp.schedule interleaved"},
     {4, 8, "zero2+tp", "--mesh data=2,tensor=2"},

@@ -33,29 +33,23 @@ template <typename T> struct random_round {
     }
 };
 
-/* Rows of the elements in the stream of words: row r begins r `stride` words after the first. Of
- * one row, width is the count. */
+/* Rows of the elements in the stream of words: row r begins r `stride` words after the first. */
 struct random_rows {
     int64_t width, stride;
 };
 
 /* The words of elements `first` .. first + 7. */
-static __device__ __forceinline__ void random_row_words(uint2 key, uint64_t start, int64_t count,
+static __device__ __forceinline__ void random_row_words(uint2 key, uint64_t start,
                                                         struct random_rows rows, int64_t first,
                                                         uint32_t (&word)[RANDOM_WIDTH])
 {
-    if (rows.width == count) {
-        cuda_words8(key, start + (uint64_t)first, word);
-        return;
-    }
     const int64_t row = first / rows.width, column = first - row * rows.width;
+    int64_t left = rows.width - column; /* of the row */
     start += (uint64_t)(row * rows.stride + column);
-    if (column + RANDOM_WIDTH <= rows.width) {
+    if (left >= RANDOM_WIDTH) {
         cuda_words8(key, start, word);
         return;
     }
-    int64_t left =
-        rows.width - column; /* of the row; one of four elements or more is most common */
     uint64_t block = ~(uint64_t)0;
     uint4 four = make_uint4(0, 0, 0, 0);
 #pragma unroll
@@ -74,8 +68,8 @@ static __device__ __forceinline__ void random_row_words(uint2 key, uint64_t star
 }
 
 /* y = rule(x, word of the element). A thread's eight elements, all or, at the end and where arrays
- * are not aligned, one by one. */
-template <typename From, typename To, typename Rule>
+ * are not aligned, one by one. `cut`: of rows. */
+template <typename From, typename To, bool cut, typename Rule>
 __global__ void __launch_bounds__(RANDOM_THREADS)
     random_words(int64_t count, Rule rule, uint2 key, uint64_t start, struct random_rows rows,
                  const From *x, To *y, bool aligned)
@@ -84,7 +78,10 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
     if (first >= count)
         return;
     uint32_t word[RANDOM_WIDTH];
-    random_row_words(key, start, count, rows, first, word);
+    if (cut)
+        random_row_words(key, start, rows, first, word);
+    else
+        cuda_words8(key, start + (uint64_t)first, word);
     if (aligned && first + RANDOM_WIDTH <= count) {
         From from[RANDOM_WIDTH];
         To to[RANDOM_WIDTH];
@@ -101,12 +98,12 @@ __global__ void __launch_bounds__(RANDOM_THREADS)
             y[first + e] = rule(x[first + e], word[e]);
 }
 
-template <typename From, typename To, typename Rule>
+template <typename From, typename To, bool cut, typename Rule>
 static cudaError_t random_launch(cudaStream_t stream, int64_t count, struct random_rows rows,
                                  Rule rule, struct tess_rng_key key, uint64_t first, const void *x,
                                  void *y)
 {
-    return CUDA_LAUNCH((random_words<From, To, Rule>),
+    return CUDA_LAUNCH((random_words<From, To, cut, Rule>),
                        cuda_blocks(count, RANDOM_THREADS * RANDOM_WIDTH), RANDOM_THREADS, 0, stream,
                        count, rule, make_uint2(key.word[0], key.word[1]), first, rows, x, y,
                        cuda_aligned16(x) && cuda_aligned16(y));
@@ -116,11 +113,15 @@ void tess__cuda_dropout(struct tess_kernel *kernel, enum tess_dtype dtype, int64
                         int64_t width, int64_t stride, float rate, const uint64_t key[2],
                         uint64_t first, const void *x, void *y)
 {
+    const struct tess_rng_key words = tess__mask_key(key);
+    const struct random_rows cut = {width, stride};
+    cudaStream_t stream = tess__cuda_stream(kernel);
     cudaError_t error = cuda_by_dtype(dtype, [&](auto type) {
         typedef decltype(type) T;
-        return random_launch<T, T>(tess__cuda_stream(kernel), rows * width, {width, stride},
-                                   random_drop<T>{tess__mask_limit(rate), 1.0f - rate},
-                                   tess__mask_key(key), first, x, y);
+        const random_drop<T> rule = {tess__mask_limit(rate), 1.0f - rate};
+        return rows > 1
+                   ? random_launch<T, T, true>(stream, rows * width, cut, rule, words, first, x, y)
+                   : random_launch<T, T, false>(stream, width, cut, rule, words, first, x, y);
     });
     tess__cuda_note(kernel, error, "dropout");
 }
@@ -132,17 +133,17 @@ void tess__cuda_cast_stochastic(struct tess_kernel *kernel, int64_t count, const
     cudaStream_t stream = tess__cuda_stream(kernel);
     cudaError_t error = cudaErrorInvalidValue;
     if (to == TESS_BF16)
-        error = random_launch<float, __nv_bfloat16>(
+        error = random_launch<float, __nv_bfloat16, false>(
             stream, count, {count, count}, random_round<__nv_bfloat16>{}, words, first, x, y);
     else if (to == TESS_F16)
-        error = random_launch<float, __half>(stream, count, {count, count}, random_round<__half>{},
-                                             words, first, x, y);
+        error = random_launch<float, __half, false>(stream, count, {count, count},
+                                                    random_round<__half>{}, words, first, x, y);
     tess__cuda_note(kernel, error, "cast_stochastic");
 }
 
 /* ---- normals -------------------------------------------------------------------------------- */
 
-/* ln((word + 1) / 2^32), operation by operation as base/rng.c has it, each rounded. */
+/* ln((word + 1) / 2^32), operation by operation as base/normal.h has it, each rounded. */
 static __device__ __forceinline__ double random_log(uint32_t word)
 {
     const uint64_t n = (uint64_t)word + 1;
