@@ -10,6 +10,14 @@ int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_
     return room < 0 ? 0 : room / stride + 1;
 }
 
+double tess_op_square(const struct tess_op_desc *desc)
+{
+    const double length = (double)desc->length;
+    const double before =
+        desc->window > 0 && desc->window < desc->length ? length - (double)desc->window : 0;
+    return length * length - before * before;
+}
+
 static const char *check_windowed(const struct tess_op_desc *d)
 {
     if (d->window < 1 || d->stride < 1)
@@ -37,6 +45,10 @@ static const char *check_attention(const struct tess_op_desc *d)
         return "attention needs at least 1 head of each kind";
     if (d->heads % d->kv_heads != 0)
         return "the number of key and value heads must divide that of the heads";
+    if (d->window < 0)
+        return "the window of attention must not be negative";
+    if (!(d->dropout >= 0 && d->dropout < 1))
+        return "the dropout of attention must be at least 0 and less than 1";
     /* Divided, because the products may not fit. */
     if (d->q_stride / d->heads < d->in || d->kv_stride / d->kv_heads < d->in)
         return "a position's heads do not fit into its stride";

@@ -214,6 +214,23 @@ void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int
         KERNEL_RUN(kernel, swiglu_backward, dtype, rows, width, stride, gate, up, dy, dgate, dup);
 }
 
+void tess_geglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                        int64_t width, int64_t stride, bool erf, const void *gate, const void *up,
+                        void *y)
+{
+    if (rows > 0 && width > 0)
+        KERNEL_RUN(kernel, geglu_forward, dtype, rows, width, stride, erf, gate, up, y);
+}
+
+void tess_geglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t width, int64_t stride, bool erf, const void *gate, const void *up,
+                         const void *dy, void *dgate, void *dup)
+{
+    if (rows > 0 && width > 0)
+        KERNEL_RUN(kernel, geglu_backward, dtype, rows, width, stride, erf, gate, up, dy, dgate,
+                   dup);
+}
+
 void tess_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows, int64_t classes,
                    int64_t stride, const void *logits, float *max, float *sum, float *target,
                    float *best)

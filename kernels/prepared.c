@@ -156,9 +156,16 @@ enum tess_status tess_norm_backward(struct tess_op *op, const void *x, const voi
                   dbeta);
 }
 
+/* Random numbers of a step: what was recorded is no other step's. */
+static void prepared_drawn(const struct tess_op *op)
+{
+    op->kernel->drawn = op->kernel->drawn || op->drop.on;
+}
+
 enum tess_status tess_attention_forward(struct tess_op *op, const void *q, const void *k,
                                         const void *v, void *y, float *lse)
 {
+    prepared_drawn(op);
     return OP_RUN(op, TESS_OP_ATTENTION, attention_forward, q, k, v, y, lse);
 }
 
@@ -166,33 +173,17 @@ enum tess_status tess_attention_backward(struct tess_op *op, const void *q, cons
                                          const void *v, const void *y, const void *dy,
                                          const float *lse, void *dq, void *dk, void *dv)
 {
+    prepared_drawn(op);
     return OP_RUN(op, TESS_OP_ATTENTION, attention_backward, q, k, v, y, dy, lse, dq, dk, dv);
-}
-
-/* An operation for one of the documents: what it needs is at most what the whole needs. */
-static struct tess_op prepared_document(const struct tess_op *op, int64_t length)
-{
-    struct tess_op one = *op;
-    one.desc.rows = one.desc.leaf_rows = 1;
-    one.desc.length = length;
-    return one;
 }
 
 enum tess_status tess_attention_forward_documents(struct tess_op *op, const int32_t *begin,
                                                   int32_t count, const void *q, const void *k,
                                                   const void *v, void *y, float *lse)
 {
-    const struct tess_op_desc *d = &op->desc;
-    const int64_t word = (int64_t)tess_dtype_bytes(d->dtype);
-    for (int32_t i = 0; i < count; i++) {
-        struct tess_op one = prepared_document(op, begin[i + 1] - begin[i]);
-        const int64_t kv = begin[i] * d->kv_stride * word;
-        TESS_TRY(tess_attention_forward(&one, (const char *)q + begin[i] * d->q_stride * word,
-                                        (const char *)k + kv, (const char *)v + kv,
-                                        (char *)y + begin[i] * d->heads * d->in * word,
-                                        lse + (int64_t)begin[i] * d->heads));
-    }
-    return TESS_OK;
+    prepared_drawn(op);
+    return OP_RUN(op, TESS_OP_ATTENTION, attention_forward_documents, begin, count, q, k, v, y,
+                  lse);
 }
 
 enum tess_status tess_attention_backward_documents(struct tess_op *op, const int32_t *begin,
@@ -200,18 +191,9 @@ enum tess_status tess_attention_backward_documents(struct tess_op *op, const int
                                                    const void *v, const void *y, const void *dy,
                                                    const float *lse, void *dq, void *dk, void *dv)
 {
-    const struct tess_op_desc *d = &op->desc;
-    const int64_t word = (int64_t)tess_dtype_bytes(d->dtype);
-    for (int32_t i = 0; i < count; i++) {
-        struct tess_op one = prepared_document(op, begin[i + 1] - begin[i]);
-        const int64_t at = begin[i] * d->q_stride * word, kv = begin[i] * d->kv_stride * word;
-        const int64_t out = begin[i] * d->heads * d->in * word;
-        TESS_TRY(tess_attention_backward(&one, (const char *)q + at, (const char *)k + kv,
-                                         (const char *)v + kv, (const char *)y + out,
-                                         (const char *)dy + out, lse + (int64_t)begin[i] * d->heads,
-                                         (char *)dq + at, (char *)dk + kv, (char *)dv + kv));
-    }
-    return TESS_OK;
+    prepared_drawn(op);
+    return OP_RUN(op, TESS_OP_ATTENTION, attention_backward_documents, begin, count, q, k, v, y, dy,
+                  lse, dq, dk, dv);
 }
 
 enum tess_status tess_attention_decode(struct tess_op *op, int64_t first, int64_t count,

@@ -27,6 +27,7 @@ static enum tess_status config_add_tables(struct tess_config *config,
         {"data", tess_loader_option_table, &config->loader},
         {"tensor", tess_tensor_option_table, &config->tensor},
         {"loss", tess_loss_option_table, &config->loss},
+        {"bn", tess_bn_option_table, &config->bn},
         {"lora", tess_lora_option_table, &config->lora},
         {"cuda", tess_cuda_option_table, &config->cuda},
         {"topology", tess_placing_option_table, &config->placing},
@@ -254,6 +255,10 @@ static enum tess_status config_check(struct tess_config *config)
             TESS_TRY(config->axis[axis]->check(config->axis_options[axis], config->mesh.count[axis],
                                                (int32_t)run->accumulate));
     TESS_TRY(tess_precision_check(run));
+    if (config->bn.accumulate == 1 && run->buffers == 1)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--bn.accumulate micro takes the statistics of every leaf in turn, and --buffers "
+                  "broadcast those of one rank: leave one out");
     TESS_TRY(tess__config_save(config));
     TESS_TRY(config->optimizer->check(config->optimizer_options));
     if (config->optimizer->loop != NULL && config->kernel->far_memory &&

@@ -87,6 +87,12 @@ struct tess_loss_options {
 };
 extern const struct tess_option tess_loss_option_table[];
 
+/* Options of batch norm, prefix "bn". */
+struct tess_bn_options {
+    int32_t accumulate; /* step|micro */
+};
+extern const struct tess_option tess_bn_option_table[];
+
 /* Options of adapters, prefix "lora". */
 struct tess_lora_options {
     int64_t rank;        /* 0: none */
@@ -154,6 +160,7 @@ struct tess_config {
     struct tess_mesh mesh;                   /* counts; of rank 0 */
     struct tess_tensor_options tensor;
     struct tess_loss_options loss;
+    struct tess_bn_options bn;
     struct tess_lora_options lora;
     struct tess_cuda_options cuda;
     struct tess_comm_options comm; /* of every communicator, chosen or not */

@@ -195,6 +195,15 @@ const struct tess_option tess_loss_option_table[] = {
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 
+#define BN_FIELD(member) offsetof(struct tess_bn_options, member)
+
+const struct tess_option tess_bn_option_table[] = {
+    {"accumulate", TESS_OPTION_CHOICE, BN_FIELD(accumulate), "step", 0, 0, "step|micro",
+     "when batch norm's running averages are updated: once a step, by the mean over its leaves, or "
+     "by each leaf in turn, as PyTorch does for each micro-batch"},
+    {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
+};
+
 #define LORA_FIELD(member) offsetof(struct tess_lora_options, member)
 
 const struct tess_option tess_lora_option_table[] = {

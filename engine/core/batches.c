@@ -52,26 +52,38 @@ static int64_t batches_test_sample(const struct tess_engine *engine, int64_t pas
     return at < engine->dataset->test.count ? at : -1;
 }
 
-void tess__batches_documents(struct tess_engine *engine, uint64_t row_first)
+/* The sample of row `row` of this rank's micro-batch that begins with row_first. */
+static int64_t batches_row_sample(const struct tess_engine *engine, uint64_t row_first, int64_t row)
 {
-    struct tess_packed *packed = &engine->packed;
-    const struct tess_dataset *dataset = engine->dataset;
-    const bool training = engine->strategy.training;
-    const struct tess_split *split = training ? &dataset->train : &dataset->test;
     const int64_t epoch = engine->progress.step / engine->sizes.steps_per_epoch;
     const int64_t at = engine->progress.step % engine->sizes.steps_per_epoch;
-    const int32_t length = (int32_t)dataset->row.dim[0];
-    if (packed->document == NULL)
-        return;
+    return engine->strategy.training
+               ? batches_sample(engine, epoch,
+                                at * engine->sizes.batch_size + (int64_t)row_first + row)
+               : batches_test_sample(engine, engine->progress.test_pass,
+                                     engine->plan.rank * engine->sizes.rows + row);
+}
+
+static const struct tess_split *batches_split(const struct tess_engine *engine)
+{
+    return engine->strategy.training ? &engine->dataset->train : &engine->dataset->test;
+}
+
+enum tess_status tess__batches_documents(struct tess_engine *engine, uint64_t row_first)
+{
+    struct tess_packed *packed = &engine->packed;
+    const int32_t length = (int32_t)engine->dataset->row.dim[0];
+    struct tess_kernel *kernel = engine->kernel;
+    if (packed->place == NULL)
+        return TESS_OK;
+    if (packed->sent != NULL)
+        TESS_TRY(kernel->queue->ops->wait(packed->sent));
     packed->count = 0;
     for (int64_t r = 0; r < engine->sizes.rows; r++) {
-        const int64_t sample =
-            training ? batches_sample(engine, epoch,
-                                      at * engine->sizes.batch_size + (int64_t)row_first + r)
-                     : batches_test_sample(engine, engine->progress.test_pass,
-                                           engine->plan.rank * engine->sizes.rows + r);
         int32_t *begin = packed->document + packed->count;
-        const int32_t count = tess_dataset_documents(dataset, split, sample, begin);
+        const int32_t count =
+            tess_dataset_documents(engine->dataset, batches_split(engine),
+                                   batches_row_sample(engine, row_first, r), begin);
         for (int32_t d = 0; d < count; d++) {
             const int32_t end = d + 1 < count ? begin[d + 1] : length;
             for (int32_t i = begin[d]; i < end; i++)
@@ -82,6 +94,11 @@ void tess__batches_documents(struct tess_engine *engine, uint64_t row_first)
         packed->count += count;
     }
     packed->document[packed->count] = (int32_t)engine->sizes.rows * length;
+    if (packed->sent == NULL)
+        return TESS_OK;
+    TESS_TRY(tess_upload(kernel, (size_t)(engine->sizes.rows * length) * sizeof(int32_t),
+                         packed->place, tess_memory_get(engine->memory, packed->far_place)));
+    return kernel->queue->ops->record(kernel->queue, packed->sent);
 }
 
 /* Training batch number b is micro-batch b % S of step b / S, counted from where the run began or
@@ -180,6 +197,10 @@ enum tess_status tess__batches_reserve(struct tess_engine *engine)
     engine->batches.bytes = (int64_t)(far ? tess_round_up(bytes, 64) : bytes);
     engine->batches.label_bytes = rows * engine->sizes.labels * (int64_t)sizeof(int32_t);
     TESS_TRY(batches_reserve_kept(engine));
+    if (far && engine->dataset->packs)
+        TESS_TRY(batches_reserve(
+            engine, engine->sizes.rows * engine->dataset->row.dim[0] * (int64_t)sizeof(int32_t),
+            "places in documents", &engine->packed.far_place));
     if (!tess__schedule_loads(&engine->schedule))
         return TESS_OK;
     for (int32_t i = 0; i < (far ? 1 : engine->sizes.slot_count); i++) {
@@ -306,10 +327,22 @@ void tess__batches_keep(struct tess_engine *engine, const struct tess_chunk *chu
     }
 }
 
+static void batches_close_documents(struct tess_engine *engine)
+{
+    struct tess_packed *packed = &engine->packed;
+    free(packed->document);
+    if (packed->sent == NULL) {
+        free(packed->place);
+        return;
+    }
+    (void)engine->kernel->queue->ops->wait(packed->sent);
+    engine->kernel->queue->ops->fence_close(packed->sent);
+    engine->kernel->ops->unpin(engine->kernel, packed->place);
+}
+
 void tess__batches_close(struct tess_engine *engine)
 {
-    free(engine->packed.document);
-    free(engine->packed.place);
+    batches_close_documents(engine);
     tess_loader_close(engine->batches.loader);
     tess_loader_close(engine->batches.test_loader);
     tess_loader_close(engine->audit.loader);
@@ -325,18 +358,59 @@ void tess__batches_close(struct tess_engine *engine)
         engine->kernel->ops->unpin(engine->kernel, engine->audit.pinned);
 }
 
+static enum tess_status batches_open_documents(struct tess_engine *engine)
+{
+    struct tess_kernel *kernel = engine->kernel;
+    struct tess_packed *packed = &engine->packed;
+    const size_t positions = (size_t)(engine->sizes.rows * engine->dataset->row.dim[0]);
+    /* A document has a position at least; one more for the end. */
+    packed->document = malloc((positions + 2) * sizeof(int32_t));
+    if (kernel->ops->far_memory) {
+        void *place;
+        TESS_TRY(kernel->queue->ops->fence_open(kernel, &packed->sent));
+        TESS_TRY(kernel->ops->pin(kernel, positions * sizeof(int32_t), &place));
+        packed->place = place;
+    } else {
+        packed->place = malloc(positions * sizeof(int32_t));
+    }
+    if (packed->document == NULL || packed->place == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the documents of %zu positions", positions);
+    return TESS_OK;
+}
+
+/* Those of the first rows of training, for what is predicted of a step: as many as there are, as an
+ * engine may stand for one rank of thousands. */
+static enum tess_status batches_typical_documents(struct tess_engine *engine)
+{
+    struct tess_packed *packed = &engine->packed;
+    const int32_t length = (int32_t)engine->dataset->row.dim[0];
+    int32_t *begin = malloc(((size_t)length + 1) * sizeof(*begin));
+    enum tess_status status = TESS_OK;
+    for (int64_t r = 0; begin != NULL && r < engine->sizes.rows; r++) {
+        const int32_t count = tess_dataset_documents(engine->dataset, &engine->dataset->train,
+                                                     batches_sample(engine, 0, r), begin);
+        const size_t all = (size_t)(packed->count + count);
+        int32_t *document = realloc(packed->document, (all + 1) * sizeof(*document));
+        if (document == NULL)
+            break;
+        packed->document = document;
+        for (int32_t d = 0; d < count; d++)
+            document[packed->count++] = begin[d] + (int32_t)r * length;
+        document[packed->count] = (int32_t)(r + 1) * length;
+    }
+    if (begin == NULL || packed->count < engine->sizes.rows)
+        status = tess_fail(TESS_ERR_MEMORY, "no memory for the documents of a sample");
+    free(begin);
+    return status;
+}
+
 enum tess_status tess__batches_open(struct tess_engine *engine)
 {
     struct tess_kernel *kernel = engine->kernel;
     struct tess_batches *batches = &engine->batches;
-    if (engine->dataset->packs && !engine->hollow) {
-        /* A document has a position at least; one more for the end. */
-        const size_t positions = (size_t)(engine->sizes.rows * engine->dataset->row.dim[0]);
-        engine->packed.document = malloc((positions + 2) * sizeof(int32_t));
-        engine->packed.place = malloc(positions * sizeof(int32_t));
-        if (engine->packed.document == NULL || engine->packed.place == NULL)
-            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the documents of %zu positions", positions);
-    }
+    if (engine->dataset->packs)
+        TESS_TRY(engine->hollow ? batches_typical_documents(engine)
+                                : batches_open_documents(engine));
     if (engine->plan.skips_input || !tess__schedule_loads(&engine->schedule))
         return TESS_OK;
     if (kernel->ops->far_memory)

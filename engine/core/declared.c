@@ -141,10 +141,10 @@ static bool declared_same(const struct tess_model_input *a, const struct tess_mo
 {
     return a->rows == b->rows && a->leaf_rows == b->leaf_rows && a->dtype == b->dtype &&
            a->class_count == b->class_count && a->tokens == b->tokens && a->device == b->device &&
-           a->stacks == b->stacks && a->decode == b->decode && a->context == b->context &&
-           a->lora.rank == b->lora.rank && a->lora.scale == b->lora.scale &&
-           strcmp(a->lora.targets, b->lora.targets) == 0 && declared_same_shape(&a->row, &b->row) &&
-           declared_same_axis(&a->axis, &b->axis);
+           a->stacks == b->stacks && a->averages == b->averages && a->decode == b->decode &&
+           a->context == b->context && a->lora.rank == b->lora.rank &&
+           a->lora.scale == b->lora.scale && strcmp(a->lora.targets, b->lora.targets) == 0 &&
+           declared_same_shape(&a->row, &b->row) && declared_same_axis(&a->axis, &b->axis);
 }
 
 /* The lock is held. */
@@ -277,8 +277,7 @@ static double cut_op_work(const struct tess_op_desc *desc, int64_t model_rows)
     if (desc->kind == TESS_OP_LINEAR)
         return 6 * rows * (double)desc->in * (double)desc->out;
     if (desc->kind == TESS_OP_ATTENTION)
-        return 7 * rows * (double)desc->length * (double)desc->length *
-               (double)(desc->in * desc->heads);
+        return 7 * rows * tess_op_square(desc) * (double)(desc->in * desc->heads);
     if (desc->kind == TESS_OP_CONV2D)
         return 6 * rows * (double)desc->in * (double)desc->out * desc->window * desc->window *
                (double)(desc->height * desc->width) / (double)(desc->stride * desc->stride);

@@ -45,6 +45,8 @@ static enum tess_status engine_declare(struct tess_engine *engine)
                                            .device = config->kernel->far_memory,
                                            .axis = engine_tensor_axis(engine),
                                            .stacks = config->kernel->stacks,
+                                           .averages =
+                                               config->bn.accumulate == 1 ? engine->plan.grid : 1,
                                            .lora = tess_config_lora(config)};
     TESS_TRY(tess__declare(config, &input, &engine->model, &engine->model_state));
     engine->unit_name =

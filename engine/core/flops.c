@@ -35,8 +35,8 @@ void tess_flops_add(const struct tess_op_desc *desc, struct tess_flops *flops)
     } else if (desc->kind == TESS_OP_ATTENTION) {
         /* q k^T and p v, 2 T T D each and head; backward has twice as many products without the one
          * that only a kernel that keeps no p does again. */
-        flops->attention += 3 * 2 * 2 * rows * (double)desc->length * (double)desc->length *
-                            (double)desc->in * desc->heads;
+        flops->attention +=
+            3 * 2 * 2 * rows * tess_op_square(desc) * (double)desc->in * desc->heads;
     }
 }
 
@@ -48,6 +48,48 @@ double tess_flops_causal(const struct tess_flops *flops)
 double tess_flops_palm(const struct tess_flops *flops)
 {
     return flops->attention > 0 ? 6 * flops->parameters * flops->tokens + flops->attention : 0;
+}
+
+#define FLOPS_SAMPLES 256 /* of packed ones, that stand for all */
+
+/* Attention of a packed sample: the mean over the first samples of their documents', each a square
+ * by itself. */
+static double flops_packed(const struct tess_dataset *dataset, const struct tess_op_desc *desc,
+                           int32_t *begin)
+{
+    const struct tess_split *split = &dataset->train;
+    const int64_t samples = split->count < FLOPS_SAMPLES ? split->count : FLOPS_SAMPLES;
+    struct tess_op_desc one = *desc;
+    struct tess_flops flops = {.attention = 0};
+    for (int64_t s = 0; s < samples; s++) {
+        const int32_t count = tess_dataset_documents(dataset, split, s, begin);
+        for (int32_t d = 0; d < count; d++) {
+            one.length = (d + 1 < count ? begin[d + 1] : desc->length) - begin[d];
+            tess_flops_add(&one, &flops);
+        }
+    }
+    return flops.attention / (double)(samples > 0 ? samples : 1);
+}
+
+/* Operations of one row. */
+static enum tess_status flops_ops(const struct tess_declare *declare,
+                                  const struct tess_dataset *dataset, struct tess_flops *flops)
+{
+    int32_t *begin = NULL;
+    if (dataset->packs) {
+        begin = malloc((size_t)(dataset->row.dim[0] + 1) * sizeof(*begin));
+        if (begin == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the documents of a sample");
+    }
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        const struct tess_op_desc *desc = &declare->op[o].desc;
+        if (begin != NULL && desc->kind == TESS_OP_ATTENTION)
+            flops->attention += flops_packed(dataset, desc, begin);
+        else
+            tess_flops_add(desc, flops);
+    }
+    free(begin);
+    return TESS_OK;
 }
 
 enum tess_status tess_flops_count(const struct tess_config *config,
@@ -68,8 +110,7 @@ enum tess_status tess_flops_count(const struct tess_config *config,
     void *state = NULL;
     enum tess_status status;
     TESS_TRY_GOTO(status, free_declare, tess__declare(config, &input, &declare, &state));
-    for (int32_t o = 0; o < declare.op_count; o++)
-        tess_flops_add(&declare.op[o].desc, &flops);
+    TESS_TRY_GOTO(status, free_declare, flops_ops(&declare, dataset, &flops));
     flops.parameters = (double)tess_declare_size(&declare);
     *flops_out = flops;
 

@@ -18,8 +18,10 @@
 
 /*
  * FLOPs of training on one row (image, sequence): forward and backward. A multiply and an add are
- * two. Attention's are those of the whole square of positions; a causal model needs only its lower
- * half. Both ways to count are in use and stand 8 % apart for GPT-2 at 1024 positions:
+ * two. Attention's are those of the whole square of positions, or with a window W of T^2 - (T -
+ * W)^2 of it, and of packed samples the squares of their documents, the mean of the first samples;
+ * a causal model needs only its lower half. Both ways to count are in use and stand 8 % apart for
+ * GPT-2 at 1024 positions:
  *
  *     causal   products + attention / 2      what is computed: ours, and llm.c's
  *     PaLM     6 N + 12 L H Q T a token      appendix B: N parameters, L layers, H heads of Q, T

@@ -122,7 +122,9 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         .step = (uint64_t)engine->progress.step,
         .row_first = place->row_first,
         .document = engine->packed.document,
-        .place = engine->packed.place,
+        .place = engine->packed.sent != NULL
+                     ? tess_memory_get(engine->memory, engine->packed.far_place)
+                     : engine->packed.place,
         .document_count = engine->packed.count,
         .axis = &engine->model.axis,
         .crossing = &engine->crossing,
@@ -160,7 +162,7 @@ enum tess_status tess__engine_forward(struct tess_engine *engine, int32_t chunk,
 {
     struct tess_strategy *strategy = &engine->strategy;
     const struct pass_place place = {.chunk = chunk, .slot = slot, .row_first = row_first};
-    tess__batches_documents(engine, row_first);
+    TESS_TRY(tess__batches_documents(engine, row_first));
     tess__engine_range(engine, "forward");
     for (int32_t u = engine->schedule.chunk[chunk].unit_first;
          u < engine->schedule.chunk[chunk].unit_end; u++) {
@@ -247,7 +249,7 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
         plan->grad_segment_count - 1; /* highest segment whose gradient is not complete */
     while (next >= 0 && plan->segment[next].unit_first >= here->unit_end)
         next--;
-    tess__batches_documents(engine, row_first);
+    TESS_TRY(tess__batches_documents(engine, row_first));
     tess__engine_range(engine, "backward");
     for (int32_t u = here->unit_end - 1; u >= here->unit_first; u--) {
         tess__engine_range(engine, engine->declare.unit[u].name);

@@ -86,8 +86,11 @@ struct tess_record {
 
 /* Packed samples: the documents of the micro-batch that is being computed, as in tess_pass. */
 struct tess_packed {
-    int32_t *document, *place; /* owned; NULL: samples are not packed */
+    int32_t *document; /* owned; NULL: samples are not packed */
+    int32_t *place;    /* owned, pinned for far memory; NULL where the engine is hollow */
     int32_t count;
+    struct tess_block far_place; /* far memory: the device's copy of place */
+    struct tess_fence *sent;     /* likewise: the latest has been copied */
 };
 
 /* A sum that was begun. */
@@ -447,8 +450,9 @@ void tess__engine_means(const struct tess_engine *engine, int64_t leaves, int64_
 int64_t tess__batches_step_labels(const struct tess_engine *engine, int64_t step);
 int64_t tess__batches_test_labels(const struct tess_engine *engine);
 /* batches.c: find the documents of the rows from row_first on, of the step or the evaluation's
- * pass, by the samples' numbers alone: every stage can. */
-void tess__batches_documents(struct tess_engine *engine, uint64_t row_first);
+ * pass, by the samples' numbers alone: every stage can. A hollow engine's stay those of its first
+ * rows. */
+enum tess_status tess__batches_documents(struct tess_engine *engine, uint64_t row_first);
 /* What is added to the cross-entropy, of so many classes. Validation is without. */
 struct tess_xent tess__engine_xent(const struct tess_engine *engine);
 

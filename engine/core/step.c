@@ -223,6 +223,11 @@ enum tess_status tess__record_plan(struct tess_engine *engine)
                   "--cuda.graph: model '%s' chooses in each step which parameters it uses, and a "
                   "record is the same in all of them: leave it out",
                   engine->config->model->name);
+    if (engine->dataset->packs)
+        TESS_FAIL(
+            TESS_ERR_USAGE,
+            "--cuda.graph: with --data.packing each step has other documents, and a record is "
+            "the same in all of them: leave one out");
     engine->record.on = true;
     return TESS_OK;
 }

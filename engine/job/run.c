@@ -243,11 +243,6 @@ static enum tess_status run_check_data(const struct tess_config *config)
     if (config->loader.packing && !config->model->documents)
         TESS_FAIL(TESS_ERR_USAGE, "--data.packing: model %s does not keep documents apart",
                   config->model->name);
-    if (config->loader.packing && !config->kernel->host_memory)
-        TESS_FAIL(TESS_ERR_USAGE,
-                  "--data.packing: kernel %s does not keep documents apart: only the CPU's kernels "
-                  "do, --device cpu",
-                  config->kernel->name);
     if (config->loader.mix[0] != '\0' && config->loader.validation_files[0] != '\0')
         TESS_FAIL(TESS_ERR_USAGE,
                   "--data.mix takes validation samples from each of its sets: leave "

@@ -161,7 +161,7 @@ static void cnn_declare_conv(struct cnn_builder *to, int32_t i, int64_t channels
     conv->before = conv->after = -1;
     if (cnn->batch_norm) {
         snprintf(name, sizeof(name), "bn%d", i + 1);
-        tess__norm_declare(to->declare, &to->input->axis, name, &to->image, CNN_NORM_RATE,
+        tess__norm_declare(to->declare, to->input, name, &to->image, CNN_NORM_RATE,
                            to->split == TESS_SPLIT_COLUMNS, &conv->norm);
         conv->before =
             tess_declare_tensor(to->declare, "conv", to->input->dtype, image, TESS_LIFE_SAVED);

@@ -6,7 +6,7 @@
  *                     gpt2 (Radford et al. 2019)          llama (Touvron et al. 2023)
  *     positions       learned, unit wpe                   rotary, in attention
  *     norm            layer norm                          RMS norm
- *     feed-forward    GELU, width 4 C                     SwiGLU, width 8/3 C
+ *     feed-forward    GELU, width 4 C                     SwiGLU (or GeGLU), width 8/3 C
  *     biases, tied    yes, yes                            no, no
  *     heads           alike                               query heads may share keys and values
  *
@@ -40,8 +40,10 @@ struct gpt_options {
     int64_t layers, heads, kv_heads, head_size, width, ffn, vocab, context;
     bool qkv_bias, out_bias, mlp_bias, qk_norm;
     int32_t gelu; /* tanh|erf */
+    int32_t gate; /* silu|gelu */
+    int64_t window, window_from;
     int32_t tied; /* auto|on|off */
-    double dropout, epsilon, deviation;
+    double dropout, attention_dropout, epsilon, deviation;
     struct gpt_rope rope;
     int64_t head_mib;
 };
@@ -69,7 +71,10 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_BOOL("mlp-bias", GPT_FIELD(mlp_bias), "off",
                   "llama: biases of the feed-forward layers, as mlp_bias gives them."),
     TESS_ROW_CHOICE("gelu", GPT_FIELD(gelu), "tanh", "tanh|erf",
-                    "gpt2: GELU by its approximation or by the error function."),
+                    "gpt2, gate gelu: GELU by its approximation or by the error function."),
+    TESS_ROW_CHOICE("gate", GPT_FIELD(gate), "silu", "silu|gelu",
+                    "llama: what the gate of the feed-forward layer goes through: SwiGLU or "
+                    "GeGLU."),
     TESS_ROW_BOOL("qk-norm", GPT_FIELD(qk_norm), "off",
                   "llama: an RMS norm of each head's query and key, as Qwen3 has it."),
     TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
@@ -82,11 +87,18 @@ static const struct tess_option gpt_option_table[] = {
                  "Size of the vocabulary, at least that of the data; 0: that of the data."),
     TESS_ROW_INT("context", GPT_FIELD(context), "0", 0, 1 << 24,
                  "Positions at most; gpt2 learns one vector for each; 0: data.length."),
+    TESS_ROW_INT("window", GPT_FIELD(window), "0", 0, 1 << 24,
+                 "Attention sees so many positions at most, its own and those before it "
+                 "(Mistral's sliding_window); 0: all."),
+    TESS_ROW_INT("window-from", GPT_FIELD(window_from), "0", 0, GPT_LAYERS_MAX,
+                 "Blocks before this one have no window (Qwen's max_window_layers)."),
     TESS_ROW_CHOICE("tied", GPT_FIELD(tied), "auto", "auto|on|off",
                     "Whether the head's weight is the embedding; auto: in gpt2."),
     TESS_ROW_REAL("dropout", GPT_FIELD(dropout), "0", 0, 0.99,
                   "Share dropped in training of the embedding and of what each attention and "
                   "feed-forward layer adds."),
+    TESS_ROW_REAL("attention-dropout", GPT_FIELD(attention_dropout), "0", 0, 0.99,
+                  "Share of attention's probabilities dropped in training; on the CPU."),
     TESS_ROW_REAL("rope-base", GPT_FIELD(rope.base), "10000", 1, 1e12,
                   "llama: base of the rotary angles."),
     TESS_ROW_CHOICE("rope-scaling", GPT_FIELD(rope.scaling), "off",
@@ -180,8 +192,12 @@ static enum tess_status gpt_check_shape(const struct gpt_options *o,
         (o->head_size != 0 || o->qkv_bias || o->out_bias || o->mlp_bias || o->qk_norm))
         TESS_FAIL(TESS_ERR_USAGE, "gpt.head-size, gpt.qkv-bias, gpt.out-bias, gpt.mlp-bias and "
                                   "gpt.qk-norm are of --gpt.style llama");
-    if (o->style == 1 && o->gelu != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "gpt.gelu is of --gpt.style gpt2");
+    if (o->style == 0 && o->gate != 0)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.gate is of --gpt.style llama");
+    if (o->style == 1 && o->gelu != 0 && o->gate == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.gelu is of --gpt.style gpt2 and of --gpt.gate gelu");
+    if (o->window_from != 0 && o->window == 0)
+        TESS_FAIL(TESS_ERR_USAGE, "gpt.window-from needs a gpt.window");
     TESS_TRY(gpt_check_rope(o, input, head_size));
     if (o->style == 1 && head_size % 2 != 0)
         TESS_FAIL(TESS_ERR_USAGE,
@@ -280,6 +296,9 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->out_bias = o->out_bias;
     gpt->mlp_bias = o->mlp_bias;
     gpt->erf = o->gelu == 1;
+    gpt->geglu = o->gate == 1;
+    gpt->window = o->window;
+    gpt->window_from = (int32_t)o->window_from;
     gpt->qk_norm = o->qk_norm;
     gpt->ffn = o->ffn       ? o->ffn
                : gpt->llama ? gpt_round_up((8 * o->width + 2) / 3, GPT_FFN_MULTIPLE)
@@ -290,6 +309,7 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
     gpt->kept = input->context;
     gpt->sequences = input->sequences;
     gpt->dropout = o->dropout;
+    gpt->attention_dropout = input->decode ? 0 : o->attention_dropout;
     gpt->rotary = tess__gpt_rotary(&o->rope, gpt->head_size, length);
     gpt->epsilon = (float)o->epsilon;
     gpt->deviation = (float)o->deviation;

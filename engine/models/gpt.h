@@ -72,11 +72,14 @@ struct gpt_state {
     /* From the options. */
     bool llama, tied, qkv_bias, out_bias, mlp_bias, qk_norm;
     bool erf;                        /* GELU by the error function */
+    bool geglu;                      /* GeGLU in the place of SwiGLU */
+    int64_t window;                  /* positions that attention sees at most; 0: all */
+    int32_t window_from;             /* the first block that has the window */
     int32_t layers, heads, kv_heads; /* heads of the whole model */
     int64_t width, head_size, ffn;   /* C, D, F */
     int64_t vocabulary, padded;      /* classes of the model; V */
     int64_t context;                 /* positions that gpt2 learns */
-    double dropout;
+    double dropout, attention_dropout;
     struct tess_rotary rotary;
     float epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */

@@ -194,13 +194,14 @@ static int64_t block_kept_row(const struct gpt_state *gpt)
     return gpt->part_kv_heads * gpt->head_size;
 }
 
-static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
+static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt, int32_t layer)
 {
     struct tess_op_desc desc = {.kind = TESS_OP_ATTENTION,
                                 .calls = gpt->axis.count,
                                 .dtype = gpt->dtype,
                                 .in = gpt->head_size,
                                 .out = gpt->head_size,
+                                .dropout = (float)gpt->attention_dropout,
                                 .length = gpt->length,
                                 .heads = gpt->part_heads,
                                 .kv_heads = gpt->part_kv_heads,
@@ -212,6 +213,8 @@ static struct tess_op_desc block_attention_desc(const struct gpt_state *gpt)
         desc.length = gpt->kept;
         desc.kv_stride = block_kept_row(gpt);
     }
+    if (layer >= gpt->window_from && gpt->window < desc.length)
+        desc.window = (int32_t)gpt->window;
     return desc;
 }
 
@@ -269,7 +272,7 @@ static void block_declare_tensors(const struct gpt_state *gpt, struct tess_decla
 void tess__gpt_declare_block(struct gpt_state *gpt, struct tess_declare *declare, int32_t layer)
 {
     struct gpt_block *block = &gpt->block[layer];
-    const struct tess_op_desc attention = block_attention_desc(gpt);
+    const struct tess_op_desc attention = block_attention_desc(gpt, layer);
     const int64_t count = gpt->positions * gpt->width;
     char unit[16];
     snprintf(unit, sizeof(unit), "h%d", layer);
@@ -320,9 +323,13 @@ static void block_activate(const struct gpt_state *gpt, const struct gpt_block *
 {
     void *active = tess__gpt_at(pass, block->active, part * gpt->hidden), *hidden[2];
     block_hidden(gpt, block, pass, part, hidden);
-    if (gpt->llama)
-        tess_swiglu_forward(pass->kernel, pass->dtype, gpt->positions, gpt->hidden / gpt->positions,
-                            gpt->hidden_stride, hidden[0], hidden[1], active);
+    const int64_t width = gpt->hidden / gpt->positions;
+    if (gpt->geglu)
+        tess_geglu_forward(pass->kernel, pass->dtype, gpt->positions, width, gpt->hidden_stride,
+                           gpt->erf, hidden[0], hidden[1], active);
+    else if (gpt->llama)
+        tess_swiglu_forward(pass->kernel, pass->dtype, gpt->positions, width, gpt->hidden_stride,
+                            hidden[0], hidden[1], active);
     else
         (gpt->erf ? tess_gelu_erf_forward : tess_gelu_forward)(pass->kernel, pass->dtype,
                                                                gpt->hidden, hidden[0], active);
@@ -364,6 +371,19 @@ static enum tess_status block_decode(const struct gpt_state *gpt, const struct g
     return TESS_OK;
 }
 
+/* The operation, with what this pass drops of a part's probabilities. */
+static struct tess_op *block_attention(const struct gpt_state *gpt, const struct gpt_block *block,
+                                       const struct tess_pass *pass, int32_t part)
+{
+    struct tess_op *op = pass->op[block->attention];
+    op->drop = (struct tess_attention_drop){.on = pass->training && gpt->attention_dropout > 0,
+                                            .position = pass->row_first * (uint64_t)gpt->length,
+                                            .head = (gpt->axis.first + part) * gpt->part_heads,
+                                            .heads = gpt->heads};
+    tess__dropout_key(pass, op->drop.key);
+    return op;
+}
+
 /* A part's attention to x [N, C], before it is joined. */
 static enum tess_status block_attend(const struct gpt_state *gpt, const struct gpt_block *block,
                                      const struct tess_pass *pass, int32_t part, const void *x)
@@ -379,13 +399,13 @@ static enum tess_status block_attend(const struct gpt_state *gpt, const struct g
     }
     TESS_TRY(tess__gpt_turn(gpt, block, pass, part, qkv));
     lse += part * gpt->positions * gpt->part_heads;
+    struct tess_op *attention = block_attention(gpt, block, pass, part);
     if (gpt->decode)
         return block_decode(gpt, block, pass, part, qkv, mixed);
     if (pass->document != NULL)
-        return tess_attention_forward_documents(pass->op[block->attention], pass->document,
-                                                pass->document_count, qkv[0], qkv[1], qkv[2], mixed,
-                                                lse);
-    return tess_attention_forward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed, lse);
+        return tess_attention_forward_documents(attention, pass->document, pass->document_count,
+                                                qkv[0], qkv[1], qkv[2], mixed, lse);
+    return tess_attention_forward(attention, qkv[0], qkv[1], qkv[2], mixed, lse);
 }
 
 /* A part's feed-forward of x [N, C], before it is made narrow. */
@@ -537,10 +557,13 @@ static enum tess_status block_feed_backward(const struct gpt_state *gpt,
     if (!gpt->llama && !fused)
         (gpt->erf ? tess_gelu_erf_backward : tess_gelu_backward)(
             pass->kernel, pass->dtype, gpt->hidden, hidden[0], active, active);
-    if (gpt->llama)
-        tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions,
-                             gpt->hidden / gpt->positions, gpt->hidden_stride, hidden[0], hidden[1],
-                             active, hidden[0], hidden[1]);
+    const int64_t width = gpt->hidden / gpt->positions;
+    if (gpt->geglu)
+        tess_geglu_backward(pass->kernel, pass->dtype, gpt->positions, width, gpt->hidden_stride,
+                            gpt->erf, hidden[0], hidden[1], active, hidden[0], hidden[1]);
+    else if (gpt->llama)
+        tess_swiglu_backward(pass->kernel, pass->dtype, gpt->positions, width, gpt->hidden_stride,
+                             hidden[0], hidden[1], active, hidden[0], hidden[1]);
     block_hidden_grad(gpt, block, pass, part, hidden);
     return block_shared_backward(gpt, block, pass, block->widen, &block->adapter[GPT_ADAPTER_WIDEN],
                                  gpt->widen_count, part, x, hidden, dx);
@@ -583,13 +606,14 @@ static enum tess_status block_attend_backward(const struct gpt_state *gpt,
     TESS_TRY(
         tess__adapter_backward_data(pass, &block->adapter[GPT_ADAPTER_JOIN], part, mixed_grad));
     lse += part * gpt->positions * gpt->part_heads;
+    struct tess_op *attention = block_attention(gpt, block, pass, part);
     if (pass->document != NULL)
-        TESS_TRY(tess_attention_backward_documents(
-            pass->op[block->attention], pass->document, pass->document_count, qkv[0], qkv[1],
-            qkv[2], mixed, mixed_grad, lse, grad[0], grad[1], grad[2]));
+        TESS_TRY(tess_attention_backward_documents(attention, pass->document, pass->document_count,
+                                                   qkv[0], qkv[1], qkv[2], mixed, mixed_grad, lse,
+                                                   grad[0], grad[1], grad[2]));
     else
-        TESS_TRY(tess_attention_backward(pass->op[block->attention], qkv[0], qkv[1], qkv[2], mixed,
-                                         mixed_grad, lse, grad[0], grad[1], grad[2]));
+        TESS_TRY(tess_attention_backward(attention, qkv[0], qkv[1], qkv[2], mixed, mixed_grad, lse,
+                                         grad[0], grad[1], grad[2]));
     TESS_TRY(tess__gpt_turn_backward(gpt, block, pass, part, projected, grad));
     return block_shared_backward(gpt, block, pass, block->project,
                                  &block->adapter[GPT_ADAPTER_PROJECT], gpt->project_count, part, x,

@@ -436,17 +436,40 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
     return TESS_OK;
 }
 
-/* ---- batch norm ------------------------------------------------------------------------------ */
+/* ---- batch norm ------------------------------------------------------------------------------
+ * Running averages of n updates in a step, of rate m each, by the leaves x_0, ..., x_(n-1) in turn:
+ *
+ *     w' = (1 - m)^n w + sum of m (1 - m)^(n-1-l) x_l  =  (1 - r) w + r/n sum of a_l x_l
+ *     r = 1 - (1 - m)^n,  a_l = n m (1 - m)^(n-1-l) / r
+ *
+ * which is one update by a mean over leaves, as that of the whole step is, of numbers a_l x_l.
+ */
 
-void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
-                        const char *name, const struct tess_shape *image, float rate, bool cut,
+static double norm_step_rate(double rate, int64_t averages)
+{
+    return averages > 1 ? 1 - pow(1 - rate, (double)averages) : rate;
+}
+
+/* a_l */
+static double norm_leaf_weight(const struct tess__norm *norm, int64_t leaf)
+{
+    const double n = (double)norm->averages, rate = norm_step_rate(norm->rate, norm->averages);
+    return rate > 0 ? n * norm->rate * pow(1 - norm->rate, n - 1 - (double)leaf) / rate : 1;
+}
+
+void tess__norm_declare(struct tess_declare *declare, const struct tess_model_input *input,
+                        const char *name, const struct tess_shape *image, float leaf_rate, bool cut,
                         struct tess__norm *norm)
 {
+    const struct tess_tensor_axis *axis = &input->axis;
+    const float rate = (float)norm_step_rate((double)leaf_rate, input->averages);
     const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
     const struct tess_shape shape = tess_shape1(image->dim[2]);
     const struct tess_slice slice = {cut ? 0 : -1, 1, 0};
     char text[LAYER_NAME_BYTES];
     norm->cut = cut;
+    norm->averages = input->averages;
+    norm->rate = (double)leaf_rate;
     norm->channels = cut ? image->dim[2] / axis->parts : image->dim[2];
     norm->positions = image->dim[0] * image->dim[1];
     norm->gamma = tess_declare_sliced(declare, layer_name(text, name, "weight"), shape, one,
@@ -468,8 +491,10 @@ void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_a
         {"save_rstd", TESS_LIFE_LEAVES, &norm->save_rstd},
         {"mean_sum", TESS_LIFE_BATCH, &norm->mean_sum},
         {"var_sum", TESS_LIFE_BATCH, &norm->var_sum},
+        {"leaf_mean", TESS_LIFE_LEAVES, &norm->leaf_mean},
+        {"leaf_var", TESS_LIFE_LEAVES, &norm->leaf_var},
     };
-    for (size_t t = 0; t < sizeof(tensor) / sizeof(*tensor); t++)
+    for (size_t t = 0; t < (norm->averages > 1 ? 6 : 4); t++)
         *tensor[t].index = tess_declare_tensor(declare, layer_name(text, name, tensor[t].name),
                                                TESS_F32, held, tensor[t].life);
     const struct tess_op_desc op = {.kind = TESS_OP_BATCH_NORM,
@@ -507,6 +532,41 @@ static float *norm_tensor(const struct tess_pass *pass, int32_t tensor, int64_t 
     return (float *)pass->tensor[tensor] + at;
 }
 
+/* Leaf by leaf, for the statistics of each. */
+static enum tess_status norm_forward_leaves(const struct tess_pass *pass,
+                                            const struct tess__norm *norm,
+                                            const struct norm_place *at, const void *x, void *y)
+{
+    struct tess_op leaf = *pass->op[norm->op];
+    const int64_t row = pass->leaf_rows * norm->positions * norm->channels;
+    leaf.desc.rows = pass->leaf_rows;
+    for (int64_t l = 0; l < pass->leaf_count; l++) {
+        const int64_t here = at->row + l * row, number = at->leaf + l * norm->channels;
+        TESS_TRY(tess_batch_norm_forward(
+            &leaf, layer_at(pass, x, here), layer_at(pass, pass->param[norm->gamma], at->channel),
+            layer_at(pass, pass->param[norm->beta], at->channel), layer_at(pass, y, here),
+            norm_tensor(pass, norm->save_mean, number), norm_tensor(pass, norm->save_rstd, number),
+            norm_tensor(pass, norm->leaf_mean, number), norm_tensor(pass, norm->leaf_var, number)));
+    }
+    return TESS_OK;
+}
+
+/* sum [channels] = the sum of the leaves' statistics times their weights, as a tree; `each`
+ * [leaves, channels] is spoilt. */
+static void norm_fold_leaves(const struct tess_pass *pass, const struct tess__norm *norm,
+                             float *each, float *sum)
+{
+    const int64_t first = (int64_t)(pass->row_first / (uint64_t)pass->leaf_rows);
+    const int64_t count = norm->channels;
+    for (int64_t l = 0; l < pass->leaf_count; l++)
+        tess_accumulate(pass->kernel, count, (float)(norm_leaf_weight(norm, first + l) - 1),
+                        each + l * count, each + l * count);
+    for (int64_t step = 1; step < pass->leaf_count; step *= 2)
+        for (int64_t l = 0; l + step < pass->leaf_count; l += 2 * step)
+            tess_accumulate(pass->kernel, count, 1.0f, each + (l + step) * count, each + l * count);
+    tess_copy(pass->kernel, count * (int64_t)sizeof(float), each, sum);
+}
+
 static enum tess_status norm_forward_part(const struct tess_pass *pass,
                                           const struct tess__norm *norm, int32_t part,
                                           const void *x, void *y)
@@ -520,6 +580,8 @@ static enum tess_status norm_forward_part(const struct tess_pass *pass,
                                      layer_at(pass, pass->param[norm->mean], at.channel),
                                      layer_at(pass, pass->param[norm->var], at.channel),
                                      layer_at(pass, y, at.row));
+    if (norm->averages > 1)
+        return norm_forward_leaves(pass, norm, &at, x, y);
     return tess_batch_norm_forward(
         op, layer_at(pass, x, at.row), gamma, beta, layer_at(pass, y, at.row),
         norm_tensor(pass, norm->save_mean, at.leaf), norm_tensor(pass, norm->save_rstd, at.leaf),
@@ -541,8 +603,17 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
     const int32_t parts = norm_parts(pass, norm);
     const int64_t bytes = parts * norm->channels * (int64_t)sizeof(float);
     /* The statistics were taken in forward, but gradients have their room only now. */
-    tess_copy(pass->kernel, bytes, pass->tensor[norm->mean_sum], pass->grad[norm->mean]);
-    tess_copy(pass->kernel, bytes, pass->tensor[norm->var_sum], pass->grad[norm->var]);
+    for (int32_t p = 0; norm->averages > 1 && p < parts; p++) {
+        const struct norm_place at = norm_at(pass, norm, p);
+        norm_fold_leaves(pass, norm, norm_tensor(pass, norm->leaf_mean, at.leaf),
+                         pass->grad[norm->mean] + at.channel);
+        norm_fold_leaves(pass, norm, norm_tensor(pass, norm->leaf_var, at.leaf),
+                         pass->grad[norm->var] + at.channel);
+    }
+    if (norm->averages <= 1) {
+        tess_copy(pass->kernel, bytes, pass->tensor[norm->mean_sum], pass->grad[norm->mean]);
+        tess_copy(pass->kernel, bytes, pass->tensor[norm->var_sum], pass->grad[norm->var]);
+    }
     for (int32_t p = 0; p < parts; p++) {
         const struct norm_place at = norm_at(pass, norm, p);
         TESS_TRY(tess_batch_norm_backward(
@@ -557,13 +628,19 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
+void tess__dropout_key(const struct tess_pass *pass, uint64_t key_out[2])
+{
+    /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
+    key_out[0] = pass->seed;
+    key_out[1] = pass->step << 16 | (uint64_t)pass->unit;
+}
+
 /* Rows of `width` elements out of rows of `stride` of the whole; see tess_dropout. */
 static void dropout_rows(const struct tess_pass *pass, double rate, uint64_t first, int64_t rows,
                          int64_t width, int64_t stride, const void *x, void *y)
 {
-    /* 2^16 units are more than any model has, so that no two (step, unit) share a key. */
-    const uint64_t key[2] = {pass->seed, pass->step << 16 | (uint64_t)pass->unit};
-
+    uint64_t key[2];
+    tess__dropout_key(pass, key);
     if (pass->training && rate > 0)
         tess_dropout(pass->kernel, pass->dtype, rows, width, stride, (float)rate, key, first, x, y);
     else if (y != x)

@@ -60,6 +60,9 @@ struct tess__norm {
     bool cut;
     int32_t op, gamma, beta, mean, var;              /* operation, parameters, buffers */
     int32_t save_mean, save_rstd, mean_sum, var_sum; /* tensors */
+    int64_t averages;                                /* of struct tess_model_input */
+    double rate;                                     /* of one update */
+    int32_t leaf_mean, leaf_var; /* tensors of many updates: each leaf's statistics */
     int64_t channels,
         positions; /* of one row: [positions, channels], of one part where it is cut */
 };
@@ -174,7 +177,7 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
 
 /* Declare <name>.weight, .bias, the buffers .running_mean, .running_var and the tensors, for batch
  * norm and ReLU of images [H, W, C] with all channels; `cut`: the input is. */
-void tess__norm_declare(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+void tess__norm_declare(struct tess_declare *declare, const struct tess_model_input *input,
                         const char *name, const struct tess_shape *image, float rate, bool cut,
                         struct tess__norm *norm_out);
 
@@ -196,6 +199,8 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
 void tess__dropout_cut(const struct tess_pass *pass, double rate, int64_t positions,
                        int64_t channels, void *x);
 
+/* The key of a pass's unit, of dropout. */
+void tess__dropout_key(const struct tess_pass *pass, uint64_t key_out[2]);
 /*
  * The same for units that drop in several places, and for parts of rows: y = x [count] with
  * elements dropped, `first` being the number of x[0] among all of the global batch (below 2^48) and

@@ -95,8 +95,7 @@ static void wrn_declare_norm(const struct wrn_builder *to, const char *unit, con
 {
     char full[48];
     snprintf(full, sizeof(full), "%s%s", unit, name);
-    tess__norm_declare(to->declare, &to->input->axis, full, image, to->wrn->momentum, cut,
-                       norm_out);
+    tess__norm_declare(to->declare, to->input, full, image, to->wrn->momentum, cut, norm_out);
 }
 
 static void wrn_declare_projection(const struct wrn_builder *to, struct wrn_block *block,

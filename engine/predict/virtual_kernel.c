@@ -86,6 +86,20 @@ static void virtual_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype 
     kernel_math(kernel, TESS_WORK_SWIGLU_BACKWARD, dtype, rows * width, 5);
 }
 
+static void virtual_geglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                                  int64_t width, int64_t stride, bool erf, const void *gate,
+                                  const void *up, void *y)
+{
+    kernel_math(kernel, TESS_WORK_SWIGLU, dtype, rows * width, 3);
+}
+
+static void virtual_geglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                                   int64_t width, int64_t stride, bool erf, const void *gate,
+                                   const void *up, const void *dy, void *dgate, void *dup)
+{
+    kernel_math(kernel, TESS_WORK_SWIGLU_BACKWARD, dtype, rows * width, 5);
+}
+
 static void virtual_xent_max(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                              int64_t classes, int64_t stride, const void *logits, float *max,
                              float *sum, float *target, float *best)

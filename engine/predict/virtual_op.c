@@ -315,7 +315,7 @@ static enum tess_status op_attention(struct tess_op *op, bool forward)
     const struct tess_op_desc *desc = &op->desc;
     struct virtual_rank *rank = virtual_rank_of(op->kernel);
     const double length = (double)desc->length, width = (double)desc->in;
-    const double square = (double)desc->rows * length * length * width * desc->heads;
+    const double square = (double)desc->rows * tess_op_square(desc) * width * desc->heads;
     const double q = (double)desc->rows * length * width * desc->heads;
     const double kv = (double)desc->rows * length * width * desc->kv_heads;
     const double arrays = forward ? 2 * q + 2 * kv : 4 * q + 4 * kv;
@@ -323,8 +323,9 @@ static enum tess_status op_attention(struct tess_op *op, bool forward)
     const enum tess_product kind =
         forward ? TESS_PRODUCT_ATTENTION_FORWARD : TESS_PRODUCT_ATTENTION_BACKWARD;
     if (op_is_measured(op, kind))
-        op_product(op, kind, 1, desc->rows * desc->heads * desc->length, desc->length, desc->in,
-                   bytes, (forward ? q : 2 * q + 2 * kv) * (double)tess_dtype_bytes(desc->dtype));
+        op_product(op, kind, 1, desc->rows * desc->heads * desc->length,
+                   (int64_t)(tess_op_square(desc) / length), desc->in, bytes,
+                   (forward ? q : 2 * q + 2 * kv) * (double)tess_dtype_bytes(desc->dtype));
     else
         virtual_work(rank, VIRTUAL_PRODUCT,
                      tess_profile_attention_s(rank->world->profile, op_type(op), forward,
@@ -343,6 +344,35 @@ enum tess_status virtual_attention_backward(struct tess_op *op, const void *q, c
                                             const float *lse, void *dq, void *dk, void *dv)
 {
     return op_attention(op, false);
+}
+
+/* Each document as a sequence of its own. */
+static enum tess_status op_documents(const struct tess_op *op, const int32_t *begin, int32_t count,
+                                     bool forward)
+{
+    struct tess_op one = *op;
+    one.desc.rows = one.desc.leaf_rows = 1;
+    for (int32_t d = 0; d < count; d++) {
+        one.desc.length = begin[d + 1] - begin[d];
+        TESS_TRY(op_attention(&one, forward));
+    }
+    return TESS_OK;
+}
+
+enum tess_status virtual_attention_forward_documents(struct tess_op *op, const int32_t *begin,
+                                                     int32_t count, const void *q, const void *k,
+                                                     const void *v, void *y, float *lse)
+{
+    return op_documents(op, begin, count, true);
+}
+
+enum tess_status virtual_attention_backward_documents(struct tess_op *op, const int32_t *begin,
+                                                      int32_t count, const void *q, const void *k,
+                                                      const void *v, const void *y, const void *dy,
+                                                      const float *lse, void *dq, void *dk,
+                                                      void *dv)
+{
+    return op_documents(op, begin, count, false);
 }
 
 enum tess_status virtual_embedding_forward(struct tess_op *op, const int32_t *token, int64_t first,

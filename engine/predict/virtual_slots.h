@@ -53,6 +53,8 @@ static inline double kernel_bytes(enum tess_dtype dtype, int64_t count)
     X(norm_backward)                                                                               \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(attention_forward_documents)                                                                 \
+    X(attention_backward_documents)                                                                \
     X(embedding_forward)                                                                           \
     X(embedding_backward)
 #define VIRTUAL_OP(name) __typeof__(tess_##name) virtual_##name;

@@ -335,6 +335,19 @@ enum tess_status tess__gguf_keys(const json_t *config, const char *tokenizer, ui
     /* llama.cpp's numbers of kinds of files, by ggml's of types. */
     const uint32_t kind = type == 0 ? 0 : type == 1 ? 1 : type == 8 ? 7 : 32;
     const char *family = keys_text_of(config, "model_type");
+    const char *act = keys_text_of(config, "hidden_act");
+    const int64_t window = keys_of(config, "sliding_window");
+    if (strcmp(act, "") != 0 && strcmp(act, "silu") != 0)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "GGUF's models of this family have no gate of %s, only silu", act);
+    if (window > 0 && window < keys_of(config, "max_position_embeddings"))
+        TESS_FAIL(
+            TESS_ERR_UNSUPPORTED,
+            "GGUF's models of this family have no window, and gpt.window %lld is shorter than "
+            "the context",
+            (long long)window);
+    if (strcmp(family, "mistral") == 0) /* which has no more than llama then */
+        family = "llama";
     keys_text(keys, "general.architecture", family);
     keys_text(keys, "general.type", "model");
     keys_whole(keys, "general", "file_type", kind);

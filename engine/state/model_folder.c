@@ -31,10 +31,15 @@ struct folder_family {
 static const struct folder_family folder_llama[] = {
     {.name = "llama", .attention_bias = true, .mlp_bias = true},
     {.name = "mistral", .kv_heads_needed = true, .window = 4096},
-    {.name = "qwen2", .kv_heads_needed = true, .window_switch = true, .qkv_bias = true},
+    {.name = "qwen2",
+     .kv_heads_needed = true,
+     .window = 4096,
+     .window_switch = true,
+     .qkv_bias = true},
     {.name = "qwen3",
      .kv_heads_needed = true,
      .head_size = 128,
+     .window = 4096,
      .window_switch = true,
      .qk_norm = true,
      .attention_bias = true},
@@ -262,6 +267,14 @@ static enum tess_status folder_vocabulary(const struct folder_reader *reader)
     return TESS_OK;
 }
 
+/* GELU by the error function, or its approximation. */
+static bool folder_is_gelu(const char *name, bool *erf_out)
+{
+    *erf_out = name != NULL && strcmp(name, "gelu") == 0;
+    return *erf_out || (name != NULL &&
+                        (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0));
+}
+
 static enum tess_status folder_read_gpt2(const struct folder_reader *reader)
 {
     struct tess_model_folder *folder = reader->folder;
@@ -278,13 +291,11 @@ static enum tess_status folder_read_gpt2(const struct folder_reader *reader)
 
     json_t *value = folder_take(reader, "activation_function");
     const char *name = value != NULL ? json_string_value(value) : "gelu_new";
-    const bool erf = name != NULL && strcmp(name, "gelu") == 0;
-    const bool tanh =
-        name != NULL && (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0);
+    bool erf;
     const enum tess_status status =
-        tanh || erf ? TESS_OK
-                    : folder_refuse(reader, "activation_function", value,
-                                    "expected gelu, gelu_new or gelu_pytorch_tanh");
+        folder_is_gelu(name, &erf) ? TESS_OK
+                                   : folder_refuse(reader, "activation_function", value,
+                                                   "expected gelu, gelu_new or gelu_pytorch_tanh");
     if (status == TESS_OK)
         folder_add(reader, "gpt.gelu", erf ? "erf" : "tanh", "activation_function", value);
     json_decref(value);
@@ -292,15 +303,21 @@ static enum tess_status folder_read_gpt2(const struct folder_reader *reader)
     return folder_tied(reader, true);
 }
 
-/* "silu", with a gate. */
+/* What the gate goes through. */
 static enum tess_status folder_activation(const struct folder_reader *reader)
 {
     json_t *value = folder_take(reader, "hidden_act");
     const char *name = value != NULL ? json_string_value(value) : "silu";
-    const enum tess_status status =
-        name != NULL && strcmp(name, "silu") == 0
-            ? TESS_OK
-            : folder_refuse(reader, "hidden_act", value, "expected silu");
+    bool erf;
+    const bool gelu = folder_is_gelu(name, &erf);
+    enum tess_status status = TESS_OK;
+    if (!gelu && (name == NULL || strcmp(name, "silu") != 0))
+        status = folder_refuse(reader, "hidden_act", value,
+                               "expected silu, gelu, gelu_new or gelu_pytorch_tanh");
+    if (status == TESS_OK) {
+        folder_add(reader, "gpt.gate", gelu ? "gelu" : "silu", "hidden_act", value);
+        folder_add(reader, "gpt.gelu", erf ? "erf" : "tanh", "hidden_act", value);
+    }
     json_decref(value);
     return status;
 }
@@ -432,42 +449,98 @@ static enum tess_status folder_rope(const struct folder_reader *reader)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-static enum tess_status folder_window(const struct folder_reader *reader,
-                                      const struct folder_family *family)
+/* The blocks before the first that has a window, by the list of what each attends to; -1: the list
+ * is something else. */
+static int64_t folder_full_layers(const json_t *types)
 {
-    json_t *value = json_incref(json_object_get(reader->object, "sliding_window"));
-    const bool there = value != NULL;
-    int64_t window = family->window;
-    enum tess_status status = TESS_OK;
-    if (json_is_null(value) ||
-        (family->window_switch &&
-         !json_is_true(json_object_get(reader->object, "use_sliding_window"))))
-        window = 0;
-    else if (there || window > 0)
-        status = folder_whole(reader, "sliding_window", window, NULL, &window);
-    if (status == TESS_OK && window > 0 && window < reader->folder->positions)
-        status = folder_refuse(reader, "sliding_window", value,
-                               "a window shorter than max_position_embeddings is not supported");
-    json_decref(value);
-    json_object_del(reader->object, "sliding_window");
-    return status;
-}
-
-/* What each layer attends to. */
-static enum tess_status folder_layer_types(const struct folder_reader *reader)
-{
-    json_t *types = folder_take(reader, "layer_types"), *one;
-    bool full = types == NULL || json_is_array(types);
+    static const char *const kind[] = {"full_attention", "sliding_attention"};
+    int64_t full = 0;
     size_t i;
+    const json_t *one;
+    bool sliding = false;
     json_array_foreach(types, i, one)
     {
         const char *name = json_string_value(one);
-        full = full && name != NULL && strcmp(name, "full_attention") == 0;
+        sliding = sliding || (name != NULL && strcmp(name, kind[1]) == 0);
+        if (name == NULL || strcmp(name, kind[sliding]) != 0)
+            return -1;
+        full += !sliding;
     }
-    const enum tess_status status =
-        full ? TESS_OK
-             : folder_refuse(reader, "layer_types", types, "expected \"full_attention\" alone");
+    return full;
+}
+
+/* Positions that attention sees at most; 0: all. `value` is the key's. */
+static enum tess_status folder_window_size(const struct folder_reader *reader,
+                                           const struct folder_family *family, const json_t *value,
+                                           int64_t *window_out)
+{
+    const bool on = !family->window_switch ||
+                    json_is_true(json_object_get(reader->object, "use_sliding_window"));
+    *window_out = 0;
+    if (family->window_switch)
+        json_object_del(reader->object, "use_sliding_window");
+    if (json_is_null(value) || !on || (value == NULL && family->window == 0))
+        return TESS_OK;
+    TESS_TRY(folder_whole(reader, "sliding_window", family->window, NULL, window_out));
+    if (family->window == 0 && *window_out < reader->folder->positions)
+        return folder_refuse(
+            reader, "sliding_window", value,
+            "this family has none; models that have one are mistral, qwen2, qwen3");
+    if (family->window == 0)
+        *window_out = 0;
+    return TESS_OK;
+}
+
+/* The first block that has the window: Qwen's max_window_layers, or by what each attends to. */
+static enum tess_status folder_window_from(const struct folder_reader *reader,
+                                           const struct folder_family *family, int64_t layers,
+                                           int64_t window, int64_t *from_out)
+{
+    json_t *first = folder_take(reader, "max_window_layers");
+    json_t *types = folder_take(reader, "layer_types");
+    const int64_t full = folder_full_layers(types);
+    const bool all = json_is_array(types) && full == (int64_t)json_array_size(types);
+    const bool each = (int64_t)json_array_size(types) == layers;
+    enum tess_status status = TESS_OK;
+    *from_out = window == 0 || !family->window_switch ? 0
+                : first != NULL                       ? json_integer_value(first)
+                                                      : 28;
+    if (first != NULL && window > 0 && family->window_switch &&
+        (!json_is_integer(first) || *from_out < 0))
+        status = folder_refuse(reader, "max_window_layers", first, "expected a whole number");
+    else if (types != NULL &&
+             (window == 0 ? !all : full < 0 || !each || (full > 0 && !family->window_switch)))
+        status = folder_refuse(reader, "layer_types", types,
+                               window == 0 ? "expected \"full_attention\" for each layer"
+                                           : "expected \"full_attention\" for the first layers of "
+                                             "Qwen and \"sliding_attention\" for all others");
+    else if (types != NULL && window > 0)
+        *from_out = full;
     json_decref(types);
+    json_decref(first);
+    return status;
+}
+
+static enum tess_status folder_window(const struct folder_reader *reader,
+                                      const struct folder_family *family, int64_t layers)
+{
+    json_t *value = json_incref(json_object_get(reader->object, "sliding_window"));
+    int64_t window, from = 0;
+    char text[32];
+    enum tess_status status = folder_window_size(reader, family, value, &window);
+    if (status == TESS_OK)
+        status = folder_window_from(reader, family, layers, window, &from);
+    if (status == TESS_OK) {
+        if (from >= layers)
+            window = from = 0;
+        snprintf(text, sizeof(text), "%lld", (long long)window);
+        folder_add(reader, "gpt.window", text, "sliding_window", value);
+        folder_imply(reader, window >= reader->folder->positions, "0");
+        snprintf(text, sizeof(text), "%lld", (long long)from);
+        folder_add(reader, "gpt.window-from", text, "sliding_window", value);
+    }
+    json_decref(value);
+    json_object_del(reader->object, "sliding_window");
     return status;
 }
 
@@ -494,8 +567,8 @@ static enum tess_status folder_read_llama(const struct folder_reader *reader,
                                           const struct folder_family *family, const json_t *type)
 {
     struct tess_model_folder *folder = reader->folder;
-    int64_t width, heads, number;
-    TESS_TRY(folder_whole(reader, "num_hidden_layers", 0, "gpt.layers", &number));
+    int64_t width, heads, layers, number;
+    TESS_TRY(folder_whole(reader, "num_hidden_layers", 0, "gpt.layers", &layers));
     TESS_TRY(folder_whole(reader, "num_attention_heads", 0, "gpt.heads", &heads));
     TESS_TRY(folder_whole(reader, "num_key_value_heads", family->kv_heads_needed ? 0 : heads,
                           "gpt.kv-heads", &number));
@@ -508,13 +581,12 @@ static enum tess_status folder_read_llama(const struct folder_reader *reader,
     TESS_TRY(folder_real(reader, "rms_norm_eps", 1e-6, "gpt.norm-epsilon"));
     TESS_TRY(folder_activation(reader));
     TESS_TRY(folder_rope(reader));
-    TESS_TRY(folder_window(reader, family));
+    TESS_TRY(folder_window(reader, family, layers));
     TESS_TRY(folder_whole(reader, "head_dim", family->head_size ? family->head_size : width / heads,
                           "gpt.head-size", &number));
     folder_imply(reader, number * heads == width, "0");
     TESS_TRY(folder_biases(reader, family, type));
     folder_add(reader, "gpt.qk-norm", family->qk_norm ? "on" : "off", "model_type", type);
-    TESS_TRY(folder_layer_types(reader));
     return folder_tied(reader, false);
 }
 

@@ -22,7 +22,7 @@
 
 struct json_t; /* jansson's */
 
-#define TESS_FOLDER_OPTIONS_MAX 24
+#define TESS_FOLDER_OPTIONS_MAX 32
 #define TESS_FOLDER_MODEL       "gpt" /* the model whose options they are */
 
 struct tess_folder_option {

@@ -91,7 +91,21 @@ static void write_rope(struct write_source *source, int64_t positions)
         write_set(source, "rope_scaling", scaling.object);
 }
 
-static void write_llama(struct write_source *source)
+/* Which blocks have a window, as the family has it. */
+static void write_window(struct write_source *source, const char *family)
+{
+    const int64_t window = write_whole(source, "gpt.window", NULL, 0);
+    const bool mistral = strcmp(family, "mistral") == 0;
+    if (window == 0)
+        return;
+    write_set(source, "sliding_window", json_integer(window));
+    if (mistral)
+        return;
+    write_set(source, "use_sliding_window", json_true());
+    write_number(source, "max_window_layers", "gpt.window-from");
+}
+
+static void write_llama(struct write_source *source, const char *family)
 {
     const int64_t heads = write_whole(source, "gpt.heads", NULL, 0);
     const int64_t kv_heads = write_whole(source, "gpt.kv-heads", NULL, 0);
@@ -108,7 +122,11 @@ static void write_llama(struct write_source *source)
         json_integer(write_whole(source, "gpt.ffn", "model.layers.0.mlp.gate_proj.weight", 0)));
     write_set(source, "vocab_size",
               json_integer(write_whole(source, "gpt.vocab", "model.embed_tokens.weight", 0)));
-    write_set(source, "hidden_act", json_string("silu"));
+    write_set(source, "hidden_act",
+              json_string(write_is(source, "gpt.gate", "silu")  ? "silu"
+                          : write_is(source, "gpt.gelu", "erf") ? "gelu"
+                                                                : "gelu_pytorch_tanh"));
+    write_window(source, family);
     if (write_is(source, "gpt.out-bias", "on"))
         write_set(source, "attention_bias", json_true());
     if (write_is(source, "gpt.mlp-bias", "on"))
@@ -125,14 +143,25 @@ static const char *write_family(const struct write_source *source, const char **
     const bool qkv = write_is(source, "gpt.qkv-bias", "on"), bias = qkv && !out;
     const bool norm = write_is(source, "gpt.qk-norm", "on");
     const bool gpt2 = write_is(source, "gpt.style", "gpt2");
-    *class_out = gpt2   ? "GPT2LMHeadModel"
-                 : bias ? "Qwen2ForCausalLM"
-                 : norm ? "Qwen3ForCausalLM"
-                        : "LlamaForCausalLM";
+    const bool window = write_whole(source, "gpt.window", NULL, 0) > 0;
+    const bool from = write_whole(source, "gpt.window-from", NULL, 0) > 0;
+    *class_out = gpt2     ? "GPT2LMHeadModel"
+                 : bias   ? "Qwen2ForCausalLM"
+                 : norm   ? "Qwen3ForCausalLM"
+                 : window ? "MistralForCausalLM"
+                          : "LlamaForCausalLM";
+    /* A window is Qwen's, of all blocks but the first, or Mistral's, of all and without biases. */
+    if (window && (gpt2 || (!bias && !norm && (from || qkv || mlp))))
+        return NULL;
     /* With qkv and out both, that is attention_bias of Llama and Qwen3; mlp_bias is Llama's. */
     if (!gpt2 && ((out && !qkv) || (mlp && (bias || norm))))
         return NULL;
-    return gpt2 ? "gpt2" : bias && norm ? NULL : bias ? "qwen2" : norm ? "qwen3" : "llama";
+    return gpt2           ? "gpt2"
+           : bias && norm ? NULL
+           : bias         ? "qwen2"
+           : norm         ? "qwen3"
+           : window       ? "mistral"
+                          : "llama";
 }
 
 enum tess_status tess_model_folder_json(const struct tess_folder_source *from, json_t **config_out)
@@ -154,7 +183,7 @@ enum tess_status tess_model_folder_json(const struct tess_folder_source *from, j
     if (gpt2)
         write_gpt2(&source);
     else
-        write_llama(&source);
+        write_llama(&source, family);
     if (source.failed) {
         json_decref(source.object);
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to describe the model");
@@ -172,7 +201,7 @@ enum tess_status tess_model_folder_write(const char *folder, const struct tess_f
         tess_log(
             TESS_LOG_WARN,
             "%s has no config.json: no family of models has these of gpt.qkv-bias, gpt.out-bias, "
-            "gpt.mlp-bias and gpt.qk-norm together",
+            "gpt.mlp-bias, gpt.qk-norm, gpt.window and gpt.window-from together",
             folder);
         return TESS_OK;
     }

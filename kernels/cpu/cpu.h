@@ -121,6 +121,12 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_plain_loop, gelu_backward)                                                               \
     X(cpu_plain_loop, swiglu_forward)                                                              \
     X(cpu_plain_loop, swiglu_backward)                                                             \
+    X(cpu_plain_loop, gelu_erf_forward)                                                            \
+    X(cpu_plain_loop, gelu_erf_backward)                                                           \
+    X(cpu_plain_loop, geglu_forward)                                                               \
+    X(cpu_plain_loop, geglu_backward)                                                              \
+    X(cpu_plain_loop, geglu_erf_forward)                                                           \
+    X(cpu_plain_loop, geglu_erf_backward)                                                          \
     X(cpu_plain_loop, add)                                                                         \
     X(cpu_plain_loop, dropout)                                                                     \
     X(cpu_plain_loop, cast)                                                                        \
@@ -221,15 +227,13 @@ struct cpu_flash_grad {
     const float *lse;
     void *dq, *dk, *dv;
 };
-typedef void cpu_own_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                           const void *q, const void *k, const void *v, void *y, float *lse,
-                           void *scratch);
+typedef void cpu_own_flash(const struct tess_op *op, const void *q, const void *k, const void *v,
+                           void *y, float *lse);
 /* tess_attention_decode. */
 typedef void cpu_own_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                                   int64_t first, int64_t count, const void *q, const void *k,
                                   const void *v, void *y, void *scratch);
-typedef void cpu_own_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                const struct cpu_flash_grad *arrays, void *scratch);
+typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays);
 
 /* The own kernels, tess__cpu_<name>: X(type, name). */
 #define CPU_OWN_LIST(X)                                                                            \

@@ -71,43 +71,80 @@ void tess__cpu_gelu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, 
     plain_alike(kernel, tess__cpu_loops(kernel)->gelu_backward, dtype, count, x, dy, dx);
 }
 
-/* Rows without gaps are one. */
-static void plain_rows(int64_t *rows, int64_t *width, int64_t stride)
+void tess__cpu_gelu_erf_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                const void *x, void *y)
 {
-    if (stride != *width)
-        return;
-    *width *= *rows;
-    *rows = 1;
+    plain_alike(kernel, tess__cpu_loops(kernel)->gelu_erf_forward, dtype, count, x, NULL, y);
 }
 
-void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                              int64_t width, int64_t stride, const void *gate, const void *up,
-                              void *y)
+void tess__cpu_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                                 const void *x, const void *dy, void *dx)
 {
-    const int64_t word = (int64_t)tess_dtype_bytes(dtype);
-    plain_rows(&rows, &width, stride);
-    for (int64_t r = 0; r < rows; r++)
-        plain_alike(kernel, tess__cpu_loops(kernel)->swiglu_forward, dtype, width,
-                    (const char *)gate + r * stride * word, (const char *)up + r * stride * word,
-                    (char *)y + r * width * word);
+    plain_alike(kernel, tess__cpu_loops(kernel)->gelu_erf_backward, dtype, count, x, dy, dx);
 }
 
-void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
-                               int64_t width, int64_t stride, const void *gate, const void *up,
-                               const void *dy, void *dgate, void *dup)
+/* Gate, up and their gradients have gaps between rows, y and dy have none. Rows without gaps are
+ * one. */
+static void plain_gated_forward(struct tess_kernel *kernel, cpu_plain_loop *run,
+                                enum tess_dtype dtype, int64_t rows, int64_t width, int64_t stride,
+                                const void *gate, const void *up, void *y)
 {
-    const int64_t word = (int64_t)tess_dtype_bytes(dtype);
-    plain_rows(&rows, &width, stride);
-    for (int64_t r = 0; r < rows; r++) {
+    const int64_t word = (int64_t)tess_dtype_bytes(dtype), whole = stride == width ? rows : 1;
+    for (int64_t r = 0; r < rows; r += whole)
+        plain_alike(kernel, run, dtype, width * whole, (const char *)gate + r * stride * word,
+                    (const char *)up + r * stride * word, (char *)y + r * width * word);
+}
+
+static void plain_gated_backward(struct tess_kernel *kernel, cpu_plain_loop *run,
+                                 enum tess_dtype dtype, int64_t rows, int64_t width, int64_t stride,
+                                 const void *gate, const void *up, const void *dy, void *dgate,
+                                 void *dup)
+{
+    const int64_t word = (int64_t)tess_dtype_bytes(dtype), whole = stride == width ? rows : 1;
+    for (int64_t r = 0; r < rows; r += whole) {
         const int64_t at = r * stride * word;
-        plain_share(kernel, tess__cpu_loops(kernel)->swiglu_backward,
-                    (struct cpu_plain){.count = width,
+        plain_share(kernel, run,
+                    (struct cpu_plain){.count = width * whole,
                                        .in = {(const char *)gate + at, (const char *)up + at,
                                               (const char *)dy + r * width * word},
                                        .out = {(char *)dgate + at, (char *)dup + at},
                                        .from = dtype,
                                        .to = dtype});
     }
+}
+
+void tess__cpu_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                              int64_t width, int64_t stride, const void *gate, const void *up,
+                              void *y)
+{
+    plain_gated_forward(kernel, tess__cpu_loops(kernel)->swiglu_forward, dtype, rows, width, stride,
+                        gate, up, y);
+}
+
+void tess__cpu_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, const void *gate, const void *up,
+                               const void *dy, void *dgate, void *dup)
+{
+    plain_gated_backward(kernel, tess__cpu_loops(kernel)->swiglu_backward, dtype, rows, width,
+                         stride, gate, up, dy, dgate, dup);
+}
+
+void tess__cpu_geglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                             int64_t width, int64_t stride, bool erf, const void *gate,
+                             const void *up, void *y)
+{
+    const struct cpu_loops *loops = tess__cpu_loops(kernel);
+    plain_gated_forward(kernel, erf ? loops->geglu_erf_forward : loops->geglu_forward, dtype, rows,
+                        width, stride, gate, up, y);
+}
+
+void tess__cpu_geglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                              int64_t width, int64_t stride, bool erf, const void *gate,
+                              const void *up, const void *dy, void *dgate, void *dup)
+{
+    const struct cpu_loops *loops = tess__cpu_loops(kernel);
+    plain_gated_backward(kernel, erf ? loops->geglu_erf_backward : loops->geglu_backward, dtype,
+                         rows, width, stride, gate, up, dy, dgate, dup);
 }
 
 void tess__cpu_add(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count, const void *a,

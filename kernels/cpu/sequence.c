@@ -182,7 +182,7 @@ enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, 
     if (own == NULL)
         return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
     tess__cpu_share_use(op);
-    own->flash(op->kernel, &op->desc, q, k, v, y, lse, op->scratch);
+    own->flash(op, q, k, v, y, lse);
     return TESS_OK;
 }
 
@@ -196,7 +196,7 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     tess__cpu_share_use(op);
     struct cpu_flash_grad arrays = {
         .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
-    own->flash_grad(op->kernel, &op->desc, &arrays, op->scratch);
+    own->flash_grad(op, &arrays);
     return TESS_OK;
 }
 

@@ -2,8 +2,10 @@
  * Causal attention of ref: one head of one sequence at a time, its rows copied together in f32, and
  * one row of scores at a time. exp and the sums of it are taken in f64.
  */
+#include "ref/mask.h"
 #include "ref/slots.h"
 #include "ref/stage.h"
+#include "tessera/check.h"
 
 #include <math.h>
 #include <string.h>
@@ -70,24 +72,62 @@ static float attention_scale(const struct tess_op_desc *d)
     return (float)(1.0 / sqrt((double)d->in));
 }
 
+/* The first position that position i sees. */
+static int64_t attention_first(const struct tess_op_desc *d, int64_t i)
+{
+    return d->window > 0 && i >= d->window ? i - d->window + 1 : 0;
+}
+
+/* What dropout multiplies the probabilities of a head of a sequence with. */
+struct attention_mask {
+    const struct tess_attention_drop *drop;
+    struct tess_rng_key key;
+    uint32_t limit;
+    float scale; /* of what is kept */
+    int64_t position;
+    int32_t head;
+};
+
+static struct attention_mask attention_mask(const struct tess_op *op, int64_t sequence,
+                                            int64_t head)
+{
+    return (struct attention_mask){.drop = &op->drop,
+                                   .key = tess__mask_key(op->drop.key),
+                                   .limit = tess__mask_limit(op->desc.dropout),
+                                   .scale = 1.0f / (1.0f - op->desc.dropout),
+                                   .position = sequence * op->desc.length,
+                                   .head = (int32_t)head};
+}
+
+static float attention_keep(const struct attention_mask *m, int64_t i, int64_t j)
+{
+    if (!m->drop->on)
+        return 1;
+    const uint64_t row = tess__mask_row(m->drop, (uint64_t)(m->position + i), m->head);
+    return tess__mask_keeps(tess__mask_word(m->key, row, j), m->limit) ? m->scale : 0;
+}
+
 /* y and lse of one head, whose q, k, v were gathered. */
 static void attention_forward_head(const struct tess_op_desc *d, const struct attention_scratch *s,
-                                   float *lse)
+                                   const struct attention_mask *mask, float *lse)
 {
     float scale = attention_scale(d);
     for (int64_t i = 0; i < d->length; i++) {
+        const int64_t first = attention_first(d, i);
         float max = -INFINITY, *y = s->y + i * d->in;
         double sum = 0;
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = first; j <= i; j++) {
             s->score[j] = attention_dot(s->q + i * d->in, s->k + j * d->in, d->in) * scale;
             max = s->score[j] > max ? s->score[j] : max;
         }
-        for (int64_t j = 0; j <= i; j++)
+        for (int64_t j = first; j <= i; j++)
             sum += exp((double)s->score[j] - (double)max);
         memset(y, 0, (size_t)d->in * sizeof(float));
-        for (int64_t j = 0; j <= i; j++)
-            ref_axpy(y, (float)(exp((double)s->score[j] - (double)max) / sum), s->v + j * d->in,
-                     d->in);
+        for (int64_t j = first; j <= i; j++)
+            ref_axpy(y,
+                     (float)(exp((double)s->score[j] - (double)max) / sum) *
+                         attention_keep(mask, i, j),
+                     s->v + j * d->in, d->in);
         lse[i] = (float)((double)max + log(sum));
     }
 }
@@ -105,7 +145,8 @@ enum tess_status tess__ref_attention_forward(struct tess_op *op, const void *q, 
             attention_gather(d, q, b * d->length * d->q_stride + head, d->q_stride, s.q);
             attention_gather(d, k, kv_first, d->kv_stride, s.k);
             attention_gather(d, v, kv_first, d->kv_stride, s.v);
-            attention_forward_head(d, &s, lse + (b * d->heads + h) * d->length);
+            const struct attention_mask mask = attention_mask(op, b, h);
+            attention_forward_head(d, &s, &mask, lse + (b * d->heads + h) * d->length);
             attention_scatter(d, s.y, y, b * d->length * y_stride + head, y_stride);
         }
     }
@@ -117,9 +158,10 @@ enum tess_status tess__ref_attention_forward(struct tess_op *op, const void *q, 
  * exp(s
  * - lse) and D = dy . y:
  *   dv[j] += p dy[i],  ds = p (dy[i] . v[j] - D[i]) / sqrt(D),  dq[i] += ds k[j],  dk[j] += ds q[i]
+ * where dropout multiplies p in dv, and dy . v.
  */
 static void attention_backward_head(const struct tess_op_desc *d, const struct attention_scratch *s,
-                                    const float *lse)
+                                    const struct attention_mask *mask, const float *lse)
 {
     float scale = attention_scale(d);
     int64_t n = d->in;
@@ -127,12 +169,13 @@ static void attention_backward_head(const struct tess_op_desc *d, const struct a
     for (int64_t i = 0; i < d->length; i++) {
         const float *q = s->q + i * n, *dy = s->dy + i * n;
         float product = attention_dot(dy, s->y + i * n, n);
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = attention_first(d, i); j <= i; j++) {
             const float *k = s->k + j * n;
             float score = attention_dot(q, k, n) * scale;
             float p = (float)exp((double)score - (double)lse[i]);
-            float ds = p * (attention_dot(dy, s->v + j * n, n) - product) * scale;
-            ref_axpy(s->dv + j * n, p, dy, n);
+            float keep = attention_keep(mask, i, j);
+            float ds = p * (attention_dot(dy, s->v + j * n, n) * keep - product) * scale;
+            ref_axpy(s->dv + j * n, p * keep, dy, n);
             ref_axpy(s->dq + i * n, ds, k, n);
             ref_axpy(s->dk + j * n, ds, q, n);
         }
@@ -159,12 +202,64 @@ enum tess_status tess__ref_attention_backward(struct tess_op *op, const void *q,
                 attention_gather(d, q, q_base + h * d->in, d->q_stride, s.q);
                 attention_gather(d, y, y_base + h * d->in, y_stride, s.y);
                 attention_gather(d, dy, y_base + h * d->in, y_stride, s.dy);
-                attention_backward_head(d, &s, lse + (b * d->heads + h) * d->length);
+                const struct attention_mask mask = attention_mask(op, b, h);
+                attention_backward_head(d, &s, &mask, lse + (b * d->heads + h) * d->length);
                 attention_scatter(d, s.dq, dq, q_base + h * d->in, d->q_stride);
             }
             attention_scatter(d, s.dk, dk, kv_first, d->kv_stride);
             attention_scatter(d, s.dv, dv, kv_first, d->kv_stride);
         }
+    }
+    return TESS_OK;
+}
+
+/* ---- documents --------------------------------------------------------------------------------
+ * By the operation's own backend, so that what has no such slot takes these.
+ */
+
+/* An operation for one of the documents: what it needs is at most what the whole needs. */
+static struct tess_op attention_document(const struct tess_op *op, const int32_t *begin)
+{
+    struct tess_op one = *op;
+    one.desc.rows = one.desc.leaf_rows = 1;
+    one.desc.length = begin[1] - begin[0];
+    one.drop.position += (uint64_t)begin[0];
+    return one;
+}
+
+enum tess_status tess__ref_attention_forward_documents(struct tess_op *op, const int32_t *begin,
+                                                       int32_t count, const void *q, const void *k,
+                                                       const void *v, void *y, float *lse)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const int64_t word = (int64_t)tess_dtype_bytes(d->dtype);
+    for (int32_t i = 0; i < count; i++) {
+        struct tess_op one = attention_document(op, begin + i);
+        const int64_t kv = begin[i] * d->kv_stride * word;
+        TESS_TRY(op->kernel->ops->attention_forward(
+            &one, (const char *)q + begin[i] * d->q_stride * word, (const char *)k + kv,
+            (const char *)v + kv, (char *)y + begin[i] * d->heads * d->in * word,
+            lse + (int64_t)begin[i] * d->heads));
+    }
+    return TESS_OK;
+}
+
+enum tess_status tess__ref_attention_backward_documents(struct tess_op *op, const int32_t *begin,
+                                                        int32_t count, const void *q, const void *k,
+                                                        const void *v, const void *y,
+                                                        const void *dy, const float *lse, void *dq,
+                                                        void *dk, void *dv)
+{
+    const struct tess_op_desc *d = &op->desc;
+    const int64_t word = (int64_t)tess_dtype_bytes(d->dtype);
+    for (int32_t i = 0; i < count; i++) {
+        struct tess_op one = attention_document(op, begin + i);
+        const int64_t at = begin[i] * d->q_stride * word, kv = begin[i] * d->kv_stride * word;
+        const int64_t out = begin[i] * d->heads * d->in * word;
+        TESS_TRY(op->kernel->ops->attention_backward(
+            &one, (const char *)q + at, (const char *)k + kv, (const char *)v + kv,
+            (const char *)y + out, (const char *)dy + out, lse + (int64_t)begin[i] * d->heads,
+            (char *)dq + at, (char *)dk + kv, (char *)dv + kv));
     }
     return TESS_OK;
 }
@@ -199,19 +294,20 @@ static void attention_decode_head(const struct tess_op_desc *d, const struct att
                                   const void *v, int64_t kv_first, void *y, int64_t y_first)
 {
     const float *query = ref_read(d->dtype, q, q_first, d->in, s->q), scale = attention_scale(d);
+    const int64_t first = attention_first(d, position);
     float max = -INFINITY, *to = ref_target(d->dtype, y, y_first, s->y);
     double sum = 0;
-    for (int64_t j = 0; j <= position; j++) {
+    for (int64_t j = first; j <= position; j++) {
         const float *key = ref_read(d->dtype, k, kv_first + j * d->kv_stride, d->in, s->kv);
         s->score[j] = attention_dot(query, key, d->in) * scale;
         max = s->score[j] > max ? s->score[j] : max;
     }
-    for (int64_t j = 0; j <= position; j++) {
+    for (int64_t j = first; j <= position; j++) {
         s->weight[j] = exp((double)s->score[j] - (double)max);
         sum += s->weight[j];
     }
     memset(to, 0, (size_t)d->in * sizeof(float));
-    for (int64_t j = 0; j <= position; j++)
+    for (int64_t j = first; j <= position; j++)
         ref_axpy(to, (float)(s->weight[j] / sum),
                  ref_read(d->dtype, v, kv_first + j * d->kv_stride, d->in, s->kv), d->in);
     ref_write(d->dtype, y, y_first, d->in, to);

@@ -5,6 +5,7 @@
  */
 #include "harness/spawn.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -157,19 +158,26 @@ static void case_export(void **state)
         "--gpt.style llama --gpt.qk-norm on --gpt.head-size 6 --gpt.tied on --gpt.rope-scaling "
         "yarn --gpt.rope-factor 4 --gpt.rope-context 8 --gpt.rope-amplitude 1.25",
         "--gpt.style llama --gpt.rope-scaling dynamic --gpt.rope-factor 2 --gpt.rope-context 8",
+        "--gpt.style llama --gpt.window 5 --gpt.gate gelu --gpt.gelu erf",
+        "--gpt.style llama --gpt.qkv-bias on --gpt.window 6 --gpt.window-from 1 --gpt.gate gelu",
     };
+    static const char *const family[] = {"gpt2",  "llama",   "qwen2", "qwen3",
+                                         "llama", "mistral", "qwen2"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(model) / sizeof(model[0]); i++) {
         char hash[32], loss[32], other[32], again[32];
 
-        if (run(DATA "--model gpt --gpt.layers 1 --gpt.width 16 --steps 2 --strategy single --run "
+        if (run(DATA "--model gpt --gpt.layers 2 --gpt.width 16 --steps 2 --strategy single --run "
                      "own --overwrite %s",
                 model[i]) != 0)
             fail_msg("%s", spawn.err);
         spawn_hash(&spawn, hash);
         spawn_word(&spawn, "val loss ", loss);
         assert_int_equal(run("checkpoint export own --out again"), 0);
+        json_t *config = json_load_file("again/config.json", 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(config, "model_type")), family[i]);
+        json_decref(config);
         look("--model again", "single", other, again);
         assert_string_equal(other, hash);
         assert_string_equal(again, loss);

@@ -76,6 +76,49 @@ static void case_attention(void **state)
     assert_true(tess_flops_causal(&flops) == 2880);
     /* 12 L H Q T a token (PaLM, appendix B): 12 x 1 x 3 x 5 x 4 x (2 x 4 tokens) */
     assert_true(flops.attention == 12.0 * 3 * 5 * 4 * 8);
+
+    /* A window of 2: 1 + 2 + 2 + 2 pairs of positions, which is half of 16 - (4 - 2)^2 and of 2
+     * more on the diagonal, as the whole has 10 of 16. */
+    struct tess_op_desc window = desc;
+    window.window = 2;
+    flops = flops_of(&window);
+    assert_true(flops.attention == 5760.0 * 12 / 16);
+    window.window = 4;
+    flops = flops_of(&window);
+    assert_true(flops.attention == 5760);
+}
+
+/* Packed samples: each document is a square by itself. */
+static void case_packed(void **state)
+{
+    char *argv[] = {"--model",       "gpt",  "--gpt.layers",   "2",    "--gpt.heads",  "2",
+                    "--gpt.width",   "8",    "--gpt.context",  "4096", "--data",       "text",
+                    "--data.length", "4096", "--data.packing", "on",   "--batch-size", "2",
+                    "--device",      "cpu"};
+    struct tess_config *config = NULL;
+    struct tess_dataset *dataset = NULL;
+    struct tess_flops flops = {.product = 0}, whole = {.product = 0};
+    double squares = 0;
+    int32_t begin[4097];
+
+    (void)state;
+    assert_int_equal(tess_config_open(COUNT(argv), argv, NULL, 0, &config), TESS_OK);
+    assert_int_equal(tess_dataset_open_packed("text", NULL, 0.1, 4096, &dataset), TESS_OK);
+    assert_int_equal(tess_flops_count(config, dataset, &flops), TESS_OK);
+    const int64_t samples = dataset->train.count < 256 ? dataset->train.count : 256;
+    for (int64_t s = 0; s < samples; s++) {
+        const int32_t count = tess_dataset_documents(dataset, &dataset->train, s, begin);
+        begin[count] = 4096;
+        for (int32_t d = 0; d < count; d++)
+            squares += (double)(begin[d + 1] - begin[d]) * (begin[d + 1] - begin[d]);
+    }
+    assert_true(squares < 0.5 * (double)samples * 4096 * 4096);
+    assert_true(fabs(flops.attention / (12 * 2 * 8 * squares / (double)samples) - 1) < 1e-12);
+    dataset->packs = false;
+    assert_int_equal(tess_flops_count(config, dataset, &whole), TESS_OK);
+    assert_true(whole.attention == 12.0 * 2 * 8 * 4096 * 4096 && whole.product == flops.product);
+    tess_dataset_close(dataset);
+    tess_config_close(config);
 }
 
 /* GPT-2 124M (Radford et al. 2019) at 1024 positions, by hand and a token:
@@ -175,6 +218,7 @@ int main(void)
         cmocka_unit_test(case_linear),      cmocka_unit_test(case_conv2d),
         cmocka_unit_test(case_attention),   cmocka_unit_test(case_gpt2),
         cmocka_unit_test(case_utilisation), cmocka_unit_test(case_peaks),
+        cmocka_unit_test(case_packed),
     };
 
     return cmocka_run_group_tests_name("flops", tests, NULL, NULL);

@@ -14,6 +14,8 @@
  */
 #include "attention_case.h"
 
+#include "base/rng.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,20 +135,46 @@ static double score(const struct attention_case *c, int64_t b, int64_t h, int64_
     return s / root;
 }
 
+/* The first position that position i sees. */
+static int64_t naive_first(const struct attention_case *c, int64_t i)
+{
+    return c->d.window > 0 && i >= c->d.window ? i - c->d.window + 1 : 0;
+}
+
+static const struct tess_attention_drop drop = {
+    .on = true, .key = {11, 0x300000005}, .position = 1234567, .head = 5, .heads = 90};
+
+/* What dropout multiplies p[i, j] with: by the words of Philox as tessera/kernel.h and ref/mask.h
+ * have them. */
+static double naive_keep(const struct attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const struct tess_rng_key key = tess_rng_key(drop.key[0], TESS_RNG_DROPOUT, drop.key[1]);
+    const uint64_t position = drop.position + (uint64_t)(b * c->d.length + i);
+    const uint64_t row = position * (uint64_t)drop.heads + (uint64_t)(drop.head + h) + 1;
+    uint32_t word[4];
+    if (c->d.dropout <= 0)
+        return 1;
+    tess_rng_block(key, (uint64_t)(j / 64 * 16 + j % 16), row, word);
+    const double uniform = (double)(word[j / 16 % 4] >> 8) * 0x1p-24;
+    return uniform < (double)c->d.dropout ? 0 : 1 / (1 - (double)c->d.dropout);
+}
+
 /* y and lse of one row of one head, with their bounds. */
 static void naive_row(struct attention_case *c, int64_t b, int64_t h, int64_t i)
 {
     const struct tess_op_desc *d = &c->d;
-    double *s = reals(i + 1), n = (double)(i + 1), max = -INFINITY, min = INFINITY, error = 0;
+    const int64_t first = naive_first(c, i);
+    double *s = reals(i + 1), n = (double)(i + 1 - first), max = -INFINITY, min = INFINITY,
+           error = 0;
     double sum = 0, unit = unit_of(d->dtype), tiny = tiny_of(d->dtype);
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = first; j <= i; j++) {
         double e;
         s[j] = score(c, b, h, i, j, &e);
         max = fmax(max, s[j]);
         min = fmin(min, s[j]);
         error = fmax(error, e);
     }
-    for (int64_t j = 0; j <= i; j++)
+    for (int64_t j = first; j <= i; j++)
         sum += exp(s[j] - max);
     double relative = 2 * error + 4 * UNIT * (max - min) + (4 * n + 64) * UNIT;
     int64_t at = (b * d->heads + h) * d->length + i, y = y_at(c, b, i, h);
@@ -154,10 +182,11 @@ static void naive_row(struct attention_case *c, int64_t b, int64_t h, int64_t i)
     c->lse_bound[at] = error + relative + 4 * UNIT * (fabs(c->lse[at]) + fabs(max));
     for (int64_t x = 0; x < d->in; x++) {
         double value = 0, size = 0, v_size = 0;
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = first; j <= i; j++) {
             double v = c->v.host[part_at(c, &c->v, b, j, h / (d->heads / d->kv_heads)) + x];
-            value += exp(s[j] - max) / sum * v;
-            size += exp(s[j] - max) / sum * fabs(v);
+            const double p = exp(s[j] - max) / sum * naive_keep(c, b, h, i, j);
+            value += p * v;
+            size += p * fabs(v);
             v_size += fabs(v);
         }
         c->y[y + x] = value;
@@ -268,14 +297,15 @@ static void naive_pair(const struct attention_case *c, int64_t b, int64_t h, int
     double p = exp(s - lse);
     double p_error =
         p * (error + 4 * UNIT * (fabs(s) + fabs(lse)) + 16 * UNIT + unit) + tiny + FLUSH;
-    double g = dot(dy, c->v.host + v_at, n, &size) - grad_y;
-    double g_error = 2 * ((double)n + 2) * UNIT * (size + grad_y_size) + UNIT * fabs(g);
+    double keep = naive_keep(c, b, h, i, j);
+    double g = dot(dy, c->v.host + v_at, n, &size) * keep - grad_y;
+    double g_error = 2 * ((double)n + 2) * UNIT * (size * keep + grad_y_size) + UNIT * fabs(g);
     double ds = p * g / root;
     double ds_error =
         (p_error * (fabs(g) + g_error) + p * g_error) / root + (unit + 4 * UNIT) * fabs(ds) + tiny;
     sums_add(&grad[0], q_at, ds, ds_error, c->k.host + k_at, n);
     sums_add(&grad[1], k_at, ds, ds_error, c->q.host + q_at, n);
-    sums_add(&grad[2], v_at, p, p_error, dy, n);
+    sums_add(&grad[2], v_at, p * keep, (p_error + 2 * UNIT * p) * keep, dy, n);
 }
 
 /* Of all heads, from the y and lse that backward is given. */
@@ -287,7 +317,7 @@ static void naive_backward(const struct attention_case *c, struct sums grad[3])
             for (int64_t i = 0; i < d->length; i++) {
                 double size,
                     at_y = dot(c->dy + y_at(c, b, i, h), c->y + y_at(c, b, i, h), d->in, &size);
-                for (int64_t j = 0; j <= i; j++)
+                for (int64_t j = naive_first(c, i); j <= i; j++)
                     naive_pair(c, b, h, i, j, at_y, size, grad);
             }
         }
@@ -384,6 +414,8 @@ static void check_alone(struct attention_case *c, struct tess_op *whole)
             const char *q = c->q.dev + b * q_bytes, *k = c->k.dev + b * kv_bytes;
             const char *v = c->v.dev + b * kv_bytes;
             struct tess_op *run = way ? &op : whole;
+            op.drop = whole->drop;
+            op.drop.position += b * length;
             assert_int_equal(tess_attention_forward(run, q, k, v, o[0] + b * y_bytes, lse),
                              TESS_OK);
             assert_int_equal(tess_attention_backward(run, q, k, v, o[0] + b * y_bytes,
@@ -403,6 +435,70 @@ static void check_alone(struct attention_case *c, struct tess_op *whole)
     device_op_close(&op);
 }
 
+/*
+ * The positions of all sequences as documents of 1, 21, 41, ... positions, and what is left: the
+ * same bits as from a sequence of each one's length, whose arrays begin where the document does.
+ */
+static void check_documents(struct attention_case *c, struct tess_op *whole)
+{
+    const struct tess_op_desc *d = &c->d;
+    const size_t word = attention_word(c), positions = (size_t)attention_positions(c);
+    const size_t q_row = (size_t)d->q_stride * word, kv_row = (size_t)d->kv_stride * word;
+    const size_t y_row = (size_t)c->q.width * word, lse_row = (size_t)d->heads * sizeof(float);
+    const size_t row[] = {y_row, lse_row, q_row, kv_row, kv_row};
+    int32_t *begin = calloc(positions + 2, sizeof(*begin)), count = 0;
+    char *dy = device_put_real(device, d->dtype, c->dy, attention_positions(c) * c->q.width);
+    char *out[2][5];
+    assert_non_null(begin);
+    while (begin[count] < (int32_t)positions) {
+        const int32_t left = (int32_t)positions - begin[count], step = 1 + count * 20;
+        const int32_t length = step < d->length ? step : (int32_t)d->length;
+        begin[count + 1] = begin[count] + (length < left ? length : left);
+        count++;
+    }
+    for (int way = 0; way < 2; way++)
+        for (int i = 0; i < 5; i++)
+            out[way][i] = device_array(device, positions * row[i]);
+    char **o = out[0];
+    assert_int_equal(tess_attention_forward_documents(whole, begin, count, c->q.dev, c->k.dev,
+                                                      c->v.dev, o[0], (float *)(void *)o[1]),
+                     TESS_OK);
+    assert_int_equal(tess_attention_backward_documents(whole, begin, count, c->q.dev, c->k.dev,
+                                                       c->v.dev, o[0], dy, (float *)(void *)o[1],
+                                                       o[2], o[3], o[4]),
+                     TESS_OK);
+    o = out[1];
+    for (int32_t i = 0; i < count; i++) {
+        const size_t at = (size_t)begin[i];
+        struct tess_op_desc one = *d;
+        struct tess_op op;
+        one.rows = one.leaf_rows = 1;
+        one.length = begin[i + 1] - begin[i];
+        device_op_open(device, &one, &op);
+        op.drop = whole->drop;
+        op.drop.position += at;
+        const char *q = c->q.dev + at * q_row, *k = c->k.dev + at * kv_row;
+        const char *v = c->v.dev + at * kv_row;
+        float *lse = (float *)(void *)(o[1] + at * lse_row);
+        assert_int_equal(tess_attention_forward(&op, q, k, v, o[0] + at * y_row, lse), TESS_OK);
+        assert_int_equal(tess_attention_backward(&op, q, k, v, o[0] + at * y_row, dy + at * y_row,
+                                                 lse, o[2] + at * q_row, o[3] + at * kv_row,
+                                                 o[4] + at * kv_row),
+                         TESS_OK);
+        device_op_close(&op);
+    }
+    static const char *const name[] = {"documents' y", "documents' lse", "documents' dq",
+                                       "documents' dk", "documents' dv"};
+    for (int i = 0; i < 5; i++) {
+        char *got = device_fetch(device, out[0][i], positions * row[i]);
+        char *want = device_fetch(device, out[1][i], positions * row[i]);
+        check_bytes(name[i], got, want, positions * row[i]);
+        free(got);
+        free(want);
+    }
+    free(begin);
+}
+
 void attention_run(struct device *under_test, const struct attention_way *way)
 {
     struct attention_case c = {.way = *way,
@@ -414,18 +510,26 @@ void attention_run(struct device *under_test, const struct attention_way *way)
                                      .heads = way->heads,
                                      .kv_heads = way->kv_heads,
                                      .in = way->head_size,
-                                     .out = way->head_size}};
+                                     .out = way->head_size,
+                                     .window = way->window,
+                                     .dropout = way->dropout}};
     struct draw draw = {way->seed};
     device = under_test;
     device_reset(device);
     attention_draw(&c, &draw);
     struct tess_op op;
     device_op_open(device, &c.d, &op);
+    if (way->dropout > 0)
+        op.drop = drop;
     naive_forward(&c);
     const char *forward = check_forward(&c, &op);
-    if (strcmp(device->kernel->ops->name, "cuDNN") != 0) /* which decodes nothing */
+    /* cuDNN decodes nothing, and who decodes drops nothing. */
+    const bool cudnn = way->by_heads || strcmp(device->kernel->ops->name, "cuDNN") == 0;
+    if (strcmp(device->kernel->ops->name, "cuDNN") != 0 && way->dropout <= 0)
         check_decode(&c, forward);
     check_alone(&c, &op);
+    if (!cudnn) /* which leaves documents to kernels of other bits */
+        check_documents(&c, &op);
     check_backward(&c, &op); /* last: it rounds y and lse */
     device_op_close(&op);
     attention_free(&c);

@@ -89,6 +89,25 @@ static struct pair swiglu_grad_gate(enum tess_dtype dtype, double gate, double u
     return rounded(dtype, value, fabs(dy * up) * error + SMALL);
 }
 
+/* GELU or its slope in f32, times numbers that multiply it. */
+static struct pair times(enum tess_dtype dtype, struct pair of, double factor)
+{
+    const double value = of.value * factor;
+    return rounded(dtype, value, of.bound * fabs(factor) + 4 * UNIT * fabs(value) + SMALL);
+}
+
+static struct pair geglu(enum tess_dtype dtype, bool erf, double gate, double up)
+{
+    return times(dtype, erf ? gelu_erf(TESS_F32, gate) : gelu(TESS_F32, gate), up);
+}
+
+static struct pair geglu_grad_gate(enum tess_dtype dtype, bool erf, double gate, double up,
+                                   double dy)
+{
+    return times(dtype, erf ? gelu_erf_grad(TESS_F32, gate, 1) : gelu_grad(TESS_F32, gate, 1),
+                 dy * up);
+}
+
 struct activation_case {
     enum tess_dtype dtype;
     int64_t count;
@@ -121,17 +140,20 @@ static void *activation_copy(const struct activation_case *c, int which)
 }
 
 /* Element i; `way`: 0 gelu, 1 its gradient, 2 swiglu, 3 its gradient in the gate, 4 in the other,
- * 5 gelu by erf, 6 its gradient. */
+ * 5 gelu by erf, 6 its gradient; 7 geglu and 8, 9 as 3, 4; 10 to 12 the same by erf. */
 static struct pair activation_want(const struct activation_case *c, int way, int64_t i)
 {
     double x = c->x[0][i], up = c->x[1][i], dy = c->x[2][i];
-    return way == 0   ? gelu(c->dtype, x)
-           : way == 1 ? gelu_grad(c->dtype, x, dy)
-           : way == 2 ? swiglu(c->dtype, x, up)
-           : way == 3 ? swiglu_grad_gate(c->dtype, x, up, dy)
-           : way == 4 ? swiglu(c->dtype, x, dy)
-           : way == 5 ? gelu_erf(c->dtype, x)
-                      : gelu_erf_grad(c->dtype, x, dy);
+    return way == 0       ? gelu(c->dtype, x)
+           : way == 1     ? gelu_grad(c->dtype, x, dy)
+           : way == 2     ? swiglu(c->dtype, x, up)
+           : way == 3     ? swiglu_grad_gate(c->dtype, x, up, dy)
+           : way == 4     ? swiglu(c->dtype, x, dy)
+           : way == 5     ? gelu_erf(c->dtype, x)
+           : way == 6     ? gelu_erf_grad(c->dtype, x, dy)
+           : way % 3 == 1 ? geglu(c->dtype, way > 9, x, up)
+           : way % 3 == 2 ? geglu_grad_gate(c->dtype, way > 9, x, up, dy)
+                          : geglu(c->dtype, way > 9, x, dy);
 }
 
 static void activation_check(const struct activation_case *c, const char *what, int way,
@@ -170,24 +192,47 @@ static void check_gelu(const struct activation_case *c)
     activation_check(c, "gelu by erf, gradient over x", 6, erf_x);
 }
 
-static void check_swiglu(const struct activation_case *c)
+/* Linear units with a gate, by the first of their ways. */
+enum gated { GATED_SWIGLU = 2, GATED_GEGLU = 7, GATED_GEGLU_ERF = 10 };
+
+static void gated_forward(enum gated kind, enum tess_dtype dtype, int64_t rows, int64_t width,
+                          int64_t stride, const void *gate, const void *up, void *y)
+{
+    if (kind == GATED_SWIGLU)
+        tess_swiglu_forward(device.kernel, dtype, rows, width, stride, gate, up, y);
+    else
+        tess_geglu_forward(device.kernel, dtype, rows, width, stride, kind == GATED_GEGLU_ERF, gate,
+                           up, y);
+}
+
+static void gated_backward(enum gated kind, enum tess_dtype dtype, int64_t rows, int64_t width,
+                           int64_t stride, const void *gate, const void *up, const void *dy,
+                           void *dgate, void *dup)
+{
+    if (kind == GATED_SWIGLU)
+        tess_swiglu_backward(device.kernel, dtype, rows, width, stride, gate, up, dy, dgate, dup);
+    else
+        tess_geglu_backward(device.kernel, dtype, rows, width, stride, kind == GATED_GEGLU_ERF,
+                            gate, up, dy, dgate, dup);
+}
+
+static void check_gated(const struct activation_case *c, enum gated kind)
 {
     void *y = activation_array(c), *dup = activation_array(c);
     void *over_gate = activation_copy(c, 0), *over_up = activation_copy(c, 1);
-    tess_swiglu_forward(device.kernel, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1], y);
-    activation_check(c, "swiglu", 2, y);
-    tess_swiglu_backward(device.kernel, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1],
-                         c->dev[2], y, dup);
-    activation_check(c, "swiglu gradient of the gate", 3, y);
-    activation_check(c, "swiglu gradient of the other", 4, dup);
-    tess_swiglu_backward(device.kernel, c->dtype, 1, c->count, c->count, over_gate, over_up,
-                         c->dev[2], over_gate, over_up);
-    activation_check(c, "swiglu gradient over the gate", 3, over_gate);
-    activation_check(c, "swiglu gradient over the other", 4, over_up);
+    gated_forward(kind, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1], y);
+    activation_check(c, "gated", kind, y);
+    gated_backward(kind, c->dtype, 1, c->count, c->count, c->dev[0], c->dev[1], c->dev[2], y, dup);
+    activation_check(c, "gated, gradient of the gate", kind + 1, y);
+    activation_check(c, "gated, gradient of the other", kind + 2, dup);
+    gated_backward(kind, c->dtype, 1, c->count, c->count, over_gate, over_up, c->dev[2], over_gate,
+                   over_up);
+    activation_check(c, "gated, gradient over the gate", kind + 1, over_gate);
+    activation_check(c, "gated, gradient over the other", kind + 2, over_up);
 }
 
 /* gate and up side by side in rows of one array, with a gap, which stays. */
-static void check_swiglu_rows(const struct activation_case *c, int64_t gap)
+static void check_gated_rows(const struct activation_case *c, enum gated kind, int64_t gap)
 {
     int64_t rows = 2;
     while (rows < c->count && c->count % rows != 0)
@@ -201,21 +246,29 @@ static void check_swiglu_rows(const struct activation_case *c, int64_t gap)
         const int64_t side = i % stride / width, at = i / stride * width + i % stride % width;
         x[i] = want[i] = side < 2 ? c->x[side][at] : 7;
         if (side < 2) {
-            const struct pair p = activation_want(c, 3 + (int)side, at);
+            const struct pair p = activation_want(c, (int)kind + 1 + (int)side, at);
             want[i] = p.value;
             bound[i] = p.bound;
         }
     }
     void *both = device_put_real(&device, c->dtype, x, whole), *y = activation_array(c);
     void *up = (char *)both + (size_t)width * word;
-    tess_swiglu_forward(device.kernel, c->dtype, rows, width, stride, both, up, y);
-    activation_check(c, "swiglu of rows", 2, y);
-    tess_swiglu_backward(device.kernel, c->dtype, rows, width, stride, both, up, c->dev[2], both,
-                         up);
-    device_check(&device, "swiglu gradient of rows", c->dtype, both, want, bound, whole);
+    gated_forward(kind, c->dtype, rows, width, stride, both, up, y);
+    activation_check(c, "gated, of rows", kind, y);
+    gated_backward(kind, c->dtype, rows, width, stride, both, up, c->dev[2], both, up);
+    device_check(&device, "gated, gradient of rows", c->dtype, both, want, bound, whole);
     free(x);
     free(want);
     free(bound);
+}
+
+/* All of them, and one by turns in rows. */
+static void check_all_gated(const struct activation_case *c, uint64_t turn, int64_t gap)
+{
+    static const enum gated kind[] = {GATED_SWIGLU, GATED_GEGLU, GATED_GEGLU_ERF};
+    for (int k = 0; k < 3; k++)
+        check_gated(c, kind[k]);
+    check_gated_rows(c, kind[turn % 3], gap);
 }
 
 static void activation_all(enum tess_dtype dtype)
@@ -226,8 +279,7 @@ static void activation_all(enum tess_dtype dtype)
         struct activation_case c = {.dtype = dtype, .count = count[i % 10]};
         activation_draw(&c, spread[i / 10], 1400 + i);
         check_gelu(&c);
-        check_swiglu(&c);
-        check_swiglu_rows(&c, (int64_t)(i / 10 % 3) * 8);
+        check_all_gated(&c, i, (int64_t)(i / 10 % 3) * 8);
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
     }
@@ -324,8 +376,7 @@ static void case_random(void **state)
         struct activation_case c = {.dtype = dtypes[i % 3], .count = draw_between(&draw, 1, 6000)};
         activation_draw(&c, (double)draw_between(&draw, 1, 40), draw_word(&draw));
         check_gelu(&c);
-        check_swiglu(&c);
-        check_swiglu_rows(&c, draw_between(&draw, 0, 9));
+        check_all_gated(&c, (uint64_t)i, draw_between(&draw, 0, 9));
         for (int k = 0; k < 3; k++)
             free(c.x[k]);
         struct rope_case rope = {.rows = draw_between(&draw, 1, 40),

@@ -42,6 +42,7 @@ static void attention_all(enum tess_dtype dtype)
         if (i % 3 == 2) /* rows stay aligned to 16 bytes where heads are */
             way.q_gap = way.kv_gap = 8;
         way.spread = spread[i / 3 % 3];
+        way.window = i % 4 == 1 ? way.length / 2 : i % 4 == 3 ? 1 + (int)i % 40 : 0;
         way.seed = 1000 + i;
         attention_run(&device, &way);
     }
@@ -61,6 +62,7 @@ static void attention_random(enum tess_dtype dtype)
         struct attention_way way = attention_way(dtype, s);
         way.packed = draw_between(&draw, 0, 1);
         way.spread = (double)draw_between(&draw, 1, 6);
+        way.window = (int)draw_between(&draw, 0, 12);
         way.seed = draw_word(&draw);
         attention_run(&device, &way);
     }
@@ -91,14 +93,35 @@ static void case_f16(void **state)
 static void case_long(void **state)
 {
     (void)state;
-    static const int s[] = {1, 1, 530, 2, 1, 8};
-    struct attention_way whole = attention_way(TESS_F32, s);
-    struct attention_way half = attention_way(TESS_BF16, s);
-    whole.spread = half.spread = 4;
-    whole.seed = 37;
-    half.seed = 38;
-    attention_run(&device, &whole);
-    attention_run(&device, &half);
+    static const int s[] = {1, 1, 530, 2, 1, 8}, window[] = {0, 100, 515};
+    for (uint64_t i = 0; i < 3; i++) {
+        struct attention_way whole = attention_way(TESS_F32, s);
+        struct attention_way half = attention_way(TESS_BF16, s);
+        whole.spread = half.spread = 4;
+        whole.seed = 37 + 2 * i;
+        half.seed = 38 + 2 * i;
+        whole.window = half.window = window[i];
+        attention_run(&device, &whole);
+        attention_run(&device, &half);
+    }
+}
+
+/* CUDA's kernels refuse it. */
+static void case_dropout(void **state)
+{
+    (void)state;
+    static const int s[][6] = {{2, 1, 70, 2, 1, 16}, {1, 2, 33, 4, 2, 5}, {1, 1, 200, 1, 1, 32}};
+    static const float dropout[] = {0.1f, 0.5f, 0.9f};
+    static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = 0; k < 3; k++) {
+            struct attention_way way = attention_way(dtype[k], s[i]);
+            way.dropout = dropout[(i + k) % 3];
+            way.window = i == 2 ? 50 : 0;
+            way.packed = k == 1;
+            way.seed = 60 + 3 * i + k;
+            attention_run(&device, &way);
+        }
 }
 
 /* Scores of plus and minus 30000: exp would overflow without the maximum taken off. */
@@ -117,16 +140,19 @@ int main(int argc, char **argv)
     attention_few = strncmp(device_backend(argc, argv), "guard", 5) == 0 || TESTS_DIVISOR > 1;
     device_open(&device, device_backend(argc, argv), 16u << 20);
     attention_cudnn = argc > 2 && strcmp(argv[2], "cudnn") == 0;
-    const struct tess_kernel_choices choices = {
-        .attention = attention_cudnn ? TESS_ATTENTION_CUDNN : TESS_ATTENTION_OWN};
+    const struct tess_kernel_choices choices = {.attention = attention_cudnn ? TESS_ATTENTION_CUDNN
+                                                                             : TESS_ATTENTION_OWN};
     if (device.kernel->ops->choose(device.kernel, &choices) != TESS_OK)
         return 77;
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
                                        cmocka_unit_test(case_f16), cmocka_unit_test(case_steep)};
     const struct CMUnitTest long_cases[] = {cmocka_unit_test(case_long)};
+    const struct CMUnitTest drop_cases[] = {cmocka_unit_test(case_dropout)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     if (!attention_few)
         failed += cmocka_run_group_tests(long_cases, NULL, NULL);
+    if (strncmp(device_backend(argc, argv), "cu", 2) != 0)
+        failed += cmocka_run_group_tests(drop_cases, NULL, NULL);
     device_close(&device);
     return failed;
 }

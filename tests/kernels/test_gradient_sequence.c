@@ -83,7 +83,7 @@ static void attention_backward(struct problem *b)
 }
 
 /* One of q, k and v at a time, the others fixed: their directions are 0; then all three. */
-static void attention_case(int heads, int kv_heads, int which)
+static void attention_case(int heads, int kv_heads, int window, float dropout, int which)
 {
     enum { ROWS = 2, LENGTH = 9, SIZE = 6 };
     static const char *const name[] = {"attention q", "attention k", "attention v", "attention"};
@@ -95,6 +95,8 @@ static void attention_case(int heads, int kv_heads, int which)
                              .in = SIZE,
                              .out = SIZE,
                              .length = LENGTH,
+                             .window = window,
+                             .dropout = dropout,
                              .heads = heads,
                              .kv_heads = kv_heads,
                              .q_stride = heads * SIZE,
@@ -108,6 +110,8 @@ static void attention_case(int heads, int kv_heads, int which)
                         .forward = attention_forward,
                         .backward = attention_backward};
     device_op_open(&device, &d, &b.op);
+    b.op.drop = (struct tess_attention_drop){
+        .on = dropout > 0, .key = {7, 8}, .position = 70, .head = 3, .heads = 20};
     problem_open(&b, &draw);
     for (int part = 0; part < 3; part++) {
         for (int64_t i = 0; i < b.count[part]; i++) {
@@ -123,9 +127,11 @@ static void case_attention(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++) {
-        attention_case(2, 2, which);
-        attention_case(6, 2, which);
-        attention_case(4, 1, which);
+        attention_case(2, 2, 0, 0, which);
+        attention_case(6, 2, 0, 0, which);
+        attention_case(4, 1, 0, 0, which);
+        attention_case(4, 2, 3, 0, which);
+        attention_case(4, 2, 0, 0.3f, which);
     }
 }
 
@@ -197,6 +203,24 @@ static void swiglu_backward(struct problem *b)
                          b->r_dev, b->grad_dev[0], b->grad_dev[1]);
 }
 
+/* One half by tanh, one by erf. */
+static void geglu_forward(struct problem *b)
+{
+    for (int erf = 0; erf < 2; erf++)
+        tess_geglu_forward(device.kernel, TESS_F32, PLAIN / 2, 1, 1, erf,
+                           b->p_dev[0] + erf * PLAIN / 2, b->p_dev[1] + erf * PLAIN / 2,
+                           b->y + erf * PLAIN / 2);
+}
+
+static void geglu_backward(struct problem *b)
+{
+    for (int erf = 0; erf < 2; erf++)
+        tess_geglu_backward(device.kernel, TESS_F32, PLAIN / 2, 1, 1, erf,
+                            b->p_dev[0] + erf * PLAIN / 2, b->p_dev[1] + erf * PLAIN / 2,
+                            b->r_dev + erf * PLAIN / 2, b->grad_dev[0] + erf * PLAIN / 2,
+                            b->grad_dev[1] + erf * PLAIN / 2);
+}
+
 /* x [15, 4, 10] */
 static const struct tess_rotary rope_rotary = {
     .base = 1e4f, .factor = 4, .kept = TESS_ROTARY_BY_PAIR, .low = 1, .high = 3, .amplitude = 1.2f};
@@ -236,6 +260,7 @@ static void case_plain(void **state)
     (void)state;
     plain_case("gelu", 1, gelu_forward, gelu_backward);
     plain_case("swiglu", 2, swiglu_forward, swiglu_backward);
+    plain_case("geglu", 2, geglu_forward, geglu_backward);
     plain_case("rope", 1, rope_forward, rope_backward);
 }
 

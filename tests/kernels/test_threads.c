@@ -351,6 +351,14 @@ static void run_plain(struct twin *twin, enum tess_dtype dtype)
     tess_swiglu_forward(kernel, dtype, 1, count, count, a, b, take(twin, bytes));
     void *dgate = take(twin, bytes), *dup = take(twin, bytes);
     tess_swiglu_backward(kernel, dtype, 1, count, count, a, b, c, dgate, dup);
+    for (int erf = 0; erf < 2; erf++) {
+        tess_geglu_forward(kernel, dtype, 7, 9000, 10000, erf, a, b, take(twin, bytes));
+        dgate = take(twin, bytes);
+        dup = take(twin, bytes);
+        tess_geglu_backward(kernel, dtype, 7, 9000, 10000, erf, a, b, c, dgate, dup);
+    }
+    tess_gelu_erf_forward(kernel, dtype, count, a, take(twin, bytes));
+    tess_gelu_erf_backward(kernel, dtype, count, a, b, take(twin, bytes));
     tess_add(kernel, dtype, count, a, b, take(twin, bytes));
     tess_dropout(kernel, dtype, 1, count, count, 0.3f, key, 5, a, take(twin, bytes));
     tess_dropout(kernel, dtype, 1000, 68, 272, 0.3f, key, 136, a, take(twin, bytes));

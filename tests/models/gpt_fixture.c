@@ -13,6 +13,8 @@ const struct gpt_words gpt_small[GPT_SMALL_COUNT] = {
       "--init-deviation=0.2", NULL}},
     {{"--style=llama", "--layers=2", "--heads=8", "--kv-heads=4", "--width=24", "--head-size=4",
       "--qkv-bias=on", "--qk-norm=on", "--init-deviation=0.2", NULL}},
+    {{"--style=llama", "--layers=2", "--heads=4", "--width=24", "--gate=gelu", "--gelu=erf",
+      "--window=5", "--window-from=1", "--attention-dropout=0.2", "--init-deviation=0.2", NULL}},
 };
 
 bool gpt_stacked;

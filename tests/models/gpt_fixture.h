@@ -9,9 +9,10 @@ struct gpt_words {
     const char *word[12];
 };
 
-/* GPT-2 and Llama, tied and untied, heads that share keys and values, with and without dropout; all
- * can be cut into 4 parts. The weights are larger than usual, so that each matters to the loss. */
-#define GPT_SMALL_COUNT 5
+/* GPT-2 and Llama, tied and untied, heads that share keys and values, with and without dropout,
+ * with a window; all can be cut into 4 parts. The weights are larger than usual, so that each
+ * matters to the loss. */
+#define GPT_SMALL_COUNT 6
 extern const struct gpt_words gpt_small[GPT_SMALL_COUNT];
 
 /* gpt_open opens models as for a kernel that asks for stacked weights; false at first. Those that

@@ -171,12 +171,15 @@ static const char *const llama[] = {COMMON, "--style=llama", "--kv-heads=2"};
 static const char *const llama_tied[] = {COMMON, "--style=llama", "--kv-heads=1", "--tied=on"};
 static const char *const qwen[] = {COMMON,         "--style=llama",  "--kv-heads=4",
                                    "--qk-norm=on", "--head-size=20", "--qkv-bias=on"};
+static const char *const window[] = {COMMON,        "--style=llama",   "--kv-heads=2", "--window=6",
+                                     "--gate=gelu", "--window-from=1", "--gelu=erf"};
 
 /* Words of a model; the odd widths of heads and layers leave edges in every kernel. */
 static const struct {
     const char *const *argument;
     int count, parts; /* that its heads can be cut into */
-} model[] = {{gpt2, 4, 4}, {gpt2_untied, 6, 2}, {llama, 6, 2}, {llama_tied, 7, 1}, {qwen, 8, 4}};
+} model[] = {{gpt2, 4, 4},       {gpt2_untied, 6, 2}, {llama, 6, 2},
+             {llama_tied, 7, 1}, {qwen, 8, 4},        {window, 10, 2}};
 
 static void case_models(void **unused)
 {
@@ -213,8 +216,20 @@ static void case_long(void **unused)
     (void)unused;
     if (strcmp(kernel_name, "cpu") != 0)
         return;
+    /* A window that ends within a block of keys, and one that reaches over two. */
+    static const char *const windows[2][6] = {{COMMON, "--style=llama", "--window=90"},
+                                              {COMMON, "--style=llama", "--window=530"}};
     for (size_t d = 0; d < 2; d++) {
         compared = 0;
+        for (size_t w = 0; w < 3; w++) {
+            struct way one = way[w];
+            one.rows = one.leaf_rows = 4;
+            one.sequences = w == 1 ? 2 : 1;
+            one.dtype = dtype[d];
+            one.length = 700;
+            one.parts = 2;
+            check_way(&one, windows[w % 2], 6);
+        }
         for (size_t w = 0; w < sizeof(way) / sizeof(way[0]); w++) {
             struct way one = way[w];
             one.dtype = dtype[d];

@@ -37,7 +37,7 @@ static bool open_model(struct model_driver *driver, int which)
 {
     const struct tess_model_input input = gpt_input(LENGTH, CLASSES, ROWS, 1);
     for (int i = 0; gpt_small[which].word[i] != NULL; i++)
-        if (strncmp(gpt_small[which].word[i], "--dropout", 9) == 0)
+        if (strstr(gpt_small[which].word[i], "dropout=") != NULL)
             return false;
     gpt_open(driver, gpt_kernel, &input, &gpt_small[which]);
     driver->training = true;

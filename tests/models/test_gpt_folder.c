@@ -50,6 +50,15 @@ static const struct {
     {"{\"model_type\": \"llama\", " SHAPE ", \"rope_theta\": 100.0}", {89.059276999, 92.573664694}},
     {"{\"model_type\": \"mistral\", " SHAPE ", \"head_dim\": 8, \"sliding_window\": null}",
      {89.086103585, 99.563685989}},
+    {"{\"model_type\": \"mistral\", " SHAPE ", \"sliding_window\": 7}",
+     {89.179684486, 90.016353774}},
+    {"{\"model_type\": \"qwen2\", " SHAPE ", \"use_sliding_window\": true, "
+     "\"sliding_window\": 5, \"max_window_layers\": 1}",
+     {88.217307019, 92.375411125}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"hidden_act\": \"gelu\"}",
+     {89.683661015, 91.026862203}},
+    {"{\"model_type\": \"llama\", " SHAPE ", \"hidden_act\": \"gelu_pytorch_tanh\"}",
+     {89.682891525, 91.025714488}},
     {"{\"model_type\": \"qwen2\", " SHAPE ", \"rope_theta\": 100.0}", {88.393950978, 93.450738726}},
     {"{\"model_type\": \"qwen3\", " SHAPE
      ", \"rope_theta\": 100.0, \"head_dim\": 10, \"tie_word_embeddings\": true}",

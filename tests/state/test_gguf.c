@@ -221,6 +221,12 @@ static void case_refused(void **state)
     refuse("{\"model_type\": \"llama\", \"head_dim\": 8, \"num_attention_heads\": 5, "
            "\"num_key_value_heads\": 2}",
            "", "32 rows for 5 heads");
+    refuse("{\"model_type\": \"mistral\", \"head_dim\": 8, \"num_attention_heads\": 4, "
+           "\"num_key_value_heads\": 2, \"sliding_window\": 8, \"max_position_embeddings\": 16}",
+           "", "gpt.window 8 is shorter");
+    refuse("{\"model_type\": \"llama\", \"head_dim\": 8, \"num_attention_heads\": 4, "
+           "\"num_key_value_heads\": 2, \"hidden_act\": \"gelu\"}",
+           "", "no gate of gelu");
     write_text("tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
     refuse(LLAMA, ".", "type 'Unigram': only BPE");
     write_text("tokenizer.json", "{");

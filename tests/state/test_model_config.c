@@ -93,11 +93,14 @@ static void case_gpt2(void **state)
                   "gpt.tied=off");
 }
 
-#define SHAPE                                                                                      \
+#define SHAPE_ONLY                                                                                 \
     "gpt.style=llama gpt.layers=2 gpt.heads=8 gpt.kv-heads=4 gpt.width=64 gpt.ffn=160|0 "          \
     "gpt.vocab=300|0 gpt.head-size=8|0"
-#define NO_BIAS " gpt.out-bias=off gpt.mlp-bias=off"
-#define PLAIN   NO_BIAS " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=off"
+#define SHAPE_ACT SHAPE_ONLY " gpt.gate=silu gpt.gelu=tanh"
+#define NO_WINDOW " gpt.window=0 gpt.window-from=0"
+#define SHAPE     SHAPE_ACT NO_WINDOW
+#define NO_BIAS   " gpt.out-bias=off gpt.mlp-bias=off"
+#define PLAIN     NO_BIAS " gpt.rope-scaling=off gpt.qkv-bias=off gpt.qk-norm=off"
 
 static void case_llama(void **state)
 {
@@ -161,6 +164,53 @@ static void case_qwen(void **state)
                   "gpt.rope-base=10000.0 gpt.tied=off|auto");
 }
 
+/* Of Mistral all layers have the window, of Qwen those from max_window_layers on. */
+static void case_window(void **state)
+{
+#define QWEN(text)                                                                                 \
+    "{" LLAMA("qwen2") ", \"rms_norm_eps\": 0.5, \"use_sliding_window\": true" text "}"
+#define QWEN_IS                                                                                    \
+    REST_OF(" gpt.qkv-bias=on") " gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 gpt.tied=off|auto"
+#define REST_OF(bias) SHAPE_ACT NO_BIAS " gpt.rope-scaling=off gpt.qk-norm=off" bias
+    (void)state;
+    check_options("{" LLAMA("mistral") ", \"rms_norm_eps\": 0.5, \"sliding_window\": 16}",
+                  REST_OF(" gpt.qkv-bias=off") " gpt.window=16 gpt.window-from=0 "
+                                               "gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 "
+                                               "gpt.tied=off|auto");
+    check_options("{" LLAMA("mistral") ", \"rms_norm_eps\": 0.5}",
+                  REST_OF(" gpt.qkv-bias=off") " gpt.window=4096|0 gpt.window-from=0 "
+                                               "gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 "
+                                               "gpt.tied=off|auto");
+    check_options(QWEN(""), QWEN_IS " gpt.window=0 gpt.window-from=0");
+    check_options(QWEN(", \"max_window_layers\": 0"),
+                  QWEN_IS " gpt.window=4096|0 gpt.window-from=0");
+    check_options(QWEN(", \"max_window_layers\": 1, \"sliding_window\": 9, \"layer_types\": "
+                       "[\"full_attention\", \"sliding_attention\"]"),
+                  QWEN_IS " gpt.window=9 gpt.window-from=1");
+}
+
+static void case_activation(void **state)
+{
+    static const struct {
+        const char *name, *options;
+    } known[] = {{"silu", "gpt.gate=silu gpt.gelu=tanh"},
+                 {"gelu", "gpt.gate=gelu gpt.gelu=erf"},
+                 {"gelu_new", "gpt.gate=gelu gpt.gelu=tanh"},
+                 {"gelu_pytorch_tanh", "gpt.gate=gelu gpt.gelu=tanh"}};
+    char text[512], options[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        snprintf(text, sizeof(text),
+                 "{" LLAMA("llama") ", \"rms_norm_eps\": 0.5, \"hidden_act\": \"%s\"}",
+                 known[i].name);
+        snprintf(options, sizeof(options),
+                 SHAPE_ONLY NO_WINDOW PLAIN " gpt.norm-epsilon=0.5 gpt.rope-base=10000.0 "
+                                            "gpt.tied=off|auto %s",
+                 known[i].options);
+        check_options(text, options);
+    }
+}
+
 static void case_biases(void **state)
 {
     (void)state;
@@ -199,7 +249,7 @@ static void case_refused(void **state)
         {"{" GPT2 ", \"quantization_config\": {\"bits\": 4}}",
          "\"quantization_config\" is {\"bits\":4}: an unknown key"},
         {"{" GPT2 ", \"rope_theta\": 3}", "\"rope_theta\" is 3: an unknown key"},
-        {"{" LLAMA("llama") ", \"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\": expected"},
+        {"{" LLAMA("llama") ", \"hidden_act\": \"relu\"}", "\"hidden_act\" is \"relu\": expected"},
         {"{" LLAMA("qwen2") ", \"mlp_bias\": true}", "\"mlp_bias\" is true: only false"},
         {"{" LLAMA("qwen2") ", \"attention_bias\": true}", "\"attention_bias\" is true"},
         {"{" LLAMA("llama") ", \"attention_bias\": 1}", "\"attention_bias\" is 1: expected true"},
@@ -219,8 +269,14 @@ static void case_refused(void **state)
                             "\"beta_fast\": 2}}",
          "a key that is not known for its type"},
         {"{" LLAMA("llama") ", \"sliding_window\": \"all\"}", "\"sliding_window\" is \"all\""},
-        {"{" LLAMA("qwen2") ", \"use_sliding_window\": true}",
+        {"{" LLAMA("llama") ", \"sliding_window\": 16}", "\"sliding_window\" is 16: this family"},
+        {"{" LLAMA("mistral") ", \"sliding_window\": 0}", "\"sliding_window\" is 0: expected"},
+        {"{" LLAMA("llama") ", \"use_sliding_window\": true}",
          "\"use_sliding_window\" is true: only false"},
+        {"{" LLAMA("qwen2") ", \"use_sliding_window\": true, \"max_window_layers\": -1}",
+         "\"max_window_layers\" is -1: expected"},
+        {"{" LLAMA("mistral") ", \"layer_types\": [\"full_attention\"]}",
+         "\"layer_types\" is [\"full_attention\"]: expected"},
         {"{" LLAMA("qwen3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
          "\"layer_types\" is [\"full_attention\",\"sliding_attention\"]: expected"},
         {"{" LLAMA("llama") ", \"head_dim\": -8}", "\"head_dim\" is -8: expected"},
@@ -284,9 +340,11 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_gpt2), cmocka_unit_test(case_llama),  cmocka_unit_test(case_rope),
-        cmocka_unit_test(case_qwen), cmocka_unit_test(case_biases), cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_cut),  cmocka_unit_test(case_found),
+        cmocka_unit_test(case_gpt2),   cmocka_unit_test(case_llama),
+        cmocka_unit_test(case_rope),   cmocka_unit_test(case_qwen),
+        cmocka_unit_test(case_biases), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_cut),    cmocka_unit_test(case_found),
+        cmocka_unit_test(case_window), cmocka_unit_test(case_activation),
     };
     return cmocka_run_group_tests_name("model config", tests, set_up, tear_down);
 }

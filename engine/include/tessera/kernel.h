@@ -78,7 +78,8 @@ struct tess_op_desc {
     int64_t out;             /* LINEAR, CONV2D: output features or channels; EMBEDDING: width of
                                 the table; others: = in */
     int64_t height, width;   /* of the input image; BATCH_NORM of a vector: 1, 1 */
-    int32_t window;          /* CONV2D, pools: height and width of the window */
+    int32_t window;          /* CONV2D, pools: height and width of the window; ATTENTION: a position
+                                sees so many at most, itself and those before; 0: all */
     int32_t stride, padding; /* CONV2D, pools; zero padding (max: minus infinity) */
     bool relu; /* LINEAR, CONV2D: y = max(0, .); BATCH_NORM too. MAX_POOL: its input is the output
                   of a ReLU, whose backward is folded in: dx is 0 where x is 0 */
@@ -98,6 +99,8 @@ struct tess_op_desc {
     int64_t length;
     int32_t heads, kv_heads;
     int64_t q_stride, kv_stride;
+    float dropout; /* ATTENTION: share of the probabilities that is dropped, where tess_op.drop is
+                      on */
     /* ATTENTION: attention_decode will be called and nothing else, with up to `rows` positions at
      * once of a sequence of up to `length`. */
     bool decode;
@@ -142,11 +145,27 @@ static inline TESS_ANYWHERE double tess_rotary_rate(const struct tess_rotary *ro
 /* Height or width of the output: floor((size + 2 padding - window)/stride) + 1. */
 int64_t tess_op_output_size(int64_t size, int32_t window, int32_t stride, int32_t padding);
 
+/* ATTENTION: T^2 less the square before the window: twice the pairs of positions that it computes.
+ */
+double tess_op_square(const struct tess_op_desc *desc);
+
 /* Memory that an operation needs from its owner; queried at plan time. */
 struct tess_op_needs {
     size_t scratch_bytes; /* used only during a call; may be shared by all operations of a rank */
     size_t packed_bytes;  /* weights in the backend's layout, kept between calls */
     size_t thread_bytes;  /* as scratch, for each thread of the kernel but the first */
+};
+
+/*
+ * Dropout in attention: p[i, j] becomes 0, or is divided by 1 - desc.dropout, by a Philox number of
+ * `key` (kernels/ref/mask.h) that depends on j and on the numbers of the query's position and head
+ * in the global batch and the whole model: one mask on every layout, made again in backward.
+ */
+struct tess_attention_drop {
+    bool on;             /* false: nothing is dropped */
+    uint64_t key[2];     /* as for tess_dropout */
+    uint64_t position;   /* of the call's first position */
+    int32_t head, heads; /* of the call's first head; how many there are */
 };
 
 /* An open operation. The owner allocates the struct, the backend fills it. */
@@ -159,7 +178,8 @@ struct tess_op {
     size_t thread_bytes;    /* at least those in needs, a multiple of 64 */
     uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
     uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
-    void *data;             /* backend's own */
+    struct tess_attention_drop drop; /* ATTENTION: set by the owner before a call */
+    void *data;                      /* backend's own */
 };
 
 /* What computes convolutions, where there is a choice. Each has its own bits, always the same. */
@@ -303,7 +323,7 @@ enum tess_status tess_norm_backward(struct tess_op *op, const void *x, const voi
 
 /*
  * Causal attention of B sequences: for head h, with kv = h / (heads / kv_heads),
- *   s[i, j] = q[i, h] . k[j, kv] / sqrt(D)   for j <= i,   p = softmax over j,
+ *   s[i, j] = q[i, h] . k[j, kv] / sqrt(D)   for i - window < j <= i,   p = softmax over j,
  *   y[i, h] = sum over j of p[i, j] v[j, kv]
  * q, k, v as the strides of the description say; y [B, T, heads, D] without gaps; lse[B, heads, T]
  * = log sum over j of exp s[i, j], f32, for backward. Memory is O(T): nothing of T x T is kept
@@ -322,7 +342,7 @@ enum tess_status tess_attention_backward(struct tess_op *op, const void *q, cons
  * The same for documents that lie end to end in the B T positions: number d is [begin[d], begin[d +
  * 1]), at most T long, and computed as a sequence of its own, wherever it lies; nothing is computed
  * between documents. lse of a document [heads, its length], from begin[d] heads on. begin [count +
- * 1] is host memory. For kernels that have host_memory.
+ * 1] is host memory and read before the return.
  */
 enum tess_status tess_attention_forward_documents(struct tess_op *op, const int32_t *begin,
                                                   int32_t count, const void *q, const void *k,
@@ -388,6 +408,14 @@ void tess_swiglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int6
 void tess_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
                           int64_t width, int64_t stride, const void *gate, const void *up,
                           const void *dy, void *dgate, void *dup);
+/* The same with y = gelu(gate) up (Shazeer 2020): the GELU of tess_gelu_erf_forward where `erf`,
+ * else that of tess_gelu_forward. */
+void tess_geglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                        int64_t width, int64_t stride, bool erf, const void *gate, const void *up,
+                        void *y);
+void tess_geglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                         int64_t width, int64_t stride, bool erf, const void *gate, const void *up,
+                         const void *dy, void *dgate, void *dup);
 /*
  * What is added to the cross-entropy of a row; all 0: nothing. With lse = log sum exp x, over all
  * classes of the row, C of them:
@@ -529,6 +557,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(norm_backward)                                                                               \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(attention_forward_documents)                                                                 \
+    X(attention_backward_documents)                                                                \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(attention_decode)                                                                            \
@@ -539,6 +569,8 @@ void tess_cast_stochastic(struct tess_kernel *kernel, int64_t count, const float
     X(gelu_erf_backward)                                                                           \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \
+    X(geglu_forward)                                                                               \
+    X(geglu_backward)                                                                              \
     X(xent_max)                                                                                    \
     X(xent_sum)                                                                                    \
     X(xent_grad)                                                                                   \

@@ -181,7 +181,9 @@ struct tess_model_input {
     int64_t rows, leaf_rows; /* of a pass */
     bool device;             /* memory is that of a GPU or its like (tess_kernel_ops.far_memory) */
     struct tess_tensor_axis axis;
-    bool stacks; /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
+    bool stacks;      /* the kernel asks for stacked weights (tess_kernel_ops.stacks) */
+    int64_t averages; /* updates of running statistics in a step: one by each leaf of the global
+                         batch in turn, or 1 (and 0): by the mean over the leaves */
     /* For generation: rows are single positions, T = 1, of `sequences` sequences of up to `context`
      * (tess_pass.run); keys and values are TESS_LIFE_KEPT, the last unit's output is the logits
      * [class_count] of each row in f32. No backward. 0 otherwise. */
@@ -227,7 +229,7 @@ struct tess_pass {
     const int32_t *document;
     int32_t document_count;
     /* Each position's own, in its document or, of decode, in its sequence: [positions]. NULL: those
-     * of a row, from 0. Host memory but for decode. */
+     * of a row, from 0. */
     const int32_t *place;
     const struct tess_tensor_axis *axis; /* as in the model's input */
     struct tess_tensor_pass *crossing;   /* of the functions below */

@@ -9,6 +9,9 @@
  *           for every tile of 6 queries that sees one of them
  *             s = q k^T up to the diagonal, p = exp(s - max), sums = old sums + p v
  *
+ * With a window a tile begins at the panel of keys where its first query's begins; keys before a
+ * query's own window have p = 0, which changes no bit of its sums.
+ *
  * Keys are the inner blocks only where there are more than FLASH_KEYS of them: then the tile's
  * greatest score, its sum and its unscaled result wait in memory. All of it is O(T).
  *
@@ -64,6 +67,7 @@ static struct flash flash_block_of(const struct tess_op_desc *desc)
     block.length = desc->length < FLASH_KEYS ? desc->length : FLASH_KEYS;
     struct flash f = flash_of(&block);
     f.desc = desc;
+    f.window = flash_window(desc);
     return f;
 }
 
@@ -94,11 +98,14 @@ struct flash_tile {
     const char *q;
     char *y;
     float *lse;            /* of the head */
+    int32_t head;          /* its number in the call */
+    int64_t position;      /* of the sequence's first query in the call */
     int64_t first, rows;   /* queries */
     int64_t before;        /* positions before that of the first query of all */
     int64_t next;          /* positions from a query to the next: 1, or 0 where they are heads' */
     int64_t key, keys;     /* keys: the first one, and how many up to the tile's last query */
-    const uint32_t *k, *v; /* from the block's first key on */
+    bool begin;            /* it has seen none before */
+    const uint32_t *k, *v; /* from the first key on */
     int64_t v_step;        /* words from a step of v to the next */
 };
 
@@ -121,23 +128,30 @@ static void flash_scores(const struct flash *f, const struct flash_work *w,
     }
 }
 
+/* Of scores c .. c + 15 of a row those that are its keys', first .. end - 1. */
+CPU_INLINE __mmask16 flash_lanes(int64_t c, int64_t first, int64_t end)
+{
+    __mmask16 lanes = cpu_lanes(end - c);
+    return c < first ? (__mmask16)(lanes & ~cpu_lanes(first - c)) : lanes;
+}
+
 /*
- * p = 2^(score factor - max) for the first `valid` of a row's scores, 0 for the rest of `vectors`;
+ * p = 2^(score factor - max) for scores first .. end - 1 of a row, 0 for the rest of `vectors`;
  * max rises, and what was summed before is worth less by the factor that is returned.
  */
-CPU_INLINE float flash_soften(bool half, float factor, int64_t valid, int64_t vectors, float *score,
-                              void *p, float *max, float *weight)
+CPU_INLINE float flash_soften(bool half, float factor, int64_t first, int64_t end, int64_t vectors,
+                              float *score, void *p, float *max, float *weight)
 {
     __m512 greatest = _mm512_set1_ps(-INFINITY);
-    for (int64_t c = 0; c < valid; c += CPU_WORDS)
-        greatest =
-            _mm512_mask_max_ps(greatest, cpu_lanes(valid - c), greatest, _mm512_load_ps(score + c));
+    for (int64_t c = 0; c < end; c += CPU_WORDS)
+        greatest = _mm512_mask_max_ps(greatest, flash_lanes(c, first, end), greatest,
+                                      _mm512_load_ps(score + c));
     float before = *max, after = _mm512_reduce_max_ps(greatest) * factor;
     after = after > before ? after : before;
     __m512 sum = _mm512_setzero_ps(), shift = _mm512_set1_ps(after);
     for (int64_t c = 0; c < vectors * CPU_WORDS; c += CPU_WORDS) {
         __m512 t = _mm512_fmsub_ps(_mm512_load_ps(score + c), _mm512_set1_ps(factor), shift);
-        t = _mm512_maskz_mov_ps(cpu_lanes(valid - c), flash_exp2(t));
+        t = _mm512_maskz_mov_ps(flash_lanes(c, first, end), flash_exp2(t));
         sum = _mm512_add_ps(sum, t);
         if (half)
             _mm256_store_si256((void *)((uint16_t *)p + c), (__m256i)_mm512_cvtneps_pbh(t));
@@ -148,6 +162,23 @@ CPU_INLINE float flash_soften(bool half, float factor, int64_t valid, int64_t ve
     *weight = *weight * fade + _mm512_reduce_add_ps(sum);
     *max = after;
     return fade;
+}
+
+/* Dropped elements of p become 0; those of `key` and 16 `vectors` on, of a row of probabilities. */
+static void flash_drop_row(const struct flash *f, uint64_t row, int64_t key, int64_t vectors,
+                           void *p)
+{
+    __mmask16 keep[FLASH_PANEL / CPU_WORDS];
+    for (int64_t v = 0; v < vectors; v++) {
+        const int64_t c = v * CPU_WORDS, in_panel = v % (FLASH_PANEL / CPU_WORDS);
+        if (in_panel == 0)
+            flash_keep(&f->drop, row, (key + c) / FLASH_PANEL, keep);
+        if (f->half)
+            _mm256_store_si256((void *)((uint16_t *)p + c),
+                               _mm256_maskz_loadu_epi16(keep[in_panel], (uint16_t *)p + c));
+        else
+            _mm512_store_ps((float *)p + c, _mm512_maskz_load_ps(keep[in_panel], (float *)p + c));
+    }
 }
 
 /* sum = sum fade + p v */
@@ -166,7 +197,7 @@ static void flash_values(const struct flash *f, const struct flash_work *w,
                                 .steps = (t->keys + per_word - 1) / per_word,
                                 .sum = w->sum + t->first * f->width + c,
                                 .sum_row = f->width,
-                                .begin = t->key == 0,
+                                .begin = t->begin,
                                 .scale = fade};
         tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
     }
@@ -176,7 +207,7 @@ static void flash_finish(const struct flash *f, const struct flash_work *w,
                          const struct flash_tile *t)
 {
     for (int64_t i = t->first; i < t->first + t->rows; i++) {
-        __m512 weight = _mm512_set1_ps(1.0f / w->weight[i]);
+        __m512 weight = _mm512_set1_ps(f->drop.scale / w->weight[i]);
         for (int64_t c = 0; c < f->width; c += CPU_WORDS)
             flash_store(f->desc->dtype, t->y + (size_t)i * f->y_bytes, c, cpu_lanes(f->size - c),
                         _mm512_mul_ps(_mm512_load_ps(w->sum + i * f->width + c), weight));
@@ -192,40 +223,64 @@ static void flash_tile_run(const struct flash *f, const struct flash_work *w,
     flash_copy(f, t->q + (size_t)t->first * f->q_bytes, f->q_bytes, t->rows, w->q);
     flash_scores(f, w, t);
     for (int64_t r = 0; r < t->rows; r++) {
-        int64_t i = t->first + r, valid = t->before + i * t->next + 1 - t->key;
-        valid = valid < t->keys ? valid : t->keys;
+        const int64_t i = t->first + r, position = t->before + i * t->next;
+        const int64_t end = tess__cpu_min(position + 1 - t->key, t->keys);
+        const int64_t first = flash_first(f, position) - t->key;
         float *score = w->score + r * FLASH_SCORE_ROW;
-        if (t->key == 0) {
+        if (t->begin) {
             w->max[i] = -INFINITY;
             w->weight[i] = 0;
         }
         if (f->half)
             fade[r] =
-                flash_soften(true, factor, valid, vectors, score,
+                flash_soften(true, factor, first, end, vectors, score,
                              (uint16_t *)w->p + r * FLASH_SCORE_ROW, w->max + i, w->weight + i);
         else
-            fade[r] = flash_soften(false, factor, valid, vectors, score, score, w->max + i,
+            fade[r] = flash_soften(false, factor, first, end, vectors, score, score, w->max + i,
                                    w->weight + i);
+        if (f->drop.on)
+            flash_drop_row(f, tess__mask_row(f->drop.of, (uint64_t)(t->position + i), t->head),
+                           t->key, vectors,
+                           f->half ? (void *)((uint16_t *)w->p + r * FLASH_SCORE_ROW)
+                                   : (void *)score);
     }
     flash_values(f, w, t, fade);
+}
+
+/*
+ * A tile against the keys from `key` up to `end`, which k and v begin with: from the panel on where
+ * the window of its first query begins. Nothing where none of its queries sees one of them.
+ */
+static void flash_tile_block(const struct flash *f, const struct flash_work *w, int64_t key,
+                             int64_t end, const uint32_t *k, const uint32_t *v,
+                             struct flash_tile *t)
+{
+    const int64_t low = flash_first(f, t->before + t->first * t->next);
+    const int64_t seen = t->before + (t->first + t->rows - 1) * t->next + 1;
+    if (seen <= key || low >= end)
+        return;
+    const int64_t skip = low > key ? (low - key) / FLASH_PANEL * FLASH_PANEL : 0;
+    t->begin = low >= key;
+    t->key = key + skip;
+    t->keys = tess__cpu_min(seen, end) - t->key;
+    t->k = k + skip * f->steps;
+    t->v = v + skip / (f->half ? 2 : 1) * t->v_step;
+    flash_tile_run(f, w, t);
+    if (seen <= end)
+        flash_finish(f, w, t);
 }
 
 static void flash_head(const struct flash *f, const struct flash_work *w, const uint32_t *v,
                        struct flash_tile *t)
 {
-    for (t->key = 0; t->key < f->length; t->key += FLASH_KEYS) {
-        int64_t end = t->key + FLASH_KEYS < f->length ? t->key + FLASH_KEYS : f->length;
-        t->k = w->k + t->key * f->steps;
-        t->v = v + t->key / (f->half ? 2 : 1) * f->width;
-        t->first = t->key / CPU_TILE_TALL * CPU_TILE_TALL;
-        for (; t->first < f->length; t->first += CPU_TILE_TALL) {
-            int64_t left = f->length - t->first;
-            t->rows = left < CPU_TILE_TALL ? left : CPU_TILE_TALL;
-            int64_t seen = t->first + t->rows;
-            t->keys = (seen < end ? seen : end) - t->key;
-            flash_tile_run(f, w, t);
-            if (seen <= end)
-                flash_finish(f, w, t);
+    for (int64_t key = 0; key < f->length; key += FLASH_KEYS) {
+        const int64_t end = tess__cpu_min(key + FLASH_KEYS, f->length);
+        const int64_t last = tess__cpu_min(f->length, end - 1 + f->window);
+        for (t->first = key / CPU_TILE_TALL * CPU_TILE_TALL; t->first < last;
+             t->first += CPU_TILE_TALL) {
+            t->rows = tess__cpu_min(f->length - t->first, CPU_TILE_TALL);
+            flash_tile_block(f, w, key, end, w->k + key * f->steps,
+                             v + key / (f->half ? 2 : 1) * f->width, t);
         }
     }
 }
@@ -243,9 +298,10 @@ static void flash_part(void *context, int64_t part, void *work)
     flash_turn(f, w.copy, w.k);
     flash_copy(f, call->v + kv_first, f->kv_bytes, f->length, w.copy);
     const uint32_t *v = flash_pair(f, w.copy, w.v);
-    struct flash_tile t = {.next = 1, .v_step = f->width};
+    struct flash_tile t = {.next = 1, .v_step = f->width, .position = b * f->length};
     for (int64_t h = kv * f->group; h < (kv + 1) * f->group; h++) {
         size_t head = (size_t)h * head_bytes, position = (size_t)(b * f->length);
+        t.head = (int32_t)h;
         t.q = call->q + position * f->q_bytes + head;
         t.y = call->y + position * f->y_bytes + head;
         t.lse = call->lse + (b * d->heads + h) * f->length;
@@ -253,12 +309,11 @@ static void flash_part(void *context, int64_t part, void *work)
     }
 }
 
-void tess__cpu_flash(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                     const void *q, const void *k, const void *v, void *y, float *lse,
-                     void *scratch)
+void tess__cpu_flash(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
+                     float *lse)
 {
-    struct flash_call call = {.f = flash_of(desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
-    tess__cpu_share(kernel, desc->rows * desc->kv_heads, flash_part, &call, scratch);
+    struct flash_call call = {.f = flash_of_op(op), .q = q, .k = k, .v = v, .y = y, .lse = lse};
+    tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, flash_part, &call, op->scratch);
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
@@ -272,9 +327,9 @@ struct flash_decode {
 };
 
 /* A block of keys turned, and its values in pairs, from where they lie unless they are to be
- * widened or, of values in f32, a row is not whole vectors. */
-static void decode_block(const struct flash *f, const struct flash_work *w, const char *k,
-                         const char *v, struct flash_tile *t)
+ * widened or, of values in f32, a row is not whole vectors. Returns the values. */
+static const uint32_t *decode_block(const struct flash *f, const struct flash_work *w,
+                                    const char *k, const char *v, struct flash_tile *t)
 {
     if (f->half || f->desc->dtype == TESS_F32) {
         for (int64_t p = 0; p < f->panels; p++)
@@ -285,41 +340,30 @@ static void decode_block(const struct flash *f, const struct flash_work *w, cons
         flash_copy(f, k, f->kv_bytes, f->length, w->copy);
         flash_turn(f, w->copy, w->k);
     }
-    t->k = w->k;
     t->v_step = f->width;
     if (f->desc->dtype == TESS_F32 && f->width == f->size) {
-        t->v = (const uint32_t *)(const void *)v;
         t->v_step = (int64_t)(f->kv_bytes / sizeof(uint32_t));
-        return;
+        return (const uint32_t *)(const void *)v;
     }
-    t->v = w->v;
     if (f->half) { /* as flash_pair() */
         for (int64_t p = 0; p < f->length; p += 2, v += 2 * f->kv_bytes) {
             const uint16_t *even = (const uint16_t *)(const void *)v;
             const uint16_t *odd = (const uint16_t *)(const void *)(v + f->kv_bytes);
             cpu_pack_bf16(even, p + 1 < f->length ? odd : NULL, f->size, w->v + p / 2 * f->width);
         }
-        return;
+        return w->v;
     }
     flash_copy(f, v, f->kv_bytes, f->length, w->copy);
-    t->v = w->copy;
+    return w->copy;
 }
 
-/* The queries of t, `queries` of them, against a block of keys. */
-static void decode_queries(const struct flash *f, const struct flash_work *w, int64_t queries,
-                           struct flash_tile *t)
+/* The queries of t, `queries` of them, against a block of keys from `key` on. */
+static void decode_queries(const struct flash *f, const struct flash_work *w, int64_t key,
+                           const uint32_t *v, int64_t queries, struct flash_tile *t)
 {
-    const int64_t end = t->key + f->length;
     for (t->first = 0; t->first < queries; t->first += CPU_TILE_TALL) {
-        const int64_t left = queries - t->first;
-        t->rows = left < CPU_TILE_TALL ? left : CPU_TILE_TALL;
-        const int64_t seen = t->before + (t->first + t->rows - 1) * t->next + 1;
-        if (seen <= t->key)
-            continue;
-        t->keys = (seen < end ? seen : end) - t->key;
-        flash_tile_run(f, w, t);
-        if (seen <= end)
-            flash_finish(f, w, t);
+        t->rows = tess__cpu_min(queries - t->first, CPU_TILE_TALL);
+        flash_tile_block(f, w, key, key + f->length, w->k, v, t);
     }
 }
 
@@ -336,11 +380,12 @@ static void decode_part(void *context, int64_t kv, void *work)
     struct flash_tile t = {.before = call->before, .next = !one};
     if (one)
         f.q_bytes = f.y_bytes = head_bytes;
-    for (t.key = 0; t.key < total; t.key += FLASH_KEYS) {
-        const size_t at = (size_t)t.key * f.kv_bytes + (size_t)kv * head_bytes;
-        f.length = total - t.key < FLASH_KEYS ? total - t.key : FLASH_KEYS;
+    for (int64_t key = flash_first(&f, call->before) / FLASH_KEYS * FLASH_KEYS; key < total;
+         key += FLASH_KEYS) {
+        const size_t at = (size_t)key * f.kv_bytes + (size_t)kv * head_bytes;
+        f.length = tess__cpu_min(total - key, FLASH_KEYS);
         f.panels = (f.length + FLASH_PANEL - 1) / FLASH_PANEL;
-        decode_block(&f, &w, call->k + at, call->v + at, &t);
+        const uint32_t *v = decode_block(&f, &w, call->k + at, call->v + at, &t);
         for (int64_t h = 0; h < heads; h++) {
             struct flash_work own = w;
             const size_t head = (size_t)(kv * f.group + h) * head_bytes;
@@ -350,7 +395,7 @@ static void decode_part(void *context, int64_t kv, void *work)
             t.q = call->q + head;
             t.y = call->y + head;
             t.lse = w.lse;
-            decode_queries(&f, &own, one ? f.group : call->count, &t);
+            decode_queries(&f, &own, key, v, one ? f.group : call->count, &t);
         }
     }
 }

@@ -11,6 +11,8 @@
  *             p = exp(q k^T - lse), ds = p (dy v^T - delta), both by queries and by pairs of them
  *             dV += p^T dY, dK += ds^T Q over the block; dQ += ds K
  *
+ * With a window only the queries that see a key of the panel, and p = 0 where one is out of it.
+ *
  * Sums are f32 [T, D] in memory and are rounded once; those of K and V go over the query heads in
  * order. All of it is O(T).
  */
@@ -28,6 +30,7 @@ struct grad_work {
     float *dq, *dk, *dv;           /* [T + a tile, width] */
     float *lse, *delta;            /* [T + a tile]: lse in units of ln 2, infinite behind */
     float *s, *dp;                 /* one tile [CPU_TILE_TALL, FLASH_PANEL] */
+    float *keep;                   /* likewise: what dropout multiplies p with */
     uint32_t *p, *ds;              /* [GRAD_QUERIES / 2 or GRAD_QUERIES, FLASH_PANEL] */
     uint16_t *ds_rows;             /* bf16: [GRAD_QUERIES, FLASH_PANEL] */
 };
@@ -53,6 +56,7 @@ static struct grad_work grad_work(const struct flash *f, void *base, size_t *byt
         .delta = flash_take(base, &used, rows),
         .s = flash_take(base, &used, CPU_TILE_TALL * FLASH_PANEL),
         .dp = flash_take(base, &used, CPU_TILE_TALL * FLASH_PANEL),
+        .keep = flash_take(base, &used, f->desc->dropout > 0 ? CPU_TILE_TALL * FLASH_PANEL : 0),
         .p = flash_take(base, &used, GRAD_QUERIES * FLASH_PANEL),
         .ds = flash_take(base, &used, GRAD_QUERIES * FLASH_PANEL),
         .ds_rows = f->half ? flash_take(base, &used, GRAD_QUERIES * FLASH_PANEL / 2) : NULL,
@@ -79,6 +83,8 @@ struct grad_block {
     int64_t key, keys;   /* the panel: first, and how many there are */
     int64_t first, rows; /* queries */
     bool first_head;
+    int32_t head;     /* its number in the call */
+    int64_t position; /* of the sequence's first query in the call */
     const uint32_t *k_pairs, *q_pairs, *dy_pairs;
 };
 
@@ -103,15 +109,37 @@ static void grad_scores(const struct flash *f, const struct grad_work *w, int64_
     tess__cpu_tile(f->half, wide, &tile);
 }
 
-/* p and ds of 16 keys of a row; `seen` of them are not in the future. */
-CPU_INLINE void grad_soften(const struct flash *f, __m512 s, __m512 dp, float lse, float delta,
-                            int64_t seen, __m512 *p, __m512 *ds)
+/* What dropout multiplies the probabilities of a tile with, of queries from `query` on. */
+static void grad_keep(const struct flash *f, const struct grad_work *w, const struct grad_block *b,
+                      int64_t query)
 {
+    __mmask16 keep[FLASH_PANEL / CPU_WORDS];
+    for (int64_t r = 0; f->drop.on && r < CPU_TILE_TALL; r++) {
+        const uint64_t position = (uint64_t)(b->position + query + r);
+        flash_keep(&f->drop, tess__mask_row(f->drop.of, position, b->head), b->key / FLASH_PANEL,
+                   keep);
+        for (int64_t v = 0; v < FLASH_PANEL / CPU_WORDS; v++)
+            _mm512_store_ps(w->keep + r * FLASH_PANEL + v * CPU_WORDS,
+                            _mm512_maskz_mov_ps(keep[v], _mm512_set1_ps(f->drop.scale)));
+    }
+}
+
+/* p and ds of 16 keys of a row, element `at` of the tile; the first `seen` of them are not in the
+ * future, and the first `before` of these are before its window. */
+CPU_INLINE void grad_soften(const struct flash *f, const struct grad_work *w, int64_t at, float lse,
+                            float delta, int64_t seen, int64_t before, __m512 *p, __m512 *ds)
+{
+    const __m512 s = _mm512_load_ps(w->s + at);
+    __m512 dp = _mm512_load_ps(w->dp + at);
     __m512 t = _mm512_fmsub_ps(s, _mm512_set1_ps(f->scale * FLASH_LOG2_E), _mm512_set1_ps(lse));
-    __mmask16 mask = cpu_lanes(seen);
+    __mmask16 mask = (__mmask16)(cpu_lanes(seen) & ~cpu_lanes(before));
     *p = _mm512_maskz_mov_ps(mask, flash_exp2(t));
+    if (f->drop.on)
+        dp = _mm512_mul_ps(dp, _mm512_load_ps(w->keep + at));
     dp = _mm512_mul_ps(_mm512_sub_ps(dp, _mm512_set1_ps(delta)), _mm512_set1_ps(f->scale));
     *ds = _mm512_maskz_mul_ps(mask, *p, dp);
+    if (f->drop.on)
+        *p = _mm512_mul_ps(*p, _mm512_load_ps(w->keep + at));
 }
 
 /* bf16 of `even` and `odd`, in pairs. */
@@ -130,11 +158,12 @@ static void grad_soften_half(const struct flash *f, const struct grad_work *w, i
         __m256i p[2], ds[2];
         for (int64_t r = 0; r < 2; r++) {
             int64_t at = (in_tile + r) * FLASH_PANEL + c, seen = query + r + 1 - key - c;
+            const int64_t before = seen - f->window;
             p[r] = ds[r] = _mm256_setzero_si256();
-            if (seen > 0) {
+            if (seen > 0 && before < CPU_WORDS) {
                 __m512 p32, ds32;
-                grad_soften(f, _mm512_load_ps(w->s + at), _mm512_load_ps(w->dp + at),
-                            w->lse[query + r], w->delta[query + r], seen, &p32, &ds32);
+                grad_soften(f, w, at, w->lse[query + r], w->delta[query + r], seen, before, &p32,
+                            &ds32);
                 p[r] = (__m256i)_mm512_cvtneps_pbh(p32);
                 ds[r] = (__m256i)_mm512_cvtneps_pbh(ds32);
             }
@@ -150,16 +179,16 @@ static void grad_soften_whole(const struct flash *f, const struct grad_work *w, 
 {
     for (int64_t c = 0; c < FLASH_PANEL; c += CPU_WORDS) {
         int64_t at = in_tile * FLASH_PANEL + c, seen = query + 1 - key - c;
+        const int64_t before = seen - f->window;
         __m512 p = _mm512_setzero_ps(), ds = p;
-        if (seen > 0)
-            grad_soften(f, _mm512_load_ps(w->s + at), _mm512_load_ps(w->dp + at), w->lse[query],
-                        w->delta[query], seen, &p, &ds);
+        if (seen > 0 && before < CPU_WORDS)
+            grad_soften(f, w, at, w->lse[query], w->delta[query], seen, before, &p, &ds);
         _mm512_store_ps((float *)w->p + row * FLASH_PANEL + c, p);
         _mm512_store_ps((float *)w->ds + row * FLASH_PANEL + c, ds);
     }
 }
 
-/* p and ds of the whole block, zero in the future. */
+/* p and ds of the whole block, zero in the future and before the window. */
 static void grad_softmax(const struct flash *f, const struct grad_work *w,
                          const struct grad_block *b)
 {
@@ -167,6 +196,7 @@ static void grad_softmax(const struct flash *f, const struct grad_work *w,
         int64_t query = b->first + row, seen = query + CPU_TILE_TALL - b->key;
         seen = seen < FLASH_PANEL ? seen : FLASH_PANEL;
         grad_scores(f, w, query, b->key, (int)((seen + CPU_WORDS - 1) / CPU_WORDS));
+        grad_keep(f, w, b, query);
         if (f->half)
             for (int64_t r = 0; r < CPU_TILE_TALL; r += 2)
                 grad_soften_half(f, w, b->key, query + r, row + r, r);
@@ -227,7 +257,7 @@ static void grad_queries(const struct flash *f, const struct grad_work *w,
                                     .steps = (seen + per_word - 1) / per_word,
                                     .sum = w->dq + (b->first + row) * f->width + c,
                                     .sum_row = f->width,
-                                    .begin = b->key == 0};
+                                    .begin = b->key == 0 && f->window == f->length};
             tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
         }
     }
@@ -264,11 +294,14 @@ static void grad_write(const struct flash *f, const float *sum, char *to, size_t
 
 static void grad_head(const struct flash *f, const struct grad_work *w, struct grad_block *b)
 {
+    if (f->window < f->length) /* a tile may begin with any panel */
+        memset(w->dq, 0, (size_t)((f->length + CPU_TILE_TALL) * f->width) * sizeof(float));
     for (b->key = 0; b->key < f->length; b->key += FLASH_PANEL) {
         int64_t keys = f->length - b->key;
         b->keys = keys < FLASH_PANEL ? keys : FLASH_PANEL;
-        for (b->first = b->key; b->first < f->length; b->first += GRAD_QUERIES) {
-            int64_t rows = f->length - b->first;
+        const int64_t end = tess__cpu_min(f->length, b->key + b->keys - 1 + f->window);
+        for (b->first = b->key; b->first < end; b->first += GRAD_QUERIES) {
+            int64_t rows = end - b->first;
             b->rows = rows < GRAD_QUERIES ? rows : GRAD_QUERIES;
             grad_softmax(f, w, b);
             grad_keys(f, b, w->p, b->dy_pairs, w->dv);
@@ -289,7 +322,7 @@ static void grad_part(void *context, int64_t part, void *work)
     int64_t batch = part / d->kv_heads, kv = part % d->kv_heads, n = f->length;
     size_t position = (size_t)(batch * n);
     size_t kv_first = position * f->kv_bytes + (size_t)kv * head_bytes;
-    struct grad_block b = {.first_head = true};
+    struct grad_block b = {.first_head = true, .position = batch * n};
     flash_copy(f, (const char *)a->v + kv_first, f->kv_bytes, n, w.copy);
     flash_turn(f, w.copy, w.v_turned);
     flash_copy(f, (const char *)a->k + kv_first, f->kv_bytes, n, w.copy);
@@ -300,6 +333,7 @@ static void grad_part(void *context, int64_t part, void *work)
     for (int64_t h = kv * f->group; h < (kv + 1) * f->group; h++, b.first_head = false) {
         size_t q_first = position * f->q_bytes + (size_t)h * head_bytes;
         size_t y_first = position * f->y_bytes + (size_t)h * head_bytes;
+        b.head = (int32_t)h;
         flash_copy(f, (const char *)a->q + q_first, f->q_bytes, n, w.q);
         flash_copy(f, (const char *)a->dy + y_first, f->y_bytes, n, w.dy);
         b.q_pairs = flash_pair(f, w.q, w.q_pairs);
@@ -313,9 +347,8 @@ static void grad_part(void *context, int64_t part, void *work)
     grad_write(f, w.dv, (char *)a->dv + kv_first, f->kv_bytes);
 }
 
-void tess__cpu_flash_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                          const struct cpu_flash_grad *arrays, void *scratch)
+void tess__cpu_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
 {
-    struct grad_call call = {.f = flash_of(desc), .arrays = arrays};
-    tess__cpu_share(kernel, desc->rows * desc->kv_heads, grad_part, &call, scratch);
+    struct grad_call call = {.f = flash_of_op(op), .arrays = arrays};
+    tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, grad_part, &call, op->scratch);
 }

@@ -11,26 +11,49 @@
 #include "cpu/cpu.h"
 #include "cpu/own/tile.h"
 #include "cpu/own/turn.h"
+#include "ref/mask.h"
 
 #include <math.h>
 
 #define FLASH_PANEL 64 /* positions in a turned panel: four vectors */
 
+/* Dropout of probabilities. */
+struct flash_drop {
+    bool on;
+    const struct tess_attention_drop *of;
+    struct tess_rng_key key;
+    uint32_t limit;
+    float scale; /* of what is kept; 1 where nothing is dropped */
+};
+
 struct flash {
     const struct tess_op_desc *desc;
     bool half;                   /* products of bf16 */
     int64_t length, size, group; /* T, D, query heads of a key and value head */
+    int64_t window;              /* positions that one sees at most: T where all */
     int64_t steps;               /* words of a row: products over D */
     int64_t pairs;               /* words of a column: products over T */
     int64_t width, row;          /* D in whole vectors; words from one copied row to the next */
     int64_t panels;              /* of FLASH_PANEL positions */
     size_t q_bytes, kv_bytes, y_bytes; /* from one position to the next */
     float scale;                       /* 1 / sqrt(D) */
+    struct flash_drop drop;
 };
 
 static inline int64_t flash_round(int64_t count, int64_t unit)
 {
     return (count + unit - 1) / unit * unit;
+}
+
+static inline int64_t flash_window(const struct tess_op_desc *d)
+{
+    return d->window > 0 && d->window < d->length ? d->window : d->length;
+}
+
+/* The first position that `position` sees. */
+static inline int64_t flash_first(const struct flash *f, int64_t position)
+{
+    return position < f->window ? 0 : position - f->window + 1;
 }
 
 static inline struct flash flash_of(const struct tess_op_desc *d)
@@ -44,6 +67,7 @@ static inline struct flash flash_of(const struct tess_op_desc *d)
         .length = d->length,
         .size = d->in,
         .group = d->heads / d->kv_heads,
+        .window = flash_window(d),
         .steps = steps,
         .pairs = half ? (d->length + 1) / 2 : d->length,
         .width = flash_round(d->in, CPU_WORDS),
@@ -53,7 +77,56 @@ static inline struct flash flash_of(const struct tess_op_desc *d)
         .kv_bytes = (size_t)d->kv_stride * element,
         .y_bytes = (size_t)(d->heads * d->in) * element,
         .scale = 1.0f / sqrtf((float)d->in),
+        .drop = {.scale = 1.0f},
     };
+}
+
+static inline struct flash flash_of_op(const struct tess_op *op)
+{
+    struct flash f = flash_of(&op->desc);
+    if (op->drop.on && op->desc.dropout > 0)
+        f.drop = (struct flash_drop){.on = true,
+                                     .of = &op->drop,
+                                     .key = tess__mask_key(op->drop.key),
+                                     .limit = tess__mask_limit(op->desc.dropout),
+                                     .scale = 1.0f / (1.0f - op->desc.dropout)};
+    return f;
+}
+
+/* Both halves of the product of 16 words and one. */
+CPU_INLINE void flash_multiply(__m512i a, uint32_t b, __m512i *high, __m512i *low)
+{
+    const __m512i factor = _mm512_set1_epi64((int64_t)b);
+    const __m512i even = _mm512_mul_epu32(a, factor);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+    *high = _mm512_mask_blend_epi32((__mmask16)0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low = _mm512_mask_blend_epi32((__mmask16)0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+
+/* Which elements of panel `panel` of a row of probabilities are kept: words of tess__mask_word, by
+ * Philox as in cpu/philox.h. */
+static inline void flash_keep(const struct flash_drop *drop, uint64_t row, int64_t panel,
+                              __mmask16 keep[FLASH_PANEL / CPU_WORDS])
+{
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i c[4] = {_mm512_add_epi32(lane, _mm512_set1_epi32((int)(panel * CPU_WORDS))),
+                    _mm512_setzero_si512(), _mm512_set1_epi32((int)(uint32_t)row),
+                    _mm512_set1_epi32((int)(uint32_t)(row >> 32))};
+    uint32_t k0 = drop->key.word[0], k1 = drop->key.word[1];
+    for (int round = 0; round < 10; round++) {
+        __m512i high[2], low[2];
+        flash_multiply(c[0], 0xd2511f53u, &high[0], &low[0]);
+        flash_multiply(c[2], 0xcd9e8d57u, &high[1], &low[1]);
+        c[0] = _mm512_xor_si512(_mm512_xor_si512(high[1], c[1]), _mm512_set1_epi32((int)k0));
+        c[1] = low[1];
+        c[2] = _mm512_xor_si512(_mm512_xor_si512(high[0], c[3]), _mm512_set1_epi32((int)k1));
+        c[3] = low[0];
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    for (int w = 0; w < FLASH_PANEL / CPU_WORDS; w++)
+        keep[w] = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(c[w], 8),
+                                          _mm512_set1_epi32((int)drop->limit));
 }
 
 size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc); /* flash_grad.c */

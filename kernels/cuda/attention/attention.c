@@ -9,6 +9,7 @@
 #include "cuda/slots.h"
 
 #include <math.h>
+#include <string.h>
 
 #define ATTENTION_LOG2E 1.4426950408889634
 static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
@@ -22,6 +23,7 @@ static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
         .head_size = (int32_t)d->in,
         .q_stride = (int32_t)d->q_stride,
         .kv_stride = (int32_t)d->kv_stride,
+        .window = d->window > 0 ? d->window : CUDA_ATTENTION_LENGTH_MAX,
         .scale = (float)(1 / sqrt((double)d->in)),
         .scale_log2 = (float)(ATTENTION_LOG2E / sqrt((double)d->in)),
     };
@@ -48,58 +50,128 @@ static bool attention_aligned(const void *const *array, int count)
     return bits % 16 == 0;
 }
 
+static enum tess_status attention_forward(struct tess_op *op,
+                                          const struct cuda_attention_forward *a,
+                                          const struct cuda_attention_documents *documents)
+{
+    const void *const arrays[] = {a->q, a->k, a->v, a->y};
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
+        CUDA_TRY(tess__cuda_launch_attention_forward(stream, a, documents));
+    else
+        CUDA_TRY(tess__cuda_launch_attention_forward_plain(stream, a, documents));
+    return TESS_OK;
+}
+
+static enum tess_status attention_backward(struct tess_op *op,
+                                           const struct cuda_attention_backward *a,
+                                           const struct cuda_attention_documents *documents)
+{
+    const void *const arrays[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
+    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 8))
+        CUDA_TRY(tess__cuda_launch_attention_backward(stream, a, documents));
+    else
+        CUDA_TRY(tess__cuda_launch_attention_backward_plain(stream, a, documents));
+    return TESS_OK;
+}
+
+static const struct cuda_attention_documents attention_whole = {.count = 0};
+
 enum tess_status tess__cuda_attention_forward(struct tess_op *op, const void *q, const void *k,
                                               const void *v, void *y, float *lse)
 {
-    const void *const arrays[] = {q, k, v, y};
-    struct cuda_attention_forward a = {
+    const struct cuda_attention_forward a = {
         .shape = attention_shape(&op->desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
-    if (attention_other(op) != NULL)
-        return attention_other(op)->forward(op, &a);
-    cudaStream_t stream = tess__cuda_stream(op->kernel);
-    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
-        CUDA_TRY(tess__cuda_launch_attention_forward(stream, &a));
-    else
-        CUDA_TRY(tess__cuda_launch_attention_forward_plain(stream, &a));
-    return TESS_OK;
+    return attention_other(op) != NULL ? attention_other(op)->forward(op, &a)
+                                       : attention_forward(op, &a, &attention_whole);
+}
+
+static struct cuda_attention_backward attention_backward_arrays(struct tess_op *op, const void *q,
+                                                                const void *k, const void *v,
+                                                                const void *y, const void *dy,
+                                                                const float *lse, void *dq,
+                                                                void *dk, void *dv)
+{
+    return (struct cuda_attention_backward){.shape = attention_shape(&op->desc),
+                                            .q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .y = y,
+                                            .dy = dy,
+                                            .lse = lse,
+                                            .product = op->scratch,
+                                            .dq = dq,
+                                            .dk = dk,
+                                            .dv = dv};
 }
 
 enum tess_status tess__cuda_attention_backward(struct tess_op *op, const void *q, const void *k,
                                                const void *v, const void *y, const void *dy,
                                                const float *lse, void *dq, void *dk, void *dv)
 {
-    const void *const arrays[] = {q, k, v, y, dy, dq, dk, dv};
-    struct cuda_attention_backward a = {.shape = attention_shape(&op->desc),
-                                        .q = q,
-                                        .k = k,
-                                        .v = v,
-                                        .y = y,
-                                        .dy = dy,
-                                        .lse = lse,
-                                        .product = op->scratch,
-                                        .dq = dq,
-                                        .dk = dk,
-                                        .dv = dv};
-    if (attention_other(op) != NULL)
-        return attention_other(op)->backward(op, &a);
-    cudaStream_t stream = tess__cuda_stream(op->kernel);
-    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 8))
-        CUDA_TRY(tess__cuda_launch_attention_backward(stream, &a));
-    else
-        CUDA_TRY(tess__cuda_launch_attention_backward_plain(stream, &a));
+    const struct cuda_attention_backward a =
+        attention_backward_arrays(op, q, k, v, y, dy, lse, dq, dk, dv);
+    return attention_other(op) != NULL ? attention_other(op)->backward(op, &a)
+                                       : attention_backward(op, &a, &attention_whole);
+}
+
+/* ---- documents: by our own kernels, as many at a time as a launch takes ---------------------- */
+
+/* The next of `count` documents from `first` on; returns the first that is left. */
+static int32_t attention_next(const int32_t *begin, int32_t count, int32_t first,
+                              struct cuda_attention_documents *next_out)
+{
+    const int32_t left = count - first;
+    next_out->count = left < CUDA_ATTENTION_DOCUMENTS ? left : CUDA_ATTENTION_DOCUMENTS;
+    memcpy(next_out->begin, begin + first, (size_t)(next_out->count + 1) * sizeof(*begin));
+    return first + next_out->count;
+}
+
+enum tess_status tess__cuda_attention_forward_documents(struct tess_op *op, const int32_t *begin,
+                                                        int32_t count, const void *q, const void *k,
+                                                        const void *v, void *y, float *lse)
+{
+    const struct cuda_attention_forward a = {
+        .shape = attention_shape(&op->desc), .q = q, .k = k, .v = v, .y = y, .lse = lse};
+    struct cuda_attention_documents next = {.count = 0};
+    for (int32_t d = 0; d < count;) {
+        d = attention_next(begin, count, d, &next);
+        TESS_TRY(attention_forward(op, &a, &next));
+    }
     return TESS_OK;
 }
+
+enum tess_status tess__cuda_attention_backward_documents(
+    struct tess_op *op, const int32_t *begin, int32_t count, const void *q, const void *k,
+    const void *v, const void *y, const void *dy, const float *lse, void *dq, void *dk, void *dv)
+{
+    const struct cuda_attention_backward a =
+        attention_backward_arrays(op, q, k, v, y, dy, lse, dq, dk, dv);
+    struct cuda_attention_documents next = {.count = 0};
+    for (int32_t d = 0; d < count;) {
+        d = attention_next(begin, count, d, &next);
+        TESS_TRY(attention_backward(op, &a, &next));
+    }
+    return TESS_OK;
+}
+
+/* ---- positions against what was kept --------------------------------------------------------- */
 
 enum tess_status tess__cuda_attention_decode(struct tess_op *op, int64_t first, int64_t count,
                                              const void *q, const void *k, const void *v, void *y)
 {
     const struct tess_op_desc *d = &op->desc;
     const size_t word = tess_dtype_bytes(d->dtype);
-    struct cuda_attention_forward a = {.shape = attention_shape(d), .k = k, .v = v};
+    struct cuda_attention_forward a = {.shape = attention_shape(d)};
     a.shape.batch = 1;
     for (int64_t i = 0; i < count; i++) {
-        a.shape.length = (int32_t)(first + i + 1);
+        const int64_t seen = first + i + 1, window = a.shape.window;
+        const size_t before = (size_t)(seen > window ? (seen - window) * d->kv_stride : 0) * word;
+        a.shape.length = (int32_t)(seen > window ? window : seen);
         a.q = (const char *)q + (size_t)(i * d->q_stride) * word;
+        a.k = (const char *)k + before;
+        a.v = (const char *)v + before;
         a.y = (char *)y + (size_t)(i * d->heads * d->in) * word;
         CUDA_TRY(tess__cuda_launch_attention_decode(tess__cuda_stream(op->kernel), &a));
     }

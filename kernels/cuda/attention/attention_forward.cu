@@ -1,9 +1,11 @@
 /*
  * Causal attention forward on tensor cores: Dao 2023, "FlashAttention-2", algorithm 1. A block of
  * four warps takes ROWS queries of one head of one sequence through the keys before them, KEYS at a
- * time; the tile after the one in use is on its way. Backward is in attention_backward.cu, other
+ * time; the tile after the one in use is on its way. A kernel of its own is for documents and for
+ * windows, so that neither costs others registers. Backward is in attention_backward.cu, other
  * head sizes and dtypes are in attention_plain.cu.
  */
+#include "cuda/attention/attention_place.cuh"
 #include "cuda/attention/attention_tile.cuh"
 #include "cuda/attention/launch_attention.h"
 
@@ -71,9 +73,10 @@ static __device__ __forceinline__ void forward_softmax(float (&score)[M][N][4],
                 y[m][n][e] *= keep[m][e / 2];
 }
 
-/* No weight for keys after the query: `ahead` is the tile's first key less the warp's first row. */
-template <int M, int N>
-static __device__ __forceinline__ void forward_mask(float (&score)[M][N][4], int ahead)
+/* No weight for keys after the query, nor for those before its window where there is one: `ahead`
+ * is the tile's first key less the warp's first row. */
+template <bool MASKED, int M, int N>
+static __device__ __forceinline__ void forward_mask(float (&score)[M][N][4], int ahead, int window)
 {
     int lane = cuda_lane();
     ahead += lane % 4 * 2 - lane / 4;
@@ -82,9 +85,11 @@ static __device__ __forceinline__ void forward_mask(float (&score)[M][N][4], int
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (ahead > 16 * m + e / 2 * 8 - 8 * n - e % 2)
+            for (int e = 0; e < 4; e++) {
+                const int row = 16 * m + e / 2 * 8 - 8 * n - e % 2;
+                if (ahead > row || (MASKED && ahead + window <= row))
                     score[m][n][e] = -INFINITY;
+            }
 }
 
 /* y and lse of the warp's rows, first .. of a head, before `end`. */
@@ -111,29 +116,45 @@ static __device__ __forceinline__ void forward_finish(struct forward_rows<M> &ro
 
 /*
  * grid: blocks of queries fastest, so that blocks that run beside each other share keys and values
- * in the cache, and the last block of a sequence, with the most keys, first.
+ * in the cache, and the last block of a sequence, with the most keys, first. MASKED: there are
+ * documents or a window.
  */
-template <typename T, int D, int M, int KEYS>
+template <typename T, int D, int M, int KEYS, bool MASKED>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, D == 64 ? 3 : 2)
-    forward_kernel(const struct cuda_attention_forward a)
+    forward_kernel(const struct cuda_attention_forward a,
+                   const struct cuda_attention_documents documents)
 {
     const int ROWS = 16 * M * ATTENTION_WARPS;
     CUDA_SHARED(T, shared);
     const int q_tile = 0, k_tile = ROWS * D, v_tile = k_tile + 2 * KEYS * D;
     const struct cuda_attention_shape &s = a.shape;
 
-    int count = attention_blocks(s.length, ROWS);
+    int count = attention_blocks(s.length, ROWS), length = s.length;
     int first = (count - 1 - (int)(blockIdx.x % (unsigned)count)) * ROWS;
     int64_t head_of_all = blockIdx.x / (unsigned)count;
     int64_t head = head_of_all % s.heads, start = head_of_all / s.heads * s.length;
+    int64_t row = head_of_all * s.length; /* of lse */
+    if (MASKED) {
+        const struct attention_place place =
+            attention_place_of<MASKED>(s, documents, s.heads, ROWS, blockIdx.x);
+        length = place.length;
+        first = (place.tiles - 1 - place.tile) * ROWS;
+        head = place.head;
+        start = place.start;
+        row = attention_row(s, place, place.head);
+    }
     const T *q = (const T *)a.q + start * s.q_stride + head * D;
     const T *k = (const T *)a.k + start * s.kv_stride + head / s.group * D;
     const T *v = (const T *)a.v + start * s.kv_stride + head / s.group * D;
 
-    int tiles = attention_blocks(attention_min(s.length, first + ROWS), KEYS);
-    attention_fetch<T, ROWS, D>(shared + q_tile, q, s.q_stride, first, s.length);
-    attention_fetch<T, KEYS, D>(shared + k_tile, k, s.kv_stride, 0, s.length);
-    attention_fetch<T, KEYS, D>(shared + v_tile, v, s.kv_stride, 0, s.length);
+    int tiles = attention_blocks(attention_min(length, first + ROWS), KEYS), tile = 0;
+    if (MASKED && first >= s.window)
+        tile = (first - s.window + 1) / KEYS;
+    attention_fetch<T, ROWS, D>(shared + q_tile, q, s.q_stride, first, length);
+    attention_fetch<T, KEYS, D>(shared + k_tile + tile % 2 * KEYS * D, k, s.kv_stride, tile * KEYS,
+                                length);
+    attention_fetch<T, KEYS, D>(shared + v_tile + tile % 2 * KEYS * D, v, s.kv_stride, tile * KEYS,
+                                length);
     cuda_copy_commit();
 
     int mine = cuda_warp() * 16 * M; /* the warp's first row in the block */
@@ -147,46 +168,54 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, D == 64 ? 3 : 2)
             rows.sum[m][half] = 0;
         }
 
-    for (int tile = 0; tile < tiles; tile++) {
+    for (; tile < tiles; tile++) {
         int key = tile * KEYS, next = key + KEYS;
         if (tile + 1 < tiles) {
             int at = (tile + 1) % 2 * KEYS * D;
-            attention_fetch<T, KEYS, D>(shared + k_tile + at, k, s.kv_stride, next, s.length);
-            attention_fetch<T, KEYS, D>(shared + v_tile + at, v, s.kv_stride, next, s.length);
+            attention_fetch<T, KEYS, D>(shared + k_tile + at, k, s.kv_stride, next, length);
+            attention_fetch<T, KEYS, D>(shared + v_tile + at, v, s.kv_stride, next, length);
         }
         cuda_copy_commit();
         cuda_copy_wait<1>();
         __syncthreads();
-        if (key < first + mine + 16 * M) { /* else all of it is after the warp's rows */
+        /* Else all of it is after the warp's rows, or before what they see. */
+        if (key < first + mine + 16 * M && (!MASKED || next > first + mine - s.window + 1)) {
             float score[M][KEYS / 8][4];
             attention_dots<T, D>(score, shared, q_tile + mine * D, k_tile + tile % 2 * KEYS * D);
-            if (next > first + mine + 1)
-                forward_mask(score, key - first - mine);
+            if (next > first + mine + 1 || (MASKED && key < first + mine + 16 * M - s.window))
+                forward_mask<MASKED>(score, key - first - mine, s.window);
             forward_softmax(score, rows, y, s.scale_log2);
             attention_mix<T, D>(y, score, shared, v_tile + tile % 2 * KEYS * D);
         }
         __syncthreads();
     }
     forward_finish<T, D, M>(rows, y, shared + q_tile + mine * D,
-                            (T *)a.y + (start * s.heads + head) * D, s.heads * D,
-                            a.lse + head_of_all * s.length, first + mine, s.length);
+                            (T *)a.y + (start * s.heads + head) * D, s.heads * D, a.lse + row,
+                            first + mine, length);
 }
 
 template <typename T, int D>
-static cudaError_t forward_launch(cudaStream_t stream, const struct cuda_attention_forward *a)
+static cudaError_t forward_launch(cudaStream_t stream, const struct cuda_attention_forward *a,
+                                  const struct cuda_attention_documents *documents)
 {
     constexpr int m = 2, keys = 32, rows = 16 * m * ATTENTION_WARPS;
-    int64_t blocks = a->shape.batch * a->shape.heads * attention_blocks(a->shape.length, rows);
-    return CUDA_LAUNCH((forward_kernel<T, D, m, keys>), (unsigned)blocks, ATTENTION_THREADS,
-                       (size_t)(rows + 4 * keys) * D * sizeof(T), stream, *a);
+    const struct cuda_attention_documents d = attention_tiles(documents, rows);
+    const int64_t blocks = attention_tile_count(a->shape, d, rows) * a->shape.heads;
+    auto kernel = d.count > 0 || a->shape.window < a->shape.length
+                      ? forward_kernel<T, D, m, keys, true>
+                      : forward_kernel<T, D, m, keys, false>;
+    return CUDA_LAUNCH(kernel, (unsigned)blocks, ATTENTION_THREADS,
+                       (size_t)(rows + 4 * keys) * D * sizeof(T), stream, *a, d);
 }
 
 cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
-                                                const struct cuda_attention_forward *a)
+                                                const struct cuda_attention_forward *a,
+                                                const struct cuda_attention_documents *documents)
 {
     const bool small = a->shape.head_size == 64;
     if (a->shape.dtype == TESS_BF16)
-        return small ? forward_launch<__nv_bfloat16, 64>(stream, a)
-                     : forward_launch<__nv_bfloat16, 128>(stream, a);
-    return small ? forward_launch<__half, 64>(stream, a) : forward_launch<__half, 128>(stream, a);
+        return small ? forward_launch<__nv_bfloat16, 64>(stream, a, documents)
+                     : forward_launch<__nv_bfloat16, 128>(stream, a, documents);
+    return small ? forward_launch<__half, 64>(stream, a, documents)
+                 : forward_launch<__half, 128>(stream, a, documents);
 }

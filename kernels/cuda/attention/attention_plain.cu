@@ -4,8 +4,7 @@
  * "FlashAttention-2"), by tiles of PLAIN_TILE queries and as many keys. Head sizes have no limit: a
  * block makes 32 WIDE columns of its result, and the scores of a tile anew for each such part.
  */
-#include "cuda/attention/launch_attention.h"
-#include "cuda/launch.cuh"
+#include "cuda/attention/attention_place.cuh"
 
 #include <math.h>
 
@@ -29,47 +28,38 @@ template <typename T> struct plain_rows {
     int size;       /* D */
 };
 
-/* Where a block is: its columns, its tile, and its head of its sequence. */
-struct plain_place {
-    int column, tile, head;
-    int64_t sequence;
-};
-
 /* Columns of a result that a block makes, WIDE of them a lane's. */
 static __host__ __device__ __forceinline__ int plain_columns(int wide)
 {
     return CUDA_WARP * wide;
 }
 
-/* Column blocks fastest, then tiles, then heads, then sequences. `backwards`: the last tile first,
- * where it has the most work. */
-static __device__ __forceinline__ struct plain_place plain_place_of(
-    const struct cuda_attention_shape &s, int heads, int wide, bool backwards)
+/* Column blocks fastest, then as attention_place_of. `backwards`: the last tile first, where it has
+ * the most work. */
+template <bool MASKED>
+static __device__ __forceinline__ struct attention_place plain_place_of(
+    const struct cuda_attention_shape &s, const struct cuda_attention_documents &documents,
+    int heads, int wide, bool backwards, int *column_out)
 {
     int columns = (s.head_size + plain_columns(wide) - 1) / plain_columns(wide);
-    int tiles = (int)(((int64_t)s.length + PLAIN_TILE - 1) / PLAIN_TILE);
-    int64_t at = blockIdx.x;
-    struct plain_place place;
-    place.column = (int)(at % columns) * plain_columns(wide);
-    at /= columns;
-    int tile = (int)(at % tiles);
-    place.tile = backwards ? tiles - 1 - tile : tile;
-    at /= tiles;
-    place.head = (int)(at % heads);
-    place.sequence = at / heads;
+    struct attention_place place = attention_place_of<MASKED>(
+        s, documents, heads, PLAIN_TILE, (int64_t)(blockIdx.x / (unsigned)columns));
+    *column_out = (int)(blockIdx.x % (unsigned)columns) * plain_columns(wide);
+    if (backwards)
+        place.tile = place.tiles - 1 - place.tile;
     return place;
 }
 
 /* A tile's rows of a head of q, k or v (stride as given) or of y (stride heads D). */
 template <typename T>
 static __device__ __forceinline__ struct plain_rows<T> plain_rows_of(
-    const struct cuda_attention_shape &s, const void *array, int64_t stride, int64_t sequence,
-    int head, int tile) {
+    const struct cuda_attention_shape &s, const void *array, int64_t stride,
+    const struct attention_place &place, int head, int tile) {
     struct plain_rows<T> rows;
-    rows.head = (T *)array + sequence * s.length * stride + (int64_t)head * s.head_size;
+    rows.head = (T *)array + place.start * stride + (int64_t)head * s.head_size;
     rows.stride = stride;
     rows.first = tile * PLAIN_TILE;
-    rows.end = s.length;
+    rows.end = place.length;
     rows.size = s.head_size;
     return rows;
 }
@@ -176,6 +166,14 @@ static __device__ __forceinline__ void plain_put(const float (&sums)[PLAIN_EACH]
         }
 }
 
+/* The first tile of keys that a tile of queries from `query` on sees. */
+template <bool MASKED>
+static __device__ __forceinline__ int plain_first_tile(const struct cuda_attention_shape &s,
+                                                       int query)
+{
+    return !MASKED || query < s.window ? 0 : (query - s.window + 1) / PLAIN_TILE;
+}
+
 /* ---- forward -------------------------------------------------------------------------------- */
 
 /* Scores of a tile become weights relative to the greatest so far, as in attention_forward.cu; a
@@ -199,17 +197,19 @@ static __device__ __forceinline__ void plain_softmax(float (&score)[PLAIN_EACH],
     }
 }
 
-template <typename T, int WIDE>
+template <typename T, int WIDE, bool MASKED>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_forward_kernel(const struct cuda_attention_forward a)
+    plain_forward_kernel(const struct cuda_attention_forward a,
+                         const struct cuda_attention_documents documents)
 {
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
     const struct cuda_attention_shape &s = a.shape;
-    int lane = cuda_lane(), warp = cuda_warp();
-    struct plain_place place = plain_place_of(s, s.heads, WIDE, true);
+    int lane = cuda_lane(), warp = cuda_warp(), column;
+    struct attention_place place =
+        plain_place_of<MASKED>(s, documents, s.heads, WIDE, true, &column);
     struct plain_rows<const T> q =
-        plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence, place.head, place.tile);
+        plain_rows_of<const T>(s, a.q, s.q_stride, place, place.head, place.tile);
     float max[PLAIN_EACH], sum[PLAIN_EACH], y[PLAIN_EACH][WIDE];
     plain_clear(y);
 #pragma unroll
@@ -217,22 +217,23 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         max[r] = -INFINITY;
         sum[r] = 0; /* of this lane's keys */
     }
-    for (int tile = 0; tile <= place.tile; tile++) {
-        int kv = place.head / s.group;
+    for (int tile = plain_first_tile<MASKED>(s, q.first); tile <= place.tile; tile++) {
+        int kv = place.head / s.group, ahead = (tile - place.tile) * PLAIN_TILE + lane - warp;
         float score[PLAIN_EACH];
-        plain_dots(score, q, plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, kv, tile),
-                   u, v);
+        plain_dots(score, q, plain_rows_of<const T>(s, a.k, s.kv_stride, place, kv, tile), u, v);
 #pragma unroll
-        for (int r = 0; r < PLAIN_EACH; r++)
-            if (tile == place.tile && lane > PLAIN_ROWS * r + warp)
+        for (int r = 0; r < PLAIN_EACH; r++) {
+            const bool after = MASKED ? ahead > PLAIN_ROWS * r
+                                      : tile == place.tile && lane > PLAIN_ROWS * r + warp;
+            if (after || (MASKED && ahead + s.window <= PLAIN_ROWS * r))
                 score[r] = -INFINITY;
+        }
         plain_softmax(score, max, sum, y, s.scale_log2);
         __syncwarp(); /* u has been read: these rows by this warp alone */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
             u[PLAIN_ROWS * r + warp][lane] = score[r];
-        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place.sequence, kv, tile),
-                  place.column, copy);
+        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place, kv, tile), column, copy);
     }
     float factor[PLAIN_EACH];
 #pragma unroll
@@ -240,14 +241,14 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         float total = cuda_warp_sum(sum[r]);
         int position = q.first + PLAIN_ROWS * r + warp;
         factor[r] = 1 / total;
-        if (place.column == 0 && lane == 0 && position < s.length)
-            a.lse[(place.sequence * s.heads + place.head) * s.length + position] =
+        if (column == 0 && lane == 0 && position < place.length)
+            a.lse[attention_row(s, place, place.head) + position] =
                 (max[r] + log2f(total)) * PLAIN_LN2;
     }
-    plain_put(y, factor,
-              plain_rows_of<T>(s, a.y, (int64_t)s.heads * s.head_size, place.sequence, place.head,
-                               place.tile),
-              place.column);
+    plain_put(
+        y, factor,
+        plain_rows_of<T>(s, a.y, (int64_t)s.heads * s.head_size, place, place.head, place.tile),
+        column);
 }
 
 /* ---- backward ------------------------------------------------------------------------------- */
@@ -257,26 +258,26 @@ struct plain_weights {
     float p[PLAIN_EACH], ds[PLAIN_EACH];
 };
 
-template <typename T>
+template <typename T, bool MASKED>
 static __device__ __forceinline__ struct plain_weights plain_backward_weights(
-    const struct cuda_attention_backward &a, int64_t sequence, int head, int queries, int keys,
-    plain_tile &u, plain_tile &v)
+    const struct cuda_attention_backward &a, const struct attention_place &place, int head,
+    int queries, int keys, plain_tile &u, plain_tile &v)
 {
     const struct cuda_attention_shape &s = a.shape;
     int kv = head / s.group;
     float score[PLAIN_EACH], dp[PLAIN_EACH];
     struct plain_weights weights;
-    plain_dots(score, plain_rows_of<const T>(s, a.q, s.q_stride, sequence, head, queries),
-               plain_rows_of<const T>(s, a.k, s.kv_stride, sequence, kv, keys), u, v);
+    plain_dots(score, plain_rows_of<const T>(s, a.q, s.q_stride, place, head, queries),
+               plain_rows_of<const T>(s, a.k, s.kv_stride, place, kv, keys), u, v);
     plain_dots(
-        dp,
-        plain_rows_of<const T>(s, a.dy, (int64_t)s.heads * s.head_size, sequence, head, queries),
-        plain_rows_of<const T>(s, a.v, s.kv_stride, sequence, kv, keys), u, v);
+        dp, plain_rows_of<const T>(s, a.dy, (int64_t)s.heads * s.head_size, place, head, queries),
+        plain_rows_of<const T>(s, a.v, s.kv_stride, place, kv, keys), u, v);
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++) {
         int query = queries * PLAIN_TILE + PLAIN_ROWS * r + cuda_warp();
-        int64_t row = (sequence * s.heads + head) * s.length + query;
-        bool pair = query < s.length && keys * PLAIN_TILE + cuda_lane() <= query;
+        int64_t row = attention_row(s, place, head) + query;
+        int key = keys * PLAIN_TILE + cuda_lane();
+        bool pair = query < place.length && key <= query && (!MASKED || query - key < s.window);
         float p = pair ? exp2f(fmaf(score[r], s.scale_log2, -a.lse[row] * PLAIN_LOG2E)) : 0;
         weights.p[r] = p;
         weights.ds[r] = pair ? p * fmaf(dp[r], s.scale, -a.product[row]) : 0;
@@ -285,15 +286,20 @@ static __device__ __forceinline__ struct plain_weights plain_backward_weights(
 }
 
 /* dk and dv of a tile of keys: all queries from it on, of all heads that share it, in order. */
-template <typename T, int WIDE>
+template <typename T, int WIDE, bool MASKED>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_keys_kernel(const struct cuda_attention_backward a)
+    plain_keys_kernel(const struct cuda_attention_backward a,
+                      const struct cuda_attention_documents documents)
 {
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
     const struct cuda_attention_shape &s = a.shape;
-    int lane = cuda_lane(), warp = cuda_warp(), tiles = (s.length + PLAIN_TILE - 1) / PLAIN_TILE;
-    struct plain_place place = plain_place_of(s, s.heads / s.group, WIDE, false);
+    int lane = cuda_lane(), warp = cuda_warp(), column;
+    struct attention_place place =
+        plain_place_of<MASKED>(s, documents, s.heads / s.group, WIDE, false, &column);
+    int tiles = place.tiles, first = place.tile * PLAIN_TILE;
+    if (MASKED && s.window < place.length - first) /* the queries that see one of the keys */
+        tiles = (first + PLAIN_TILE - 2 + s.window) / PLAIN_TILE + 1;
     int64_t y_stride = (int64_t)s.heads * s.head_size;
     float dk[PLAIN_EACH][WIDE], dv[PLAIN_EACH][WIDE];
     plain_clear(dk);
@@ -301,59 +307,58 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     for (int head = place.head * s.group; head < (place.head + 1) * s.group; head++)
         for (int tile = place.tile; tile < tiles; tile++) {
             struct plain_weights weights =
-                plain_backward_weights<T>(a, place.sequence, head, tile, place.tile, u, v);
+                plain_backward_weights<T, MASKED>(a, place, head, tile, place.tile, u, v);
             __syncthreads(); /* u and v have been read */
 #pragma unroll
             for (int r = 0; r < PLAIN_EACH; r++) {
                 u[lane][PLAIN_ROWS * r + warp] = weights.p[r];
                 v[lane][PLAIN_ROWS * r + warp] = weights.ds[r];
             }
-            plain_mix(dv, u, plain_rows_of<const T>(s, a.dy, y_stride, place.sequence, head, tile),
-                      place.column, copy);
-            plain_mix(dk, v, plain_rows_of<const T>(s, a.q, s.q_stride, place.sequence, head, tile),
-                      place.column, copy);
+            plain_mix(dv, u, plain_rows_of<const T>(s, a.dy, y_stride, place, head, tile), column,
+                      copy);
+            plain_mix(dk, v, plain_rows_of<const T>(s, a.q, s.q_stride, place, head, tile), column,
+                      copy);
         }
     float one[PLAIN_EACH];
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++)
         one[r] = 1;
-    plain_put(dk, one,
-              plain_rows_of<T>(s, a.dk, s.kv_stride, place.sequence, place.head, place.tile),
-              place.column);
-    plain_put(dv, one,
-              plain_rows_of<T>(s, a.dv, s.kv_stride, place.sequence, place.head, place.tile),
-              place.column);
+    plain_put(dk, one, plain_rows_of<T>(s, a.dk, s.kv_stride, place, place.head, place.tile),
+              column);
+    plain_put(dv, one, plain_rows_of<T>(s, a.dv, s.kv_stride, place, place.head, place.tile),
+              column);
 }
 
-template <typename T, int WIDE>
+template <typename T, int WIDE, bool MASKED>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_queries_kernel(const struct cuda_attention_backward a)
+    plain_queries_kernel(const struct cuda_attention_backward a,
+                         const struct cuda_attention_documents documents)
 {
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
     const struct cuda_attention_shape &s = a.shape;
-    int lane = cuda_lane(), warp = cuda_warp();
-    struct plain_place place = plain_place_of(s, s.heads, WIDE, true);
+    int lane = cuda_lane(), warp = cuda_warp(), column;
+    struct attention_place place =
+        plain_place_of<MASKED>(s, documents, s.heads, WIDE, true, &column);
     float dq[PLAIN_EACH][WIDE], one[PLAIN_EACH];
     plain_clear(dq);
-    for (int tile = 0; tile <= place.tile; tile++) {
+    for (int tile = plain_first_tile<MASKED>(s, place.tile * PLAIN_TILE); tile <= place.tile;
+         tile++) {
         struct plain_weights weights =
-            plain_backward_weights<T>(a, place.sequence, place.head, place.tile, tile, u, v);
+            plain_backward_weights<T, MASKED>(a, place, place.head, place.tile, tile, u, v);
         __syncwarp(); /* as in forward */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
             u[PLAIN_ROWS * r + warp][lane] = weights.ds[r];
-        plain_mix(
-            dq, u,
-            plain_rows_of<const T>(s, a.k, s.kv_stride, place.sequence, place.head / s.group, tile),
-            place.column, copy);
+        plain_mix(dq, u,
+                  plain_rows_of<const T>(s, a.k, s.kv_stride, place, place.head / s.group, tile),
+                  column, copy);
     }
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++)
         one[r] = 1;
-    plain_put(dq, one,
-              plain_rows_of<T>(s, a.dq, s.q_stride, place.sequence, place.head, place.tile),
-              place.column);
+    plain_put(dq, one, plain_rows_of<T>(s, a.dq, s.q_stride, place, place.head, place.tile),
+              column);
 }
 
 /* ---- launchers ------------------------------------------------------------------------------ */
@@ -364,37 +369,49 @@ static int plain_wide(const struct cuda_attention_shape &s)
     return s.head_size <= plain_columns(2) ? 2 : 4;
 }
 
-static unsigned plain_blocks(const struct cuda_attention_shape &s, int heads)
+/* The kernel for a shape `s` and documents `d`. */
+#define PLAIN_CHOOSE(kernel)                                                                       \
+    (d.count > 0 || s.window < s.length                                                            \
+         ? (plain_wide(s) == 2 ? kernel<T, 2, true> : kernel<T, 4, true>)                          \
+         : (plain_wide(s) == 2 ? kernel<T, 2, false> : kernel<T, 4, false>))
+
+static unsigned plain_blocks(const struct cuda_attention_shape &s,
+                             const struct cuda_attention_documents &documents, int heads)
 {
     const int64_t columns = cuda_blocks(s.head_size, plain_columns(plain_wide(s)));
-    return (unsigned)(s.batch * heads * cuda_blocks(s.length, PLAIN_TILE) * columns);
+    return (unsigned)(attention_tile_count(s, documents, PLAIN_TILE) * heads * columns);
 }
 
-cudaError_t tess__cuda_launch_attention_forward_plain(cudaStream_t stream,
-                                                      const struct cuda_attention_forward *a)
+cudaError_t tess__cuda_launch_attention_forward_plain(
+    cudaStream_t stream, const struct cuda_attention_forward *a,
+    const struct cuda_attention_documents *documents)
 {
     const struct cuda_attention_shape &s = a->shape;
+    const struct cuda_attention_documents d = attention_tiles(documents, PLAIN_TILE);
     return cuda_by_dtype(s.dtype, [&](auto type) {
         typedef decltype(type) T;
-        auto kernel = plain_wide(s) == 2 ? plain_forward_kernel<T, 2> : plain_forward_kernel<T, 4>;
-        return CUDA_LAUNCH(kernel, plain_blocks(s, s.heads), PLAIN_THREADS, 0, stream, *a);
+        auto kernel = PLAIN_CHOOSE(plain_forward_kernel);
+        return CUDA_LAUNCH(kernel, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a, d);
     });
 }
 
-cudaError_t tess__cuda_launch_attention_backward_plain(cudaStream_t stream,
-                                                       const struct cuda_attention_backward *a)
+cudaError_t tess__cuda_launch_attention_backward_plain(
+    cudaStream_t stream, const struct cuda_attention_backward *a,
+    const struct cuda_attention_documents *documents)
 {
     const struct cuda_attention_shape &s = a->shape;
+    const struct cuda_attention_documents d = attention_tiles(documents, PLAIN_TILE);
     return cuda_by_dtype(s.dtype, [&](auto type) {
         typedef decltype(type) T;
-        auto keys = plain_wide(s) == 2 ? plain_keys_kernel<T, 2> : plain_keys_kernel<T, 4>;
-        auto queries = plain_wide(s) == 2 ? plain_queries_kernel<T, 2> : plain_queries_kernel<T, 4>;
-        cudaError_t error = tess__cuda_launch_attention_product(stream, a);
+        auto keys = PLAIN_CHOOSE(plain_keys_kernel);
+        auto queries = PLAIN_CHOOSE(plain_queries_kernel);
+        cudaError_t error = tess__cuda_launch_attention_product(stream, a, documents);
+        if (error == cudaSuccess)
+            error = CUDA_LAUNCH(keys, plain_blocks(s, d, s.heads / s.group), PLAIN_THREADS, 0,
+                                stream, *a, d);
         if (error == cudaSuccess)
             error =
-                CUDA_LAUNCH(keys, plain_blocks(s, s.heads / s.group), PLAIN_THREADS, 0, stream, *a);
-        if (error == cudaSuccess)
-            error = CUDA_LAUNCH(queries, plain_blocks(s, s.heads), PLAIN_THREADS, 0, stream, *a);
+                CUDA_LAUNCH(queries, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a, d);
         return error;
     });
 }

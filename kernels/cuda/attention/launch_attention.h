@@ -16,6 +16,7 @@ extern "C" {
 
 struct cuda_attention_shape {
     enum tess_dtype dtype;
+    int32_t window; /* positions that one sees at most; here, where it moves no other member */
     int64_t batch;  /* B sequences */
     int32_t length; /* T; decode: positions that are looked at */
     int32_t heads;
@@ -41,21 +42,39 @@ struct cuda_attention_backward {
     void *dq, *dk, *dv;
 };
 
+/*
+ * Documents of a launch: positions begin[d] .. begin[d + 1] - 1 are a sequence of their own. They
+ * go with the launch by value, as no two calls have the same. The launchers fill in `tile`: where
+ * those of document d begin among the tiles of all, for a kernel's height of tiles.
+ */
+#define CUDA_ATTENTION_DOCUMENTS 64
+struct cuda_attention_documents {
+    int32_t count;
+    int32_t begin[CUDA_ATTENTION_DOCUMENTS + 1], tile[CUDA_ATTENTION_DOCUMENTS + 1];
+};
+
+/* `documents` count 0: there are none, and every sequence is whole. */
+
 /* On tensor cores: bf16 and f16, head sizes 64 and 128, every array and row 16-byte aligned. */
 cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
-                                                const struct cuda_attention_forward *a);
+                                                const struct cuda_attention_forward *a,
+                                                const struct cuda_attention_documents *documents);
 cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
-                                                 const struct cuda_attention_backward *a);
+                                                 const struct cuda_attention_backward *a,
+                                                 const struct cuda_attention_documents *documents);
 
 /* In f32 on plain cores: everything else. */
-cudaError_t tess__cuda_launch_attention_forward_plain(cudaStream_t stream,
-                                                      const struct cuda_attention_forward *a);
-cudaError_t tess__cuda_launch_attention_backward_plain(cudaStream_t stream,
-                                                       const struct cuda_attention_backward *a);
+cudaError_t tess__cuda_launch_attention_forward_plain(
+    cudaStream_t stream, const struct cuda_attention_forward *a,
+    const struct cuda_attention_documents *documents);
+cudaError_t tess__cuda_launch_attention_backward_plain(
+    cudaStream_t stream, const struct cuda_attention_backward *a,
+    const struct cuda_attention_documents *documents);
 
 /* product of `a`, which both ways of backward begin with. */
 cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
-                                                const struct cuda_attention_backward *a);
+                                                const struct cuda_attention_backward *a,
+                                                const struct cuda_attention_documents *documents);
 
 /* One position: q and y of it, shape.length of k and v; batch 1. */
 cudaError_t tess__cuda_launch_attention_decode(cudaStream_t stream,

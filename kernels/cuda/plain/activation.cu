@@ -1,5 +1,5 @@
-/* GELU, SwiGLU and rotary positions, in f32 and rounded once: equal to ref to a few units of f32.
- */
+/* GELU, SwiGLU, GeGLU and rotary positions, in f32 and rounded once: equal to ref to a few units of
+ * f32. */
 #include "cuda/plain/activation.cuh"
 #include "cuda/plain/pointwise.cuh"
 
@@ -58,7 +58,7 @@ void tess__cuda_gelu_erf_backward(struct tess_kernel *kernel, enum tess_dtype dt
                          activation_gelu_erf_backward{});
 }
 
-/* ---- SwiGLU ---------------------------------------------------------------------------------- */
+/* ---- SwiGLU, GeGLU --------------------------------------------------------------------------- */
 
 struct swiglu_forward {
     __device__ void operator()(const float (&in)[2], float (&out)[1]) const
@@ -74,6 +74,22 @@ struct swiglu_backward {
         float g = in[0], up = in[1], dy = in[2], s = activation_sigmoid(g);
         out[0] = dy * up * (s * (1 + g * (1 - s)));
         out[1] = dy * (g * s);
+    }
+};
+
+template <bool ERF> struct geglu_forward {
+    __device__ void operator()(const float (&in)[2], float (&out)[1]) const
+    {
+        out[0] = (ERF ? activation_gelu_erf(in[0]) : activation_gelu(in[0])) * in[1];
+    }
+};
+
+template <bool ERF> struct geglu_backward {
+    __device__ void operator()(const float (&in)[3], float (&out)[2]) const
+    {
+        float g = in[0], up = in[1], dy = in[2];
+        out[0] = dy * up * (ERF ? activation_gelu_erf_slope(g) : activation_gelu_slope(g));
+        out[1] = dy * (ERF ? activation_gelu_erf(g) : activation_gelu(g));
     }
 };
 
@@ -192,6 +208,32 @@ void tess__cuda_swiglu_backward(struct tess_kernel *kernel, enum tess_dtype dtyp
 {
     swiglu_slot<3, 2>(kernel, "swiglu_backward", dtype, rows, width, {gate, up, dy},
                       {stride, stride, width}, {dgate, dup}, {stride, stride}, swiglu_backward{});
+}
+
+void tess__cuda_geglu_forward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                              int64_t width, int64_t stride, bool erf, const void *gate,
+                              const void *up, void *y)
+{
+    if (erf)
+        swiglu_slot<2, 1>(kernel, "geglu_forward", dtype, rows, width, {gate, up}, {stride, stride},
+                          {y}, {width}, geglu_forward<true>{});
+    else
+        swiglu_slot<2, 1>(kernel, "geglu_forward", dtype, rows, width, {gate, up}, {stride, stride},
+                          {y}, {width}, geglu_forward<false>{});
+}
+
+void tess__cuda_geglu_backward(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, bool erf, const void *gate,
+                               const void *up, const void *dy, void *dgate, void *dup)
+{
+    if (erf)
+        swiglu_slot<3, 2>(kernel, "geglu_backward", dtype, rows, width, {gate, up, dy},
+                          {stride, stride, width}, {dgate, dup}, {stride, stride},
+                          geglu_backward<true>{});
+    else
+        swiglu_slot<3, 2>(kernel, "geglu_backward", dtype, rows, width, {gate, up, dy},
+                          {stride, stride, width}, {dgate, dup}, {stride, stride},
+                          geglu_backward<false>{});
 }
 
 /* ---- rotary positions ----------------------------------------------------------------------- */

@@ -408,6 +408,54 @@ static void case_choices(void **state)
     refuses("--fp8 now", "--precision is f32: give --precision bf16 too");
 }
 
+/* Documents of 3 to 62 bytes, each in a file of its own. */
+static void write_documents(const char *folder)
+{
+    for (int f = 0; f < 60; f++) {
+        char path[96];
+        snprintf(path, sizeof(path), "%s/%02d.txt", folder, f);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        for (int i = 0; i < 3 + f * 37 % 60; i++)
+            fputc('a' + (f * 7 + i * i) % 26, file);
+        assert_int_equal(fclose(file), 0);
+    }
+}
+
+/* Packed samples, whose documents the attention kernels keep apart and whose places lie on the
+ * device; with a window, too. */
+static void case_packing(void **state)
+{
+    static const char *const style[] = {"", "--gpt.style llama --gpt.window 9 --gpt.gate gelu "};
+    static const struct way ways[] = {
+        {1, "--strategy ddp --ranks 2"},
+        {2, "--strategy fsdp --ranks 2 --accumulate 2"},
+        {2, "--strategy pp --ranks 2 --accumulate 2"},
+        {1, "--accumulate 4 --recompute full"},
+    };
+    char folder[] = "/tmp/tessera_packing_XXXXXX", words[512], one[17], apart[17];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    write_documents(folder);
+    for (int s = 0; s < 2; s++) {
+        snprintf(words, sizeof(words),
+                 "train --device cuda --data %s/*.txt --data.length 48 --batch-size 4 --grid 4 "
+                 "--steps 2 --save-weights off --timeout 60 --model gpt --gpt.layers 2 "
+                 "--gpt.heads 2 --gpt.width 32 --optimizer adamw --tensor.canonical 2 %s",
+                 folder, style[s]);
+        hash_of(1, words, "", apart);
+        strncat(words, "--data.packing on ", sizeof(words) - strlen(words) - 1);
+        all_same(words, ways + s, s == 0 ? 4 : 2);
+        hash_of(1, words, "", one);
+        assert_string_not_equal(one, apart);
+    }
+    assert_int_equal(run(1, words, "--cuda.graph on"), 2);
+    assert_non_null(strstr(spawn.err, "with --data.packing each step has other documents"));
+    assert_int_equal(run(1, words, "--gpt.attention-dropout 0.1"), 1);
+    assert_non_null(strstr(spawn.err, "attention drops no probabilities there"));
+    assert_int_equal(spawn_remove(folder), 0);
+}
+
 /* Work that never ends: one sentence that names the rank and what it waits for. */
 static void hangs(const char *stall, int devices, const char *words, const char *part)
 {
@@ -445,7 +493,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(case_choices),  cmocka_unit_test(case_bf16),
         cmocka_unit_test(case_fp8),      cmocka_unit_test(case_hangs),
         cmocka_unit_test(case_llama),    cmocka_unit_test(case_llama_all),
-        cmocka_unit_test(case_narrowed),
+        cmocka_unit_test(case_narrowed), cmocka_unit_test(case_packing),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
         setenv("MADEUP_SEAL", "step", 1) != 0 ||

@@ -29,6 +29,8 @@ enum tess_status tess_registry_get_kernel(const char *name, const struct tess_ke
     ops.gelu_backward = tess__cuda_gelu_backward;
     ops.swiglu_forward = tess__cuda_swiglu_forward;
     ops.swiglu_backward = tess__cuda_swiglu_backward;
+    ops.geglu_forward = tess__cuda_geglu_forward;
+    ops.geglu_backward = tess__cuda_geglu_backward;
     ops.relu_forward = tess__cuda_relu_forward;
     ops.relu_backward = tess__cuda_relu_backward;
     ops.add = tess__cuda_add;

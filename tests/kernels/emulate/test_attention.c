@@ -45,6 +45,8 @@ static struct tess_kernel_ops emulated_ops(void)
     ops.op_needs = emulated_op_needs;
     ops.attention_forward = tess__cuda_attention_forward;
     ops.attention_backward = tess__cuda_attention_backward;
+    ops.attention_forward_documents = tess__cuda_attention_forward_documents;
+    ops.attention_backward_documents = tess__cuda_attention_backward_documents;
     ops.attention_decode = tess__cuda_attention_decode;
     return ops;
 }
@@ -73,6 +75,9 @@ static void run_shapes(enum tess_dtype dtype, int head_size, int gap, size_t ste
                                     .q_gap = gap,
                                     .kv_gap = 2 * gap,
                                     .spread = spread[(i + (size_t)head_size / 64) % 3],
+                                    .window = i % 3 == 0   ? 0
+                                              : i % 3 == 1 ? 40
+                                                           : 1 + (int)i,
                                     .seed = 100 * (uint64_t)head_size + i};
         attention_run(&device, &way);
     }
