@@ -13,10 +13,10 @@
  * two below their number, in f32: the tree of tessera/comm.h.
  *
  * Shapes: B rows, H W height and width, C channels. Images are [B, H, W, C]. Rows of a sequence are
- * its positions, [B, T, C]; an operation on positions has B T rows and
- * leaf_rows T rows in a leaf. H heads, KV key and value heads, D head size. `dtype` is that of
- * activations, parameters and activation gradients: f32, bf16 or f16. Parameter gradients are f32
- * always. bf16 and f16 kernels accumulate in f32 and round once.
+ * its positions, [B, T, C]; an operation on positions has B T rows and leaf_rows T in a leaf.
+ * H heads, KV key and value heads, D head size. `dtype` is that of activations, parameters and
+ * activation gradients: f32, bf16 or f16; bf16 and f16 accumulate in f32 and round once. Parameter
+ * gradients are f32 always.
  *
  * Memory and time. Arrays are device memory unless a comment says host. A backend with a queue
  * (tessera/queue.h) computes later than the call, in the order of the calls; only what returns a
@@ -99,24 +99,19 @@ struct tess_op_desc {
     int64_t length;
     int32_t heads, kv_heads;
     int64_t q_stride, kv_stride;
-    float dropout; /* ATTENTION: share of the probabilities that is dropped, where tess_op.drop is
-                      on */
+    float dropout; /* ATTENTION: share of its probabilities dropped, where tess_op.drop is on */
     /* ATTENTION: attention_decode will be called and nothing else, with up to `rows` positions at
      * once of a sequence of up to `length`. */
     bool decode;
 };
 
-/*
- * Angles of rotary positions. Those of a context longer than that of training turn some pairs of
- * channels more slowly: with r = base^(-2i/D) and m as `kept` says, pair i has the rate r (m + (1 -
- * m)/factor).
- */
+/* Angles of rotary positions. Those of a context longer than that of training turn some pairs of
+ * channels more slowly: with r = base^(-2i/D) and m as `kept` says, pair i has the rate
+ * r (m + (1 - m)/factor). */
 enum tess_rotary_kept {
     TESS_ROTARY_NONE,     /* m = 0: all pairs alike */
-    TESS_ROTARY_BY_TURNS, /* m rises from 0 to 1 between low and high turns in `positions`, p r / 2
-                             pi (Llama 3.1) */
-    TESS_ROTARY_BY_PAIR,  /* m falls from 1 to 0 between the pairs low and high (YaRN; Peng et al.
-                             2023) */
+    TESS_ROTARY_BY_TURNS, /* m rises to 1 from low to high turns in `positions` (Llama 3.1) */
+    TESS_ROTARY_BY_PAIR,  /* m falls from 1 to 0 from pair low to high (YaRN; Peng et al. 2023) */
 };
 struct tess_rotary {
     float base;
