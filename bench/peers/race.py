@@ -278,8 +278,8 @@ def goals(rows):
             judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
             judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
             judged(share, GOAL_SHARE.get(row.row)) if share else ''])
-    return table(['row', '', 'by best PyTorch', '1 rank by one process',
-                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'share of ceiling'],
+    return table(['row', '', 'by best', '1 rank by one',
+                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'of ceiling'],
                  lines)
 
 
@@ -308,7 +308,8 @@ def page(records, path=None):
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
          'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
          'Ratios, with their goals; bold ones miss it, `limit` is what the ceiling would give:\n',
-         goals(rows), textwrap.fill(f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
+         goals(rows), textwrap.fill(
+             f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
          f'Sides that failed: {failed}.\n'])
 
 
