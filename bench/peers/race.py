@@ -240,7 +240,7 @@ def judged(value, goal, limit=None):
         return f'{value:.2f}'
     if value >= goal:
         return f'{value:.2f} ({goal})'
-    return f'**{value:.2f}** ({goal}{f" of {limit:.2f}" if limit and limit < goal else ""})'
+    return f'**{value:.2f}** ({goal}{f"; {limit:.2f}" if limit and limit < goal else ""})'
 
 
 def label(name):
@@ -307,7 +307,7 @@ def page(records, path=None):
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
          'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
-         'Ratios, with their goals; bold ones miss it, "of" is what the ceiling would give:\n',
+         'Ratios, with their goals; bold ones miss it, and have what the ceiling would give\n',
          goals(rows), textwrap.fill(
              f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
          f'Sides that failed: {failed}.\n'])
