@@ -6,6 +6,7 @@ import datetime
 import json
 import statistics
 import sys
+import textwrap
 import time
 
 import peer
@@ -239,19 +240,25 @@ def judged(value, goal, limit=None):
         return f'{value:.2f}'
     if value >= goal:
         return f'{value:.2f} ({goal})'
-    return f'**{value:.2f}** ({goal}{f", limit {limit:.2f}" if limit and limit < goal else ""})'
+    return f'**{value:.2f}** ({goal}{f"; {limit:.2f}" if limit and limit < goal else ""})'
+
+
+def label(name):
+    """'2.15.0+cu132 one compiled' as '2.15 one c.'."""
+    version, _, side = name.partition(' ')
+    return '.'.join(version.split('.')[:2]) + ' ' + side.replace('compiled', 'c.')
 
 
 def speeds(rows):
     names = [name for name, _, _ in OURS]
     return table(['row', 'precision', *names, 'best PyTorch', 'which', 'ratio'],
                  [[row.row, row.precision, *(short(row.ours[name]) for name in names),
-                   short(row.theirs[row.best]), row.best, f'{row.ratio:.2f}'] for row in rows])
+                   short(row.theirs[row.best]), label(row.best), f'{row.ratio:.2f}'] for row in rows])
 
 
 def peers(rows):
     names = list(dict.fromkeys(name for row in rows for name in row.theirs))
-    return table(['row', 'precision', *names],
+    return table(['row', '', *map(label, names)],
                  [[row.row, row.precision,
                    *(short(row.theirs[name]) if name in row.theirs else '' for name in names)]
                   for row in rows])
@@ -271,8 +278,8 @@ def goals(rows):
             judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
             judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
             judged(share, GOAL_SHARE.get(row.row)) if share else ''])
-    return table(['row', 'precision', 'beside the best PyTorch', '1 rank beside its one process',
-                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'share of the ceiling'],
+    return table(['row', '', 'by best', '1 rank by one',
+                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'of ceiling'],
                  lines)
 
 
@@ -299,9 +306,10 @@ def page(records, path=None):
                                        if side['failed']])
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
-         'Every PyTorch, by medians of its turns:\n', peers(rows),
-         'Ratios, with their goals; bold ones miss it, `limit` is what the ceiling would give:\n',
-         goals(rows), f'Turns of Tessera that differ by more than 10 %: {noisy}.\n',
+         'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
+         'Ratios, with their goals; bold ones miss it, and have what the ceiling would give\n',
+         goals(rows), textwrap.fill(
+             f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
          f'Sides that failed: {failed}.\n'])
 
 
