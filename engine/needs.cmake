@@ -58,7 +58,7 @@ endif()
 pkg_check_modules(PNG QUIET IMPORTED_TARGET libpng)
 pkg_check_modules(JPEG QUIET IMPORTED_TARGET libjpeg)
 if(NOT PNG_FOUND OR NOT JPEG_FOUND)
-    message(STATUS "Images in folders: PNG needs libpng-dev, JPEG libjpeg-dev; one of them is missing")
+    message(STATUS "Images in folders: PNG needs libpng-dev, JPEG libjpeg62-turbo-dev; one of them is missing")
 endif()
 # tokenizer.model files, where the library and a compiler of C++, in which its interface is, are installed. Its
 # pkg-config file would add the library that trains models.

@@ -11,7 +11,9 @@
  *                    oneDNN                                    supports the geometry, else oneDNN
  *
  * On processors with AMX products in bf16 are as without AVX-512: oneDNN multiplies by tiles there,
- * some five times as fast as own kernels do by dot products. oneDNN's products are library.c's.
+ * some five times as fast as own kernels do by dot products. But the bits of a row depend on the
+ * number of rows then, so forward of a layer that is decoded, too, stays an own kernel. oneDNN's
+ * products are library.c's.
  */
 #include "cpu/prim.h"
 
@@ -34,14 +36,16 @@ struct product_choice {
 static struct product_choice product_choose(const struct tess_op_desc *desc)
 {
     const bool tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
-    struct product_choice c = {.own = tiles ? NULL : tess__cpu_own(desc->dtype)};
-    bool linear = desc->kind == TESS_OP_LINEAR;
+    const bool linear = desc->kind == TESS_OP_LINEAR;
+    struct product_choice c = {
+        .own = tiles && !(linear && desc->decoded) ? NULL : tess__cpu_own(desc->dtype)};
     if (!linear && c.own != NULL && !c.own->conv_grad_takes(desc))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
     c.library[CPU_FORWARD] = !linear || (c.own == NULL && !c.small);
-    c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
-    c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
+    c.library[CPU_BACKWARD_DATA] =
+        (c.library[CPU_FORWARD] || (tiles && !c.small)) && desc->input_grad;
+    c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL || (tiles && linear);
     return c;
 }
 
@@ -210,7 +214,7 @@ static enum tess_status product_backward_weight(struct tess_op *op, const void *
 {
     const struct tess_op_desc *desc = &op->desc;
     struct product_choice c = product_choose(desc);
-    if (c.own == NULL)
+    if (c.library[CPU_BACKWARD_WEIGHT])
         TESS_TRY(tess__cpu_library_weight(op, x, dy, dw));
     else if (desc->kind == TESS_OP_LINEAR)
         c.own->grad(op->kernel, desc, x, dy, dw, op->scratch);
