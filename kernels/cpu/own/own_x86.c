@@ -27,8 +27,10 @@ const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
 
 bool tess__cpu_tiles(void)
 {
+    /* AMX-BF16 and AMX-TILE, for which not all compilers have names. */
+    const unsigned wanted = 1u << 22 | 1u << 24;
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_BF16) && (d & bit_AMX_TILE);
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
 }
 
 bool tess__cpu_bf16_available(void)
