@@ -184,7 +184,7 @@ static void case_strangers(void **state)
 #if TESTS_DIVISOR > 1
 #define LONG "--steps 300 --strategy fsdp --ranks 4 --grid 4 "
 #else
-#define LONG "--steps 1500 --strategy fsdp --ranks 4 --grid 4 "
+#define LONG "--steps 1000 --strategy fsdp --ranks 4 --grid 4 "
 #endif
 
 /* The same for all cases. */
