@@ -2,6 +2,7 @@
 #include "cpu/cpu.h"
 
 #include <cpuid.h>
+#include <pthread.h>
 
 const struct cpu_loops *tess__cpu_loops_best(void)
 {
@@ -25,12 +26,22 @@ const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
     return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16")) ? &own : NULL;
 }
 
-bool tess__cpu_tiles(void)
+static bool own_has_tiles;
+static pthread_once_t own_looked = PTHREAD_ONCE_INIT;
+
+/* Once: virtual machines trap the instruction, and every product asks. */
+static void own_look(void)
 {
     /* AMX-BF16 and AMX-TILE, for which not all compilers have names. */
     const unsigned wanted = 1u << 22 | 1u << 24;
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
+    own_has_tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
+}
+
+bool tess__cpu_tiles(void)
+{
+    (void)pthread_once(&own_looked, own_look);
+    return own_has_tiles;
 }
 
 bool tess__cpu_bf16_available(void)
