@@ -104,8 +104,8 @@ class Side:
             if not self.ready:
                 self.how.stop()
         except peer.PeerError as error:
-            self.failed = str(error)
-            print(f'left out: {self.name}: {self.failed}', file=sys.stderr)
+            print(f'left out: {self.name}: {error}', file=sys.stderr)
+            self.failed = str(error).strip().splitlines()[-1]  # the rest has paths of this machine
 
     @property
     def median_s(self):

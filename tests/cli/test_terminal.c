@@ -2,7 +2,7 @@
  * What people see in a terminal: every command's lines within 80 columns, colours where a terminal
  * is, and never a colour that says what no word says. The program runs behind a pseudo-terminal.
  */
-#include "harness/spawn.h"
+#include "harness/work_folder.h"
 #include "text/table.h"
 
 #include <fcntl.h>
@@ -21,7 +21,6 @@
 
 #define COLUMNS 80
 
-static char folder[] = "/tmp/tessera_terminal_XXXXXX";
 static char shown[1 << 18]; /* what the terminal got */
 
 /* Run `tessera WORDS` in a terminal of so many columns; returns its exit status. */
@@ -265,18 +264,11 @@ static void case_lines(void **state)
 
 static int make_folder(void **state)
 {
-    (void)state;
     unsetenv("COLUMNS");
     unsetenv("NO_COLOR");
     unsetenv("CLICOLOR_FORCE");
     setenv("TERM", "xterm", 1);
-    return mkdtemp(folder) != NULL && chdir(folder) == 0 ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return spawn_remove(folder);
+    return work_folder_make(state);
 }
 
 int main(void)
@@ -287,5 +279,5 @@ int main(void)
         cmocka_unit_test(case_plan),    cmocka_unit_test(case_machines),
         cmocka_unit_test(case_colours),
     };
-    return cmocka_run_group_tests_name("terminal", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("terminal", tests, make_folder, work_folder_remove);
 }

@@ -1,5 +1,5 @@
 /* Limits of control groups, from folders made by hand in the place of /proc and /sys. */
-#include "harness/spawn.h"
+#include "harness/work_folder.h"
 #include "job/memory_room.h"
 
 #include <math.h>
@@ -13,8 +13,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static char folder[] = "/tmp/tessera_room_XXXXXX";
 
 static void put(const char *name, const char *text)
 {
@@ -65,22 +63,10 @@ static void case_groups(void **state)
     expect(500000, "/batch");
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) != NULL && chdir(folder) == 0 ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return spawn_remove(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_groups),
     };
-    return cmocka_run_group_tests_name("memory_room", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("memory_room", tests, work_folder_make, work_folder_remove);
 }

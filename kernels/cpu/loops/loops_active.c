@@ -71,6 +71,12 @@ void CPU_LOOP(gelu_forward)(const struct cpu_plain *p)
 }
 
 /* With s = 1 / (1 + e), 1 - s = e s: the derivative is s + x s (1 - s) 2 du/dx. */
+CPU_INLINE float active_gelu_slope(float near, float e)
+{
+    float s = 1.0f / (1.0f + e);
+    return fmaf(near * s * (e * s), fmaf(near * near, 3 * GELU_CUBE, GELU_SLOPE), s);
+}
+
 CPU_INLINE void active_gelu_grad(enum tess_dtype dtype, int64_t first, int64_t count,
                                  const struct cpu_plain *p)
 {
@@ -81,11 +87,8 @@ CPU_INLINE void active_gelu_grad(enum tess_dtype dtype, int64_t first, int64_t c
         value[i] = active_near(value[i]);
     for (int64_t i = 0; i < count; i++)
         e[i] = active_gelu_exp(value[i]);
-    for (int64_t i = 0; i < count; i++) {
-        float s = 1.0f / (1.0f + e[i]), near = value[i];
-        float slope = fmaf(near * near, 3 * GELU_CUBE, GELU_SLOPE);
-        grad[i] *= fmaf(near * s * (e[i] * s), slope, s);
-    }
+    for (int64_t i = 0; i < count; i++)
+        grad[i] *= active_gelu_slope(value[i], e[i]);
     cpu_write(dtype, p->out[0], first, count, grad);
 }
 
@@ -128,11 +131,10 @@ CPU_INLINE void active_gelu_at(bool erf, float x, float *value, float *slope)
         active_normal(x, &share, &density);
         *value = x * share;
         *slope = fmaf(x, density, share);
-    } else { /* as active_gelu and active_gelu_grad */
-        float near = active_near(x), e = active_gelu_exp(near), s = 1.0f / (1.0f + e);
-        float bend = fmaf(near * near, 3 * GELU_CUBE, GELU_SLOPE);
+    } else { /* the values of active_gelu */
+        float near = active_near(x), e = active_gelu_exp(near);
         *value = x / (1.0f + e);
-        *slope = fmaf(near * s * (e * s), bend, s);
+        *slope = active_gelu_slope(near, e);
     }
 }
 
