@@ -263,8 +263,14 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
  * own_x86.c or own_none.c. */
 const struct cpu_own *tess__cpu_own(enum tess_dtype dtype);
-/* Has this processor AMX for bf16? oneDNN uses it, own kernels do not. */
+/*
+ * May bf16 be multiplied by AMX tiles (own/amx.h)? Not where the processor lacks them, the system
+ * refuses them, or ONEDNN_MAX_CPU_ISA keeps oneDNN from them: with AVX512_CORE_BF16 all products
+ * are those of a processor without AMX, on which tests check those.
+ */
 bool tess__cpu_tiles(void);
+/* Whether oneDNN may use tiles, by its variable. */
+bool tess__cpu_library_tiles(void);
 /* Whether oneDNN computes in bf16 here. */
 bool tess__cpu_bf16_available(void);
 

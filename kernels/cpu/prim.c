@@ -33,6 +33,12 @@ dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
     return dtype == TESS_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+bool tess__cpu_library_tiles(void)
+{
+    const unsigned amx = dnnl_cpu_isa_avx512_core_amx, isa = dnnl_get_effective_cpu_isa();
+    return (isa & amx) == amx;
+}
+
 void tess__cpu_threads(const struct cpu_state *state, int threads)
 {
     if (state->threads_set != NULL && state->threads_get() != threads)

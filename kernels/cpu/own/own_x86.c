@@ -3,6 +3,8 @@
 
 #include <cpuid.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 const struct cpu_loops *tess__cpu_loops_best(void)
 {
@@ -26,6 +28,10 @@ const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
     return v4 && (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16")) ? &own : NULL;
 }
 
+/* Linux keeps the tiles of a process only if it asked for them, once, before it uses them. */
+#define OWN_REQUEST_STATE 0x1023 /* ARCH_REQ_XCOMP_PERM of asm/prctl.h */
+#define OWN_TILE_DATA     18     /* the part of a thread's state */
+
 static bool own_has_tiles;
 static pthread_once_t own_looked = PTHREAD_ONCE_INIT;
 
@@ -35,7 +41,9 @@ static void own_look(void)
     /* AMX-BF16 and AMX-TILE, for which not all compilers have names. */
     const unsigned wanted = 1u << 22 | 1u << 24;
     unsigned a, b, c, d;
-    own_has_tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
+    own_has_tiles = tess__cpu_own(TESS_BF16) != NULL && tess__cpu_library_tiles() &&
+                    __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
+                    syscall(SYS_arch_prctl, OWN_REQUEST_STATE, OWN_TILE_DATA) == 0;
 }
 
 bool tess__cpu_tiles(void)
