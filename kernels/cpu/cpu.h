@@ -260,6 +260,16 @@ struct cpu_own {
 CPU_OWN_LIST(CPU_OWN_FUNCTION)
 #undef CPU_OWN_FUNCTION
 
+/* Those of bf16 that AMX tiles do instead, tess__amx_<name> (own/amx_*.c). */
+#define CPU_AMX_LIST(X)                                                                            \
+    X(cpu_own_scratch, forward_scratch)                                                            \
+    X(cpu_own_forward, forward)                                                                    \
+    X(cpu_own_scratch, data_scratch)                                                               \
+    X(cpu_own_data, data)
+#define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
+CPU_AMX_LIST(CPU_AMX_FUNCTION)
+#undef CPU_AMX_FUNCTION
+
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
  * own_x86.c or own_none.c. */
 const struct cpu_own *tess__cpu_own(enum tess_dtype dtype);

@@ -37,14 +37,12 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
 {
     const bool tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
     const bool linear = desc->kind == TESS_OP_LINEAR;
-    struct product_choice c = {
-        .own = tiles && !(linear && desc->decoded) ? NULL : tess__cpu_own(desc->dtype)};
-    if (!linear && c.own != NULL && !c.own->conv_grad_takes(desc))
+    struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
+    if (!linear && c.own != NULL && (tiles || !c.own->conv_grad_takes(desc)))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
     c.library[CPU_FORWARD] = !linear || (c.own == NULL && !c.small);
-    c.library[CPU_BACKWARD_DATA] =
-        (c.library[CPU_FORWARD] || (tiles && !c.small)) && desc->input_grad;
+    c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
     c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL || (tiles && linear);
     return c;
 }

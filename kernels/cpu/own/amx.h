@@ -35,13 +35,20 @@ struct cpu_amx_config {
     uint8_t rows[16];
 };
 
+/* Other tiles than those of cpu_amx_begin(): all of them become zero. */
+static inline void cpu_amx_configure(const struct cpu_amx_config *config)
+{
+    __asm__ volatile("" ::: "memory");
+    _tile_loadconfig(config);
+}
+
 /* All tiles whole, and zero. */
 static inline void cpu_amx_begin(void)
 {
     static const struct cpu_amx_config whole = {.palette = 1,
                                                 .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                                                 .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(&whole);
+    cpu_amx_configure(&whole);
 }
 
 static inline void cpu_amx_end(void)

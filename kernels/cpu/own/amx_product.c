@@ -1,0 +1,408 @@
+/*
+ * y = a b + bias by AMX tiles.
+ *
+ *     for every block of columns, block of rows            the threads share these
+ *       for every AMX_DEEP of depth                        one, but for very deep products
+ *         b packed in tiles [16 columns][16 pairs of rows] second-level cache
+ *         for every strip of 32 rows of a                  read where it lies
+ *           for every panel of 32 columns
+ *             2 x 2 tiles of sums over the depth
+ *             y = sums + bias, ReLU, rounded once
+ *
+ * Packing interleaves the rows of b, or turns it where its columns lie as rows. y is turned at the
+ * end where a and b have changed places, so that the smaller one of x and w can be what is packed.
+ * Sums of a very deep product go through memory as they are, so that no element's bits depend on
+ * AMX_DEEP.
+ */
+#include "cpu/own/amx_product.h"
+
+#include "cpu/cpu.h"
+#include "cpu/own/amx.h"
+#include "cpu/own/turn.h"
+
+#include <string.h>
+
+#define AMX_STRIP  (2 * CPU_AMX_ROWS) /* rows, and columns, of 2 x 2 tiles */
+#define AMX_SUMS   (AMX_STRIP * AMX_STRIP)
+#define AMX_TILE   256    /* words */
+#define AMX_DEEP   4096   /* a multiple of CPU_AMX_DEPTH */
+#define AMX_ROWS   512    /* of a block of a product that is deeper: their sums wait in memory */
+#define AMX_PACKED 524288 /* elements of a packed block: half of the second-level cache */
+#define AMX_LEAST  64     /* rows or columns of a block that is made for another thread */
+
+/* A product and how it is cut: blocks of row_block x column_block. */
+struct amx_cut {
+    const struct amx_product *p;
+    int64_t row_block, column_block;
+};
+
+/* The work memory of a thread. */
+struct amx_work {
+    uint32_t *b;
+    float *sum; /* [AMX_SUMS] of each panel of each strip; only one where depth allows */
+    char *tail; /* [AMX_STRIP rows, CPU_AMX_BYTES]: the last columns of a, zeros behind */
+};
+
+static int64_t amx_up(int64_t count, int64_t to)
+{
+    return (count + to - 1) / to * to;
+}
+
+/* Words from group to group of 16 packed columns: an odd number of cache lines, as the same step of
+ * all groups must not lie in one set. */
+static int64_t amx_group_words(int64_t depth)
+{
+    return amx_up(tess__cpu_min(depth, AMX_DEEP), CPU_AMX_DEPTH) / CPU_AMX_DEPTH * AMX_TILE +
+           CPU_WORDS;
+}
+
+static bool amx_is_deep(const struct amx_product *p)
+{
+    return p->depth > AMX_DEEP;
+}
+
+/* The greatest blocks; `threads` does not change them. */
+static struct amx_cut amx_cut(const struct amx_product *p)
+{
+    int64_t most = AMX_PACKED / amx_up(tess__cpu_min(p->depth, AMX_DEEP), CPU_AMX_DEPTH);
+    most = most / AMX_STRIP * AMX_STRIP;
+    return (struct amx_cut){
+        .p = p,
+        .row_block = tess__cpu_min(amx_up(p->rows, AMX_STRIP), amx_is_deep(p) ? AMX_ROWS : p->rows),
+        .column_block = tess__cpu_min(amx_up(p->columns, AMX_STRIP), most)};
+}
+
+static size_t amx_work(const struct amx_cut *cut, void *base, struct amx_work *work_out)
+{
+    const int64_t blocks = amx_is_deep(cut->p) ? amx_up(cut->row_block, AMX_STRIP) / AMX_STRIP *
+                                                     (cut->column_block / AMX_STRIP)
+                                               : 1;
+    const int64_t b = cut->column_block / CPU_AMX_ROWS * amx_group_words(cut->p->depth);
+    const int64_t words = b + blocks * AMX_SUMS + AMX_STRIP * CPU_WORDS;
+    if (base != NULL)
+        *work_out = (struct amx_work){
+            .b = base,
+            .sum = (float *)base + b,
+            .tail = (char *)((float *)base + b + blocks * AMX_SUMS),
+        };
+    return (size_t)words * sizeof(uint32_t);
+}
+
+size_t tess__amx_product_scratch(const struct amx_product *product)
+{
+    const struct amx_cut cut = amx_cut(product);
+    return amx_work(&cut, NULL, NULL);
+}
+
+/* ---- packing b ------------------------------------------------------------------------------ */
+
+/* Columns first .. first + count - 1 from depth `k` on, turned. */
+static void amx_pack_turned(const struct amx_product *p, int64_t k, int64_t depth, int64_t first,
+                            int64_t count, uint32_t *packed)
+{
+    const int64_t steps = (depth + 1) / 2, all = amx_up(steps, CPU_WORDS);
+    for (int64_t c = 0; c < count; c += CPU_WORDS, packed += amx_group_words(p->depth)) {
+        cpu_turn((const char *)(p->b + (first + c) * p->b_row + k), (size_t)p->b_row * 2,
+                 tess__cpu_min(count - c, CPU_WORDS), 1, steps, depth % 2 != 0, packed);
+        memset(packed + steps * CPU_WORDS, 0, (size_t)((all - steps) * CPU_WORDS) * 4);
+    }
+}
+
+/* Two rows of 32 columns as 32 words; `odd` NULL: zeros. */
+CPU_INLINE void amx_pack_pair(const uint16_t *even, const uint16_t *odd, __mmask32 mask,
+                              __m512i low, __m512i high, uint32_t *packed, int64_t group)
+{
+    const __m512i a = _mm512_maskz_loadu_epi16(mask, even);
+    const __m512i b = odd != NULL ? _mm512_maskz_loadu_epi16(mask, odd) : _mm512_setzero_si512();
+    _mm512_store_si512(packed, _mm512_permutex2var_epi16(a, low, b));
+    _mm512_store_si512(packed + group, _mm512_permutex2var_epi16(a, high, b));
+}
+
+/* The same of rows, interleaved. All columns of a row at a time, as they lie. */
+static void amx_pack_rows(const struct amx_product *p, int64_t k, int64_t depth, int64_t first,
+                          int64_t count, uint32_t *packed)
+{
+    const int64_t steps = (depth + 1) / 2, group = amx_group_words(p->depth);
+    const __m512i lanes =
+        _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a,
+                         0x00290009, 0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004,
+                         0x00230003, 0x00220002, 0x00210001, 0x00200000);
+    const __m512i high = _mm512_add_epi16(lanes, _mm512_set1_epi16(16));
+    for (int64_t s = 0; s < amx_up(steps, CPU_WORDS); s++, packed += CPU_WORDS) {
+        const uint16_t *even = p->b + (k + 2 * s) * p->b_row + first;
+        const uint16_t *odd = 2 * s + 1 < depth ? even + p->b_row : NULL;
+        uint32_t *to = packed;
+        for (int64_t c = 0; c < count; c += AMX_STRIP, to += 2 * group) {
+            const int64_t left = s < steps ? count - c : 0;
+            const __mmask32 mask = left < AMX_STRIP ? (1u << left) - 1 : 0xffffffffu;
+            amx_pack_pair(even + c, odd != NULL ? odd + c : NULL, mask, lanes, high, to, group);
+        }
+    }
+}
+
+/* ---- sums ----------------------------------------------------------------------------------- */
+
+/* Tiles 0 .. 3 are sums, 4 and 5 of a, 6 and 7 of b. The last strip may have fewer rows; with 16
+ * and less its lower half is the upper one again. */
+static void amx_configure(int64_t rows)
+{
+    const uint8_t top = (uint8_t)tess__cpu_min(rows, CPU_AMX_ROWS);
+    const uint8_t low = rows > CPU_AMX_ROWS ? (uint8_t)(rows - CPU_AMX_ROWS) : top;
+    const struct cpu_amx_config config = {.palette = 1,
+                                          .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                          .rows = {top, top, low, low, top, low, 16, 16}};
+    cpu_amx_configure(&config);
+}
+
+/* What is read of one strip and one panel. */
+struct amx_reads {
+    const char *a[2], *soon; /* soon: the next strip, or NULL */
+    size_t a_row;
+    const uint32_t *b[2];
+};
+
+/* Add `tiles` steps of CPU_AMX_DEPTH. */
+CPU_INLINE void amx_steps(const struct amx_reads *r, int64_t tiles, bool wide)
+{
+    const char *a0 = r->a[0], *a1 = r->a[1], *soon = r->soon;
+    const uint32_t *b0 = r->b[0], *b1 = r->b[1];
+    const size_t a_row = r->a_row;
+    for (int64_t t = 0; t < tiles; t++) {
+        CPU_AMX_LOAD(4, a0, a_row);
+        CPU_AMX_LOAD(6, b0, CPU_AMX_BYTES);
+        CPU_AMX_PRODUCT(0, 4, 6);
+        if (wide) {
+            CPU_AMX_LOAD(7, b1, CPU_AMX_BYTES);
+            CPU_AMX_PRODUCT(1, 4, 7);
+        }
+        CPU_AMX_LOAD(5, a1, a_row);
+        CPU_AMX_PRODUCT(2, 5, 6);
+        if (wide)
+            CPU_AMX_PRODUCT(3, 5, 7);
+        a0 += CPU_AMX_BYTES;
+        a1 += CPU_AMX_BYTES;
+        b0 += AMX_TILE;
+        b1 += AMX_TILE;
+        if (soon != NULL) {
+            for (size_t row = 0; row < AMX_STRIP; row++)
+                _mm_prefetch(soon + row * a_row, _MM_HINT_T1);
+            soon += CPU_AMX_BYTES;
+        }
+    }
+}
+
+static void amx_begin_sums(const float *sum, bool zero)
+{
+    if (zero) {
+        CPU_AMX_ZERO(0);
+        CPU_AMX_ZERO(1);
+        CPU_AMX_ZERO(2);
+        CPU_AMX_ZERO(3);
+        return;
+    }
+    CPU_AMX_LOAD(0, sum, CPU_AMX_BYTES);
+    CPU_AMX_LOAD(1, sum + AMX_TILE, CPU_AMX_BYTES);
+    CPU_AMX_LOAD(2, sum + 2 * AMX_TILE, CPU_AMX_BYTES);
+    CPU_AMX_LOAD(3, sum + 3 * AMX_TILE, CPU_AMX_BYTES);
+}
+
+static void amx_store_sums(float *sum)
+{
+    CPU_AMX_STORE(0, sum, CPU_AMX_BYTES);
+    CPU_AMX_STORE(1, sum + AMX_TILE, CPU_AMX_BYTES);
+    CPU_AMX_STORE(2, sum + 2 * AMX_TILE, CPU_AMX_BYTES);
+    CPU_AMX_STORE(3, sum + 3 * AMX_TILE, CPU_AMX_BYTES);
+}
+
+/* ---- y -------------------------------------------------------------------------------------- */
+
+/* sum [2][2] tiles of rows and columns, turned. */
+static void amx_turn_sums(float *sum)
+{
+    __m512i upper[CPU_WORDS], lower[CPU_WORDS];
+    for (int i = 0; i < 3; i++) {
+        float *a = sum + (i == 2 ? 3 : i) * AMX_TILE;
+        float *b = i == 1 ? sum + 2 * AMX_TILE : a;
+        CPU_UNROLL
+        for (int r = 0; r < CPU_WORDS; r++)
+            upper[r] = _mm512_load_si512(a + r * CPU_WORDS);
+        cpu_turn16(upper);
+        if (i == 1) {
+            CPU_UNROLL
+            for (int r = 0; r < CPU_WORDS; r++)
+                lower[r] = _mm512_load_si512(b + r * CPU_WORDS);
+            cpu_turn16(lower);
+            CPU_UNROLL
+            for (int r = 0; r < CPU_WORDS; r++)
+                _mm512_store_si512(a + r * CPU_WORDS, lower[r]);
+        }
+        CPU_UNROLL
+        for (int r = 0; r < CPU_WORDS; r++)
+            _mm512_store_si512(b + r * CPU_WORDS, upper[r]);
+    }
+}
+
+CPU_INLINE __m512 amx_widen(__m256i half)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* y[row .. row + rows - 1, column .. column + columns - 1] from sum [2][2] tiles. A NaN passes the
+ * ReLU. */
+static void amx_finish(const struct amx_product *p, const float *sum, int64_t row, int64_t rows,
+                       int64_t column, int64_t columns)
+{
+    const bool has_bias = p->bias != NULL, relu = p->relu;
+    const int64_t y_row = p->y_row;
+    const __mmask32 mask = columns < AMX_STRIP ? (1u << columns) - 1 : 0xffffffffu;
+    uint16_t *y = p->y + row * y_row + column;
+    __m512 low_bias = _mm512_setzero_ps(), high_bias = low_bias;
+    if (has_bias) {
+        const __m512i bias = _mm512_maskz_loadu_epi16(mask, p->bias + column);
+        low_bias = amx_widen(_mm512_castsi512_si256(bias));
+        high_bias = amx_widen(_mm512_extracti64x4_epi64(bias, 1));
+    }
+    for (int64_t r = 0; r < rows; r++, y += y_row, sum += CPU_WORDS) {
+        if (r == CPU_AMX_ROWS)
+            sum += AMX_TILE;
+        __m512 low = _mm512_load_ps(sum), high = _mm512_load_ps(sum + AMX_TILE);
+        if (has_bias) {
+            low = _mm512_add_ps(low, low_bias);
+            high = _mm512_add_ps(high, high_bias);
+        }
+        if (relu) {
+            low = _mm512_max_ps(_mm512_setzero_ps(), low);
+            high = _mm512_max_ps(_mm512_setzero_ps(), high);
+        }
+        _mm512_mask_storeu_epi16(y, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+/* A block of a call: its rows and columns of y, and the depth that is packed now. */
+struct amx_block {
+    const struct amx_cut *cut;
+    struct amx_work work;
+    int64_t row, rows, column, columns, k, depth;
+};
+
+/* The last depth % CPU_AMX_DEPTH columns of a strip, and zeros. */
+static void amx_copy_tail(const struct amx_block *b, int64_t row, int64_t rows)
+{
+    const struct amx_product *p = b->cut->p;
+    const int64_t left = b->depth % CPU_AMX_DEPTH;
+    const uint16_t *a = p->a + row * p->a_row + b->k + b->depth - left;
+    const __mmask32 mask = (1u << left) - 1;
+    for (int64_t r = 0; r < rows; r++)
+        _mm512_store_si512(b->work.tail + r * CPU_AMX_BYTES,
+                           _mm512_maskz_loadu_epi16(mask, a + r * p->a_row));
+}
+
+CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads, bool low,
+                               bool wide)
+{
+    const int64_t whole = b->depth / CPU_AMX_DEPTH;
+    amx_steps(&reads, whole, wide);
+    if (b->depth % CPU_AMX_DEPTH == 0)
+        return;
+    reads.a[0] = reads.a[1] = b->work.tail;
+    reads.a[1] += low ? CPU_AMX_ROWS * CPU_AMX_BYTES : 0;
+    reads.a_row = CPU_AMX_BYTES;
+    reads.b[0] += whole * AMX_TILE;
+    reads.b[1] += whole * AMX_TILE;
+    reads.soon = NULL;
+    amx_steps(&reads, 1, wide);
+}
+
+/* Rows row .. row + rows - 1 of y, all columns of the block. */
+static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
+{
+    const struct amx_product *p = b->cut->p;
+    const size_t a_row = (size_t)p->a_row * 2;
+    const int64_t group = amx_group_words(p->depth);
+    const bool low = rows > CPU_AMX_ROWS, last = b->k + b->depth == p->depth;
+    const char *a = (const char *)(p->a + row * p->a_row + b->k);
+    float *sum = b->work.sum;
+    struct amx_reads reads = {.a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row};
+    if (row + 2 * AMX_STRIP <= b->row + b->rows)
+        reads.soon = a + AMX_STRIP * a_row;
+    if (amx_is_deep(p))
+        sum += (row - b->row) / AMX_STRIP * (amx_up(b->columns, AMX_STRIP) / AMX_STRIP) * AMX_SUMS;
+    if (b->depth % CPU_AMX_DEPTH != 0)
+        amx_copy_tail(b, row, rows);
+    for (int64_t c = 0; c < b->columns; c += AMX_STRIP) {
+        const int64_t columns = tess__cpu_min(b->columns - c, AMX_STRIP);
+        reads.b[0] = b->work.b + c / CPU_AMX_ROWS * group;
+        reads.b[1] = reads.b[0] + group;
+        amx_begin_sums(sum, b->k == 0);
+        if (columns > CPU_AMX_ROWS)
+            amx_panel_sums(b, reads, low, true);
+        else
+            amx_panel_sums(b, reads, low, false);
+        reads.soon = NULL;
+        amx_store_sums(sum);
+        if (last && p->y_turned) {
+            amx_turn_sums(sum);
+            amx_finish(p, sum, b->column + c, columns, row, rows);
+        } else if (last) {
+            amx_finish(p, sum, row, rows, b->column + c, columns);
+        }
+        sum += amx_is_deep(p) ? AMX_SUMS : 0;
+    }
+}
+
+static void amx_part(void *context, int64_t part, void *memory)
+{
+    const struct amx_cut *cut = context;
+    const struct amx_product *p = cut->p;
+    const int64_t row_blocks = (p->rows + cut->row_block - 1) / cut->row_block;
+    struct amx_block b = {.cut = cut,
+                          .row = part % row_blocks * cut->row_block,
+                          .column = part / row_blocks * cut->column_block};
+    b.rows = tess__cpu_min(p->rows - b.row, cut->row_block);
+    b.columns = tess__cpu_min(p->columns - b.column, cut->column_block);
+    amx_work(cut, memory, &b.work);
+    for (b.k = 0; b.k < p->depth; b.k += b.depth) {
+        b.depth = tess__cpu_min(p->depth - b.k, AMX_DEEP);
+        if (p->b_turned)
+            amx_pack_turned(p, b.k, b.depth, b.column, b.columns, b.work.b);
+        else
+            amx_pack_rows(p, b.k, b.depth, b.column, b.columns, b.work.b);
+        cpu_amx_begin();
+        int64_t row = b.row, end = b.row + b.rows;
+        for (; row + AMX_STRIP <= end; row += AMX_STRIP)
+            amx_strip(&b, row, AMX_STRIP);
+        if (row < end) {
+            amx_configure(end - row);
+            amx_strip(&b, row, end - row);
+        }
+        cpu_amx_end();
+    }
+}
+
+/* `size` in blocks of whole strips, more of them than `block` says if `threads` then have about as
+ * much each. */
+static int64_t amx_even(int64_t size, int64_t block, int64_t others, int64_t threads)
+{
+    const int64_t most = size / AMX_LEAST;
+    int64_t blocks = (size + block - 1) / block;
+    while (others * blocks % threads != 0 && blocks < most && others * blocks < 4 * threads)
+        blocks++;
+    return amx_up((size + blocks - 1) / blocks, AMX_STRIP);
+}
+
+void tess__amx_product(const struct tess_kernel *kernel, const struct amx_product *p, void *scratch)
+{
+    struct amx_cut cut = amx_cut(p);
+    const int64_t threads = kernel->threads;
+    int64_t row_blocks = (p->rows + cut.row_block - 1) / cut.row_block;
+    int64_t column_blocks = (p->columns + cut.column_block - 1) / cut.column_block;
+    /* What is packed is packed again for each block of rows. */
+    if (!p->y_turned)
+        cut.column_block = amx_even(p->columns, cut.column_block, row_blocks, threads);
+    column_blocks = (p->columns + cut.column_block - 1) / cut.column_block;
+    cut.row_block = amx_even(p->rows, cut.row_block, column_blocks, threads);
+    row_blocks = (p->rows + cut.row_block - 1) / cut.row_block;
+    tess__cpu_share(kernel, row_blocks * column_blocks, amx_part, &cut, scratch);
+}
