@@ -265,7 +265,9 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_scratch, forward_scratch)                                                            \
     X(cpu_own_forward, forward)                                                                    \
     X(cpu_own_scratch, data_scratch)                                                               \
-    X(cpu_own_data, data)
+    X(cpu_own_data, data)                                                                          \
+    X(cpu_own_scratch, grad_scratch)                                                               \
+    X(cpu_own_grad, grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION

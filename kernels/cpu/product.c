@@ -43,7 +43,7 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
     c.library[CPU_FORWARD] = !linear || (c.own == NULL && !c.small);
     c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
-    c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL || (tiles && linear);
+    c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
     return c;
 }
 

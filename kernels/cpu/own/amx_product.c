@@ -16,19 +16,14 @@
  */
 #include "cpu/own/amx_product.h"
 
-#include "cpu/cpu.h"
-#include "cpu/own/amx.h"
+#include "cpu/own/amx_room.h"
 #include "cpu/own/turn.h"
 
 #include <string.h>
 
-#define AMX_STRIP  (2 * CPU_AMX_ROWS) /* rows, and columns, of 2 x 2 tiles */
-#define AMX_SUMS   (AMX_STRIP * AMX_STRIP)
-#define AMX_TILE   256    /* words */
 #define AMX_DEEP   4096   /* a multiple of CPU_AMX_DEPTH */
 #define AMX_ROWS   512    /* of a block of a product that is deeper: their sums wait in memory */
 #define AMX_PACKED 524288 /* elements of a packed block: half of the second-level cache */
-#define AMX_LEAST  64     /* rows or columns of a block that is made for another thread */
 
 /* A product and how it is cut: blocks of row_block x column_block. */
 struct amx_cut {
@@ -42,11 +37,6 @@ struct amx_work {
     float *sum; /* [AMX_SUMS] of each panel of each strip; only one where depth allows */
     char *tail; /* [AMX_STRIP rows, CPU_AMX_BYTES]: the last columns of a, zeros behind */
 };
-
-static int64_t amx_up(int64_t count, int64_t to)
-{
-    return (count + to - 1) / to * to;
-}
 
 /* Words from group to group of 16 packed columns: an odd number of cache lines, as the same step of
  * all groups must not lie in one set. */
@@ -108,38 +98,6 @@ static void amx_pack_turned(const struct amx_product *p, int64_t k, int64_t dept
     }
 }
 
-/* Two rows of 32 columns as 32 words; `odd` NULL: zeros. */
-CPU_INLINE void amx_pack_pair(const uint16_t *even, const uint16_t *odd, __mmask32 mask,
-                              __m512i low, __m512i high, uint32_t *packed, int64_t group)
-{
-    const __m512i a = _mm512_maskz_loadu_epi16(mask, even);
-    const __m512i b = odd != NULL ? _mm512_maskz_loadu_epi16(mask, odd) : _mm512_setzero_si512();
-    _mm512_store_si512(packed, _mm512_permutex2var_epi16(a, low, b));
-    _mm512_store_si512(packed + group, _mm512_permutex2var_epi16(a, high, b));
-}
-
-/* The same of rows, interleaved. All columns of a row at a time, as they lie. */
-static void amx_pack_rows(const struct amx_product *p, int64_t k, int64_t depth, int64_t first,
-                          int64_t count, uint32_t *packed)
-{
-    const int64_t steps = (depth + 1) / 2, group = amx_group_words(p->depth);
-    const __m512i lanes =
-        _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a,
-                         0x00290009, 0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004,
-                         0x00230003, 0x00220002, 0x00210001, 0x00200000);
-    const __m512i high = _mm512_add_epi16(lanes, _mm512_set1_epi16(16));
-    for (int64_t s = 0; s < amx_up(steps, CPU_WORDS); s++, packed += CPU_WORDS) {
-        const uint16_t *even = p->b + (k + 2 * s) * p->b_row + first;
-        const uint16_t *odd = 2 * s + 1 < depth ? even + p->b_row : NULL;
-        uint32_t *to = packed;
-        for (int64_t c = 0; c < count; c += AMX_STRIP, to += 2 * group) {
-            const int64_t left = s < steps ? count - c : 0;
-            const __mmask32 mask = left < AMX_STRIP ? (1u << left) - 1 : 0xffffffffu;
-            amx_pack_pair(even + c, odd != NULL ? odd + c : NULL, mask, lanes, high, to, group);
-        }
-    }
-}
-
 /* ---- sums ----------------------------------------------------------------------------------- */
 
 /* Tiles 0 .. 3 are sums, 4 and 5 of a, 6 and 7 of b. The last strip may have fewer rows; with 16
@@ -152,66 +110,6 @@ static void amx_configure(int64_t rows)
                                           .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                                           .rows = {top, top, low, low, top, low, 16, 16}};
     cpu_amx_configure(&config);
-}
-
-/* What is read of one strip and one panel. */
-struct amx_reads {
-    const char *a[2], *soon; /* soon: the next strip, or NULL */
-    size_t a_row;
-    const uint32_t *b[2];
-};
-
-/* Add `tiles` steps of CPU_AMX_DEPTH. */
-CPU_INLINE void amx_steps(const struct amx_reads *r, int64_t tiles, bool wide)
-{
-    const char *a0 = r->a[0], *a1 = r->a[1], *soon = r->soon;
-    const uint32_t *b0 = r->b[0], *b1 = r->b[1];
-    const size_t a_row = r->a_row;
-    for (int64_t t = 0; t < tiles; t++) {
-        CPU_AMX_LOAD(4, a0, a_row);
-        CPU_AMX_LOAD(6, b0, CPU_AMX_BYTES);
-        CPU_AMX_PRODUCT(0, 4, 6);
-        if (wide) {
-            CPU_AMX_LOAD(7, b1, CPU_AMX_BYTES);
-            CPU_AMX_PRODUCT(1, 4, 7);
-        }
-        CPU_AMX_LOAD(5, a1, a_row);
-        CPU_AMX_PRODUCT(2, 5, 6);
-        if (wide)
-            CPU_AMX_PRODUCT(3, 5, 7);
-        a0 += CPU_AMX_BYTES;
-        a1 += CPU_AMX_BYTES;
-        b0 += AMX_TILE;
-        b1 += AMX_TILE;
-        if (soon != NULL) {
-            for (size_t row = 0; row < AMX_STRIP; row++)
-                _mm_prefetch(soon + row * a_row, _MM_HINT_T1);
-            soon += CPU_AMX_BYTES;
-        }
-    }
-}
-
-static void amx_begin_sums(const float *sum, bool zero)
-{
-    if (zero) {
-        CPU_AMX_ZERO(0);
-        CPU_AMX_ZERO(1);
-        CPU_AMX_ZERO(2);
-        CPU_AMX_ZERO(3);
-        return;
-    }
-    CPU_AMX_LOAD(0, sum, CPU_AMX_BYTES);
-    CPU_AMX_LOAD(1, sum + AMX_TILE, CPU_AMX_BYTES);
-    CPU_AMX_LOAD(2, sum + 2 * AMX_TILE, CPU_AMX_BYTES);
-    CPU_AMX_LOAD(3, sum + 3 * AMX_TILE, CPU_AMX_BYTES);
-}
-
-static void amx_store_sums(float *sum)
-{
-    CPU_AMX_STORE(0, sum, CPU_AMX_BYTES);
-    CPU_AMX_STORE(1, sum + AMX_TILE, CPU_AMX_BYTES);
-    CPU_AMX_STORE(2, sum + 2 * AMX_TILE, CPU_AMX_BYTES);
-    CPU_AMX_STORE(3, sum + 3 * AMX_TILE, CPU_AMX_BYTES);
 }
 
 /* ---- y -------------------------------------------------------------------------------------- */
@@ -324,7 +222,8 @@ static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
     const bool low = rows > CPU_AMX_ROWS, last = b->k + b->depth == p->depth;
     const char *a = (const char *)(p->a + row * p->a_row + b->k);
     float *sum = b->work.sum;
-    struct amx_reads reads = {.a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row};
+    struct amx_reads reads = {
+        .a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row, .a_step = CPU_AMX_BYTES};
     if (row + 2 * AMX_STRIP <= b->row + b->rows)
         reads.soon = a + AMX_STRIP * a_row;
     if (amx_is_deep(p))
@@ -368,7 +267,8 @@ static void amx_part(void *context, int64_t part, void *memory)
         if (p->b_turned)
             amx_pack_turned(p, b.k, b.depth, b.column, b.columns, b.work.b);
         else
-            amx_pack_rows(p, b.k, b.depth, b.column, b.columns, b.work.b);
+            amx_pack_rows(p->b + b.k * p->b_row + b.column, p->b_row, b.depth, b.columns,
+                          amx_up(b.depth, CPU_AMX_DEPTH) / 2, amx_group_words(p->depth), b.work.b);
         cpu_amx_begin();
         int64_t row = b.row, end = b.row + b.rows;
         for (; row + AMX_STRIP <= end; row += AMX_STRIP)
@@ -379,17 +279,6 @@ static void amx_part(void *context, int64_t part, void *memory)
         }
         cpu_amx_end();
     }
-}
-
-/* `size` in blocks of whole strips, more of them than `block` says if `threads` then have about as
- * much each. */
-static int64_t amx_even(int64_t size, int64_t block, int64_t others, int64_t threads)
-{
-    const int64_t most = size / AMX_LEAST;
-    int64_t blocks = (size + block - 1) / block;
-    while (others * blocks % threads != 0 && blocks < most && others * blocks < 4 * threads)
-        blocks++;
-    return amx_up((size + blocks - 1) / blocks, AMX_STRIP);
 }
 
 void tess__amx_product(const struct tess_kernel *kernel, const struct amx_product *p, void *scratch)
