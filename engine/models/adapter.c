@@ -43,7 +43,6 @@ static int32_t adapter_declare_op(struct tess_declare *declare, const struct tes
                                     .leaf_rows = desc->op.leaf_rows,
                                     .in = in,
                                     .out = out,
-                                    .decoded = true,
                                     .calls = axis->count};
     return tess_declare_op(declare, &op, false);
 }

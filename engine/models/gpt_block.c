@@ -91,7 +91,6 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
                    .in = in,
                    .out = out[i],
                    .frozen = gpt->lora.rank > 0,
-                   .decoded = true,
                    .gelu = name == &block_gpt2.narrow && !gpt->erf,
                    .calls = gpt->axis.count},
             .init = {TESS_INIT_NORMAL, (float)(gpt->deviation / residual)},

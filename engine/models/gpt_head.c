@@ -96,7 +96,6 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
                                     (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
                                 .in = gpt->width,
                                 .out = gpt->words,
-                                .decoded = true,
                                 .frozen = gpt->lora.rank > 0};
 
     tess_declare_unit(declare, "head", tess_shape1(gpt->decode ? gpt->classes : 1));

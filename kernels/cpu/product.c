@@ -10,10 +10,9 @@
  *   backward_weight  own kernel (grad.c); without AVX-512      own kernel (conv_grad.c) where that
  *                    oneDNN                                    supports the geometry, else oneDNN
  *
- * On processors with AMX products in bf16 are as without AVX-512: oneDNN multiplies by tiles there,
- * some five times as fast as own kernels do by dot products. But the bits of a row depend on the
- * number of rows then, so forward of a layer that is decoded, too, stays an own kernel. oneDNN's
- * products are library.c's.
+ * On processors with AMX the own kernels of linear layers in bf16 multiply by tiles (amx_linear.c,
+ * amx_grad.c), some ten times as fast as by dot products. Convolutions have no such kernel: all of
+ * their products in bf16 are oneDNN's there. oneDNN's products are library.c's.
  */
 #include "cpu/prim.h"
 

@@ -89,7 +89,6 @@ struct tess_op_desc {
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
     bool frozen;       /* LINEAR: the gradient of the weight is never computed */
-    bool decoded;      /* LINEAR: decoding runs forward on other numbers of rows, with these bits */
     bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
     bool rms;          /* NORM: no mean is taken out, and there is no beta */
     float epsilon;     /* BATCH_NORM, NORM */
