@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct device device;
 
@@ -332,13 +333,15 @@ static struct linear_case linear_shape(enum tess_dtype dtype, int64_t leaves, in
     };
 }
 
-/* Edges: nothing, ones, the tile sizes of the backends and their neighbours, a real layer. */
+/* Edges: nothing, ones, the tile sizes of the backends and their neighbours, a real layer; then
+ * sums, leaves and numbers of leaves that are longer than what a backend packs at a time. */
 static void linear_edges(enum tess_dtype dtype)
 {
     static const int64_t shape[][4] = {
-        {0, 1, 3, 2},    {0, 4, 16, 16},  {1, 1, 1, 1},      {2, 1, 1, 5},    {3, 1, 7, 1},
-        {1, 3, 64, 64},  {5, 2, 65, 63},  {6, 3, 16, 48},    {7, 1, 127, 33}, {8, 4, 128, 10},
-        {2, 8, 784, 10}, {8, 8, 128, 96}, {3, 16, 100, 130}, {4, 32, 31, 17},
+        {0, 1, 3, 2},     {0, 4, 16, 16},    {1, 1, 1, 1},      {2, 1, 1, 5},    {3, 1, 7, 1},
+        {1, 3, 64, 64},   {5, 2, 65, 63},    {6, 3, 16, 48},    {7, 1, 127, 33}, {8, 4, 128, 10},
+        {2, 8, 784, 10},  {8, 8, 128, 96},   {3, 16, 100, 130}, {4, 32, 31, 17}, {1, 35, 4131, 33},
+        {1, 3, 35, 4133}, {3, 1057, 18, 35}, {75, 16, 18, 35},
     };
     for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
         struct linear_case c = linear_shape(dtype, shape[i][0], shape[i][1], shape[i][2],
@@ -356,6 +359,73 @@ static void linear_random(enum tess_dtype dtype)
         bool relu = draw_between(&draw, 0, 1), bias = draw_between(&draw, 0, 1);
         struct linear_case c = linear_shape(dtype, leaves, leaf_rows, in, out, relu, bias);
         linear_run(&c, draw_word(&draw));
+    }
+}
+
+/* Does this backend promise that rows do not depend on their number? oneDNN does not. */
+static bool linear_rows_fixed(const char *backend, enum tess_dtype dtype)
+{
+    if (strcmp(backend, "cpu") != 0)
+        return strcmp(backend, "cuda") != 0;
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+           (dtype == TESS_F32 || __builtin_cpu_supports("avx512bf16"));
+#else
+    (void)dtype;
+    return false;
+#endif
+}
+
+/* The first `rows` rows alone have the bits that they have among all, y and dx. */
+static void check_rows(struct linear_case *c, int64_t rows, const char *y, const char *dx)
+{
+    struct tess_op_desc d = c->d;
+    const size_t used = device.used, word = tess_dtype_bytes(d.dtype);
+    const size_t y_bytes = (size_t)(rows * d.out) * word, x_bytes = (size_t)(rows * d.in) * word;
+    struct tess_op op;
+    d.rows = d.leaf_rows = rows;
+    device_op_open(&device, &d, &op);
+    char *few_y = device_array(&device, y_bytes), *few_dx = device_array(&device, x_bytes);
+    assert_int_equal(tess_linear_forward(&op, c->x_dev, c->w_dev, c->b_dev, few_y), TESS_OK);
+    assert_int_equal(tess_linear_backward_data(&op, c->dy_dev, c->w_dev, few_dx), TESS_OK);
+    device_op_close(&op);
+    char *got = device_fetch(&device, few_y, y_bytes);
+    check_bytes("linear y of few rows", got, y, y_bytes);
+    free(got);
+    got = device_fetch(&device, few_dx, x_bytes);
+    check_bytes("linear dx of few rows", got, dx, x_bytes);
+    free(got);
+    device.used = used; /* the arrays of one number of rows at a time */
+}
+
+/* Decoding computes one row at a time of what training computed at once. */
+static void linear_rows(const char *backend, enum tess_dtype dtype)
+{
+    static const int64_t shape[][2] = {{97, 33}, {64, 48}, {33, 97}, {130, 101}};
+    if (!linear_rows_fixed(backend, dtype))
+        return;
+    for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
+        struct linear_case c =
+            linear_shape(dtype, 1, 70, shape[i][0], shape[i][1], i % 2 == 0, i % 3 != 0);
+        struct draw draw = {300 + i};
+        device_reset(&device);
+        linear_draw(&c, &draw);
+        struct tess_op op;
+        device_op_open(&device, &c.d, &op);
+        const size_t y_bytes = (size_t)(c.d.rows * c.d.out) * tess_dtype_bytes(dtype);
+        const size_t x_bytes = (size_t)(c.d.rows * c.d.in) * tess_dtype_bytes(dtype);
+        char *y = device_array(&device, y_bytes), *dx = device_array(&device, x_bytes);
+        assert_int_equal(tess_linear_forward(&op, c.x_dev, c.w_dev, c.b_dev, y), TESS_OK);
+        assert_int_equal(tess_linear_backward_data(&op, c.dy_dev, c.w_dev, dx), TESS_OK);
+        device_op_close(&op);
+        char *all_y = device_fetch(&device, y, y_bytes),
+             *all_dx = device_fetch(&device, dx, x_bytes);
+        for (int64_t rows = 1; rows < c.d.rows; rows++)
+            check_rows(&c, rows, all_y, all_dx);
+        free(all_y);
+        free(all_dx);
+        linear_free(&c);
     }
 }
 
@@ -420,6 +490,12 @@ static void case_random_f16(void **state)
     linear_random(TESS_F16);
 }
 
+static void case_rows(void **state)
+{
+    linear_rows(*state, TESS_F32);
+    linear_rows(*state, TESS_BF16);
+}
+
 static void case_token(void **state)
 {
     (void)state;
@@ -430,12 +506,16 @@ static void case_token(void **state)
 
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 4u << 20);
+    device_open(&device, device_backend(argc, argv), 32u << 20);
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_edges_f32),   cmocka_unit_test(case_edges_bf16),
-        cmocka_unit_test(case_edges_f16),   cmocka_unit_test(case_random_f32),
-        cmocka_unit_test(case_random_bf16), cmocka_unit_test(case_random_f16),
+        cmocka_unit_test(case_edges_f32),
+        cmocka_unit_test(case_edges_bf16),
+        cmocka_unit_test(case_edges_f16),
+        cmocka_unit_test(case_random_f32),
+        cmocka_unit_test(case_random_bf16),
+        cmocka_unit_test(case_random_f16),
         cmocka_unit_test(case_token),
+        cmocka_unit_test_prestate(case_rows, (void *)device_backend(argc, argv)),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
