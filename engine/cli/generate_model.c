@@ -60,9 +60,10 @@ static enum tess_status model_read_head(const char *folder, json_t **head_out)
 /* Is it an option that decides what the weights are? */
 static bool model_takes(const char *name, const char *model)
 {
-    static const char *const own[] = {"model",      "data",        "precision",        "f32-ops",
-                                      "fp8",        "data.length", "tensor.canonical", "lora.rank",
-                                      "lora.alpha", "lora.targets"};
+    static const char *const own[] = {
+        "model",       "data",          "precision",      "f32-ops",         "fp8",
+        "data.length", "lora.rank",     "lora.alpha",     "lora.targets",    "cuda.decode",
+        "cuda.tf32",   "cuda.autotune", "cuda.sm-target", "tensor.canonical"};
     const size_t length = strlen(model);
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(name, own[i]) == 0)
@@ -202,6 +203,8 @@ enum tess_status tess__source_open(struct tess__source *source, const char *run,
         .chunk = source->chunk,
         .parts = (int32_t)config->tensor.canonical,
     };
+    const struct tess_kernel_choices choices = tess_config_choices(config);
+    decoder.choices = &choices;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &decoder.f32_ops));
     TESS_TRY(tess_config_select_device(config, 0));
     TESS_TRY(tess_weights_open(run, &weights));

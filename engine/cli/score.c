@@ -43,7 +43,8 @@ static const char score_usage[] =
     "--context tokens as training cuts it; its first token has no log-probability.\n"
     "\n"
     "The numbers are those of the training forward, to the bit: in every batch, with any --chunk,\n"
-    "and with --tensor.canonical on every number of tensor ranks.\n"
+    "and with --tensor.canonical on every number of tensor ranks; on a GPU if the run was trained\n"
+    "with --cuda.decode exact.\n"
     "\n"
     "examples\n"
     "  tessera score out --text book.txt\n"
@@ -143,10 +144,15 @@ static enum tess_status score_print_end(const struct score *score)
     }
     if (fflush(stdout) != 0 || ferror(stdout))
         TESS_FAIL(TESS_ERR_IO, "cannot write the scores to stdout");
+    const struct tess_config *config = score->source.config;
+    if (strcmp(config->kernel->name, "cuda") == 0 && !tess_config_choices(config).same_rows)
+        fprintf(stderr,
+                "training's log-probabilities may differ by rounding: on GPUs they have the "
+                "same bits if a run has --cuda.decode exact\n");
     fprintf(stderr, "%" PRId64 " tokens in %s, %.1f tokens/s; %s, %s, kernel %s, %s\n",
             score->count, tess__text_time(score->took_s, time),
-            (double)score->count / score->took_s, score->source.config->model->name,
-            tess_dtype_name(score->source.dtype), score->source.config->kernel->name,
+            (double)score->count / score->took_s, config->model->name,
+            tess_dtype_name(score->source.dtype), config->kernel->name,
             tess__text_bytes((double)tess_decoder_bytes(score->source.decoder), bytes));
     return TESS_OK;
 }

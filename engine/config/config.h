@@ -111,6 +111,7 @@ struct tess_cuda_options {
     int64_t sm_target; /* multiprocessors that products are chosen for; 0: all */
     int32_t conv;      /* auto|im2col|cudnn: enum tess_conv */
     int32_t attention; /* own|cudnn|auto: enum tess_attention */
+    int32_t decode;    /* fast|exact: exact makes products that decoding has as training has them */
 };
 extern const struct tess_option tess_cuda_option_table[];
 
@@ -246,6 +247,10 @@ enum tess_status tess_config_take(struct tess_options *options, const struct tes
 
 /* What models are given; targets are borrowed from the configuration. Pure. */
 struct tess_lora tess_config_lora(const struct tess_config *config);
+
+/* How products and attention are computed, for the kernel's `choose`; its text is the
+ * configuration's. */
+struct tess_kernel_choices tess_config_choices(const struct tess_config *config);
 
 enum tess_dtype tess_run_dtype(const struct tess_run_options *run);
 enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);

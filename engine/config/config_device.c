@@ -403,8 +403,39 @@ static enum tess_status device_choose(struct tess_config *config)
     return device_use_host(config);
 }
 
+struct tess_kernel_choices tess_config_choices(const struct tess_config *config)
+{
+    const struct tess_cuda_options *options = &config->cuda;
+    return (struct tess_kernel_choices){.tf32 = options->tf32,
+                                        .fp8_fast = options->fp8_fast,
+                                        .same_rows = options->decode == 1,
+                                        .sm_target = (int32_t)options->sm_target,
+                                        .autotune = options->autotune,
+                                        .conv = (enum tess_conv)options->conv,
+                                        .attention = (enum tess_attention)options->attention,
+                                        .timeout_s = config->run.timeout,
+                                        .store = config->cuda_store[0] != '\0' ? config->cuda_store
+                                                                               : NULL};
+}
+
+static enum tess_status device_check_decode(const struct tess_config *config)
+{
+    if (config->cuda.decode == 0)
+        return TESS_OK;
+    if (config->cuda.attention != TESS_ATTENTION_OWN)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--cuda.decode exact: cuDNN's attention computes kept positions in no way that "
+                  "has its bits: leave --cuda.attention at own");
+    if (config->run.fp8 != TESS_FP8_OFF)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--cuda.decode exact: the scales of --fp8 depend on what else is in a batch: "
+                  "leave one of the two out");
+    return TESS_OK;
+}
+
 enum tess_status tess__config_device(struct tess_config *config)
 {
+    TESS_TRY(device_check_decode(config));
     config->device.comm_options = &config->comm;
     if (config->started.supervises)
         config->started.rank_count = (int32_t)config->run.ranks;

@@ -251,6 +251,11 @@ const struct tess_option tess_cuda_option_table[] = {
      "who computes attention: own, our kernels; cudnn, NVIDIA's library, not yet run on a device, "
      "and own where it has no deterministic algorithm; auto: the faster of the two, measured once "
      "for each shape and kept on disk; own where it cannot be kept"},
+    {"decode", TESS_OPTION_CHOICE, CUDA_FIELD(decode), "fast", 0, 0, "fast|exact",
+     "products that tessera score and generate compute too: fast, by the best algorithm for their "
+     "rows; exact, by one for any number of rows, so that log-probabilities of score and generate "
+     "have the bits of training on this type of GPU; both follow what the run had; not yet run on "
+     "a device"},
     {NULL, TESS_OPTION_BOOL, 0, NULL, 0, 0, NULL, NULL},
 };
 

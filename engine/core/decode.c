@@ -73,6 +73,14 @@ static int64_t decode_rows(const struct tess_decoder *decoder)
 
 /* ---- declaring ------------------------------------------------------------------------------- */
 
+/* Weights of one part lie together. Those of several are copied by each call, as training does:
+ * only for its bits. */
+static bool decode_stacks(const struct tess_decoder_config *config)
+{
+    const bool same_rows = config->choices != NULL && config->choices->same_rows;
+    return config->kernel->stacks && (config->parts <= 1 || same_rows);
+}
+
 static enum tess_status decode_declare(const struct tess_decoder *decoder, int32_t vocabulary,
                                        struct decode_stage *stage)
 {
@@ -85,6 +93,7 @@ static enum tess_status decode_declare(const struct tess_decoder *decoder, int32
                                            .leaf_rows = stage->rows,
                                            .axis = decoder->axis,
                                            .decode = true,
+                                           .stacks = decode_stacks(config),
                                            .context = config->context,
                                            .sequences = config->sequences,
                                            .learnt = config->learnt,
@@ -162,18 +171,36 @@ static enum tess_status decode_block(struct tess_decoder *decoder, uint64_t byte
     return tess_memory_reserve(decoder->memory, TESS_MEMORY_WORKSPACE, bytes, owner, block);
 }
 
+/* Where parameter p lies; stacked ones one after the other. */
+static enum tess_status decode_reserve_param(struct tess_decoder *decoder, int32_t p)
+{
+    const struct tess_declare_param *param = decoder->stage[0].declare.param;
+    const size_t word = tess_dtype_bytes(decoder->config.dtype);
+    const int32_t count = decoder->stage[0].declare.param_count;
+    uint64_t bytes = 0;
+    int32_t end = p;
+    if (param[p].stacked) {
+        decoder->param_block[p] = decoder->param_block[p - 1];
+        decoder->param_block[p].offset += (uint64_t)tess_shape_count(&param[p - 1].shape) * word;
+        return TESS_OK;
+    }
+    do {
+        bytes += (uint64_t)tess_shape_count(&param[end].shape) * word;
+        end++;
+    } while (end < count && param[end].stacked);
+    return decode_block(decoder, bytes, param[p].name, &decoder->param_block[p]);
+}
+
 static enum tess_status decode_reserve_params(struct tess_decoder *decoder)
 {
     const struct tess_declare *declare = &decoder->stage[0].declare;
     const int64_t limit = decoder->config.kernel->far_memory ? DECODE_FAR_CHUNK : DECODE_CHUNK;
-    const size_t bytes = tess_dtype_bytes(decoder->config.dtype);
     int64_t most = 1;
     for (int32_t p = 0; p < declare->param_count; p++) {
         const int64_t count = tess_shape_count(&declare->param[p].shape);
         most = count > most ? count : most;
         if (tess_declare_source(&declare->param[p]) < 0)
-            TESS_TRY(decode_block(decoder, (uint64_t)count * bytes, declare->param[p].name,
-                                  &decoder->param_block[p]));
+            TESS_TRY(decode_reserve_param(decoder, p));
     }
     decoder->chunk_count = most < limit ? most : limit;
     return TESS_OK;
@@ -382,6 +409,8 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
     const struct tess_decoder_config *config = &decoder->config;
     TESS_TRY(decode_open_model(decoder, weights));
     TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
+    if (config->choices != NULL)
+        TESS_TRY(config->kernel->choose(decoder->kernel, config->choices));
     TESS_TRY(tess_memory_open(&decoder->memory));
     TESS_TRY(decode_reserve(decoder));
     TESS_TRY(tess__arena_open(decoder->kernel, decoder->memory, NULL, &decoder->arena));

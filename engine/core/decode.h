@@ -17,14 +17,15 @@ struct tess_decoder_config {
     const struct tess_model_ops *model; /* one for tokens */
     const void *options;                /* the model's */
     const struct tess_kernel_ops *kernel;
-    int threads;           /* of one operation */
-    enum tess_dtype dtype; /* of activations and parameters */
-    uint32_t f32_ops;      /* kinds of operations that multiply in f32: tess_precision_f32_ops */
-    int32_t vocabulary;    /* 0: as many as the model's first parameter, the embedding, has rows */
-    int64_t context;       /* positions of a sequence at most */
-    int64_t learnt;        /* positions of a training sample; 0: context */
-    int32_t sequences;     /* at once; 0: one */
-    int64_t chunk;         /* positions of one call at most, if more than `sequences`; 0: one */
+    const struct tess_kernel_choices *choices; /* NULL: the kernel's own; read until it is open */
+    int threads;                               /* of one operation */
+    enum tess_dtype dtype;                     /* of activations and parameters */
+    uint32_t f32_ops;   /* kinds of operations that multiply in f32: tess_precision_f32_ops */
+    int32_t vocabulary; /* 0: as many as the model's first parameter, the embedding, has rows */
+    int64_t context;    /* positions of a sequence at most */
+    int64_t learnt;     /* positions of a training sample; 0: context */
+    int32_t sequences;  /* at once; 0: one */
+    int64_t chunk;      /* positions of one call at most, if more than `sequences`; 0: one */
     struct tess_lora lora;
     int32_t parts; /* of the tensor axis, a power of two (--tensor.canonical); 0: one */
 };

@@ -91,19 +91,9 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
                                   engine->plan.leaf_order);
 }
 
-/* How products and attention are computed, where there is a choice. */
 static enum tess_status engine_choose(struct tess_engine *engine)
 {
-    const struct tess_cuda_options *options = &engine->config->cuda;
-    const struct tess_kernel_choices choices = {
-        .tf32 = options->tf32,
-        .fp8_fast = options->fp8_fast,
-        .sm_target = (int32_t)options->sm_target,
-        .autotune = options->autotune,
-        .conv = (enum tess_conv)options->conv,
-        .attention = (enum tess_attention)options->attention,
-        .timeout_s = engine->config->run.timeout,
-        .store = engine->config->cuda_store[0] != '\0' ? engine->config->cuda_store : NULL};
+    const struct tess_kernel_choices choices = tess_config_choices(engine->config);
     return engine->kernel->ops->choose(engine->kernel, &choices);
 }
 

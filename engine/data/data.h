@@ -18,7 +18,7 @@ struct tess_token_stream; /* tokens of one or several files, end to end; data/da
 struct tess_split {
     int64_t count;
     uint8_t *image;                   /* [count, H, W, C]; read-only once the set is open */
-    uint8_t *label;                   /* [count], each < class_count; likewise */
+    uint16_t *label;                  /* [count], each < class_count; likewise */
     struct tess_token_stream *stream; /* tokens */
     int64_t first;
     const int64_t
@@ -62,11 +62,12 @@ enum tess_status tess_dataset_open_images(const char *folder, int32_t size,
 /*
  * Read the four IDX files of an MNIST-like set in `folder`:
  * {train,t10k}-{images-idx3,labels-idx1}-ubyte, each plain or .gz; or images-idx4, whose fourth
- * dimension is 1 to 4 channels. Every header field is checked against the file's length and the
- * other files; messages name the file and the field. Sets of three dimensions have ten classes, of
- * four as many as the training labels name; a greater label is an error. mean and deviation are
- * computed from the training pixels by integer sums (the same on every machine). TESS_ERR_NOT_FOUND
- * when a file is missing, TESS_ERR_DATA when one is wrong.
+ * dimension is 1 to 4 channels. Labels are bytes, or of 16 or 32 bits (IDX's types 0x0b and 0x0c).
+ * Every header field is checked against the file's length and the other files; messages name the
+ * file and the field. Sets of three dimensions with labels of bytes have ten classes, others as
+ * many as the training labels name; a greater label is an error. mean and deviation are computed
+ * from the training pixels by integer sums (the same on every machine). TESS_ERR_NOT_FOUND when a
+ * file is missing, TESS_ERR_DATA when one is wrong.
  */
 enum tess_status tess_dataset_open_idx(const char *folder, struct tess_dataset **dataset_out);
 void tess_dataset_close(struct tess_dataset *dataset); /* NULL is allowed */
@@ -133,7 +134,7 @@ enum tess_status tess_dataset_mix(struct tess_dataset **set, const double *weigh
 
 /*
  * Made-up images whose class can be learnt, for benches and tests without the data: the mean of a
- * random template of the class and of random noise. row is [H, W, C]; 1 to 256 classes; at least
+ * random template of the class and of random noise. row is [H, W, C]; 1 to 65,536 classes; at least
  * one training image. TESS_ERR_USAGE for a set that is too large.
  */
 enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t class_count,

@@ -11,10 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define CIFAR_SIDE      32
-#define CIFAR_PIXELS    (CIFAR_SIDE * CIFAR_SIDE)
-#define CIFAR_BYTES_MAX ((size_t)1 << 30)
-#define CIFAR_FILES     6
+#define CIFAR_SIDE   32
+#define CIFAR_PIXELS (CIFAR_SIDE * CIFAR_SIDE)
+#define CIFAR_FILES  6
 
 /* The last file is for validation. */
 static const struct cifar_kind {
@@ -69,7 +68,7 @@ static enum tess_status cifar_read(struct cifar *cifar, const char *folder, int 
     if (snprintf(cifar->path[f], PATH_MAX, "%s/%s", folder, kind->file[f]) >= PATH_MAX)
         TESS_FAIL(TESS_ERR_USAGE, "the path of the data folder is too long");
     const enum tess_status status =
-        tess__image_file_read(file, cifar->path[f], CIFAR_BYTES_MAX, why);
+        tess__image_file_read(file, cifar->path[f], (size_t)tess__dataset_bytes_max(), why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);
     const size_t record = cifar_record(kind);
@@ -115,9 +114,10 @@ static enum tess_status cifar_load(struct cifar *cifar, const char *folder,
         TESS_TRY(cifar_read(cifar, folder, f));
         count[f == last] += (int64_t)(cifar->file[f].count / cifar_record(cifar->kind));
     }
-    if (tess__dataset_bytes(row, (uint64_t)count[0], (uint64_t)count[1]) > TESS__DATASET_BYTES_MAX)
-        TESS_FAIL(TESS_ERR_DATA, "the files in %s are oversized: a data set may have %u GiB",
-                  folder, (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    if (tess__dataset_bytes(row, (uint64_t)count[0], (uint64_t)count[1]) >
+        tess__dataset_bytes_max())
+        TESS_FAIL(TESS_ERR_DATA, "the files in %s are more than this machine's %llu GiB of memory",
+                  folder, (unsigned long long)(tess__dataset_bytes_max() >> 30));
     TESS_TRY(tess__dataset_new(row, cifar->kind->class_count, count[0], count[1], dataset_out));
     for (int f = 0; f < last; f++) {
         cifar_copy(cifar, f, &(*dataset_out)->train, at);

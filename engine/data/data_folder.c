@@ -18,7 +18,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#define FOLDER_CLASSES_MAX 256 /* a label is a byte */
+#define FOLDER_CLASSES_MAX 65536 /* a label has 16 bits */
 #define FOLDER_DEEP_MAX    8
 #define FOLDER_TENTH       10
 
@@ -215,7 +215,7 @@ static enum tess_status folder_load(const struct folder *set, struct tess_datase
         const int part = i >= train;
         const int64_t at = part ? i - train : i;
         name[i] =
-            (struct tess__picture_name){set->file[part].name[at], (uint8_t)set->label[part][at]};
+            (struct tess__picture_name){set->file[part].name[at], (uint16_t)set->label[part][at]};
     }
     const enum tess_status status =
         tess__pictures_open(name, train, test, set->class.count, set->size, dataset_out);

@@ -22,6 +22,7 @@
 /* Sets of three dimensions with these file names (MNIST, Fashion-MNIST, KMNIST, QMNIST) have ten
  * classes; the files do not have the number. Of four dimensions it is found in the labels. */
 #define IDX_CLASS_COUNT 10
+#define IDX_CLASSES_MAX 65536 /* a label has 16 bits */
 
 #define IDX_CHANNELS_MAX 4
 
@@ -54,8 +55,10 @@ struct idx_file {
     uint64_t file_bytes;
     int32_t dim_count; /* that its name promises */
     uint32_t dim[4];
+    uint32_t width; /* bytes of an element, big-endian: 1, of labels also 2 and 4 */
     uint64_t body_bytes;
-    uint8_t *body; /* where the data go */
+    uint8_t *body;   /* where the data go */
+    uint8_t *labels; /* owned: that of labels */
     enum tess_status status;
     char why[PATH_MAX + 512]; /* set with status: the message for the thread that reports */
     char path[PATH_MAX];
@@ -76,6 +79,7 @@ static enum tess_status TESS_PRINTF(3, 4)
 
 static void idx_close(struct idx_file *file)
 {
+    free(file->labels);
     if (file->inflating)
         inflateEnd(&file->z);
     if (file->fd >= 0)
@@ -218,28 +222,32 @@ static enum tess_status idx_read_header(struct idx_file *file)
     const int32_t dim_count = file->dim_count;
     const size_t header_bytes = 4 + 4 * (size_t)dim_count;
     const uint32_t magic = 0x0800u | (uint32_t)dim_count;
+    const uint32_t magic16 = 0x0b00u | magic, magic32 = 0x0c00u | (uint32_t)dim_count;
     size_t got;
     TESS_TRY(idx_read(file, header, header_bytes, &got));
-    if (got >= 4 && idx_big_endian(header) != magic)
+    const uint32_t found = got >= 4 ? idx_big_endian(header) : magic;
+    file->width = dim_count > 1 ? 1 : found == magic16 ? 2 : found == magic32 ? 4 : 1;
+    if (found != magic && file->width == 1)
         return idx_fail(
             file, TESS_ERR_DATA,
             "wrong magic number 0x%08x: expected 0x%08x (IDX, unsigned bytes, %d dimension%s)",
-            idx_big_endian(header), magic, (int)dim_count, dim_count == 1 ? "" : "s");
+            found, magic, (int)dim_count, dim_count == 1 ? "" : "s");
     if (got < header_bytes)
         return idx_fail(file, TESS_ERR_DATA,
                         "truncated: %zu bytes where the IDX header alone has %zu", got,
                         header_bytes);
-    file->body_bytes = 1;
+    file->body_bytes = file->width;
     for (int32_t d = 0; d < dim_count; d++) {
         file->dim[d] = idx_big_endian(header + 4 + 4 * d);
         if (file->dim[d] == 0)
             return idx_fail(file, TESS_ERR_DATA, "dimension %d of the IDX header is 0", (int)d);
         file->body_bytes = tess__dataset_product(file->body_bytes, file->dim[d]);
-        if (file->body_bytes > TESS__DATASET_BYTES_MAX)
+        if (file->body_bytes > tess__dataset_bytes_max())
             return idx_fail(file, TESS_ERR_DATA,
                             "the IDX header is oversized: dimension %d is %u, which makes more "
-                            "than the %u GiB that a data set may have",
-                            (int)d, file->dim[d], (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+                            "than this machine's %llu GiB of memory",
+                            (int)d, file->dim[d],
+                            (unsigned long long)(tess__dataset_bytes_max() >> 30));
     }
     const uint64_t expected = header_bytes + file->body_bytes;
     if (!file->gz && file->file_bytes != expected)
@@ -303,14 +311,19 @@ static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset 
                   "dimensions are images, height, width, channels",
                   train->path, channels, IDX_CHANNELS_MAX);
     const struct tess_shape row = tess_shape3(train->dim[1], train->dim[2], channels);
-    if (tess__dataset_bytes(row, train->dim[0], test->dim[0]) > TESS__DATASET_BYTES_MAX)
-        TESS_FAIL(TESS_ERR_DATA, "%s and %s together are oversized: a data set may have %u GiB",
-                  train->path, test->path, (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+    if (tess__dataset_bytes(row, train->dim[0], test->dim[0]) > tess__dataset_bytes_max())
+        TESS_FAIL(TESS_ERR_DATA,
+                  "%s and %s together are oversized: more than this machine's %llu GiB of memory",
+                  train->path, test->path, (unsigned long long)(tess__dataset_bytes_max() >> 30));
     TESS_TRY(tess__dataset_new(row, IDX_CLASS_COUNT, train->dim[0], test->dim[0], dataset_out));
     file[IDX_TRAIN_IMAGES].body = (*dataset_out)->train.image;
-    file[IDX_TRAIN_LABELS].body = (*dataset_out)->train.label;
     file[IDX_TEST_IMAGES].body = (*dataset_out)->test.image;
-    file[IDX_TEST_LABELS].body = (*dataset_out)->test.label;
+    for (int32_t part = IDX_TRAIN_LABELS; part < IDX_PARTS;
+         part += IDX_TEST_LABELS - IDX_TRAIN_LABELS) {
+        file[part].body = file[part].labels = malloc((size_t)file[part].body_bytes);
+        if (file[part].labels == NULL)
+            TESS_FAIL(TESS_ERR_MEMORY, "no memory for the labels of %s", file[part].path);
+    }
     return TESS_OK;
 }
 
@@ -335,22 +348,38 @@ static void idx_read_bodies(struct idx_file *file)
         pthread_join(thread, NULL);
 }
 
+/* Of label i, as it is in the file: what is negative is a very great one. */
+static uint32_t idx_label(const struct idx_file *file, uint32_t i)
+{
+    const uint8_t *byte = file->body + (size_t)i * file->width;
+    return file->width == 4   ? idx_big_endian(byte)
+           : file->width == 2 ? (uint32_t)(int16_t)(byte[0] << 8 | byte[1])
+                              : byte[0];
+}
+
 /* Classes are numbered from 0: the greatest training label is the last one. */
 static int32_t idx_class_count(const struct idx_file *image, const struct idx_file *label)
 {
-    int32_t count = image->dim_count == 4 ? 1 : IDX_CLASS_COUNT;
-    for (uint32_t i = 0; i < label->dim[0] && image->dim_count == 4; i++)
-        count = label->body[i] >= count ? label->body[i] + 1 : count;
+    const bool counts = image->dim_count == 4 || label->width > 1;
+    int32_t count = counts ? 1 : IDX_CLASS_COUNT;
+    for (uint32_t i = 0; i < label->dim[0] && counts; i++) {
+        const uint32_t at = idx_label(label, i);
+        count = at < IDX_CLASSES_MAX && (int32_t)at >= count ? (int32_t)at + 1 : count;
+    }
     return count;
 }
 
-static enum tess_status idx_check_labels(struct idx_file *file, int32_t class_count)
+/* To the split. */
+static enum tess_status idx_take_labels(struct idx_file *file, int32_t class_count,
+                                        struct tess_split *split)
 {
     for (uint32_t i = 0; i < file->dim[0]; i++) {
-        if (file->body[i] >= class_count)
+        const uint32_t label = idx_label(file, i);
+        if (label >= (uint32_t)class_count)
             return idx_fail(file, TESS_ERR_DATA,
                             "label out of range: label %u (counted from 0) is %d, expected 0 to %d",
-                            i, file->body[i], class_count - 1);
+                            i, (int32_t)label, class_count - 1);
+        split->label[i] = (uint16_t)label;
     }
     return TESS_OK;
 }
@@ -377,8 +406,8 @@ static enum tess_status idx_load(const char *folder, struct idx_file *file,
     TESS_TRY(idx_report(file));
     const int32_t classes = idx_class_count(&file[IDX_TRAIN_IMAGES], &file[IDX_TRAIN_LABELS]);
     (*dataset_out)->class_count = classes;
-    if (idx_check_labels(&file[IDX_TRAIN_LABELS], classes) != TESS_OK ||
-        idx_check_labels(&file[IDX_TEST_LABELS], classes) != TESS_OK)
+    if (idx_take_labels(&file[IDX_TRAIN_LABELS], classes, &(*dataset_out)->train) != TESS_OK ||
+        idx_take_labels(&file[IDX_TEST_LABELS], classes, &(*dataset_out)->test) != TESS_OK)
         return idx_report(file);
     tess__dataset_seal(*dataset_out);
     return TESS_OK;

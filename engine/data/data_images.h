@@ -57,7 +57,7 @@ enum tess_status tess__picture_scale(const struct tess__picture *picture, const 
 
 struct tess__picture_name {
     const char *path;
-    uint8_t label;
+    uint16_t label;
 };
 
 /*

@@ -256,12 +256,13 @@ static enum tess_status picture_shape(const struct picture_load *load, struct te
                               : tess_shape3(first->height, first->width, channels);
     const uint64_t test_count = (uint64_t)(load->count - load->train_count);
     if (tess__dataset_bytes(*row_out, (uint64_t)load->train_count, test_count) >
-        TESS__DATASET_BYTES_MAX)
+        tess__dataset_bytes_max())
         TESS_FAIL(TESS_ERR_DATA,
-                  "%s and %lld others of %lld x %lld pixels are too much: a data set may have %u "
-                  "GiB in memory; --data.size N makes them smaller",
+                  "%s and %lld others of %lld x %lld pixels are more than this machine's %llu GiB "
+                  "of memory; --data.size N makes them smaller",
                   load->name[0].path, (long long)load->count - 1, (long long)row_out->dim[1],
-                  (long long)row_out->dim[0], (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+                  (long long)row_out->dim[0],
+                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
     return TESS_OK;
 }
 

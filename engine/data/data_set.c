@@ -15,10 +15,17 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 uint64_t tess__dataset_product(uint64_t a, uint64_t b)
 {
-    return b != 0 && a > TESS__DATASET_BYTES_MAX / b ? TESS__DATASET_BYTES_MAX + 1 : a * b;
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+uint64_t tess__dataset_bytes_max(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : (uint64_t)4 << 30;
 }
 
 uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count)
@@ -26,11 +33,13 @@ uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64
     uint64_t row_bytes = 1, total = 0;
     for (int32_t d = 0; d < row.rank; d++)
         row_bytes = tess__dataset_product(row_bytes, (uint64_t)row.dim[d]);
-    const uint64_t part[4] = {tess__dataset_product(row_bytes, train_count), train_count,
-                              tess__dataset_product(row_bytes, test_count), test_count};
+    const uint64_t label = sizeof(uint16_t);
+    const uint64_t part[4] = {
+        tess__dataset_product(row_bytes, train_count), tess__dataset_product(label, train_count),
+        tess__dataset_product(row_bytes, test_count), tess__dataset_product(label, test_count)};
     for (int32_t i = 0; i < 4; i++) {
-        if (part[i] > TESS__DATASET_BYTES_MAX)
-            return TESS__DATASET_BYTES_MAX + 1;
+        if (part[i] > UINT64_MAX / 8)
+            return UINT64_MAX;
         total += tess_round_up(part[i], 64);
     }
     return total;
@@ -58,12 +67,12 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     dataset->train.count = train_count;
     dataset->train.image = memory;
     memory += tess_round_up(row_bytes * (uint64_t)train_count, 64);
-    dataset->train.label = memory;
-    memory += tess_round_up((uint64_t)train_count, 64);
+    dataset->train.label = (uint16_t *)(void *)memory;
+    memory += tess_round_up(sizeof(uint16_t) * (uint64_t)train_count, 64);
     dataset->test.count = test_count;
     dataset->test.image = memory;
     memory += tess_round_up(row_bytes * (uint64_t)test_count, 64);
-    dataset->test.label = memory;
+    dataset->test.label = (uint16_t *)(void *)memory;
     *dataset_out = dataset;
     return TESS_OK;
 }
@@ -118,7 +127,7 @@ void tess__dataset_seal(struct tess_dataset *dataset)
         sum += block_sum;
         squares += block_squares;
     }
-    /* Both sums are below 2^53 and thus exact as doubles: 2^32 pixels of at most 255^2. */
+    /* Below 2^37 pixels both sums are below 2^53, and thus exact as doubles. */
     const double mean = (double)sum / (double)count;
     const double variance = (double)squares / (double)count - mean * mean;
     dataset->mean = (float)(mean / 255);

@@ -31,7 +31,7 @@ static void synthetic_fill(const struct tess_split *split, uint64_t which, uint6
     for (int64_t i = 0; i < split->count; i++) {
         const uint32_t c = tess_rng_word(label_key, (uint64_t)i, which) % (uint32_t)class_count;
         uint8_t *row = split->image + i * row_count;
-        split->label[i] = (uint8_t)c;
+        split->label[i] = (uint16_t)c;
         for (int64_t p = 0; p < row_count; p++)
             row[p] = (uint8_t)((row[p] + template[(int64_t)c * row_count + p] + 1) / 2);
     }
@@ -43,11 +43,13 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
 {
     struct tess_dataset *dataset;
     if (tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count) >
-        TESS__DATASET_BYTES_MAX)
-        TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld images of %lld x %lld x %lld are more than %u GiB",
+        tess__dataset_bytes_max())
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%lld and %lld images of %lld x %lld x %lld are more than this machine's %llu "
+                  "GiB of memory",
                   (long long)train_count, (long long)test_count, (long long)row.dim[0],
                   (long long)row.dim[1], (long long)row.dim[2],
-                  (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
     const int64_t row_count = tess_shape_count(&row);
     uint8_t *template = malloc((size_t)row_count * (size_t)class_count);
     if (template == NULL)
@@ -77,10 +79,12 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
     const struct tess_rng_key key = tess_rng_key(seed, TESS_RNG_TEST, SYNTHETIC_NOISE);
     const uint64_t samples = (uint64_t)train_count + (uint64_t)test_count;
     uint8_t follower[256][SYNTHETIC_CHOICES], *memory, token = 0;
-    if (tess__dataset_product(samples, (uint64_t)length) >= TESS__DATASET_BYTES_MAX)
-        TESS_FAIL(TESS_ERR_USAGE, "%lld and %lld samples of %lld tokens are more than %u GiB",
+    if (tess__dataset_product(samples, (uint64_t)length) >= tess__dataset_bytes_max())
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "%lld and %lld samples of %lld tokens are more than this machine's %llu GiB of "
+                  "memory",
                   (long long)train_count, (long long)test_count, (long long)length,
-                  (unsigned)(TESS__DATASET_BYTES_MAX >> 30));
+                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
     struct tess_token_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");

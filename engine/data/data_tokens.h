@@ -147,14 +147,14 @@ int64_t tess__text_made_bytes(int64_t documents);
 /* ---- sets of images, before they are returned -------------------------------------------------
  */
 
-/* Greatest size of a set in memory: far above every set of this kind, far below what would make a
- * machine swap because of one wrong byte in a header. */
-#define TESS__DATASET_BYTES_MAX ((uint64_t)4 << 30)
+/* Greatest size of a set in memory: this machine's memory, so that one wrong byte in a header does
+ * not make it swap. */
+uint64_t tess__dataset_bytes_max(void);
 
-/* a * b, or more than TESS__DATASET_BYTES_MAX when that is exceeded. */
+/* a * b, or UINT64_MAX when that is exceeded. */
 uint64_t tess__dataset_product(uint64_t a, uint64_t b);
 
-/* Bytes of both splits in memory, or more than TESS__DATASET_BYTES_MAX. */
+/* Bytes of both splits in memory, or UINT64_MAX. */
 uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count);
 
 /* A set with room for its data, zeroed; sizes were checked with tess__dataset_bytes. */

@@ -98,7 +98,7 @@ static const struct tess_option gpt_option_table[] = {
                   "Share dropped in training of the embedding and of what each attention and "
                   "feed-forward layer adds."),
     TESS_ROW_REAL("attention-dropout", GPT_FIELD(attention_dropout), "0", 0, 0.99,
-                  "Share of attention's probabilities dropped in training; on the CPU."),
+                  "Share of attention's probabilities dropped in training."),
     TESS_ROW_REAL("rope-base", GPT_FIELD(rope.base), "10000", 1, 1e12,
                   "llama: base of the rotary angles."),
     TESS_ROW_CHOICE("rope-scaling", GPT_FIELD(rope.scaling), "off",

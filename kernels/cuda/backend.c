@@ -87,6 +87,7 @@ static enum tess_status cuda_choose(struct tess_kernel *kernel,
     TESS_TRY(tess__cuda_attention_choose(kernel, choices->attention, choices->store));
     TESS_TRY(tess__cuda_matmul_tf32(kernel, choices->tf32));
     TESS_TRY(tess__cuda_matmul_fp8_fast(kernel, choices->fp8_fast));
+    TESS_TRY(tess__cuda_matmul_same_rows(kernel, choices->same_rows));
     TESS_TRY(tess__cuda_matmul_sm_target(kernel, choices->sm_target));
     return tess__cuda_matmul_autotune(kernel, choices->autotune, choices->store);
 }

@@ -105,10 +105,11 @@ template <> __device__ __forceinline__ __half cuda_stochastic<__half>(float x, u
 
 /* ---- random words --------------------------------------------------------------------------- */
 
-/* One block of Philox4x32-10 (Salmon et al. 2011, table 2 and section 3.3) with high counter 0. */
-static __device__ __forceinline__ uint4 cuda_philox(uint2 key, uint64_t low)
+/* One block of Philox4x32-10 (Salmon et al. 2011, table 2 and section 3.3). */
+static __device__ __forceinline__ uint4 cuda_philox(uint2 key, uint64_t low, uint64_t high = 0)
 {
-    uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32), c2 = 0, c3 = 0;
+    uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32);
+    uint32_t c2 = (uint32_t)high, c3 = (uint32_t)(high >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;

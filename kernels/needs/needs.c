@@ -85,10 +85,6 @@ static bool attention_fits(const struct tess_op_desc *d)
 enum tess_status tess__cuda_attention_needs(const struct tess_op_desc *desc,
                                             struct tess_op_needs *needs_out)
 {
-    if (desc->dropout > 0)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "cuda: attention drops no probabilities there: leave attention-dropout at 0, or "
-                  "give --device cpu");
     if (!attention_fits(desc))
         TESS_FAIL(TESS_ERR_UNSUPPORTED,
                   "cuda: attention over %lld sequences of %lld positions with %d heads of %lld, "

@@ -32,7 +32,8 @@ enum { IMAGES = 100, CLASSES = 100, ROW = 6 * 6, RANKS = 4, EPOCHS = 2 };
  */
 struct images {
     struct tess_dataset set;
-    uint8_t image[IMAGES * ROW], label[IMAGES];
+    uint8_t image[IMAGES * ROW];
+    uint16_t label[IMAGES];
 };
 
 static void make_images(struct images *images, int64_t count)
@@ -43,7 +44,7 @@ static void make_images(struct images *images, int64_t count)
         images->image[i] = (uint8_t)(noise >> 24);
     }
     for (int i = 0; i < IMAGES; i++)
-        images->label[i] = (uint8_t)i;
+        images->label[i] = (uint16_t)i;
     images->set = (struct tess_dataset){
         .row = tess_shape3(6, 6, 1),
         .class_count = CLASSES,

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -100,6 +101,44 @@ static float bf16_value(uint16_t half)
     return value;
 }
 
+/* A set of 9 GiB, of which a few pages are there. */
+static void case_beyond_32_bits(void **state)
+{
+    (void)state;
+    enum { SIDE = 1024, ROW = SIDE * SIDE };
+    const int64_t count = 9 * 1024, last = count - 1;
+    const size_t bytes = (size_t)count * ROW + sizeof(uint16_t) * (size_t)count;
+    const struct tess_loader_options plain = {.shuffle = false};
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        skip(); /* an address space that is limited */
+    struct tess_dataset set = {
+        .row = tess_shape3(SIDE, SIDE, 1),
+        .class_count = 65536,
+        .labels = 1,
+        .train = {.count = count,
+                  .image = memory,
+                  .label = (uint16_t *)(void *)(memory + (size_t)count * ROW)},
+        .deviation = 1};
+    const int64_t sample[2] = {last, 4096 + 7};
+    float *value = malloc(2 * ROW * sizeof(*value));
+    int32_t label[2];
+    assert_non_null(value);
+    for (int r = 0; r < 2; r++) {
+        memory[(size_t)sample[r] * ROW + 5] = (uint8_t)(51 * (r + 1));
+        set.train.label[sample[r]] = (uint16_t)(65535 - r);
+    }
+    tess_load_rows(&set, &set.train, &plain, 1, 0, false, sample, 2, TESS_F32, value, label);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(label[r], 65535 - r);
+        assert_true(value[r * ROW + 4] == 0);
+        assert_true(fabsf(value[r * ROW + 5] - 0.2f * (float)(r + 1)) < 1e-6f);
+    }
+    free(value);
+    munmap(memory, bytes);
+}
+
 static void case_normalisation(void **state)
 {
     (void)state;
@@ -144,7 +183,7 @@ static void case_bf16_ties(void **state)
 {
     (void)state;
     uint8_t pixel[256];
-    uint8_t class_of = 0;
+    uint16_t class_of = 0;
     /* The scale is 1 - 2^-24; what that takes from a pixel below 128 is lost when 256 is added. */
     const float deviation = 1.0f / 255;
     const struct tess_dataset set = {
@@ -283,9 +322,10 @@ static void case_ignored(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_ignored),   cmocka_unit_test(case_synthetic),
-        cmocka_unit_test(case_sampler),   cmocka_unit_test(case_normalisation),
-        cmocka_unit_test(case_bf16_ties), cmocka_unit_test(case_augmentation),
+        cmocka_unit_test(case_ignored),        cmocka_unit_test(case_synthetic),
+        cmocka_unit_test(case_beyond_32_bits), cmocka_unit_test(case_sampler),
+        cmocka_unit_test(case_normalisation),  cmocka_unit_test(case_bf16_ties),
+        cmocka_unit_test(case_augmentation),
     };
     return cmocka_run_group_tests_name("data", cases, NULL, NULL);
 }

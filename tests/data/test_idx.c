@@ -173,9 +173,59 @@ static void assert_same_as_fixture(const struct tess_dataset *set, const struct 
     assert_int_equal(set->train.count, TRAIN);
     assert_int_equal(set->test.count, TEST);
     assert_memory_equal(set->train.image, fixture->file[TRAIN_IMAGES].byte + 16, TRAIN * PIXELS);
-    assert_memory_equal(set->train.label, fixture->file[TRAIN_LABELS].byte + 8, TRAIN);
+    for (int i = 0; i < TRAIN; i++)
+        assert_int_equal(set->train.label[i], fixture->file[TRAIN_LABELS].byte[8 + i]);
     assert_memory_equal(set->test.image, fixture->file[TEST_IMAGES].byte + 16, TEST * PIXELS);
-    assert_memory_equal(set->test.label, fixture->file[TEST_LABELS].byte + 8, TEST);
+    for (int i = 0; i < TEST; i++)
+        assert_int_equal(set->test.label[i], fixture->file[TEST_LABELS].byte[8 + i]);
+}
+
+/* The same labels times 100, in elements of `width` bytes; label 3 is `odd`. */
+static struct blob widen_labels(struct blob labels, size_t width, int32_t odd)
+{
+    const size_t count = labels.count - 8;
+    struct blob blob = {malloc(8 + width * count), 8 + width * count};
+    memcpy(blob.byte, labels.byte, 8);
+    blob.byte[2] = width == 2 ? 0x0b : 0x0c;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t label = i == 3 ? (uint32_t)odd : 100u * labels.byte[8 + i];
+        for (size_t b = 0; b < width; b++)
+            blob.byte[8 + width * i + b] = (uint8_t)(label >> 8 * (width - 1 - b));
+    }
+    return blob;
+}
+
+/* Labels of 16 and 32 bits: more than 256 classes; what is none is refused. */
+static void case_wide_labels(void **state)
+{
+    (void)state;
+    static const int32_t odd[] = {2500, -1, 70000};
+    for (size_t width = 2; width <= 4; width += 2)
+        for (size_t i = 0; i < 3; i++) {
+            struct fixture fixture;
+            struct tess_dataset *set = NULL;
+            setup(&fixture);
+            for (int file = TRAIN_LABELS; file < FILES; file += TEST_LABELS - TRAIN_LABELS) {
+                struct blob wide =
+                    widen_labels(fixture.file[file], width, file == TRAIN_LABELS ? odd[i] : 0);
+                write_blob(&fixture, file, "", wide);
+                free(wide.byte);
+            }
+            const enum tess_status status = tess_dataset_open_idx(fixture.folder, &set);
+            if (width == 2 && i == 2) { /* its lower half is a label */
+                assert_int_equal(set->class_count, 70000 - 65536 + 1);
+            } else if (i > 0) {
+                assert_int_equal(status, TESS_ERR_DATA);
+                assert_non_null(strstr(tess_log_last_error(), "label 3 (counted from 0) is "));
+            } else {
+                assert_int_equal(set->class_count, 2501);
+                assert_int_equal(set->train.label[3], 2500);
+                assert_int_equal(set->train.label[1], 700);
+                assert_int_equal(set->test.label[1], 700);
+            }
+            tess_dataset_close(set);
+            teardown(&fixture);
+        }
 }
 
 static void case_good_files(void **state)
@@ -428,7 +478,7 @@ static const struct defect {
     {defect_trailing, TESS_ERR_DATA, TRAIN_LABELS, {"trailing", "409 bytes"}},
     {defect_zero_dimension, TESS_ERR_DATA, TEST_IMAGES, {"dimension 2", "is 0"}},
     {defect_oversized, TESS_ERR_DATA, TRAIN_IMAGES, {"oversized", "4294967295"}},
-    {defect_oversized_wraps, TESS_ERR_DATA, TRAIN_IMAGES, {"oversized", "4 GiB"}},
+    {defect_oversized_wraps, TESS_ERR_DATA, TRAIN_IMAGES, {"oversized", "GiB of memory"}},
     {defect_oversized_gz, TESS_ERR_DATA, TRAIN_IMAGES, {"oversized", "3500000016"}},
     {defect_counts, TESS_ERR_DATA, TRAIN_LABELS, {"400 images", "399 labels"}},
     {defect_sizes, TESS_ERR_DATA, TEST_IMAGES, {"5 x 7", "7 x 5"}},
@@ -539,6 +589,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_good_files),
+        cmocka_unit_test(case_wide_labels),
         cmocka_unit_test(case_defects),
         cmocka_unit_test(case_random_damage),
     };

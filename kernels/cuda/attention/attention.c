@@ -7,6 +7,7 @@
  */
 #include "cuda/attention/attention_choice.h"
 #include "cuda/slots.h"
+#include "ref/mask.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,6 +28,20 @@ static struct cuda_attention_shape attention_shape(const struct tess_op_desc *d)
         .scale = (float)(1 / sqrt((double)d->in)),
         .scale_log2 = (float)(ATTENTION_LOG2E / sqrt((double)d->in)),
     };
+}
+
+static struct cuda_attention_drop attention_drop(const struct tess_op *op)
+{
+    struct cuda_attention_drop drop = {.scale = 1};
+    if (!op->drop.on || !(op->desc.dropout > 0))
+        return drop;
+    const struct tess_rng_key key = tess__mask_key(op->drop.key);
+    memcpy(drop.key, key.word, sizeof(drop.key));
+    drop.limit = tess__mask_limit(op->desc.dropout);
+    drop.scale = 1.0f / (1.0f - op->desc.dropout);
+    drop.row = tess__mask_row(&op->drop, 0, 0);
+    drop.heads = op->drop.heads;
+    return drop;
 }
 
 /* Rows of 8 elements of 2 bytes. */
@@ -55,11 +70,12 @@ static enum tess_status attention_forward(struct tess_op *op,
                                           const struct cuda_attention_documents *documents)
 {
     const void *const arrays[] = {a->q, a->k, a->v, a->y};
+    const struct cuda_attention_drop drop = attention_drop(op);
     cudaStream_t stream = tess__cuda_stream(op->kernel);
     if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
-        CUDA_TRY(tess__cuda_launch_attention_forward(stream, a, documents));
+        CUDA_TRY(tess__cuda_launch_attention_forward(stream, a, documents, &drop));
     else
-        CUDA_TRY(tess__cuda_launch_attention_forward_plain(stream, a, documents));
+        CUDA_TRY(tess__cuda_launch_attention_forward_plain(stream, a, documents, &drop));
     return TESS_OK;
 }
 
@@ -68,11 +84,12 @@ static enum tess_status attention_backward(struct tess_op *op,
                                            const struct cuda_attention_documents *documents)
 {
     const void *const arrays[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
+    const struct cuda_attention_drop drop = attention_drop(op);
     cudaStream_t stream = tess__cuda_stream(op->kernel);
     if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 8))
-        CUDA_TRY(tess__cuda_launch_attention_backward(stream, a, documents));
+        CUDA_TRY(tess__cuda_launch_attention_backward(stream, a, documents, &drop));
     else
-        CUDA_TRY(tess__cuda_launch_attention_backward_plain(stream, a, documents));
+        CUDA_TRY(tess__cuda_launch_attention_backward_plain(stream, a, documents, &drop));
     return TESS_OK;
 }
 
@@ -158,22 +175,20 @@ enum tess_status tess__cuda_attention_backward_documents(
 
 /* ---- positions against what was kept --------------------------------------------------------- */
 
+/* All positions in one launch, of the forward kernels and with their bits, where training takes the
+ * same ones: by alignment as it does. */
 enum tess_status tess__cuda_attention_decode(struct tess_op *op, int64_t first, int64_t count,
                                              const void *q, const void *k, const void *v, void *y)
 {
-    const struct tess_op_desc *d = &op->desc;
-    const size_t word = tess_dtype_bytes(d->dtype);
-    struct cuda_attention_forward a = {.shape = attention_shape(d)};
+    struct cuda_attention_forward a = {
+        .shape = attention_shape(&op->desc), .q = q, .k = k, .v = v, .y = y};
+    const void *const arrays[] = {q, k, v, y};
+    cudaStream_t stream = tess__cuda_stream(op->kernel);
     a.shape.batch = 1;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t seen = first + i + 1, window = a.shape.window;
-        const size_t before = (size_t)(seen > window ? (seen - window) * d->kv_stride : 0) * word;
-        a.shape.length = (int32_t)(seen > window ? window : seen);
-        a.q = (const char *)q + (size_t)(i * d->q_stride) * word;
-        a.k = (const char *)k + before;
-        a.v = (const char *)v + before;
-        a.y = (char *)y + (size_t)(i * d->heads * d->in) * word;
-        CUDA_TRY(tess__cuda_launch_attention_decode(tess__cuda_stream(op->kernel), &a));
-    }
+    a.shape.length = (int32_t)(first + count);
+    if (tess__cuda_attention_is_fast(&op->desc) && attention_aligned(arrays, 4))
+        CUDA_TRY(tess__cuda_launch_attention_kept(stream, &a, (int32_t)first));
+    else
+        CUDA_TRY(tess__cuda_launch_attention_kept_plain(stream, &a, (int32_t)first));
     return TESS_OK;
 }

@@ -10,7 +10,11 @@
  * Either makes S and dy v^T again: 7 products instead of 5. The first holds them transposed, keys
  * down and queries across, so that in both the weights are left factors as they come out of the
  * registers, and none crosses shared memory.
+ *
+ * With dropout, keep being 0 or 1 / (1 - rate): dv = (P keep)^T dy and dS = P (keep dy v^T -
+ * rowsum(dy y)) / sqrt(D).
  */
+#include "cuda/attention/attention_drop.cuh"
 #include "cuda/attention/attention_place.cuh"
 #include "cuda/attention/attention_tile.cuh"
 #include "cuda/attention/launch_attention.h"
@@ -116,10 +120,12 @@ static __device__ __forceinline__ float backward_stat(const struct cuda_attentio
 }
 
 /* Scores [keys, queries] become P. `ahead`: the warp's first key less the tile's first query; stat:
- * lse log2(e) of the queries. */
-template <bool MASKED, int M, int N>
+ * lse log2(e) of the queries. DROPS: what is not in `kept` is negative, so that both weights fit.
+ */
+template <bool MASKED, bool DROPS, int M, int N>
 static __device__ __forceinline__ void keys_weights(float (&score)[M][N][4], const float *stat,
-                                                    float scale_log2, int ahead, int window)
+                                                    float scale_log2, int ahead, int window,
+                                                    uint32_t kept)
 {
     int lane = cuda_lane(), pair = lane % 4 * 2;
     ahead += lane / 4 - pair;
@@ -133,13 +139,15 @@ static __device__ __forceinline__ void keys_weights(float (&score)[M][N][4], con
                 float p = cuda_exp2(fmaf(score[m][n][e], scale_log2, -lse[e % 2]));
                 const int query = 8 * n + e % 2 - 16 * m - e / 2 * 8;
                 const bool out = ahead > query || (MASKED && ahead + window <= query);
+                if (DROPS && !attention_kept_column<M>(kept, m, n, e))
+                    p = -p;
                 score[m][n][e] = out ? 0 : p;
             }
     }
 }
 
-/* P becomes dS, by dp = v dy^T. */
-template <int M, int N>
+/* P becomes dS, by dp = v dy^T. `scale` has that of what is kept. */
+template <bool DROPS, int M, int N>
 static __device__ __forceinline__ void keys_grads(float (&weight)[M][N][4],
                                                   const float (&dp)[M][N][4], const float *stat,
                                                   float scale)
@@ -152,17 +160,22 @@ static __device__ __forceinline__ void keys_grads(float (&weight)[M][N][4],
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                weight[m][n][e] *= fmaf(dp[m][n][e], scale, -product[e % 2]);
+                if (DROPS && weight[m][n][e] < 0)
+                    weight[m][n][e] *= product[e % 2]; /* two signs */
+                else
+                    weight[m][n][e] *= fmaf(dp[m][n][e], scale, -product[e % 2]);
     }
 }
 
 /* grid: blocks of keys fastest; the first of a sequence has the most queries. */
-template <typename T, int D, int M, int QUERIES, bool MASKED>
+template <typename T, int D, int M, int QUERIES, int MODE>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     keys_kernel(const struct cuda_attention_backward a,
-                const struct cuda_attention_documents documents)
+                const struct cuda_attention_documents documents,
+                const struct cuda_attention_drop drop)
 {
     const int KEYS = 16 * M * ATTENTION_WARPS, N = QUERIES / 8;
+    const bool MASKED = MODE != ATTENTION_WHOLE, DROPS = MODE == ATTENTION_DROPS;
     const int k_tile = 0, v_tile = KEYS * D, q_tile = 2 * KEYS * D;
     const int dy_tile = q_tile + 2 * QUERIES * D;
     CUDA_SHARED(T, shared);
@@ -212,12 +225,15 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     attention_clear(dv);
     for (int tile = 0; tile < tiles; tile++) {
         int stage = tile % 2, query = at.first;
+        const int now_head = head;
         if (tile + 1 < tiles) {
             bool same = query + QUERIES < (MASKED ? after : s.length);
             at.first = same ? query + QUERIES : first;
             at.q += same ? 0 : D;
             at.dy += same ? 0 : D;
             at.row += same ? 0 : s.length;
+            if (DROPS)
+                head += same ? 0 : 1;
             backward_fetch<T, D, QUERIES>(s, at, shared + q_tile + (1 - stage) * QUERIES * D,
                                           shared + dy_tile + (1 - stage) * QUERIES * D);
             stat =
@@ -231,11 +247,15 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             (!MASKED || query - (first + mine + 16 * M - 1) < s.window)) {
             const float *now = stats + stage * 2 * QUERIES;
             float weight[M][N][4], dp[M][N][4];
+            uint32_t kept = 0;
+            if (DROPS)
+                kept = attention_keep_columns<M>(drop, start + query, now_head, first + mine);
             attention_dots<T, D>(weight, shared, k_tile + mine * D, q_tile + stage * QUERIES * D);
-            keys_weights<MASKED>(weight, now, s.scale_log2, first + mine - query, s.window);
-            attention_mix<T, D>(dv, weight, shared, dy_tile + stage * QUERIES * D);
+            keys_weights<MASKED, DROPS>(weight, now, s.scale_log2, first + mine - query, s.window,
+                                        kept);
+            attention_mix<T, D, DROPS>(dv, weight, shared, dy_tile + stage * QUERIES * D);
             attention_dots<T, D>(dp, shared, v_tile + mine * D, dy_tile + stage * QUERIES * D);
-            keys_grads(weight, dp, now + QUERIES, s.scale);
+            keys_grads<DROPS>(weight, dp, now + QUERIES, DROPS ? s.scale * drop.scale : s.scale);
             attention_mix<T, D>(dk, weight, shared, q_tile + stage * QUERIES * D);
         }
         if ((int)threadIdx.x < 2 * QUERIES)
@@ -243,24 +263,29 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
         __syncthreads();
     }
 
-    float one[M][2];
+    float one[M][2], scale[M][2];
 #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int m = 0; m < M; m++) {
         one[m][0] = one[m][1] = 1;
+        scale[m][0] = scale[m][1] = DROPS ? drop.scale : 1;
+    }
     attention_put<T, D, M>(shared + k_tile + mine * D, dk, one, (T *)a.dk + offset, s.kv_stride,
                            first + mine, s.length);
-    attention_put<T, D, M>(shared + v_tile + mine * D, dv, one, (T *)a.dv + offset, s.kv_stride,
+    attention_put<T, D, M>(shared + v_tile + mine * D, dv, scale, (T *)a.dv + offset, s.kv_stride,
                            first + mine, s.length);
 }
 
 /* ---- dq ------------------------------------------------------------------------------------- */
 
 /* Scores [queries, keys] and dp = dy v^T become dS, in `score`. `ahead`: the tile's first key less
- * the warp's first query. */
-template <bool MASKED, int M, int N>
-static __device__ __forceinline__ void queries_grads(
-    float (&score)[M][N][4], const float (&dp)[M][N][4], const float (&lse)[M][2],
-    const float (&product)[M][2], const struct cuda_attention_shape &s, int ahead)
+ * the warp's first query. `scale` has that of what is kept. */
+template <bool MASKED, bool DROPS, int M, int N>
+static __device__ __forceinline__ void queries_grads(float (&score)[M][N][4],
+                                                     const float (&dp)[M][N][4],
+                                                     const float (&lse)[M][2],
+                                                     const float (&product)[M][2],
+                                                     const struct cuda_attention_shape &s,
+                                                     int ahead, uint32_t kept, float scale)
 {
     int lane = cuda_lane();
     ahead += lane % 4 * 2 - lane / 4;
@@ -271,7 +296,9 @@ static __device__ __forceinline__ void queries_grads(
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = cuda_exp2(fmaf(score[m][n][e], s.scale_log2, -lse[m][e / 2]));
-                float ds = p * fmaf(dp[m][n][e], s.scale, -product[m][e / 2]);
+                float ds = p * fmaf(dp[m][n][e], scale, -product[m][e / 2]);
+                if (DROPS && !attention_kept<M>(kept, m, n, e))
+                    ds = p * -product[m][e / 2];
                 const int row = 16 * m + e / 2 * 8 - 8 * n - e % 2;
                 const bool out = ahead > row || (MASKED && ahead + s.window <= row);
                 score[m][n][e] = out ? 0 : ds;
@@ -279,12 +306,14 @@ static __device__ __forceinline__ void queries_grads(
 }
 
 /* grid: as in forward. */
-template <typename T, int D, int M, int KEYS, bool MASKED>
+template <typename T, int D, int M, int KEYS, int MODE>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     queries_kernel(const struct cuda_attention_backward a,
-                   const struct cuda_attention_documents documents)
+                   const struct cuda_attention_documents documents,
+                   const struct cuda_attention_drop drop)
 {
     const int ROWS = 16 * M * ATTENTION_WARPS;
+    const bool MASKED = MODE != ATTENTION_WHOLE, DROPS = MODE == ATTENTION_DROPS;
     const int q_tile = 0, dy_tile = ROWS * D, k_tile = 2 * ROWS * D, v_tile = k_tile + 2 * KEYS * D;
     CUDA_SHARED(T, shared);
     typename attention_shape_of<MASKED>::type s = a.shape;
@@ -321,6 +350,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 
     int mine = cuda_warp() * 16 * M;
     float dq[M][D / 8][4], lse[M][2], product[M][2], one[M][2];
+    struct attention_keeps keeps = attention_keeps_none();
     attention_clear(dq);
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -346,9 +376,13 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
         /* Else all of it is after the warp's rows, or before what they see. */
         if (key < first + mine + 16 * M && (!MASKED || key + KEYS > first + mine - s.window + 1)) {
             float score[M][KEYS / 8][4], dp[M][KEYS / 8][4];
+            if (DROPS)
+                attention_keep_rows<M>(drop, start + first + mine, (int)head, key, keeps);
             attention_dots<T, D>(score, shared, q_tile + mine * D, k_tile + stage);
             attention_dots<T, D>(dp, shared, dy_tile + mine * D, v_tile + stage);
-            queries_grads<MASKED>(score, dp, lse, product, s, key - first - mine);
+            queries_grads<MASKED, DROPS>(score, dp, lse, product, s, key - first - mine,
+                                         attention_keeps_of(keeps, key),
+                                         DROPS ? s.scale * drop.scale : s.scale);
             attention_mix<T, D>(dq, score, shared, k_tile + stage);
         }
         __syncthreads();
@@ -360,9 +394,10 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
-template <typename T, int D, bool MASKED>
+template <typename T, int D, int MODE>
 static cudaError_t backward_launch(cudaStream_t stream, const struct cuda_attention_backward *a,
-                                   const struct cuda_attention_documents *documents)
+                                   const struct cuda_attention_documents *documents,
+                                   const struct cuda_attention_drop *drop)
 {
     const struct cuda_attention_shape &s = a->shape;
     constexpr int tile = 32, key_m = D == 64 ? 2 : 1, query_m = 2;
@@ -374,33 +409,37 @@ static cudaError_t backward_launch(cudaStream_t stream, const struct cuda_attent
     cudaError_t error = tess__cuda_launch_attention_product(stream, a, documents);
     if (error == cudaSuccess)
         error = CUDA_LAUNCH(
-            (keys_kernel<T, D, key_m, tile, MASKED>), (unsigned)key_blocks, ATTENTION_THREADS,
+            (keys_kernel<T, D, key_m, tile, MODE>), (unsigned)key_blocks, ATTENTION_THREADS,
             (size_t)(2 * keys + 4 * tile) * D * sizeof(T) + 4 * tile * sizeof(float), stream, *a,
-            of_keys);
+            of_keys, *drop);
     if (error == cudaSuccess)
-        error = CUDA_LAUNCH((queries_kernel<T, D, query_m, tile, MASKED>), (unsigned)query_blocks,
+        error = CUDA_LAUNCH((queries_kernel<T, D, query_m, tile, MODE>), (unsigned)query_blocks,
                             ATTENTION_THREADS, (size_t)(2 * queries + 4 * tile) * D * sizeof(T),
-                            stream, *a, of_queries);
+                            stream, *a, of_queries, *drop);
     return error;
 }
 
 template <typename T, int D>
 static cudaError_t backward_choose(cudaStream_t stream, const struct cuda_attention_backward *a,
-                                   const struct cuda_attention_documents *documents)
+                                   const struct cuda_attention_documents *documents,
+                                   const struct cuda_attention_drop *drop)
 {
+    if (drop->limit > 0)
+        return backward_launch<T, D, ATTENTION_DROPS>(stream, a, documents, drop);
     return documents->count > 0 || a->shape.window < a->shape.length
-               ? backward_launch<T, D, true>(stream, a, documents)
-               : backward_launch<T, D, false>(stream, a, documents);
+               ? backward_launch<T, D, ATTENTION_MASKED>(stream, a, documents, drop)
+               : backward_launch<T, D, ATTENTION_WHOLE>(stream, a, documents, drop);
 }
 
 cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
                                                  const struct cuda_attention_backward *a,
-                                                 const struct cuda_attention_documents *documents)
+                                                 const struct cuda_attention_documents *documents,
+                                                 const struct cuda_attention_drop *drop)
 {
     const bool small = a->shape.head_size == 64;
     if (a->shape.dtype == TESS_BF16)
-        return small ? backward_choose<__nv_bfloat16, 64>(stream, a, documents)
-                     : backward_choose<__nv_bfloat16, 128>(stream, a, documents);
-    return small ? backward_choose<__half, 64>(stream, a, documents)
-                 : backward_choose<__half, 128>(stream, a, documents);
+        return small ? backward_choose<__nv_bfloat16, 64>(stream, a, documents, drop)
+                     : backward_choose<__nv_bfloat16, 128>(stream, a, documents, drop);
+    return small ? backward_choose<__half, 64>(stream, a, documents, drop)
+                 : backward_choose<__half, 128>(stream, a, documents, drop);
 }

@@ -240,8 +240,8 @@ enum tess_status tess__cuda_attention_open(struct tess_op *op)
     op->data = NULL;
     if (state->attention == TESS_ATTENTION_OWN)
         return TESS_OK;
-    if (op->desc.window > 0 &&
-        op->desc.window < op->desc.length) /* our own kernels alone have it */
+    if ((op->desc.window > 0 && op->desc.window < op->desc.length) ||
+        op->desc.dropout > 0) /* our own kernels alone have it */
         return TESS_OK;
     if (automatic && (state->attention_store == NULL || !tess__cudnn_present(text, sizeof(text)))) {
         state->attention_vote = CHOICE_OWN;

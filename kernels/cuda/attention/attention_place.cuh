@@ -9,6 +9,14 @@
 #include "cuda/attention/launch_attention.h"
 #include "cuda/launch.cuh"
 
+/* What a kernel is compiled for, so that none costs the others registers. */
+enum attention_mode {
+    ATTENTION_WHOLE,
+    ATTENTION_MASKED, /* there are documents or a window */
+    ATTENTION_DROPS,  /* dropout; there may be documents and a window */
+    ATTENTION_KEPT, /* forward of queries behind positions that were kept; there may be a window */
+};
+
 struct attention_place {
     int64_t start; /* its first position */
     int length;    /* positions of the sequence */

@@ -2,8 +2,10 @@
  * Causal attention forward and backward in f32 on plain cores, for what the tensor-core kernels do
  * not take: f32, and every other head size, stride and alignment. The same algorithms (Dao 2023,
  * "FlashAttention-2"), by tiles of PLAIN_TILE queries and as many keys. Head sizes have no limit: a
- * block makes 32 WIDE columns of its result, and the scores of a tile anew for each such part.
+ * block makes 32 WIDE columns of its result, and the scores of a tile anew for each such part. As
+ * in attention_forward.cu, a row of forward has the same bits in every block.
  */
+#include "cuda/attention/attention_drop.cuh"
 #include "cuda/attention/attention_place.cuh"
 
 #include <math.h>
@@ -50,6 +52,21 @@ static __device__ __forceinline__ struct attention_place plain_place_of(
     return place;
 }
 
+/* The same of queries from position `from` on of one sequence, which has no other. */
+static __device__ __forceinline__ struct attention_place plain_place_kept(
+    const struct cuda_attention_shape &s, int from, int wide, int *column_out)
+{
+    const int columns = (s.head_size + plain_columns(wide) - 1) / plain_columns(wide);
+    struct attention_place place;
+    place.start = 0;
+    place.length = s.length;
+    place.tiles = (s.length - from + PLAIN_TILE - 1) / PLAIN_TILE;
+    place.tile = (int)(blockIdx.x / (unsigned)columns) % place.tiles;
+    place.head = (int)(blockIdx.x / (unsigned)columns) / place.tiles;
+    *column_out = (int)(blockIdx.x % (unsigned)columns) * plain_columns(wide);
+    return place;
+}
+
 /* A tile's rows of a head of q, k or v (stride as given) or of y (stride heads D). */
 template <typename T>
 static __device__ __forceinline__ struct plain_rows<T> plain_rows_of(
@@ -74,12 +91,13 @@ static __device__ __forceinline__ float plain_element(const struct plain_rows<T>
                : 0.0f;
 }
 
-/* sums[r] = row PLAIN_ROWS r + warp of a . row lane of b, over all of D. u, v: scratch. */
+/* sums[r] = row PLAIN_ROWS r + warp of a . row lane of b, over all of D, for r < each. u, v:
+ * scratch. */
 template <typename T>
 static __device__ __forceinline__ void plain_dots(float (&sums)[PLAIN_EACH],
                                                   const struct plain_rows<T> &a,
                                                   const struct plain_rows<T> &b, plain_tile &u,
-                                                  plain_tile &v)
+                                                  plain_tile &v, int each = PLAIN_EACH)
 {
     int lane = cuda_lane(), warp = cuda_warp();
 #pragma unroll
@@ -99,7 +117,8 @@ static __device__ __forceinline__ void plain_dots(float (&sums)[PLAIN_EACH],
             float right = v[lane][x];
 #pragma unroll
             for (int r = 0; r < PLAIN_EACH; r++)
-                sums[r] = fmaf(u[PLAIN_ROWS * r + warp][x], right, sums[r]);
+                if (r < each)
+                    sums[r] = fmaf(u[PLAIN_ROWS * r + warp][x], right, sums[r]);
         }
     }
 }
@@ -111,7 +130,8 @@ template <typename T, int WIDE>
 static __device__ __forceinline__ void plain_mix(float (&sums)[PLAIN_EACH][WIDE],
                                                  const plain_tile &weights,
                                                  const struct plain_rows<T> &right, int column,
-                                                 float (*copy)[CUDA_WARP * WIDE])
+                                                 float (*copy)[CUDA_WARP * WIDE],
+                                                 int each = PLAIN_EACH)
 {
     int lane = cuda_lane(), warp = cuda_warp();
     __syncthreads();
@@ -131,6 +151,8 @@ static __device__ __forceinline__ void plain_mix(float (&sums)[PLAIN_EACH][WIDE]
             x[c] = copy[j][CUDA_WARP * c + lane];
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++) {
+            if (r >= each)
+                continue;
             float weight = weights[PLAIN_ROWS * r + warp][j];
 #pragma unroll
             for (int c = 0; c < WIDE; c++)
@@ -197,19 +219,29 @@ static __device__ __forceinline__ void plain_softmax(float (&score)[PLAIN_EACH],
     }
 }
 
-template <typename T, int WIDE, bool MASKED>
+template <typename T, int WIDE, int MODE>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_forward_kernel(const struct cuda_attention_forward a,
-                         const struct cuda_attention_documents documents)
+                         const struct cuda_attention_documents documents,
+                         const struct cuda_attention_drop drop, const int32_t query)
 {
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
+    const bool MASKED = MODE != ATTENTION_WHOLE, DROPS = MODE == ATTENTION_DROPS;
+    const bool KEPT = MODE == ATTENTION_KEPT;
     const struct cuda_attention_shape &s = a.shape;
+    const int from = KEPT ? query : 0; /* the position of row 0 of q and y */
     int lane = cuda_lane(), warp = cuda_warp(), column;
     struct attention_place place =
-        plain_place_of<MASKED>(s, documents, s.heads, WIDE, true, &column);
+        KEPT ? plain_place_kept(s, from, WIDE, &column)
+             : plain_place_of<MASKED>(s, documents, s.heads, WIDE, true, &column);
+    const int last = (from + place.tile * PLAIN_TILE + PLAIN_TILE - 1) / PLAIN_TILE;
     struct plain_rows<const T> q =
         plain_rows_of<const T>(s, a.q, s.q_stride, place, place.head, place.tile);
+    struct plain_rows<T> result =
+        plain_rows_of<T>(s, a.y, (int64_t)s.heads * s.head_size, place, place.head, place.tile);
+    q.end = result.end = place.length - from;
+    const int each = KEPT ? (q.end - q.first + PLAIN_ROWS - 1) / PLAIN_ROWS : PLAIN_EACH;
     float max[PLAIN_EACH], sum[PLAIN_EACH], y[PLAIN_EACH][WIDE];
     plain_clear(y);
 #pragma unroll
@@ -217,10 +249,13 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         max[r] = -INFINITY;
         sum[r] = 0; /* of this lane's keys */
     }
-    for (int tile = plain_first_tile<MASKED>(s, q.first); tile <= place.tile; tile++) {
-        int kv = place.head / s.group, ahead = (tile - place.tile) * PLAIN_TILE + lane - warp;
+    for (int tile = plain_first_tile<MASKED>(s, from + q.first); tile <= (KEPT ? last : place.tile);
+         tile++) {
+        int kv = place.head / s.group;
+        int ahead = (tile - place.tile) * PLAIN_TILE - from + lane - warp;
         float score[PLAIN_EACH];
-        plain_dots(score, q, plain_rows_of<const T>(s, a.k, s.kv_stride, place, kv, tile), u, v);
+        plain_dots(score, q, plain_rows_of<const T>(s, a.k, s.kv_stride, place, kv, tile), u, v,
+                   each);
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++) {
             const bool after = MASKED ? ahead > PLAIN_ROWS * r
@@ -232,36 +267,43 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         __syncwarp(); /* u has been read: these rows by this warp alone */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
-            u[PLAIN_ROWS * r + warp][lane] = score[r];
-        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place, kv, tile), column, copy);
+            u[PLAIN_ROWS * r + warp][lane] =
+                !DROPS || attention_keeps_one(
+                              drop,
+                              attention_drop_row(
+                                  drop, place.start + q.first + PLAIN_ROWS * r + warp, place.head),
+                              tile * PLAIN_TILE + lane)
+                    ? score[r]
+                    : 0;
+        plain_mix(y, u, plain_rows_of<const T>(s, a.v, s.kv_stride, place, kv, tile), column, copy,
+                  each);
     }
     float factor[PLAIN_EACH];
 #pragma unroll
     for (int r = 0; r < PLAIN_EACH; r++) {
         float total = cuda_warp_sum(sum[r]);
         int position = q.first + PLAIN_ROWS * r + warp;
-        factor[r] = 1 / total;
-        if (column == 0 && lane == 0 && position < place.length)
+        factor[r] = DROPS ? drop.scale / total : 1 / total;
+        if (!KEPT && column == 0 && lane == 0 && position < place.length)
             a.lse[attention_row(s, place, place.head) + position] =
                 (max[r] + log2f(total)) * PLAIN_LN2;
     }
-    plain_put(
-        y, factor,
-        plain_rows_of<T>(s, a.y, (int64_t)s.heads * s.head_size, place, place.head, place.tile),
-        column);
+    plain_put(y, factor, result, column);
 }
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
-/* P and dS of a tile: rows are queries, PLAIN_ROWS r + warp, and keys are lanes. */
+/* P, as dropout leaves it, and dS of a tile: rows are queries, PLAIN_ROWS r + warp, and keys are
+ * lanes. */
 struct plain_weights {
     float p[PLAIN_EACH], ds[PLAIN_EACH];
 };
 
-template <typename T, bool MASKED>
+template <typename T, bool MASKED, bool DROPS>
 static __device__ __forceinline__ struct plain_weights plain_backward_weights(
-    const struct cuda_attention_backward &a, const struct attention_place &place, int head,
-    int queries, int keys, plain_tile &u, plain_tile &v)
+    const struct cuda_attention_backward &a, const struct cuda_attention_drop &drop,
+    const struct attention_place &place, int head, int queries, int keys, plain_tile &u,
+    plain_tile &v)
 {
     const struct cuda_attention_shape &s = a.shape;
     int kv = head / s.group;
@@ -279,18 +321,25 @@ static __device__ __forceinline__ struct plain_weights plain_backward_weights(
         int key = keys * PLAIN_TILE + cuda_lane();
         bool pair = query < place.length && key <= query && (!MASKED || query - key < s.window);
         float p = pair ? exp2f(fmaf(score[r], s.scale_log2, -a.lse[row] * PLAIN_LOG2E)) : 0;
-        weights.p[r] = p;
+        const bool kept =
+            !DROPS ||
+            attention_keeps_one(drop, attention_drop_row(drop, place.start + query, head), key);
+        if (DROPS)
+            dp[r] = kept ? dp[r] * drop.scale : 0;
+        weights.p[r] = !DROPS ? p : kept ? p * drop.scale : 0;
         weights.ds[r] = pair ? p * fmaf(dp[r], s.scale, -a.product[row]) : 0;
     }
     return weights;
 }
 
 /* dk and dv of a tile of keys: all queries from it on, of all heads that share it, in order. */
-template <typename T, int WIDE, bool MASKED>
+template <typename T, int WIDE, int MODE>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_keys_kernel(const struct cuda_attention_backward a,
-                      const struct cuda_attention_documents documents)
+                      const struct cuda_attention_documents documents,
+                      const struct cuda_attention_drop drop)
 {
+    const bool MASKED = MODE != ATTENTION_WHOLE, DROPS = MODE == ATTENTION_DROPS;
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
     const struct cuda_attention_shape &s = a.shape;
@@ -306,8 +355,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_clear(dv);
     for (int head = place.head * s.group; head < (place.head + 1) * s.group; head++)
         for (int tile = place.tile; tile < tiles; tile++) {
-            struct plain_weights weights =
-                plain_backward_weights<T, MASKED>(a, place, head, tile, place.tile, u, v);
+            struct plain_weights weights = plain_backward_weights<T, MASKED, DROPS>(
+                a, drop, place, head, tile, place.tile, u, v);
             __syncthreads(); /* u and v have been read */
 #pragma unroll
             for (int r = 0; r < PLAIN_EACH; r++) {
@@ -329,11 +378,13 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
               column);
 }
 
-template <typename T, int WIDE, bool MASKED>
+template <typename T, int WIDE, int MODE>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_queries_kernel(const struct cuda_attention_backward a,
-                         const struct cuda_attention_documents documents)
+                         const struct cuda_attention_documents documents,
+                         const struct cuda_attention_drop drop)
 {
+    const bool MASKED = MODE != ATTENTION_WHOLE, DROPS = MODE == ATTENTION_DROPS;
     __shared__ plain_tile u, v;
     __shared__ float copy[PLAIN_TILE][CUDA_WARP * WIDE];
     const struct cuda_attention_shape &s = a.shape;
@@ -344,8 +395,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_clear(dq);
     for (int tile = plain_first_tile<MASKED>(s, place.tile * PLAIN_TILE); tile <= place.tile;
          tile++) {
-        struct plain_weights weights =
-            plain_backward_weights<T, MASKED>(a, place, place.head, place.tile, tile, u, v);
+        struct plain_weights weights = plain_backward_weights<T, MASKED, DROPS>(
+            a, drop, place, place.head, place.tile, tile, u, v);
         __syncwarp(); /* as in forward */
 #pragma unroll
         for (int r = 0; r < PLAIN_EACH; r++)
@@ -369,11 +420,13 @@ static int plain_wide(const struct cuda_attention_shape &s)
     return s.head_size <= plain_columns(2) ? 2 : 4;
 }
 
-/* The kernel for a shape `s` and documents `d`. */
+#define PLAIN_WIDE(kernel, mode) (plain_wide(s) == 2 ? kernel<T, 2, mode> : kernel<T, 4, mode>)
+
+/* The kernel for arguments `a` of a shape `s` and documents `d`. */
 #define PLAIN_CHOOSE(kernel)                                                                       \
-    (d.count > 0 || s.window < s.length                                                            \
-         ? (plain_wide(s) == 2 ? kernel<T, 2, true> : kernel<T, 4, true>)                          \
-         : (plain_wide(s) == 2 ? kernel<T, 2, false> : kernel<T, 4, false>))
+    (drop->limit > 0                      ? PLAIN_WIDE(kernel, ATTENTION_DROPS)                    \
+     : d.count > 0 || s.window < s.length ? PLAIN_WIDE(kernel, ATTENTION_MASKED)                   \
+                                          : PLAIN_WIDE(kernel, ATTENTION_WHOLE))
 
 static unsigned plain_blocks(const struct cuda_attention_shape &s,
                              const struct cuda_attention_documents &documents, int heads)
@@ -384,20 +437,21 @@ static unsigned plain_blocks(const struct cuda_attention_shape &s,
 
 cudaError_t tess__cuda_launch_attention_forward_plain(
     cudaStream_t stream, const struct cuda_attention_forward *a,
-    const struct cuda_attention_documents *documents)
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop)
 {
     const struct cuda_attention_shape &s = a->shape;
     const struct cuda_attention_documents d = attention_tiles(documents, PLAIN_TILE);
     return cuda_by_dtype(s.dtype, [&](auto type) {
         typedef decltype(type) T;
         auto kernel = PLAIN_CHOOSE(plain_forward_kernel);
-        return CUDA_LAUNCH(kernel, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a, d);
+        return CUDA_LAUNCH(kernel, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a, d,
+                           *drop, 0);
     });
 }
 
 cudaError_t tess__cuda_launch_attention_backward_plain(
     cudaStream_t stream, const struct cuda_attention_backward *a,
-    const struct cuda_attention_documents *documents)
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop)
 {
     const struct cuda_attention_shape &s = a->shape;
     const struct cuda_attention_documents d = attention_tiles(documents, PLAIN_TILE);
@@ -408,10 +462,26 @@ cudaError_t tess__cuda_launch_attention_backward_plain(
         cudaError_t error = tess__cuda_launch_attention_product(stream, a, documents);
         if (error == cudaSuccess)
             error = CUDA_LAUNCH(keys, plain_blocks(s, d, s.heads / s.group), PLAIN_THREADS, 0,
-                                stream, *a, d);
+                                stream, *a, d, *drop);
         if (error == cudaSuccess)
-            error =
-                CUDA_LAUNCH(queries, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a, d);
+            error = CUDA_LAUNCH(queries, plain_blocks(s, d, s.heads), PLAIN_THREADS, 0, stream, *a,
+                                d, *drop);
         return error;
+    });
+}
+
+cudaError_t tess__cuda_launch_attention_kept_plain(cudaStream_t stream,
+                                                   const struct cuda_attention_forward *a,
+                                                   int32_t from)
+{
+    const struct cuda_attention_shape &s = a->shape;
+    const struct cuda_attention_documents none = {};
+    const unsigned columns = cuda_blocks(s.head_size, plain_columns(plain_wide(s)));
+    const unsigned tiles = cuda_blocks(s.length - from, PLAIN_TILE);
+    return cuda_by_dtype(s.dtype, [&](auto type) {
+        typedef decltype(type) T;
+        auto kernel = PLAIN_WIDE(plain_forward_kernel, ATTENTION_KEPT);
+        return CUDA_LAUNCH(kernel, tiles * columns * (unsigned)s.heads, PLAIN_THREADS, 0, stream,
+                           *a, none, cuda_attention_drop(), from);
     });
 }

@@ -119,8 +119,8 @@ static __device__ __forceinline__ void attention_dots(float (&sums)[M][N][4], co
 }
 
 /* sums [16 M, D] += weights right: weights [16 M, 8 N] are a result, rounded to T here, and right
- * [8 N, D] a tile at this place in `shared`. */
-template <typename T, int D, int M, int N>
+ * [8 N, D] a tile at this place in `shared`. SIGNED: negative weights are taken for 0. */
+template <typename T, int D, bool SIGNED = false, int M, int N>
 static __device__ __forceinline__ void attention_mix(float (&sums)[M][D / 8][4],
                                                      const float (&weights)[M][N][4],
                                                      const T *shared, int right)
@@ -132,11 +132,15 @@ static __device__ __forceinline__ void attention_mix(float (&sums)[M][D / 8][4],
         uint32_t a[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            const float *low = weights[m][2 * k], *high = weights[m][2 * k + 1];
-            a[m][0] = cuda_pack2<T>(low[0], low[1]);
-            a[m][1] = cuda_pack2<T>(low[2], low[3]);
-            a[m][2] = cuda_pack2<T>(high[0], high[1]);
-            a[m][3] = cuda_pack2<T>(high[2], high[3]);
+            float w[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                w[i] = weights[m][2 * k + i / 4][i % 4];
+                w[i] = SIGNED && w[i] < 0 ? 0 : w[i]; /* a NaN stays */
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[m][i] = cuda_pack2<T>(w[2 * i], w[2 * i + 1]);
         }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {

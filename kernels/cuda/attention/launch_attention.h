@@ -18,13 +18,22 @@ struct cuda_attention_shape {
     enum tess_dtype dtype;
     int32_t window; /* positions that one sees at most; here, where it moves no other member */
     int64_t batch;  /* B sequences */
-    int32_t length; /* T; decode: positions that are looked at */
+    int32_t length; /* T; decode: positions up to the last query */
     int32_t heads;
     int32_t group; /* query heads of one key and value head */
     int32_t head_size;
     int32_t q_stride, kv_stride; /* elements: 32 bits, because addresses cost registers */
     float scale;                 /* 1 / sqrt(D) */
     float scale_log2;            /* the same times log2(e): exp(s scale) = exp2(s scale_log2) */
+};
+
+/* Dropout of probabilities, of the mask in ref/mask.h. */
+struct cuda_attention_drop {
+    uint32_t key[2];
+    uint32_t limit; /* words whose top 24 bits are below it are dropped; 0: nothing is */
+    float scale;    /* of what is kept; 1 where nothing is dropped */
+    uint64_t row;   /* the number of the row of the call's first position and head */
+    int32_t heads;  /* rows of a position */
 };
 
 struct cuda_attention_forward {
@@ -53,32 +62,39 @@ struct cuda_attention_documents {
     int32_t begin[CUDA_ATTENTION_DOCUMENTS + 1], tile[CUDA_ATTENTION_DOCUMENTS + 1];
 };
 
-/* `documents` count 0: there are none, and every sequence is whole. */
+/* `documents` count 0: there are none, and every sequence is whole. Both go by value, behind `a`,
+ * so that what has no use for them stays as it is. */
 
 /* On tensor cores: bf16 and f16, head sizes 64 and 128, every array and row 16-byte aligned. */
 cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
                                                 const struct cuda_attention_forward *a,
-                                                const struct cuda_attention_documents *documents);
+                                                const struct cuda_attention_documents *documents,
+                                                const struct cuda_attention_drop *drop);
 cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
                                                  const struct cuda_attention_backward *a,
-                                                 const struct cuda_attention_documents *documents);
+                                                 const struct cuda_attention_documents *documents,
+                                                 const struct cuda_attention_drop *drop);
 
 /* In f32 on plain cores: everything else. */
 cudaError_t tess__cuda_launch_attention_forward_plain(
     cudaStream_t stream, const struct cuda_attention_forward *a,
-    const struct cuda_attention_documents *documents);
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop);
 cudaError_t tess__cuda_launch_attention_backward_plain(
     cudaStream_t stream, const struct cuda_attention_backward *a,
-    const struct cuda_attention_documents *documents);
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop);
 
 /* product of `a`, which both ways of backward begin with. */
 cudaError_t tess__cuda_launch_attention_product(cudaStream_t stream,
                                                 const struct cuda_attention_backward *a,
                                                 const struct cuda_attention_documents *documents);
 
-/* One position: q and y of it, shape.length of k and v; batch 1. */
-cudaError_t tess__cuda_launch_attention_decode(cudaStream_t stream,
-                                               const struct cuda_attention_forward *a);
+/* Positions from .. shape.length - 1 of one sequence: q and y of them, k and v of all; the bits
+ * of forward. The first is for what tensor cores take. */
+cudaError_t tess__cuda_launch_attention_kept(cudaStream_t stream,
+                                             const struct cuda_attention_forward *a, int32_t from);
+cudaError_t tess__cuda_launch_attention_kept_plain(cudaStream_t stream,
+                                                   const struct cuda_attention_forward *a,
+                                                   int32_t from);
 
 #ifdef __cplusplus
 }

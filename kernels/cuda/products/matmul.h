@@ -42,6 +42,7 @@ struct cuda_product {
     bool transpose_a, transpose_b;
     bool fast;         /* of 8-bit operands: see tess__cuda_matmul_fp8_fast */
     int32_t sm_target; /* set by tess__cuda_plan_get */
+    bool same_rows;    /* see tess__cuda_matmul_same_rows */
     bool split; /* the sum over k may be cut into parts that run beside each other; they are added
                    in f32, in a fixed order. Only where n is no number of rows */
 };
@@ -125,6 +126,14 @@ enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on);
  * the units alone have made. Off by default.
  */
 enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on);
+/*
+ * Forward products that decoding computes too (desc.decoded) give a row the same bits in plans made
+ * from here on, however many rows there are: the algorithm is that of CUDA_SAME_ROWS rows, the
+ * first that gives some of those the bits that each has alone. Off by default.
+ */
+#define CUDA_SAME_ROWS 4096
+enum tess_status tess__cuda_matmul_same_rows(struct tess_kernel *kernel, bool on);
+bool tess__cuda_matmul_has_same_rows(const struct tess_kernel *kernel);
 /* Plans made from here on are for so many of the device's multiprocessors (cublasLt.h,
  * CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET); 0: all. TESS_ERR_USAGE where it has fewer. */
 enum tess_status tess__cuda_matmul_sm_target(struct tess_kernel *kernel, int32_t count);

@@ -85,6 +85,19 @@ enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on)
     return TESS_OK;
 }
 
+enum tess_status tess__cuda_matmul_same_rows(struct tess_kernel *kernel, bool on)
+{
+    TESS_TRY(tess__cuda_matmul_open(kernel));
+    tess__cuda_state(kernel)->plans->same_rows = on;
+    return TESS_OK;
+}
+
+bool tess__cuda_matmul_has_same_rows(const struct tess_kernel *kernel)
+{
+    const struct cuda_plans *plans = tess__cuda_state(kernel)->plans;
+    return plans != NULL && plans->same_rows;
+}
+
 enum tess_status tess__cuda_matmul_sm_target(struct tess_kernel *kernel, int32_t count)
 {
     const struct cuda_state *state = tess__cuda_state(kernel);
@@ -238,6 +251,56 @@ static int matmul_sift(struct tess_kernel *kernel, struct cuda_plan *plan,
     return kept;
 }
 
+/* Row counts at which a candidate for a product with same_rows is tried; the first is one row. An
+ * algorithm may cut its sums by how many tiles there are. */
+static const int64_t sift_rows[] = {1, 100, 1000, CUDA_SAME_ROWS};
+#define SIFT_COUNT (sizeof(sift_rows) / sizeof(sift_rows[0]))
+
+/* Does a row have the same bits in all of the plans? */
+static enum tess_status sift_candidate(struct tess_kernel *kernel, struct cuda_plan **plan,
+                                       struct cuda_trial *trial,
+                                       const cublasLtMatmulAlgo_t *algorithm, bool *steady_out)
+{
+    *steady_out = true;
+    for (size_t i = 0; i < SIFT_COUNT && *steady_out; i++)
+        *steady_out = tess__cuda_plan_accept(kernel, plan[i], algorithm);
+    for (size_t i = 1; i < SIFT_COUNT && *steady_out; i++)
+        TESS_TRY(tess__cuda_plan_steady(kernel, plan[i], plan[0], trial, steady_out));
+    return TESS_OK;
+}
+
+/* Of the candidates for a product with same_rows those that give a row the bits it has alone; the
+ * first, where they are not measured. */
+static enum tess_status matmul_sift_rows(struct tess_kernel *kernel, const struct cuda_plan *model,
+                                         struct cuda_trial *trial,
+                                         cublasLtMatmulHeuristicResult_t *candidate, int *count)
+{
+    const int wanted = tess__cuda_state(kernel)->plans->tune ? *count : 1;
+    struct cuda_plan *plan[SIFT_COUNT] = {NULL};
+    enum tess_status status = TESS_OK;
+    int kept = 0;
+    for (size_t i = 0; i < SIFT_COUNT && status == TESS_OK; i++) {
+        plan[i] = calloc(1, sizeof(*plan[i]));
+        if (plan[i] == NULL)
+            status = tess_fail(TESS_ERR_MEMORY, "no memory for the plan of a product");
+        if (status == TESS_OK) {
+            plan[i]->product = model->product;
+            plan[i]->product.n = sift_rows[i];
+            status = matmul_describe(plan[i]);
+        }
+    }
+    for (int i = 0; i < *count && kept < wanted && status == TESS_OK; i++) {
+        bool steady = false;
+        status = sift_candidate(kernel, plan, trial, &candidate[i].algo, &steady);
+        if (steady)
+            candidate[kept++] = candidate[i];
+    }
+    *count = kept;
+    for (size_t i = 0; i < SIFT_COUNT && plan[i] != NULL; i++)
+        TESS_KEEP(status, matmul_drop(plan[i]));
+    return status;
+}
+
 /* The first candidate that runs, or the fastest. */
 static enum tess_status matmul_pick(struct tess_kernel *kernel, struct cuda_plan *plan,
                                     const cublasLtMatmulHeuristicResult_t *candidate, int count,
@@ -250,8 +313,9 @@ static enum tess_status matmul_pick(struct tess_kernel *kernel, struct cuda_plan
     return TESS_OK;
 }
 
+/* trial NULL: there is no room to try. */
 static enum tess_status matmul_choose_by(struct tess_kernel *kernel, struct cuda_plan *plan,
-                                         const struct cuda_operands *operands)
+                                         struct cuda_trial *trial)
 {
     cublasLtMatmulHeuristicResult_t candidate[MATMUL_CANDIDATES];
     const uint32_t schemes[] = {plan->product.split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
@@ -261,7 +325,10 @@ static enum tess_status matmul_choose_by(struct tess_kernel *kernel, struct cuda
         int count;
         TESS_TRY(matmul_query(kernel, plan, schemes[i], candidate, &count));
         count = matmul_sift(kernel, plan, candidate, count);
-        TESS_TRY(matmul_pick(kernel, plan, candidate, count, operands));
+        if (plan->product.same_rows && trial != NULL)
+            TESS_TRY(matmul_sift_rows(kernel, plan, trial, candidate, &count));
+        TESS_TRY(
+            matmul_pick(kernel, plan, candidate, count, trial != NULL ? &trial->operands : NULL));
     }
     return TESS_OK;
 }
@@ -278,7 +345,7 @@ static enum tess_status matmul_choose(struct tess_kernel *kernel, struct cuda_pl
         return matmul_choose_by(kernel, plan, NULL);
     }
     TESS_TRY(status);
-    status = matmul_choose_by(kernel, plan, &trial.operands);
+    status = matmul_choose_by(kernel, plan, &trial);
     tess__cuda_trial_close(&trial);
     return status;
 }
@@ -307,7 +374,8 @@ static bool matmul_same(const struct cuda_product *a, const struct cuda_product 
            a->like_plain == b->like_plain && a->a == b->a && a->b == b->b && a->d == b->d &&
            a->epilogue == b->epilogue && a->compute == b->compute &&
            a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
-           a->split == b->split && a->fast == b->fast && a->sm_target == b->sm_target;
+           a->split == b->split && a->fast == b->fast && a->sm_target == b->sm_target &&
+           a->same_rows == b->same_rows;
 }
 
 enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cuda_product *wanted,
@@ -344,6 +412,38 @@ enum tess_status tess__cuda_plan_get(struct tess_kernel *kernel, const struct cu
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/*
+ * The plan of a product over rows. With same_rows it has the algorithm of CUDA_SAME_ROWS rows, or
+ * none where those have none, so that any number of rows is computed in the same way; and it is
+ * compared with one row.
+ */
+static enum tess_status rows_plan(struct tess_kernel *kernel, const struct cuda_product *product,
+                                  struct cuda_plan **plan_out)
+{
+    struct cuda_product like = *product;
+    struct cuda_plan *one;
+    if (!product->same_rows)
+        return tess__cuda_plan_get(kernel, product, plan_out);
+    like.n = CUDA_SAME_ROWS;
+    TESS_TRY(tess__cuda_plan_get(kernel, &like, plan_out));
+    if (*plan_out == NULL)
+        return TESS_OK;
+    like.like_n = CUDA_SAME_ROWS;
+    like.n = 1;
+    TESS_TRY(tess__cuda_plan_get(kernel, &like, &one));
+    like.n = product->n;
+    TESS_TRY(tess__cuda_plan_get(kernel, &like, plan_out));
+    if (one != NULL && *plan_out != NULL)
+        TESS_TRY(tess__cuda_plan_compare_rows(kernel, *plan_out, one));
+    if (one == NULL || *plan_out == NULL || (*plan_out)->alike != CUDA_ALIKE_YES)
+        TESS_FAIL(TESS_ERR_UNSUPPORTED,
+                  "--cuda.decode exact: cuBLASLt's algorithm for a product of %lld inputs and %lld "
+                  "outputs does not give each of %lld rows the bits that it has alone: leave it at "
+                  "fast",
+                  (long long)product->k, (long long)product->m, (long long)product->n);
+    return TESS_OK;
+}
+
 /* The leaf's plan; without the ReLU or the bias, or without both, where there is none with them.
  * The bias is in the sum before the ReLU then, as in cuBLASLt's own epilogue. */
 static enum tess_status rows_open_leaf(struct tess_kernel *kernel, struct cuda_product *product,
@@ -360,14 +460,14 @@ static enum tess_status rows_open_leaf(struct tess_kernel *kernel, struct cuda_p
         {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, false, true},
     };
     const cublasLtEpilogue_t wanted = product->epilogue;
-    TESS_TRY(tess__cuda_plan_get(kernel, product, &rows->leaf));
+    TESS_TRY(rows_plan(kernel, product, &rows->leaf));
     for (size_t i = 0; i < sizeof(way) / sizeof(way[0]) && rows->leaf == NULL; i++) {
         if (way[i].wanted != wanted)
             continue;
         product->epilogue = way[i].epilogue;
         rows->relu_after = way[i].relu_after;
         rows->bias_first = way[i].bias_first;
-        TESS_TRY(tess__cuda_plan_get(kernel, product, &rows->leaf));
+        TESS_TRY(rows_plan(kernel, product, &rows->leaf));
     }
     return TESS_OK;
 }
@@ -383,9 +483,11 @@ enum tess_status tess__cuda_rows_open(struct tess_kernel *kernel,
     };
     struct cuda_product all = *product;
     TESS_TRY(rows_open_leaf(kernel, &all, &rows));
-    if (rows.leaf != NULL && leaves > 1) {
+    all.n = product->n * leaves;
+    if (rows.leaf != NULL && leaves > 1 && all.same_rows) {
+        TESS_TRY(rows_plan(kernel, &all, &rows.all));
+    } else if (rows.leaf != NULL && leaves > 1) {
         all.like_n = product->n;
-        all.n = product->n * leaves;
         TESS_TRY(tess__cuda_plan_get(kernel, &all, &rows.all));
         if (rows.all != NULL)
             TESS_TRY(tess__cuda_plan_compare(kernel, &rows));

@@ -18,14 +18,15 @@ struct cuda_plan {
     bool found; /* there is an algorithm */
     size_t workspace_bytes;
     double seconds;        /* 0: not measured */
-    enum cuda_alike alike; /* of a plan with like_n: does it give the bits of that one? */
+    enum cuda_alike alike; /* of a plan with like_n: does it give the bits of that one? same_rows:
+                              its rows those of one row? */
     uint32_t align_a, align_b, align_d, align_bias;
     struct cuda_plan *next;
 };
 
 struct cuda_plans {
     struct cuda_plan *first;
-    bool tune, tf32, fp8_fast;
+    bool tune, tf32, fp8_fast, same_rows;
     int32_t sm_target;
     char store[4096]; /* "": none */
 };
@@ -52,6 +53,14 @@ enum tess_status tess__cuda_trial_open(struct tess_kernel *kernel, const struct 
 void tess__cuda_trial_close(struct cuda_trial *trial);
 /* Sets rows->all->alike. */
 enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struct cuda_rows *rows);
+/* Does a plan with same_rows run and give some of its rows the bits of `one`, the same product of
+ * one row? `trial` is of the plan. */
+enum tess_status tess__cuda_plan_steady(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                        struct cuda_plan *one, struct cuda_trial *trial,
+                                        bool *steady_out);
+/* The same, in plan->alike; known already: nothing is run. */
+enum tess_status tess__cuda_plan_compare_rows(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                              struct cuda_plan *one);
 /* Does a plan with the algorithm of `plain`, the same product without its epilogue, run, and give
  * the same D? */
 enum tess_status tess__cuda_plan_agrees(struct tess_kernel *kernel, struct cuda_plan *plan,

@@ -1,13 +1,15 @@
 /*
  * Trial runs of a plan over random operands when it is made: does it run, does a product over all
- * leaves give each leaf the bits that it has alone (tessera/kernel.h, "Rows and leaves"), and one
- * with an epilogue those of the product without?
+ * leaves give each leaf the bits that it has alone (tessera/kernel.h, "Rows and leaves"), one over
+ * rows each row those that it has alone (tess__cuda_matmul_same_rows), and one with an epilogue
+ * those of the product without?
  */
 #include "cuda/host.h"
 #include "cuda/products/matmul_plan.h"
 
 #include "base/half.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,31 +21,47 @@
 #define TRIAL_RESULTS 4096
 #define TRIAL_ROUNDS  64
 
-/* One random number of [-1, 1), the generator's top bits (Knuth's MMIX constants), in `type`. For
- * e4m3 and e5m2 the bits are a sign and a magnitude below 1: all of those are numbers. */
-static void trial_draw(uint64_t *state, cudaDataType_t type, unsigned char *to)
+/* One random number of [-1, 1), the generator's top bits (Knuth's MMIX constants). */
+static float trial_next(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
-    const float value = (float)((int64_t)(*state >> 40) - (1 << 23)) * 0x1p-23f;
-    uint16_t half = 0;
-    switch (type) {
-    case CUDA_R_8F_E4M3: /* 1 is 0x38 */
-        *to = (unsigned char)((*state >> 56 & 0x80) | (*state >> 40) % 0x38);
-        return;
-    case CUDA_R_8F_E5M2: /* 1 is 0x3c */
-        *to = (unsigned char)((*state >> 56 & 0x80) | (*state >> 40) % 0x3c);
-        return;
-    case CUDA_R_16BF:
-        half = tess__bf16_of_f32(value);
-        break;
-    case CUDA_R_16F:
-        half = tess__f16_of_f32(value);
-        break;
-    default:
+    return (float)((int64_t)(*state >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+/* In a type of 4 or 2 bytes. */
+static void trial_put(cudaDataType_t type, float value, unsigned char *to)
+{
+    const uint16_t half = type == CUDA_R_16BF ? tess__bf16_of_f32(value) : tess__f16_of_f32(value);
+    if (matmul_type_bytes(type) == sizeof(value))
         memcpy(to, &value, sizeof(value));
-        return;
+    else
+        memcpy(to, &half, sizeof(half));
+}
+
+/* A random number in `type`. For e4m3 and e5m2 the bits are a sign and a magnitude below 1: all of
+ * those are numbers. */
+static void trial_draw(uint64_t *state, cudaDataType_t type, unsigned char *to)
+{
+    const float value = trial_next(state);
+    if (type == CUDA_R_8F_E4M3) /* 1 is 0x38 */
+        *to = (unsigned char)((*state >> 56 & 0x80) | (*state >> 40) % 0x38);
+    else if (type == CUDA_R_8F_E5M2) /* 1 is 0x3c */
+        *to = (unsigned char)((*state >> 56 & 0x80) | (*state >> 40) % 0x3c);
+    else
+        trial_put(type, value, to);
+}
+
+/* What is in the first `done` bytes of memory, again and again: doubled until all is full. */
+static enum tess_status trial_repeat(struct tess_kernel *kernel, size_t done, size_t bytes,
+                                     void *memory)
+{
+    while (done < bytes) {
+        const size_t more = done < bytes - done ? done : bytes - done;
+        CUDA_TRY(cudaMemcpyAsync((char *)memory + done, memory, more, cudaMemcpyDeviceToDevice,
+                                 tess__cuda_stream(kernel)));
+        done += more;
     }
-    memcpy(to, &half, sizeof(half));
+    return TESS_OK;
 }
 
 static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cudaDataType_t type,
@@ -60,14 +78,7 @@ static enum tess_status trial_fill(struct tess_kernel *kernel, uint64_t seed, cu
     const enum tess_status status = tess__cuda_write(kernel, done, numbers, memory);
     free(numbers);
     TESS_TRY(status);
-    /* Whole periods are doubled until all is full: the period stays a prime. */
-    while (done < bytes) {
-        const size_t more = done < bytes - done ? done : bytes - done;
-        CUDA_TRY(cudaMemcpyAsync((char *)memory + done, memory, more, cudaMemcpyDeviceToDevice,
-                                 tess__cuda_stream(kernel)));
-        done += more;
-    }
-    return TESS_OK;
+    return trial_repeat(kernel, done, bytes, memory); /* the period stays a prime */
 }
 
 /* Fills what the trial reads, otherwise in every round. */
@@ -228,6 +239,130 @@ enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struc
     TESS_TRY(status);
     status = trial_compare(kernel, rows, &trial);
     tess__cuda_trial_close(&trial);
+    return status;
+}
+
+/* ---- rows alone ------------------------------------------------------------------------------ */
+
+/* Rows that are computed alone: the first, the last and some between, in tiles of all usual sizes.
+ */
+#define TRIAL_ROWS   9
+#define TRIAL_CANCEL 3 /* rounds whose sums cancel */
+
+static int64_t trial_row_count(int64_t n)
+{
+    return n < TRIAL_ROWS ? n : TRIAL_ROWS;
+}
+
+static int64_t trial_row(int64_t n, int64_t i)
+{
+    return i == 0 ? 0 : (n - 1) * i / (trial_row_count(n) - 1);
+}
+
+/* `bytes` of rows of k numbers: random ones of several magnitudes, and in the second half the same
+ * again, or their negatives. */
+static enum tess_status trial_fill_halves(struct tess_kernel *kernel, uint64_t seed, int64_t k,
+                                          cudaDataType_t type, bool negative, size_t bytes,
+                                          void *memory)
+{
+    const size_t width = matmul_type_bytes(type), row = (size_t)k * width;
+    unsigned char *numbers = calloc((size_t)k, width);
+    if (numbers == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %zu bytes of random numbers", row);
+    uint64_t state = seed;
+    for (int64_t i = 0; i < k / 2; i++) {
+        unsigned char *low = numbers + (size_t)i * width;
+        unsigned char *high = low + (size_t)(k / 2) * width;
+        const float value = trial_next(&state);
+        trial_put(type, ldexpf(value, -(int)(state >> 24 & 7)), low);
+        memcpy(high, low, width);
+        high[width - 1] ^= negative ? 0x80 : 0; /* the sign, of little-endian numbers */
+    }
+    const enum tess_status status = tess__cuda_write(kernel, row, numbers, memory);
+    free(numbers);
+    TESS_TRY(status);
+    return trial_repeat(kernel, row, bytes, memory);
+}
+
+/*
+ * Operands whose products cancel: what is left is the rounding of the sums, which shows their order
+ * even where results have 8 bits. Sums of random numbers differ in their last bits of f32, which
+ * one result of bf16 in ten thousand shows.
+ */
+static enum tess_status trial_cancel(struct tess_kernel *kernel, const struct cuda_product *p,
+                                     const struct cuda_trial *trial, uint64_t round)
+{
+    TESS_TRY(trial_fill_halves(kernel, 2 * round + 1, p->k, p->a, false, trial->read[0].bytes,
+                               trial->read[0].memory));
+    TESS_TRY(trial_fill_halves(kernel, 2 * round + 2, p->k, p->b, true, trial->read[1].bytes,
+                               trial->read[1].memory));
+    CUDA_TRY(
+        cudaMemsetAsync(trial->read[2].memory, 0, trial->read[2].bytes, tess__cuda_stream(kernel)));
+    return TESS_OK;
+}
+
+/* Some rows of the plan's results, brought together at their beginning, and in `other` those of
+ * each alone. */
+static enum tess_status trial_steady_once(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                          struct cuda_plan *one, struct cuda_trial *trial,
+                                          bool *steady_out)
+{
+    const struct cuda_product *p = &plan->product;
+    const size_t b = (size_t)p->k * matmul_type_bytes(p->b);
+    const size_t d = (size_t)p->m * matmul_type_bytes(p->d);
+    const int64_t rows = trial_row_count(p->n);
+    cudaStream_t stream = tess__cuda_stream(kernel);
+    struct cuda_trial some = *trial;
+    some.d_bytes = (size_t)rows * d;
+    TESS_TRY(tess__cuda_plan_try(kernel, plan, &trial->operands, steady_out));
+    for (int64_t i = 0; i < rows && *steady_out; i++) {
+        const size_t row = (size_t)trial_row(p->n, i), to = (size_t)i * d;
+        struct cuda_operands o = trial->operands;
+        char *const all[] = {o.d, o.aux};
+        for (int a = 0; a < (trial_writes_aux(p) ? 2 : 1) && row > (size_t)i; a++)
+            CUDA_TRY(cudaMemcpyAsync(all[a] + to, all[a] + row * d, d, cudaMemcpyDeviceToDevice,
+                                     stream));
+        o.b = (const char *)o.b + row * b;
+        o.d = (char *)trial->other + to;
+        o.aux = (char *)trial->other_aux + to;
+        TESS_TRY(tess__cuda_plan_try(kernel, one, &o, steady_out));
+    }
+    return *steady_out ? trial_same(kernel, p, &some, steady_out) : TESS_OK;
+}
+
+enum tess_status tess__cuda_plan_steady(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                        struct cuda_plan *one, struct cuda_trial *trial,
+                                        bool *steady_out)
+{
+    *steady_out = true;
+    for (uint64_t round = 0; round <= TRIAL_CANCEL && *steady_out; round++) {
+        if (round > 0)
+            TESS_TRY(trial_cancel(kernel, &plan->product, trial, round));
+        TESS_TRY(trial_steady_once(kernel, plan, one, trial, steady_out));
+    }
+    return trial_draw_operands(kernel, trial, 0); /* another candidate finds what this one did */
+}
+
+enum tess_status tess__cuda_plan_compare_rows(struct tess_kernel *kernel, struct cuda_plan *plan,
+                                              struct cuda_plan *one)
+{
+    if (plan->alike != CUDA_ALIKE_UNKNOWN)
+        return TESS_OK;
+    struct cuda_trial trial;
+    bool steady = false;
+    enum tess_status status = tess__cuda_trial_open(kernel, plan, &trial);
+    if (status == TESS_ERR_MEMORY) {
+        /* Ranks must not differ by what memory they have: the same algorithm is believed. */
+        tess_log(TESS_LOG_WARN,
+                 "no device memory to compare a product over %lld rows with one of them",
+                 (long long)plan->product.n);
+        plan->alike = CUDA_ALIKE_YES;
+        return TESS_OK;
+    }
+    TESS_TRY(status);
+    status = tess__cuda_plan_steady(kernel, plan, one, &trial, &steady);
+    tess__cuda_trial_close(&trial);
+    plan->alike = steady ? CUDA_ALIKE_YES : CUDA_ALIKE_NO;
     return status;
 }
 

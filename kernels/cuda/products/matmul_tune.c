@@ -36,7 +36,11 @@ static enum tess_status tune_key(struct tess_kernel *kernel, const struct cuda_p
              about.name, driver, cublasLtGetVersion(), (long long)p->m, (long long)p->n,
              (long long)p->k, (int)p->a, p->transpose_a ? "T" : "", (int)p->b,
              p->transpose_b ? "T" : "", (int)p->d, (int)p->epilogue, (int)p->compute,
-             p->fast ? " fast" : "", p->split ? " split" : "", target);
+             p->fast ? " fast" : "",
+             p->split       ? " split"
+             : p->same_rows ? " rows"
+                            : "",
+             target);
     tess__matmul_key_clean(key);
     return TESS_OK;
 }

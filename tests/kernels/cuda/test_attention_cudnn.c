@@ -95,41 +95,50 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(struct cudaDeviceProp *about, int 
 
 cudaError_t tess__cuda_launch_attention_forward(cudaStream_t stream,
                                                 const struct cuda_attention_forward *a,
-                                                const struct cuda_attention_documents *documents)
+                                                const struct cuda_attention_documents *documents,
+                                                const struct cuda_attention_drop *drop)
 {
-    (void)stream, (void)a, (void)documents;
+    (void)stream, (void)a, (void)documents, (void)drop;
     own_runs++;
     return cudaSuccess;
 }
 
 cudaError_t tess__cuda_launch_attention_backward(cudaStream_t stream,
                                                  const struct cuda_attention_backward *a,
-                                                 const struct cuda_attention_documents *documents)
+                                                 const struct cuda_attention_documents *documents,
+                                                 const struct cuda_attention_drop *drop)
 {
-    (void)stream, (void)a, (void)documents;
+    (void)stream, (void)a, (void)documents, (void)drop;
     own_runs++;
     return cudaSuccess;
 }
 
 cudaError_t tess__cuda_launch_attention_forward_plain(
     cudaStream_t stream, const struct cuda_attention_forward *a,
-    const struct cuda_attention_documents *documents)
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop)
 {
-    return tess__cuda_launch_attention_forward(stream, a, documents);
+    return tess__cuda_launch_attention_forward(stream, a, documents, drop);
 }
 
 cudaError_t tess__cuda_launch_attention_backward_plain(
     cudaStream_t stream, const struct cuda_attention_backward *a,
-    const struct cuda_attention_documents *documents)
+    const struct cuda_attention_documents *documents, const struct cuda_attention_drop *drop)
 {
-    return tess__cuda_launch_attention_backward(stream, a, documents);
+    return tess__cuda_launch_attention_backward(stream, a, documents, drop);
 }
 
-cudaError_t tess__cuda_launch_attention_decode(cudaStream_t stream,
-                                               const struct cuda_attention_forward *a)
+cudaError_t tess__cuda_launch_attention_kept(cudaStream_t stream,
+                                             const struct cuda_attention_forward *a, int32_t from)
 {
-    (void)stream, (void)a;
+    (void)stream, (void)a, (void)from;
     return cudaErrorNotSupported;
+}
+
+cudaError_t tess__cuda_launch_attention_kept_plain(cudaStream_t stream,
+                                                   const struct cuda_attention_forward *a,
+                                                   int32_t from)
+{
+    return tess__cuda_launch_attention_kept(stream, a, from);
 }
 
 void tess__cuda_note(struct tess_kernel *kernel, cudaError_t error, const char *where)

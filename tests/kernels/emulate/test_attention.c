@@ -119,6 +119,39 @@ static void case_plain(void **state)
     run_shapes(TESS_BF16, 64, 3, 5);
 }
 
+/* Dropout in every kernel, beside a window or not; panels of 64 keys that begin in mid-tile. */
+static void case_dropout(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tess_dtype dtype;
+        int head_size, length, heads, kv_heads, window;
+        float dropout;
+    } table[] = {
+        {TESS_BF16, 64, 140, 2, 1, 0, 0.3f},  {TESS_BF16, 64, 100, 2, 2, 70, 0.9f},
+        {TESS_F16, 64, 65, 6, 2, 0, 0.5f},    {TESS_BF16, 128, 140, 1, 1, 0, 0.2f},
+        {TESS_F16, 128, 100, 2, 1, 33, 0.5f}, {TESS_F32, 64, 130, 2, 1, 0, 0.1f},
+        {TESS_F32, 96, 70, 1, 1, 20, 0.5f},   {TESS_BF16, 20, 90, 2, 1, 0, 0.4f},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct attention_way way = {.dtype = table[i].dtype,
+                                    .leaves = 1 + (int)i % 2,
+                                    .leaf_rows = 1,
+                                    .length = table[i].length,
+                                    .heads = table[i].heads,
+                                    .kv_heads = table[i].kv_heads,
+                                    .head_size = table[i].head_size,
+                                    .packed = i % 2 == 0,
+                                    .q_gap = 8,
+                                    .kv_gap = 16,
+                                    .spread = 1,
+                                    .window = table[i].window,
+                                    .dropout = table[i].dropout,
+                                    .seed = 400 + i};
+        attention_run(&device, &way);
+    }
+}
+
 /* Wider than the columns a block makes; no multiple of anything. */
 static void case_wide(void **state)
 {
@@ -264,9 +297,10 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_bf16_64), cmocka_unit_test(case_bf16_128),
         cmocka_unit_test(case_f16_64),  cmocka_unit_test(case_f16_128),
-        cmocka_unit_test(case_plain),   cmocka_unit_test(case_wide),
-        cmocka_unit_test(case_steep),   cmocka_unit_test(case_bounds),
-        cmocka_unit_test(case_choice),  cmocka_unit_test(case_needs),
+        cmocka_unit_test(case_plain),   cmocka_unit_test(case_dropout),
+        cmocka_unit_test(case_wide),    cmocka_unit_test(case_steep),
+        cmocka_unit_test(case_bounds),  cmocka_unit_test(case_choice),
+        cmocka_unit_test(case_needs),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     tess_kernel_close(device.kernel);
