@@ -31,14 +31,14 @@ enum tess_status tess__call_copy(struct tess_queue *queue, void *target, const v
 }
 
 enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                   struct tess_queue *queue, const void *const *source, int32_t m,
-                                   void *const *target, size_t count)
+                                   const struct tess__call_queue *queue, const void *const *source,
+                                   int32_t m, void **target, size_t count)
 {
     if (count == 0)
         return TESS_OK;
     if (queue != NULL)
-        return queue->ops->reduce(queue, call->dtype, call->dtype, call->reduce, comm->rank_count,
-                                  source, m, target, count);
+        return tess__call_reduce_pieces(queue->queue, call->dtype, call->reduce, comm->rank_count,
+                                        source, m, target, count, &queue->partials);
     tess__reduce(call->dtype, call->reduce, comm->rank_count, source, m, target, count);
     return TESS_OK;
 }
@@ -53,8 +53,8 @@ _Static_assert((TESS_QUEUE_PEERS_MAX & (TESS_QUEUE_PEERS_MAX - 1)) == 0,
 
 enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtype dtype,
                                         enum tess_dtype to, enum tess_reduce reduce, int32_t n,
-                                        const void **source, void *target, size_t count,
-                                        const struct tess__partials *partials)
+                                        const void **source, int32_t m, void *const *target,
+                                        size_t count, const struct tess__partials *partials)
 {
     const bool narrow = (dtype == TESS_F16 || dtype == TESS_BF16) && reduce == TESS_REDUCE_SUM;
     const enum tess_dtype wide = narrow ? TESS_F32 : dtype; /* rounded once, at the end */
@@ -70,12 +70,39 @@ enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtyp
             source[g] = partial;
         }
     }
-    return queue->ops->reduce(queue, dtype, to, reduce, n, source, 1, &target, count);
+    for (int32_t k = 0; k < m; k += TESS_QUEUE_PEERS_MAX)
+        TESS_TRY(queue->ops->reduce(queue, dtype, to, reduce, n, source,
+                                    m - k < TESS_QUEUE_PEERS_MAX ? m - k : TESS_QUEUE_PEERS_MAX,
+                                    target + k, count));
+    return TESS_OK;
+}
+
+enum tess_status tess__call_reduce_pieces(struct tess_queue *queue, enum tess_dtype dtype,
+                                          enum tess_reduce reduce, int32_t n,
+                                          const void *const *source, int32_t m, void **target,
+                                          size_t count, const struct tess__partials *partials)
+{
+    const size_t size = tess_dtype_bytes(dtype);
+    const size_t wide = size > sizeof(float) ? size : sizeof(float); /* of a partial sum */
+
+    if (n <= TESS_QUEUE_PEERS_MAX)
+        return queue->ops->reduce(queue, dtype, dtype, reduce, n, source, m, target, count);
+    const size_t most = partials->stride / wide;
+    for (size_t at = 0, piece; at < count; at += piece) {
+        piece = count - at < most ? count - at : most;
+        for (int32_t r = 0; r < n; r++)
+            partials->source[r] = (const char *)source[r] + at * size;
+        TESS_TRY(tess__call_reduce_many(queue, dtype, dtype, reduce, n, partials->source, m, target,
+                                        piece, partials));
+        for (int32_t k = 0; k < m; k++)
+            target[k] = (char *)target[k] + piece * size;
+    }
+    return TESS_OK;
 }
 
 enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                 struct tess_queue *queue, const void **source, size_t stride,
-                                 size_t begin, size_t count)
+                                 const struct tess__call_queue *queue, const void **source,
+                                 size_t stride, size_t begin, size_t count)
 {
     const size_t size = tess_dtype_bytes(call->dtype);
     const int32_t rank = comm->rank, rank_count = comm->rank_count;
@@ -84,7 +111,8 @@ enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess
     if (count == 0)
         return TESS_OK;
     char *target = call->target == NULL ? NULL : (char *)call->target + begin * size;
-    void *const targets[1] = {target};
+    void *targets[1] = {target};
+    struct tess_queue *copies = queue != NULL ? queue->queue : NULL;
     switch (call->collective) {
     case TESS_COLLECTIVE_REDUCE:
         if (rank != call->peer)
@@ -101,7 +129,7 @@ enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess
         /* Each rank begins with another peer, so that they do not all read from the same one. */
         for (int32_t i = 0; i < rank_count; i++) {
             const int32_t r = (rank + i) % rank_count;
-            TESS_TRY(tess__call_copy(queue, target + (size_t)r * call->count * size,
+            TESS_TRY(tess__call_copy(copies, target + (size_t)r * call->count * size,
                                      (const char *)source[r] + (all_to_all ? own_at : 0),
                                      count * size));
         }
@@ -109,7 +137,7 @@ enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess
     case TESS_COLLECTIVE_BROADCAST:
         if (rank == call->peer)
             return TESS_OK;
-        return tess__call_copy(queue, target, source[call->peer], count * size);
+        return tess__call_copy(copies, target, source[call->peer], count * size);
     default:
         return TESS_OK; /* a barrier moves nothing */
     }

@@ -25,27 +25,39 @@ static inline bool tess__call_is_message(const struct tess_comm_call *call)
     return call->collective == TESS_COLLECTIVE_SEND || call->collective == TESS_COLLECTIVE_RECV;
 }
 
-/* Copy, and add up arrays of all ranks into `m` targets: by the host, or on a queue of the device
- * (`queue` not NULL). In place nothing is copied. */
-enum tess_status tess__call_copy(struct tess_queue *queue, void *target, const void *source,
-                                 size_t bytes);
-enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                   struct tess_queue *queue, const void *const *source, int32_t m,
-                                   void *const *target, size_t count);
-
 /* Room for the sums of subtrees: `stride` bytes for each of tess__call_partials(n) arrays; those of
  * 16 bits are f32 there. */
 struct tess__partials {
     unsigned char *memory; /* on the device */
     size_t stride;
+    const void **source; /* [n], for tess__call_reduce_pieces */
 };
 
+/* A queue of the device, and room for sums of more ranks than it adds up at once, if there are. */
+struct tess__call_queue {
+    struct tess_queue *queue;
+    struct tess__partials partials;
+};
+
+/* In place nothing is copied. By the host, or on a queue of the device (not NULL). */
+enum tess_status tess__call_copy(struct tess_queue *queue, void *target, const void *source,
+                                 size_t bytes);
+/* Add up arrays of all ranks into `m` targets, at most as many; target [m] is used up. */
+enum tess_status tess__call_reduce(const struct tess_comm *comm, const struct tess_comm_call *call,
+                                   const struct tess__call_queue *queue, const void *const *source,
+                                   int32_t m, void **target, size_t count);
+
 int32_t tess__call_partials(int32_t n);
-/* tess_queue_ops.reduce into one target, of any number of sources. `source` [n] is used up. */
+/* tess_queue_ops.reduce of any number of sources and targets. `source` [n] is used up. */
 enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtype dtype,
                                         enum tess_dtype to, enum tess_reduce reduce, int32_t n,
-                                        const void **source, void *target, size_t count,
-                                        const struct tess__partials *partials);
+                                        const void **source, int32_t m, void *const *target,
+                                        size_t count, const struct tess__partials *partials);
+/* The same of arrays that may be longer than a partial sum. `target` [m <= n] is used up. */
+enum tess_status tess__call_reduce_pieces(struct tess_queue *queue, enum tess_dtype dtype,
+                                          enum tess_reduce reduce, int32_t n,
+                                          const void *const *source, int32_t m, void **target,
+                                          size_t count, const struct tess__partials *partials);
 
 /*
  * Take this rank's part of elements [begin, begin + count) of the call's result out of the ranks'
@@ -53,8 +65,8 @@ enum tess_status tess__call_reduce_many(struct tess_queue *queue, enum tess_dtyp
  * elements apart. The pointers are used up.
  */
 enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess_comm_call *call,
-                                 struct tess_queue *queue, const void **source, size_t stride,
-                                 size_t begin, size_t count);
+                                 const struct tess__call_queue *queue, const void **source,
+                                 size_t stride, size_t begin, size_t count);
 
 /*
  * Count payload. Every rank gives `bytes` to each other one, but for a broadcast's root and for

@@ -108,6 +108,7 @@ void case_device_absent(void **state);
 void case_device_abort(void **state);
 void case_device_settle(void **state);
 void case_device_open(void **state);
+void case_device_many(void **state);
 void case_debug_mismatch(void **state);
 void case_debug_agreement(void **state);
 void case_debug_group(void **state);

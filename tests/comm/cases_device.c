@@ -286,6 +286,50 @@ void case_device_processes(void **state)
     case_run(state, device_processes_rank, NULL);
 }
 
+/* ---- more ranks than a queue adds up at once ------------------------------------------------- */
+
+enum { DEVICE_MANY = 66, DEVICE_MANY_COUNT = DEVICE_MANY * 64 + 5 };
+
+/* In slices of all ranks' arrays in place, and each rank from all. */
+static int device_many_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    static const enum tess_dtype dtypes[] = {TESS_F32, TESS_BF16};
+    const size_t count = DEVICE_MANY_COUNT, own = count / DEVICE_MANY;
+    struct place place, part;
+    WORLD_OK(place_open(comm, count * sizeof(float), false, &place));
+    WORLD_OK(place_open(comm, own * sizeof(float), false, &part));
+    for (uint64_t d = 0; d < 2; d++) {
+        const enum tess_dtype dtype = dtypes[d];
+        const size_t size = tess_dtype_bytes(dtype);
+        value_fill(dtype, d, comm->rank, count, place.host);
+        WORLD_OK(place_put(&place, place.host, count * size));
+        WORLD_OK(
+            tess_comm_reduce_scatter(comm, place.at, part.at, own, dtype, TESS_REDUCE_SUM, NULL));
+        WORLD_OK(
+            tess_comm_all_reduce(comm, place.at, place.at, count, dtype, TESS_REDUCE_SUM, NULL));
+        WORLD_OK(place_get(&part, part.host, own * size));
+        WORLD_OK(place_get(&place, place.host, count * size));
+        for (size_t i = 0; i < own; i++)
+            WORLD_CHECK(value_is_reduced(dtype, TESS_REDUCE_SUM, comm->order, d, comm->rank_count,
+                                         (size_t)comm->rank * own + i, part.host + i * size));
+        for (size_t i = (size_t)comm->rank % 61; i < count; i += 61)
+            WORLD_CHECK(value_is_reduced(dtype, TESS_REDUCE_SUM, comm->order, d, comm->rank_count,
+                                         i, place.host + i * size));
+    }
+    place_close(&place);
+    place_close(&part);
+    return 0;
+}
+
+void case_device_many(void **state)
+{
+    struct case_setup many = *(const struct case_setup *)*state;
+    void *setup = &many;
+    many.ranks = DEVICE_MANY;
+    case_run(&setup, device_many_rank, NULL);
+}
+
 /* ---- failures of ranks ---------------------------------------------------------------------- */
 
 static int device_absent_rank(struct tess_comm *comm, struct tess_world *world, void *arg)

@@ -199,6 +199,8 @@ static int case_run_device(struct case_setup *canonical, struct case_setup *fast
         {cmocka_unit_test_prestate(case_device_abort, canonical), peers},
         {cmocka_unit_test_prestate(case_device_settle, canonical), true},
         {cmocka_unit_test_prestate(case_device_open, canonical), true},
+        {cmocka_unit_test_prestate(case_device_many, canonical),
+         canonical->ranks == 2 && canonical->module == NULL},
     };
     return case_run_entries(cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -55,11 +55,11 @@ static void many_fill(enum tess_dtype dtype, uint64_t seed, int32_t n)
 static void many_reduce(enum tess_dtype dtype, enum tess_dtype to, enum tess_reduce reduce,
                         int32_t n, const unsigned char *first, void *target)
 {
-    const struct tess__partials partials = {many.partials, STRIDE};
+    const struct tess__partials partials = {.memory = many.partials, .stride = STRIDE};
     for (int32_t r = 0; r < n; r++)
         many.source[r] = first + (size_t)r * STRIDE;
-    OK(tess__call_reduce_many(many.kernel->queue, dtype, to, reduce, n, many.source, target, COUNT,
-                              &partials));
+    OK(tess__call_reduce_many(many.kernel->queue, dtype, to, reduce, n, many.source, 1, &target,
+                              COUNT, &partials));
 }
 
 static void many_check(enum tess_dtype dtype, enum tess_reduce reduce, uint64_t seed, int32_t n)
@@ -111,8 +111,44 @@ static void case_turns(void **state)
     }
 }
 
+/* Arrays longer than a partial sum, into more targets than a queue has at once. */
+static void case_pieces(void **state)
+{
+    (void)state;
+    enum { MANY = 70, LONG = 2 * STRIDE + 3 }; /* elements */
+    const struct tess_kernel_ops *ops = &tess_kernel_guard_queue;
+    for (int k = 0; k < TESS_DTYPE_COUNT; k++) {
+        const enum tess_dtype dtype = (enum tess_dtype)k;
+        const size_t bytes = LONG * tess_dtype_bytes(dtype);
+        const void *source[MANY], *left[MANY];
+        void *target[MANY], *memory, *room, *host = malloc(bytes);
+        struct tess_kernel *kernel;
+        assert_non_null(host);
+        OK(tess_kernel_open(ops, 1, &kernel));
+        OK(ops->alloc(kernel, 2 * STRIDE, &room));
+        OK(ops->alloc(kernel, MANY * bytes, &memory));
+        const struct tess__partials partials = {room, STRIDE, left};
+        for (int32_t r = 0; r < MANY; r++) {
+            source[r] = target[r] = (char *)memory + (size_t)r * bytes; /* in place */
+            value_fill(dtype, 7, r, LONG, host);
+            OK(tess_write(kernel, bytes, host, target[r]));
+        }
+        OK(tess__call_reduce_pieces(kernel->queue, dtype, TESS_REDUCE_SUM, MANY, source, MANY,
+                                    target, LONG, &partials));
+        for (int32_t r = 0; r < MANY; r++) {
+            OK(tess_read(kernel, bytes, source[r], host));
+            for (size_t i = 0; i < LONG; i++)
+                assert_true(value_is_reduced(dtype, TESS_REDUCE_SUM, TESS_ORDER_CANONICAL, 7, MANY,
+                                             i, (char *)host + i * tess_dtype_bytes(dtype)));
+        }
+        free(host);
+        tess_kernel_close(kernel); /* with its memory */
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_counts), cmocka_unit_test(case_turns)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_counts), cmocka_unit_test(case_turns),
+                                       cmocka_unit_test(case_pieces)};
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -138,8 +138,9 @@ static int net_bits(struct tess_comm *comm, struct net_job_of *job)
  * hosts of which the last takes the sums of others in parts. */
 static void case_bits(void **state)
 {
-    static const int32_t more[] = {17, 24, 33, 64}, parts[][2] = {{3, 1},  {5, 1}, {9, 1}, {10, 1},
-                                                                  {11, 1}, {3, 2}, {5, 2}, {3, 4}};
+    static const int32_t more[] = {17, 24, 33, 64},
+                         parts[][2] = {{3, 1}, {5, 1}, {9, 1}, {10, 1}, {11, 1}, {3, 2},
+                                       {5, 2}, {3, 4}, {6, 1}, {12, 1}, {6, 2}};
     int32_t host[RANKS];
     (void)state;
     for (int32_t i = 2; i <= 20; i++) {

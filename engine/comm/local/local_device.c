@@ -33,9 +33,9 @@ struct local_device_pair {
 };
 
 struct local_device {
-    _Atomic int32_t users;    /* members that have not let go of it */
-    int32_t rank_count;       /* of the group */
-    struct tess_queue *queue; /* the rank's own in this group */
+    _Atomic int32_t users;        /* members that have not let go of it */
+    int32_t rank_count;           /* of the group */
+    struct tess__call_queue sums; /* on the rank's own queue in this group */
     struct {
         struct tess_fence *ready, *done;
     } fence[LOCAL_FENCES];
@@ -70,6 +70,40 @@ static void device_let_go(struct local_device *device)
     free(device);
 }
 
+/* What only the rank itself uses. */
+static void device_close_sums(struct local_device *device)
+{
+    struct tess_queue *queue = device->sums.queue;
+
+    if (queue == NULL)
+        return;
+    struct tess_kernel *kernel = queue->kernel;
+    queue->ops->close(queue);
+    if (device->sums.partials.memory != NULL)
+        kernel->ops->free(kernel, device->sums.partials.memory);
+    free(device->sums.partials.source);
+    device->sums = (struct tess__call_queue){.queue = NULL};
+}
+
+static enum tess_status device_open_sums(const struct tess_queue *kernels,
+                                         struct local_device *device)
+{
+    const size_t partials = (size_t)tess__call_partials(device->rank_count);
+    struct tess__partials *room = &device->sums.partials;
+    void *memory;
+
+    TESS_TRY(kernels->ops->open(kernels->kernel, &device->sums.queue));
+    if (partials == 0)
+        return TESS_OK;
+    room->stride = LOCAL_PARTIAL_BYTES;
+    room->source = calloc((size_t)device->rank_count, sizeof(*room->source));
+    if (room->source == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the sums of a communicator");
+    TESS_TRY(kernels->kernel->ops->alloc(kernels->kernel, partials * room->stride, &memory));
+    room->memory = memory;
+    return TESS_OK;
+}
+
 static enum tess_status device_new(const struct tess_queue *kernels, int32_t rank_count,
                                    struct local_device **device_out)
 {
@@ -79,15 +113,14 @@ static enum tess_status device_new(const struct tess_queue *kernels, int32_t ran
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
     atomic_store(&device->users, 1);
     device->rank_count = rank_count;
-    enum tess_status status = kernels->ops->open(kernels->kernel, &device->queue);
+    enum tess_status status = device_open_sums(kernels, device);
     for (int i = 0; i < LOCAL_FENCES && status == TESS_OK; i++) {
         status = kernels->ops->fence_open(kernels->kernel, &device->fence[i].ready);
         if (status == TESS_OK)
             status = kernels->ops->fence_open(kernels->kernel, &device->fence[i].done);
     }
     if (status != TESS_OK) {
-        if (device->queue != NULL)
-            device->queue->ops->close(device->queue);
+        device_close_sums(device);
         device_let_go(device);
         return status;
     }
@@ -101,7 +134,7 @@ static void device_detach(struct local_group *group)
     if (own == NULL)
         return;
     group->device = NULL;
-    own->queue->ops->close(own->queue);
+    device_close_sums(own);
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (group->device_of[r] != NULL)
             device_let_go(group->device_of[r]);
@@ -120,11 +153,6 @@ enum tess_status tess__local_attach(struct tess_comm *comm, struct tess_queue *q
     bool reachable = group->rank->world->mode == TESS_RANKS_THREADS || comm->rank_count == 1;
     if (group->device != NULL || !reachable)
         return TESS_OK;
-    if (comm->rank_count > TESS_QUEUE_PEERS_MAX)
-        TESS_FAIL(TESS_ERR_UNSUPPORTED,
-                  "a device adds up the arrays of %d ranks at most, a group has %d: use fewer "
-                  "threads on one device",
-                  TESS_QUEUE_PEERS_MAX, (int)comm->rank_count);
     struct local_device *own = NULL, **all = calloc((size_t)comm->rank_count, sizeof(*all));
     if (all == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate the fences of a communicator");
@@ -177,7 +205,7 @@ static bool device_needs(const struct local_group *group, const struct tess_comm
 
 enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t)
 {
-    struct tess_queue *queue = group->device->queue;
+    struct tess_queue *queue = group->device->sums.queue;
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     for (int32_t r = 0; r < group->comm.rank_count; r++)
         if (device_needs(group, call, r))
@@ -187,7 +215,7 @@ enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t)
 
 enum tess_status tess__local_device_end(struct local_group *group, uint64_t t)
 {
-    struct tess_queue *queue = group->device->queue;
+    struct tess_queue *queue = group->device->sums.queue;
     tess_comm_given(&group->comm, tess__ticket(TESS__COLLECTIVE, 0, t), queue);
     return queue->ops->record(queue, group->device->fence[t % LOCAL_FENCES].done);
 }
@@ -202,9 +230,9 @@ enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, 
     return TESS_OK;
 }
 
-struct tess_queue *tess__local_device_queue(const struct local_group *group)
+const struct tess__call_queue *tess__local_device_queue(const struct local_group *group)
 {
-    return group->device->queue;
+    return &group->device->sums;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -222,7 +250,7 @@ static enum tess_status device_pair(struct local_group *group, int32_t peer,
     enum tess_status status = TESS_OK;
     for (int i = 0; i < LOCAL_PAIR_RING; i++)
         for (int k = 0; k < DEVICE_PAIR_FENCES && status == TESS_OK; k++)
-            status = own->queue->ops->fence_open(own->queue->kernel, &pair->fence[i][k]);
+            status = own->sums.queue->ops->fence_open(own->sums.queue->kernel, &pair->fence[i][k]);
     if (status != TESS_OK) {
         device_pair_free(pair);
         return status;
@@ -252,7 +280,7 @@ enum tess_status tess__local_device_pull(struct local_group *group, int32_t peer
                                          void *target, const void *source, size_t bytes)
 {
     const size_t at = seq % LOCAL_PAIR_RING;
-    struct tess_queue *queue = group->device->queue;
+    struct tess_queue *queue = group->device->sums.queue;
     struct local_device_pair *own = atomic_load(&group->device->pair[peer]);
     struct local_device_pair *theirs = atomic_load(&group->device_of[peer]->pair[group->comm.rank]);
     TESS_TRY(queue->ops->follow(queue, theirs->fence[at][DEVICE_SENT]));

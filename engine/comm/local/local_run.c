@@ -156,7 +156,7 @@ static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
 
 /* This rank's slice of a sum, from all sources into all targets in place. */
 static enum tess_status run_slice_sum(struct local_group *group, const struct tess_comm_call *call,
-                                      struct tess_queue *queue, uint64_t t)
+                                      const struct tess__call_queue *queue, uint64_t t)
 {
     int32_t n = group->comm.rank_count, rank = group->comm.rank;
     size_t size = tess_dtype_bytes(call->dtype);
@@ -187,7 +187,7 @@ static void run_count_taken(struct local_group *group, const struct tess_comm_ca
 static enum tess_status run_whole(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
-    struct tess_queue *queue = call->device ? tess__local_device_queue(group) : NULL;
+    const struct tess__call_queue *queue = call->device ? tess__local_device_queue(group) : NULL;
     if (!group->small && run_is_sliced(call))
         return run_slice_sum(group, call, queue, t);
     for (int32_t r = 0; r < group->comm.rank_count; r++)

@@ -30,6 +30,8 @@
 
 #define LOCAL_RING   256 /* collectives that may be outstanding in a group */
 #define LOCAL_FENCES 64  /* the same of collectives on device memory */
+/* Of device memory, for each partial sum where a queue does not add up all ranks at once. */
+#define LOCAL_PARTIAL_BYTES (256u << 10)
 /* Source bytes up to which a call is staged when it is posted; in the largest groups, see
  * tess__local_small_bytes. */
 #define LOCAL_SMALL       4096u
@@ -304,7 +306,7 @@ enum tess_status tess__local_device_begin(struct local_group *group, uint64_t t)
 enum tess_status tess__local_device_end(struct local_group *group, uint64_t t);
 enum tess_status tess__local_device_join(struct local_group *group, uint64_t t, bool all);
 /* The queue that runs this rank's share. */
-struct tess_queue *tess__local_device_queue(const struct local_group *group);
+const struct tess__call_queue *tess__local_device_queue(const struct local_group *group);
 /* The same for messages: before one is posted, to run a receive, and when one is waited for. */
 enum tess_status tess__local_device_post_message(struct local_group *group, bool send, int32_t peer,
                                                  uint64_t seq);

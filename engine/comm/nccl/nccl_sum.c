@@ -238,8 +238,8 @@ static enum tess_status sum_add_local(struct nccl_group *group, const struct ncc
         source[sum->place] = (const char *)sum->call->source + sum_at(sum, own, first);
         if (count > 0)
             TESS_TRY(tess__call_reduce_many(group->sums, sum->call->dtype, sum->between,
-                                            sum->call->reduce, sum->places, source, target, count,
-                                            &sum->partials));
+                                            sum->call->reduce, sum->places, source, 1, &target,
+                                            count, &sum->partials));
     }
     return TESS_OK;
 }
@@ -256,7 +256,7 @@ static enum tess_status sum_add_hosts(struct nccl_group *group, const struct ncc
     if (count == 0)
         return TESS_OK;
     return tess__call_reduce_many(group->sums, sum->between, sum->call->dtype, sum->call->reduce,
-                                  sum->hosts, source, target, count, &sum->partials);
+                                  sum->hosts, source, 1, &target, count, &sum->partials);
 }
 
 /* Of `pieces`: what is local of piece `step`, beside what crosses of the one before. */
@@ -347,7 +347,8 @@ enum tess_status tess__nccl_sum(struct nccl_group *group, struct nccl_lane *lane
     /* Whole vectors, so that every source of the sum is as aligned as the next. */
     sum.cell = sum.room.bytes / sum_cells(group) / NCCL_ALIGN * NCCL_ALIGN;
     sum.half = (size_t)n * sum.cell;
-    sum.partials = (struct tess__partials){sum.room.memory + 2 * sum.half, 2 * sum.cell};
+    sum.partials =
+        (struct tess__partials){.memory = sum.room.memory + 2 * sum.half, .stride = 2 * sum.cell};
     sum.piece = sum.cell / tess_dtype_bytes(sum.between);
     sum.at_once = sum.hosts == 1 && sum.slice <= sum.piece && sum.total == sum.slice * (size_t)n &&
                   tess__nccl_has_all_to_all(group);

@@ -13,7 +13,7 @@
 #define PATH_EXCHANGE_HOSTS 3
 
 /* From so many hosts on, where they are no power of two, a chain down costs a link between two
- * neighbours less than the tree does, and no host much. */
+ * neighbours less than the tree does, and no host more than a ring. */
 #define PATH_CHAIN_HOSTS 6
 
 /* Parts in which the left block of a tree may come to the right one, and moves up a lane: one for
@@ -106,7 +106,7 @@ static int32_t path_part(const struct net_shape *shape, int32_t first, int32_t c
     int32_t part = places > left / PATH_PARTS ? places : left / PATH_PARTS;
 
     if ((count & (count - 1)) == 0 || shape->hosts == 1 || (places & (places - 1)) != 0 ||
-        owner < first + left || owner >= first + count || (right > left / 4 && right != places))
+        owner < first + left || owner >= first + count || (right > left / 2 && right != places))
         return left;
     while (part < right)
         part *= 2;
@@ -349,20 +349,23 @@ static void path_ring_up(const struct net_shape *shape, int32_t owner, struct ne
 }
 
 /* The host after `host`, or before it (by -1), on the way from `owner`: round the ring, or along a
- * chain, first to the nearer end of all; -1: none. */
+ * chain, first to the nearer end of all, then towards the other, and from that end back to `last`;
+ * -1: none. Each host is the last of one lane, so that all send as many. */
 static int32_t path_way(int32_t hosts, int32_t owner, bool chain, int32_t host, int32_t by)
 {
-    const bool turned = chain && owner * 2 > hosts - 1;
-    const int32_t o = turned ? hosts - 1 - owner : owner, h = turned ? hosts - 1 - host : host;
-    int32_t at = (h - o + hosts) % hosts;
-
-    if (chain)
-        at = h <= o ? o - h : h;
-    at += by;
-    if (at < 0 || at >= hosts)
+    if (!chain) {
+        const int32_t at = (host - owner + hosts) % hosts + by;
+        return at < 0 || at >= hosts ? -1 : (owner + at) % hosts;
+    }
+    const bool turned = owner * 2 > hosts - 1;
+    const int32_t end = hosts - 1, across = (owner + hosts / 2) % hosts;
+    const int32_t o = turned ? end - owner : owner, h = turned ? end - host : host;
+    const int32_t last = turned ? end - across : across;
+    const int32_t at = (h <= o ? o - h : h < last ? h : last + end - h) + by;
+    if (at < 0 || at > end)
         return -1;
-    const int32_t next = !chain ? (o + at) % hosts : at <= o ? o - at : at;
-    return turned ? hosts - 1 - next : next;
+    const int32_t next = at <= o ? o - at : at < last ? at : last + end - at;
+    return turned ? end - next : next;
 }
 
 static void path_ring_down(const struct net_shape *shape, int32_t owner, bool chain,

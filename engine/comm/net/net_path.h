@@ -30,9 +30,14 @@
  * are in racks, mostly, and the links of those are narrow: where the tree does not fit racks, sums
  * cross them more often than in a ring. On 6 or more hosts that are no power of two the whole
  * therefore goes down a chain, from the owner to the nearer end and then to the rest, which crosses
- * few links twice. On 2 racks of 3, 5 or 6 hosts the link of a rack then has 1, 1.1 and 0.95 times
- * the bytes of a ring, in place of 1.3, 1.7 and 1.2 times. The bits are those of the tree, which
- * the hosts do not change.
+ * few links twice. It ends at another host for each lane:
+ *
+ *     6 hosts     0 1 2 5 4 3     1 0 2 3 5 4     2 1 0 3 4 5     3 4 5 2 1 0 ...
+ *
+ * On 2 racks of 3, 5 or 6 hosts the link of a rack then has 1, 1.1 and 0.9 times the bytes of a
+ * ring, in place of 1.3, 1.7 and 1.2 times. The bits are those of the tree, which the hosts do not
+ * change. Racks of which each splits a pair of the tree get more than that, as the order has it: 3
+ * racks of 3 hosts 1.75 times, where no schedule of this order has less than 1.4.
  *
  * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
  * often, as often as the tree's order has it; tess__net_spread counts.
