@@ -42,7 +42,7 @@ static struct cuda_product linear_product(const struct tess_op *op, enum linear_
         [LINEAR_DATA_GELU] = CUBLASLT_EPILOGUE_DGELU,
     };
     p.epilogue = epilogue[which];
-    p.same_rows = !data && d->decoded && tess__cuda_matmul_has_same_rows(op->kernel);
+    p.same_rows = !data && tess__cuda_matmul_has_same_rows(op->kernel);
     return p;
 }
 

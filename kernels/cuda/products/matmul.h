@@ -127,9 +127,9 @@ enum tess_status tess__cuda_matmul_tf32(struct tess_kernel *kernel, bool on);
  */
 enum tess_status tess__cuda_matmul_fp8_fast(struct tess_kernel *kernel, bool on);
 /*
- * Forward products that decoding computes too (desc.decoded) give a row the same bits in plans made
- * from here on, however many rows there are: the algorithm is that of CUDA_SAME_ROWS rows, the
- * first that gives some of those the bits that each has alone. Off by default.
+ * Forward products give a row the same bits in plans made from here on, however many rows there
+ * are, as decoding has few: the algorithm is that of CUDA_SAME_ROWS rows, the first that gives some
+ * of those the bits that each has alone. Off by default.
  */
 #define CUDA_SAME_ROWS 4096
 enum tess_status tess__cuda_matmul_same_rows(struct tess_kernel *kernel, bool on);
