@@ -198,8 +198,7 @@ struct tess_kernel_choices {
     bool tf32;           /* f32 operands are cut to the 10 bits of TF32 */
     bool autotune;       /* measure the ways to compute each shape when it is opened */
     bool fp8_fast;       /* sums of 8-bit products keep what the units keep: 14 bits on Hopper */
-    bool same_rows;      /* forward of layers that are decoded gives a row the same bits, however
-                            many rows there are, where that is a choice */
+    bool same_rows;      /* forward of desc.decoded gives a row the same bits among any number */
     int32_t sm_target;   /* of the device's multiprocessors those that products are chosen for, as
                             others communicate beside; another number, other bits; 0: all */
     const char *store;   /* file that keeps what was measured, stays; NULL: nowhere */
