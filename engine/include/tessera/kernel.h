@@ -199,8 +199,7 @@ struct tess_kernel_choices {
     bool autotune;       /* measure the ways to compute each shape when it is opened */
     bool fp8_fast;       /* sums of 8-bit products keep what the units keep: 14 bits on Hopper */
     bool same_rows;      /* forward of desc.decoded gives a row the same bits among any number */
-    int32_t sm_target;   /* of the device's multiprocessors those that products are chosen for, as
-                            others communicate beside; another number, other bits; 0: all */
+    int32_t sm_target;   /* multiprocessors that products are chosen for; other bits; 0: all */
     const char *store;   /* file that keeps what was measured, stays; NULL: nowhere */
     enum tess_conv conv; /* the last choice made is that of operations opened from then on */
     enum tess_attention attention; /* the same; once for a kernel */
