@@ -58,7 +58,7 @@ enum tess_status tess__cuda_plan_compare(struct tess_kernel *kernel, const struc
 enum tess_status tess__cuda_plan_steady(struct tess_kernel *kernel, struct cuda_plan *plan,
                                         struct cuda_plan *one, struct cuda_trial *trial,
                                         bool *steady_out);
-/* The same, in plan->alike; known already: nothing is run. */
+/* The same, in plan->alike; where that is found already nothing is run. */
 enum tess_status tess__cuda_plan_compare_rows(struct tess_kernel *kernel, struct cuda_plan *plan,
                                               struct cuda_plan *one);
 /* Does a plan with the algorithm of `plain`, the same product without its epilogue, run, and give
