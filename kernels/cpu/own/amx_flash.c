@@ -315,12 +315,11 @@ static void amx_head(const struct flash *f, const struct amx_work *w, struct amx
     }
 }
 
-/* The keys as rows on the left of products over D, with zeros behind up to 32. */
+/* Keys and values on the left of their products. Rows behind the last key are what they were: no
+ * query sees them. */
 static void amx_keys(const struct flash *f, const struct amx_work *w, const char *k, const char *v)
 {
-    const int64_t behind = flash_round(f->length, CPU_AMX_DEPTH) - f->length;
     flash_copy(f, k, f->kv_bytes, f->length, w->k);
-    memset(w->k + f->length * f->row, 0, (size_t)(behind * f->row) * sizeof(*w->k));
     amx_left(f, v, f->kv_bytes, f->length, w->v);
 }
 

@@ -20,7 +20,8 @@
 #define GRAD_QUERIES 64
 #define GRAD_CHUNK   32 /* keys and queries whose scores are computed at once */
 
-/* The work memory of one thread; T is rounded up to whole panels, with zeros behind the last. */
+/* The work memory of one thread; T is rounded up to whole panels. What is behind the last position
+ * on the left and on the right of products over T is zero, elsewhere what it was: p is 0 there. */
 struct grad_work {
     uint32_t *k, *v;              /* [T, f.row] */
     uint32_t *k_left;             /* on the left of products over T */
@@ -294,14 +295,6 @@ static void grad_write(const struct flash *f, const float *sum, char *to, size_t
             flash_store(TESS_BF16, to, c, cpu_lanes(f->size - c), _mm512_load_ps(sum + c));
 }
 
-/* Rows on the left of products over D, with zeros up to whole panels. */
-static void grad_copy(const struct flash *f, const char *from, size_t bytes, uint32_t *rows)
-{
-    const int64_t behind = flash_round(f->length, GRAD_KEYS) - f->length;
-    flash_copy(f, from, bytes, f->length, rows);
-    memset(rows + f->length * f->row, 0, (size_t)(behind * f->row) * sizeof(*rows));
-}
-
 static void grad_part(void *context, int64_t part, void *work)
 {
     const struct grad_call *call = context;
@@ -316,8 +309,8 @@ static void grad_part(void *context, int64_t part, void *work)
     struct grad_block b = {.first_head = true, .position = batch * n};
     const char *k = (const char *)a->k + kv_first;
     cpu_amx_begin();
-    grad_copy(f, k, f->kv_bytes, w.k);
-    grad_copy(f, (const char *)a->v + kv_first, f->kv_bytes, w.v);
+    flash_copy(f, k, f->kv_bytes, n, w.k);
+    flash_copy(f, (const char *)a->v + kv_first, f->kv_bytes, n, w.v);
     amx_left(f, k, f->kv_bytes, n, w.k_left);
     for (int64_t h = kv * f->group; h < (kv + 1) * f->group; h++, b.first_head = false) {
         const size_t q_first = position * f->q_bytes + (size_t)h * head_bytes;
