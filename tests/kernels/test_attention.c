@@ -9,12 +9,12 @@ static bool attention_cudnn;
 
 /* leaves, leaf rows, positions, heads, key and value heads, head size. Longer than the blocks that
  * a backend may work in; the heads that GPUs have their own kernels for; a head larger than one
- * would expect. */
+ * would expect; more heads of the same keys than rows of a tile. */
 static const int shape[][6] = {
     {0, 1, 3, 2, 2, 4},    {1, 1, 1, 1, 1, 1},    {2, 1, 1, 2, 2, 4},   {1, 2, 2, 3, 1, 5},
     {3, 1, 7, 4, 1, 8},    {1, 2, 16, 6, 2, 16},  {1, 1, 17, 2, 2, 64}, {2, 1, 33, 4, 4, 32},
     {1, 1, 65, 2, 1, 33},  {1, 1, 130, 6, 2, 16}, {1, 1, 5, 2, 1, 300}, {1, 1, 130, 4, 2, 64},
-    {2, 1, 70, 2, 1, 128},
+    {2, 1, 70, 2, 1, 128}, {1, 1, 6, 80, 2, 8},
 };
 
 static struct attention_way attention_way(enum tess_dtype dtype, const int *s)
@@ -109,8 +109,11 @@ static void case_long(void **state)
 static void case_dropout(void **state)
 {
     (void)state;
-    static const int s[][6] = {
-        {2, 1, 70, 2, 1, 16}, {1, 2, 33, 4, 2, 5}, {1, 1, 200, 1, 1, 32}, {1, 1, 150, 2, 1, 64}};
+    static const int s[][6] = {{2, 1, 70, 2, 1, 16},
+                               {1, 2, 33, 4, 2, 5},
+                               {1, 1, 200, 1, 1, 32},
+                               {1, 1, 150, 2, 1, 64},
+                               {1, 1, 290, 1, 1, 8}};
     static const float dropout[] = {0.1f, 0.5f, 0.9f};
     static const enum tess_dtype dtype[] = {TESS_F32, TESS_BF16, TESS_F16};
     for (size_t i = 0; i < sizeof(s) / sizeof(s[0]); i++)
