@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define WINO_TALL  24              /* tiles of a group are a multiple: whole tiles of tile.c */
-#define WINO_GROUP (1 << 20)       /* bytes of v and m that are to stay in the second-level cache */
+#define WINO_GROUP (3 << 18)       /* bytes of v and m that are to stay in the second-level cache */
 #define WINO_MOST  (4 * WINO_TALL) /* tiles of a group at most */
 
 struct wino_call {
@@ -194,8 +194,14 @@ static void wino_part(void *context, int64_t part, void *work)
     const int64_t count = tess__cpu_min(call->tiles - first, call->group);
     const int64_t v_place = wino_place(call->group, in), m_place = wino_place(call->group, out);
     float *v = work, *m = v + WINO_PLACES * v_place;
-    tess__wino_data(&call->n, call->x, first, count, call->group, v);
+    const struct wino_images *n = &call->n;
+    const struct wino_ahead ahead[2] = {
+        wino_ahead(n, call->x, n->height, n->width, in, first + count, call->group),
+        wino_ahead(n, call->y, n->out_h, n->out_w, out, first, count)};
+    tess__wino_data(n, call->x, first, count, call->group, v);
     for (int64_t p = 0; p < WINO_PLACES; p++) {
+        wino_fetch(&ahead[0], p, false);
+        wino_fetch(&ahead[1], p, true);
         for (int64_t o = 0; o < out; o += CPU_TILE_WIDE * CPU_WORDS) {
             const int64_t wide = tess__cpu_min((out - o) / CPU_WORDS, CPU_TILE_WIDE);
             struct cpu_tile tile = {.column =

@@ -83,6 +83,42 @@ CPU_INLINE int64_t wino_place(int64_t tiles, int64_t channels)
     return tiles * channels + CPU_WORDS;
 }
 
+/* Memory that is soon needed, fetched into the second-level cache a piece at a time while products
+ * keep the processor busy: transforms alone would wait for it. */
+struct wino_ahead {
+    const char *at;
+    int64_t lines; /* in all */
+};
+
+/* From row `row` of image pixels [.., rows of an image, pixels of a row] at the place of tile
+ * `first` to that of tile `first + count`. */
+static inline struct wino_ahead wino_ahead(const struct wino_images *n, const float *x,
+                                           int64_t height, int64_t width, int64_t channels,
+                                           int64_t first, int64_t count)
+{
+    const int64_t of_image = n->tiles_h * n->tiles_w, all = n->images * of_image;
+    int64_t row[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t tile = tess__cpu_min(first + (i == 0 ? 0 : count), all);
+        row[i] = tile / of_image * height;
+        row[i] += tess__cpu_min(tile / n->tiles_w % n->tiles_h * WINO_OUT, height);
+    }
+    return (struct wino_ahead){.at = (const char *)(x + row[0] * width * channels),
+                               .lines = (row[1] - row[0]) * width * channels / CPU_WORDS};
+}
+
+/* Piece `place` of WINO_PLACES. */
+CPU_INLINE void wino_fetch(const struct wino_ahead *ahead, int64_t place, bool write)
+{
+    const int64_t end = ahead->lines * (place + 1) / WINO_PLACES;
+    for (int64_t line = ahead->lines * place / WINO_PLACES; line < end; line++) {
+        if (write)
+            __builtin_prefetch(ahead->at + line * 64, 1, 2);
+        else
+            __builtin_prefetch(ahead->at + line * 64, 0, 2);
+    }
+}
+
 /* B^T of 6 vectors. */
 CPU_INLINE void wino_data(const __m512 d[WINO_IN], __m512 v[WINO_IN])
 {

@@ -119,9 +119,14 @@ void tess__cpu_wino_grad(const struct tess_op_desc *desc, const void *x, const v
     const int64_t tiles = n.images * n.tiles_h * n.tiles_w;
     for (int64_t t = 0; t < tiles; t += GRAD_TILES) {
         const int64_t group = tess__cpu_min(tiles - t, GRAD_TILES);
+        const struct wino_ahead ahead[2] = {
+            wino_ahead(&n, x, n.height, n.width, desc->in, t + group, GRAD_TILES),
+            wino_ahead(&n, dy, n.out_h, n.out_w, desc->out, t + group, GRAD_TILES)};
         tess__wino_data(&n, x, t, group, GRAD_TILES, w.v);
         grad_out(&n, &w, (const float *)dy + first, desc->out, count, t, group);
         for (int64_t p = 0; p < WINO_PLACES; p++) {
+            wino_fetch(&ahead[0], p, false);
+            wino_fetch(&ahead[1], p, false);
             for (int64_t c = 0; c < desc->in; c += CPU_TILE_WIDE * CPU_WORDS) {
                 const int64_t wide = tess__cpu_min((desc->in - c) / CPU_WORDS, CPU_TILE_WIDE);
                 struct cpu_tile tile = {.column = (const uint32_t *)w.v + p * w.v_place + c,
