@@ -20,6 +20,7 @@
 
 #define WINO_TALL  24              /* tiles of a group are a multiple: whole tiles of tile.c */
 #define WINO_GROUP (3 << 18)       /* bytes of v and m that are to stay in the second-level cache */
+#define WINO_LEAST 32              /* channels: with fewer the transforms take what products save */
 #define WINO_MOST  (4 * WINO_TALL) /* tiles of a group at most */
 
 struct wino_call {
@@ -239,9 +240,10 @@ bool tess__cpu_wino_takes(const struct tess_op_desc *desc)
         desc->conv == TESS_CONV_F32_DIRECT || desc->window != WINO_WINDOW || desc->stride != 1 ||
         desc->padding >= WINO_WINDOW || desc->in % CPU_WORDS != 0 || desc->out % CPU_WORDS != 0)
         return false;
-    const int64_t sums = desc->in > desc->out ? desc->in : desc->out;
+    const int64_t least = tess__cpu_min(desc->in, desc->out);
+    const int64_t sums = desc->in + desc->out - least;
     const double bound = (double)(sums + CPU_WINO_ROUNDINGS) * CPU_WINO_GROWTH * CPU_WINO_UNIT;
-    return desc->conv == TESS_CONV_F32_WINOGRAD || bound <= CPU_WINO_BOUND;
+    return desc->conv == TESS_CONV_F32_WINOGRAD || (least >= WINO_LEAST && bound <= CPU_WINO_BOUND);
 }
 
 void tess__cpu_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc, bool back,
