@@ -229,8 +229,7 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
  *
  * The error is at most n u GROWTH times the sum of the magnitudes of direct sums where those are
  * alike, with n = summands + ROUNDINGS and u = UNIT: wino.h derives it. TESS_CONV_F32_AUTO takes
- * layers of which that is at most BOUND: rounding to TF32, as GPUs do, costs as much. It leaves out
- * those of few channels, where direct sums are as fast.
+ * layers of which that is at most BOUND: rounding to TF32, as GPUs do, costs as much.
  */
 #define CPU_WINO_ROUNDINGS 19
 #define CPU_WINO_GROWTH    63.0
