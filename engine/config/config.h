@@ -37,6 +37,7 @@ struct tess_run_options {
     int64_t ranks;
     int32_t precision;           /* index into f32|bf16|f16: tess_run_dtype() */
     const char *f32_ops;         /* kinds of operations that multiply in f32, a comma list */
+    int32_t f32_conv;            /* enum tess_conv_f32 */
     int32_t reduce_dtype;        /* f32|bf16|f16: tess_run_reduce_dtype() */
     const char *loss_scale;      /* auto|off|dynamic[:FIRST]|static:K, see optim/scale.h */
     int64_t loss_scale_interval; /* good steps before the scale is doubled */

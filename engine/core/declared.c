@@ -22,12 +22,17 @@ struct tess_declared_need {
     struct tess_op_needs needs;
 };
 
+/* What operations follow from beside the model's input. */
+struct declared_how {
+    uint32_t wide; /* kinds with --f32-ops */
+    int32_t fp8, f32_conv;
+};
+
 struct declared_one {
     struct declared_one *next;
     bool making; /* by a thread */
     struct tess_model_input input;
-    uint32_t wide; /* what else operations follow from */
-    int32_t fp8;
+    struct declared_how how;
     struct tess_declare model;
     struct tess_declared_need *need; /* [ops of the model] */
     void *state;                     /* [state_bytes], mapped */
@@ -107,8 +112,9 @@ int64_t tess_declared_count(const struct tess_declared *declared)
 /* ---- one ------------------------------------------------------------------------------------- */
 
 static enum tess_status declared_make(const struct tess_config *config,
-                                      const struct tess_model_input *input, uint32_t wide,
-                                      struct tess_declare *model, void *state)
+                                      const struct tess_model_input *input,
+                                      const struct declared_how *how, struct tess_declare *model,
+                                      void *state)
 {
     model->rows = input->rows;
     model->leaf_rows = input->leaf_rows;
@@ -118,9 +124,11 @@ static enum tess_status declared_make(const struct tess_config *config,
     TESS_TRY(tess_declare_model(model, config->model, state, config->model_options, input));
     for (int32_t o = 0; o < model->op_count; o++) {
         struct tess_op_desc *desc = &model->op[o].desc;
-        desc->f32_math = desc->dtype != TESS_F32 && (wide >> desc->kind & 1) != 0;
+        desc->f32_math = desc->dtype != TESS_F32 && (how->wide >> desc->kind & 1) != 0;
         if (desc->kind == TESS_OP_LINEAR && desc->dtype != TESS_F32)
-            desc->fp8 = (enum tess_fp8)config->run.fp8;
+            desc->fp8 = (enum tess_fp8)how->fp8;
+        if (desc->kind == TESS_OP_CONV2D)
+            desc->conv = (enum tess_conv_f32)how->f32_conv;
     }
     return TESS_OK;
 }
@@ -148,12 +156,14 @@ static bool declared_same(const struct tess_model_input *a, const struct tess_mo
 }
 
 /* The lock is held. */
-static struct declared_one *declared_find(const struct tess_declared *declared, uint32_t wide,
-                                          int32_t fp8, const struct tess_model_input *input)
+static struct declared_one *declared_find(const struct tess_declared *declared,
+                                          const struct declared_how *how,
+                                          const struct tess_model_input *input)
 {
     struct declared_one *one = declared->first;
     while (one != NULL &&
-           (one->wide != wide || one->fp8 != fp8 || !declared_same(&one->input, input)))
+           (one->how.wide != how->wide || one->how.fp8 != how->fp8 ||
+            one->how.f32_conv != how->f32_conv || !declared_same(&one->input, input)))
         one = one->next;
     return one;
 }
@@ -174,7 +184,7 @@ static enum tess_status declared_fill(const struct tess_config *config,
         TESS_TRY(tess_declare_reserve(&one->model, &before->model));
     one->state_bytes = config->model->state_size + 1;
     one->state = declared_map(one->state_bytes);
-    TESS_TRY(declared_make(config, &one->input, one->wide, &one->model, one->state));
+    TESS_TRY(declared_make(config, &one->input, &one->how, &one->model, one->state));
     one->need = calloc((size_t)one->model.op_count + 1, sizeof(*one->need));
     if (one->need == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
@@ -192,8 +202,8 @@ static void declared_drop(struct tess_declared *declared, struct declared_one *o
 
 /* Make one; the lock is held, and left while the model declares. One that fails is not kept. */
 static enum tess_status declared_add(const struct tess_config *config,
-                                     const struct tess_model_input *input, uint32_t wide,
-                                     struct declared_one **one_out)
+                                     const struct tess_model_input *input,
+                                     const struct declared_how *how, struct declared_one **one_out)
 {
     struct tess_declared *declared = config->declared;
     struct declared_one *one = calloc(1, sizeof(*one));
@@ -203,8 +213,7 @@ static enum tess_status declared_add(const struct tess_config *config,
     if (one == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
     one->input = *input;
-    one->wide = wide;
-    one->fp8 = config->run.fp8;
+    one->how = *how;
     one->making = true;
     one->next = declared->first;
     declared->first = one;
@@ -222,19 +231,19 @@ static enum tess_status declared_add(const struct tess_config *config,
 
 /* One that is kept, or is then. */
 static enum tess_status declared_get(const struct tess_config *config,
-                                     const struct tess_model_input *input, uint32_t wide,
-                                     struct declared_one **one_out)
+                                     const struct tess_model_input *input,
+                                     const struct declared_how *how, struct declared_one **one_out)
 {
     struct tess_declared *declared = config->declared;
     enum tess_status status = TESS_OK;
     pthread_mutex_lock(&declared->lock);
-    struct declared_one *one = declared_find(declared, wide, config->run.fp8, input);
+    struct declared_one *one = declared_find(declared, how, input);
     while (one != NULL && one->making) {
         pthread_cond_wait(&declared->made, &declared->lock);
-        one = declared_find(declared, wide, config->run.fp8, input);
+        one = declared_find(declared, how, input);
     }
     if (one == NULL)
-        status = declared_add(config, input, wide, &one);
+        status = declared_add(config, input, how, &one);
     pthread_mutex_unlock(&declared->lock);
     *one_out = one;
     return status;
@@ -244,14 +253,14 @@ enum tess_status tess__declare(const struct tess_config *config,
                                const struct tess_model_input *input, struct tess_declare *model_out,
                                void **state_out)
 {
-    uint32_t wide = 0;
+    struct declared_how how = {.fp8 = config->run.fp8, .f32_conv = config->run.f32_conv};
     struct declared_one *one;
-    TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &wide));
+    TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &how.wide));
     if (config->declared == NULL) {
         *state_out = calloc(1, config->model->state_size + 1);
-        return declared_make(config, input, wide, model_out, *state_out);
+        return declared_make(config, input, &how, model_out, *state_out);
     }
-    TESS_TRY(declared_get(config, input, wide, &one));
+    TESS_TRY(declared_get(config, input, &how, &one));
     *model_out = tess_declare_borrow(&one->model);
     *state_out = one->state;
     return TESS_OK;

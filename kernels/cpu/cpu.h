@@ -221,6 +221,23 @@ typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op
 typedef bool cpu_own_takes(const struct tess_op_desc *desc);
 typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
                                int64_t first, int64_t count, float *dw, void *scratch);
+/*
+ * 3 x 3 convolutions of stride 1 in f32 by Winograd's F(4x4, 3x3), which has a quarter of the
+ * products (wino.c): forward, or `back` the data gradient, dx from dy; and the weight gradient with
+ * the arguments of conv_grad (wino_grad.c). Images do not depend on their number. `takes` looks at
+ * desc.conv and the geometry. wino_scratch is each thread's; op->scratch has the weights behind it.
+ *
+ * The error is at most n u GROWTH times the sum of the magnitudes of direct sums where those are
+ * alike, with n = summands + ROUNDINGS and u = UNIT: wino.h derives it. TESS_CONV_F32_AUTO takes
+ * layers of which that is at most BOUND: rounding to TF32, as GPUs do, costs as much.
+ */
+#define CPU_WINO_ROUNDINGS 19
+#define CPU_WINO_GROWTH    63.0
+#define CPU_WINO_UNIT      0x1p-24
+#define CPU_WINO_BOUND     0x1p-10
+typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          bool back, const float *x, const float *w, const float *bias, float *y,
+                          void *scratch);
 /* Attention (flash.c, flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
@@ -246,6 +263,12 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
     X(cpu_own_conv_grad, conv_grad)                                                                \
+    X(cpu_own_takes, wino_takes)                                                                   \
+    X(cpu_own_scratch, wino_scratch)                                                               \
+    X(cpu_own_scratch, wino_weights)                                                               \
+    X(cpu_own_wino, wino)                                                                          \
+    X(cpu_own_scratch, wino_grad_scratch)                                                          \
+    X(cpu_own_conv_grad, wino_grad)                                                                \
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \

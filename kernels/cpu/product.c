@@ -13,6 +13,9 @@
  * On processors with AMX the own kernels of linear layers in bf16 multiply by tiles (amx_linear.c,
  * amx_grad.c), some ten times as fast as by dot products. Convolutions have no such kernel: all of
  * their products in bf16 are oneDNN's there. oneDNN's products are library.c's.
+ *
+ * With AVX-512 convolutions that desc.conv gives to Winograd are own kernels in all directions
+ * (wino.c, wino_grad.c).
  */
 #include "cpu/prim.h"
 
@@ -29,6 +32,7 @@
 struct product_choice {
     const struct cpu_own *own; /* NULL: none; of a convolution for the weight gradient only */
     bool small;                /* own loops */
+    bool wino;                 /* a convolution by own kernels in all directions */
     bool library[3];           /* what does, by enum cpu_what */
 };
 
@@ -37,22 +41,42 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     const bool tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
     const bool linear = desc->kind == TESS_OP_LINEAR;
     struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
-    if (!linear && c.own != NULL && (tiles || !c.own->conv_grad_takes(desc)))
+    c.wino = !linear && c.own != NULL && c.own->wino_takes(desc);
+    if (!linear && !c.wino && c.own != NULL && (tiles || !c.own->conv_grad_takes(desc)))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
-    c.library[CPU_FORWARD] = !linear || (c.own == NULL && !c.small);
+    c.library[CPU_FORWARD] = (!linear && !c.wino) || (c.own == NULL && !c.small);
     c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
     c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
     return c;
 }
 
-/* Scratch of the own kernels for each thread. */
-static size_t product_thread_scratch(const struct cpu_own *own, const struct tess_op_desc *desc)
+/* Scratch of the own weight gradient of a convolution, for each thread. */
+static size_t product_conv_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
 {
+    return c->wino ? c->own->wino_grad_scratch(desc) : c->own->conv_grad_scratch(desc);
+}
+
+/* Scratch of the own kernels for each thread. */
+static size_t product_thread_scratch(const struct product_choice *c,
+                                     const struct tess_op_desc *desc)
+{
+    const struct cpu_own *own = c->own;
     if (desc->kind == TESS_OP_CONV2D)
-        return own->conv_grad_scratch(desc);
+        return tess__cpu_max(product_conv_scratch(c, desc), c->wino ? own->wino_scratch(desc) : 0);
     size_t bytes = tess__cpu_max(own->grad_scratch(desc), own->forward_scratch(desc));
     return tess__cpu_max(bytes, own->data_scratch(desc));
+}
+
+/* Scratch of the own kernels. */
+static size_t product_own_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
+{
+    if (desc->kind == TESS_OP_LINEAR)
+        return product_thread_scratch(c, desc);
+    size_t bytes = product_conv_scratch(c, desc) +
+                   tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
+    return c->wino ? tess__cpu_max(bytes, c->own->wino_scratch(desc) + c->own->wino_weights(desc))
+                   : bytes;
 }
 
 static enum tess_status product_needs(const struct tess_op_desc *desc,
@@ -65,14 +89,10 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
         bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
                                          sizeof(float));
     if (c.own != NULL)
-        bytes = tess__cpu_max(bytes, product_thread_scratch(c.own, desc) +
-                                         (desc->kind == TESS_OP_CONV2D
-                                              ? tess__fold_bytes(tess__cpu_sizes(desc).w,
-                                                                 desc->rows / desc->leaf_rows)
-                                              : 0));
+        bytes = tess__cpu_max(bytes, product_own_scratch(&c, desc));
     *needs_out = (struct tess_op_needs){.scratch_bytes = bytes};
     if (c.own != NULL)
-        needs_out->thread_bytes = product_thread_scratch(c.own, desc);
+        needs_out->thread_bytes = product_thread_scratch(&c, desc);
     return tess__cpu_library_needs(desc, c.library, needs_out);
 }
 
@@ -88,7 +108,9 @@ static enum tess_status product_forward(struct tess_op *op, const void *x, const
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_FORWARD])
         return tess__cpu_library_run(op, CPU_FORWARD, w, x, y, bias);
-    if (c.own != NULL)
+    if (c.wino)
+        c.own->wino(op->kernel, desc, false, x, w, bias, y, op->scratch);
+    else if (c.own != NULL)
         c.own->forward(op->kernel, desc, x, w, bias, y, op->scratch);
     else
         tess__cpu_loops(op->kernel)->small_forward(desc, x, w, bias, y, op->scratch);
@@ -102,7 +124,9 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_BACKWARD_DATA])
         return tess__cpu_library_run(op, CPU_BACKWARD_DATA, w, dy, dx, NULL);
-    if (c.small)
+    if (c.wino)
+        c.own->wino(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
+    else if (c.small)
         tess__cpu_loops(op->kernel)->small_backward_data(desc, dy, w, dx, op->scratch);
     else
         c.own->data(op->kernel, desc, dy, w, dx, op->scratch);
@@ -112,7 +136,7 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
 /* The own kernel is for one leaf; the tree over the leaves is folded here. The threads share the
  * output channels. */
 struct product_conv {
-    const struct cpu_own *own;
+    cpu_own_conv_grad *run;
     const struct tess_op_desc *desc;
     const char *x, *dy;
     struct tess_fold fold; /* of all of dw */
@@ -129,22 +153,23 @@ static void product_conv_part(void *context, int64_t part, void *work)
     int64_t count = tess__cpu_min(desc->out - first, call->channels);
     struct tess_fold fold = tess__fold_piece(&call->fold, first * of_channel, count * of_channel);
     for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
-        call->own->conv_grad(desc, call->x + (size_t)(g * n.x) * leaf_bytes,
-                             call->dy + (size_t)(g * n.y) * leaf_bytes, first, count,
-                             tess__fold_leaf(&fold), work);
+        call->run(desc, call->x + (size_t)(g * n.x) * leaf_bytes,
+                  call->dy + (size_t)(g * n.y) * leaf_bytes, first, count, tess__fold_leaf(&fold),
+                  work);
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
 }
 
-static void product_conv_weight(const struct cpu_own *own, struct tess_op *op, const char *x,
+static void product_conv_weight(const struct product_choice *c, struct tess_op *op, const char *x,
                                 const char *dy, float *dw)
 {
     const struct tess_op_desc *desc = &op->desc;
-    struct product_conv call = {.own = own, .desc = desc, .x = x, .dy = dy};
+    struct product_conv call = {
+        .run = c->wino ? c->own->wino_grad : c->own->conv_grad, .desc = desc, .x = x, .dy = dy};
     const int64_t tiles = desc->out / CPU_CONV_CHANNELS, threads = op->kernel->threads;
     tess__fold_init(&call.fold, tess__cpu_sizes(desc).w, dw,
-                    (char *)op->scratch + own->conv_grad_scratch(desc));
+                    (char *)op->scratch + product_conv_scratch(c, desc));
     call.channels = (tiles + threads - 1) / threads * CPU_CONV_CHANNELS;
     tess__cpu_share(op->kernel, (desc->out + call.channels - 1) / call.channels, product_conv_part,
                     &call, op->scratch);
@@ -216,7 +241,7 @@ static enum tess_status product_backward_weight(struct tess_op *op, const void *
     else if (desc->kind == TESS_OP_LINEAR)
         c.own->grad(op->kernel, desc, x, dy, dw, op->scratch);
     else
-        product_conv_weight(c.own, op, x, dy, dw);
+        product_conv_weight(&c, op, x, dy, dw);
     if (dbias != NULL)
         product_bias(op, dy, dbias);
     return TESS_OK;

@@ -151,9 +151,10 @@ static void run_linear(struct twin *twin, enum tess_dtype dtype)
 
 static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t in,
                            int64_t out, int64_t size, int32_t window, int32_t stride,
-                           int32_t leaves)
+                           int32_t leaves, enum tess_conv_f32 conv)
 {
     struct tess_op_desc d = {.kind = TESS_OP_CONV2D,
+                             .conv = conv,
                              .dtype = dtype,
                              .rows = rows,
                              .leaf_rows = rows / leaves,
@@ -187,17 +188,19 @@ static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t row
 /* Many images of few channels, and the other way round; windows and strides of usual networks. */
 static void run_conv(struct twin *twin, enum tess_dtype dtype)
 {
-    run_conv_shape(twin, dtype, 32, 1, 16, 14, 3, 1, 2);
-    run_conv_shape(twin, dtype, 32, 3, 20, 14, 3, 2, 2);
-    run_conv_shape(twin, dtype, 32, 16, 16, 12, 3, 1, 2);
-    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 1, 2);
-    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2, 2);
-    run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1, 2);
-    run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1, 2);
+    run_conv_shape(twin, dtype, 32, 1, 16, 14, 3, 1, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 32, 3, 20, 14, 3, 2, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 32, 16, 16, 12, 3, 1, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 1, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1, 2, TESS_CONV_F32_DIRECT);
     /* One leaf of which parts are added, a number of images without divisors, an image a leaf. */
-    run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1);
-    run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1);
-    run_conv_shape(twin, dtype, 6, 16, 16, 32, 3, 1, 6);
+    run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 6, 16, 16, 32, 3, 1, 6, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 6, 16, 48, 14, 3, 1, 2, TESS_CONV_F32_WINOGRAD);
+    run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1, TESS_CONV_F32_WINOGRAD);
 }
 
 static void run_pool(struct twin *twin, enum tess_dtype dtype)

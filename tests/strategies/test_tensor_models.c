@@ -5,7 +5,7 @@
  *
  *   test_tensor_models [threads] [processes] [guard] [cpu] [full]
  *
- * As in test_equivalence; full: all models, else the first two.
+ * As in test_equivalence; full: all models, else the first three.
  */
 #include "runs.h"
 
@@ -34,6 +34,7 @@ struct axis_model {
 static const struct axis_model axis_models[] = {
     {"--model mlp --mlp.hidden 24,19,16 --mlp.dropout 0.2", 4, 3, true},
     {"--model cnn --cnn.channels 8 --cnn.fc 12 --cnn.batch-norm on", 3, 1, false},
+    {"--model cnn --cnn.channels 32,32 --cnn.fc 16 --f32-conv winograd", 4, 3, true},
     {"--model mlp --mlp.hidden 24,20 --mlp.dropout 0.2", 3, 1, false},
     {"--model cnn --cnn.channels 8,6 --cnn.fc 16 --cnn.dropout 0.2", 4, 3, true},
     {"--model wrn --wrn.depth 10 --wrn.width 1 --wrn.dropout 0.2", 8, 6, false},
@@ -45,7 +46,7 @@ static const char *const axis_precision[] = {"f32", "bf16"};
 
 static bool axis_skips(int32_t model)
 {
-    return !axis_full && model >= 2;
+    return !axis_full && model >= 3;
 }
 
 static struct run axis_run(const char *strategy, const char *options, int32_t rank_count)

@@ -21,6 +21,7 @@ static const char *const models[] = {
     SAME "--model mlp --mlp.hidden 300,160 --mlp.dropout 0.1 --batch-size 256",
     SAME "--model cnn --cnn.channels 8,32 --cnn.fc 40 --cnn.batch-norm on --batch-size 24",
     SAME "--model cnn --cnn.channels 16,24 --cnn.fc 40 --batch-size 12",
+    SAME "--model cnn --cnn.channels 32,48 --cnn.fc 40 --batch-size 12 --f32-conv winograd",
     SAME "--model wrn --wrn.depth 10 --wrn.width 2 --batch-size 8",
     TOKENS "--gpt.heads 4 --gpt.vocab 400",
     TOKENS "--gpt.style llama --gpt.heads 4 --gpt.kv-heads 2 --gpt.ffn 96 --gpt.vocab 384",

@@ -67,6 +67,13 @@ enum tess_fp8 {
     TESS_FP8_HISTORY, /* by the greatest of the latest 16 calls before this one */
 };
 
+/* How a backend may compute convolutions in f32 where it has several ways; others ignore it. */
+enum tess_conv_f32 {
+    TESS_CONV_F32_DIRECT,   /* sums of products */
+    TESS_CONV_F32_WINOGRAD, /* 3 x 3 of stride 1 by Winograd's F(4x4, 3x3), wherever it can */
+    TESS_CONV_F32_AUTO, /* the same where it is faster and its bound is below the backend's limit */
+};
+
 /* What an operation is. Fields that a kind does not name stay 0. */
 struct tess_op_desc {
     enum tess_op_kind kind;
@@ -88,11 +95,12 @@ struct tess_op_desc {
                           without products of the dtype always does so */
     bool add_grad;     /* LINEAR: backward_weight adds to dw and dbias; for sums over chunks */
     enum tess_fp8 fp8; /* LINEAR, dtype bf16 or f16; see supports */
-    bool frozen;       /* LINEAR: the gradient of the weight is never computed */
-    bool gelu;         /* LINEAR: forward_gelu and backward_data_gelu will be called */
-    bool rms;          /* NORM: no mean is taken out, and there is no beta */
-    float epsilon;     /* BATCH_NORM, NORM */
-    int32_t calls;     /* how often a pass runs it, for estimates of work; 0: once */
+    enum tess_conv_f32 conv; /* CONV2D in f32 */
+    bool frozen;             /* LINEAR: the gradient of the weight is never computed */
+    bool gelu;               /* LINEAR: forward_gelu and backward_data_gelu will be called */
+    bool rms;                /* NORM: no mean is taken out, and there is no beta */
+    float epsilon;           /* BATCH_NORM, NORM */
+    int32_t calls;           /* how often a pass runs it, for estimates of work; 0: once */
     /* ATTENTION: B sequences of `length` positions; q has `heads` heads of D, k and v `kv_heads`,
      * a divisor of it. Elements from one position to the next: q_stride in q, kv_stride in k and v,
      * the same in their gradients; so all three may lie in one array. */

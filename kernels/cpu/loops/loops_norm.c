@@ -11,6 +11,31 @@
 
 #define NORM_ROWS 256
 
+/* As CPU_BLOCKS, with a constant count also for 32 and 16 channels, which narrow networks have.
+ * What a channel gives does not depend on its block. */
+#define NORM_BLOCKS(dtype, size, run, ...)                                                         \
+    do {                                                                                           \
+        int64_t norm_at = 0;                                                                       \
+        for (; norm_at + CPU_BLOCK <= (size); norm_at += CPU_BLOCK)                                \
+            run(dtype, norm_at, CPU_BLOCK, __VA_ARGS__);                                           \
+        for (; norm_at + 32 <= (size); norm_at += 32)                                              \
+            run(dtype, norm_at, 32, __VA_ARGS__);                                                  \
+        for (; norm_at + 16 <= (size); norm_at += 16)                                              \
+            run(dtype, norm_at, 16, __VA_ARGS__);                                                  \
+        if (norm_at < (size))                                                                      \
+            run(dtype, norm_at, (size)-norm_at, __VA_ARGS__);                                      \
+    } while (0)
+
+#define NORM_BLOCKS_BY_DTYPE(dtype, size, run, ...)                                                \
+    do {                                                                                           \
+        if ((dtype) == TESS_F32)                                                                   \
+            NORM_BLOCKS(TESS_F32, size, run, __VA_ARGS__);                                         \
+        else if ((dtype) == TESS_BF16)                                                             \
+            NORM_BLOCKS(TESS_BF16, size, run, __VA_ARGS__);                                        \
+        else                                                                                       \
+            CPU_BLOCKS(TESS_F16, size, run, __VA_ARGS__);                                          \
+    } while (0)
+
 /* One leaf's block of channels: `pixels` rows of `channels` elements from element `first` on. */
 struct norm_part {
     int64_t first, pixels, channels;
@@ -135,7 +160,7 @@ void CPU_LOOP(batch_norm_forward)(const void *arguments, int64_t first, int64_t 
                                  .rstd = n->rstd + leaf * d->in,
                                  .leaf_mean = tess__fold_leaf(&fold[0]) - first,
                                  .leaf_var = tess__fold_leaf(&fold[1]) - first};
-        CPU_BLOCKS_BY_DTYPE(d->dtype, count, norm_forward_block, first, d, leaf * pixels, &f);
+        NORM_BLOCKS_BY_DTYPE(d->dtype, count, norm_forward_block, first, d, leaf * pixels, &f);
         tess__fold_push(&fold[0]);
         tess__fold_push(&fold[1]);
     }
@@ -162,7 +187,7 @@ CPU_INLINE void norm_infer_block(enum tess_dtype dtype, int64_t at, int64_t coun
 void CPU_LOOP(batch_norm_infer)(const void *arguments, int64_t first, int64_t count)
 {
     const struct cpu_batch_norm *n = arguments;
-    CPU_BLOCKS_BY_DTYPE(n->desc->dtype, count, norm_infer_block, first, n->desc, n);
+    NORM_BLOCKS_BY_DTYPE(n->desc->dtype, count, norm_infer_block, first, n->desc, n);
 }
 
 struct norm_backward {
@@ -254,7 +279,7 @@ void CPU_LOOP(batch_norm_backward)(const void *arguments, int64_t first, int64_t
                                   .dx = n->dx,
                                   .dgamma = tess__fold_leaf(&fold[0]) - first,
                                   .dbeta = tess__fold_leaf(&fold[1]) - first};
-        CPU_BLOCKS_BY_DTYPE(d->dtype, count, norm_backward_block, first, d, leaf * pixels, &b);
+        NORM_BLOCKS_BY_DTYPE(d->dtype, count, norm_backward_block, first, d, leaf * pixels, &b);
         tess__fold_push(&fold[0]);
         tess__fold_push(&fold[1]);
     }
