@@ -10,6 +10,10 @@
  *     all_reduce          | bucket 2 | bucket 1      | bucket 0 |
  *                                                    ^ grads_finish waits for what is left
  *
+ * Where the ranks reach each other's memory and nothing has to be known of all gradients first, a
+ * bucket is not reduced but updated (tess_segment_update): each rank adds and updates a slice of it
+ * in one pass, and gives the others its new values.
+ *
  * With several micro-batches the gradients are folded first and reduced once, after the last
  * (`no_sync` of torch's DistributedDataParallel). With sync-every-micro-batch each is reduced while
  * its own backward goes on, and then folded: S times the bytes, and by the other order of the
@@ -53,10 +57,19 @@ static enum tess_status ddp_plan(struct tess_strategy *strategy)
     return tess__bucket_plan(strategy->plan, &options->bucket);
 }
 
+/* Sum and update are one pass where the step has one reduction and the ranks share memory. */
+static bool ddp_updates(const struct tess_strategy *strategy)
+{
+    const struct ddp_options *options = strategy->options;
+    return strategy->shared != NULL && !options->every_micro;
+}
+
 static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
 {
     struct tess_wire *wire = strategy->state;
     struct tess_segment *segment = &strategy->plan->segment[s];
+    if (ddp_updates(strategy))
+        return tess_segment_update(strategy, s, segment->grad, &wire->event[s]);
     void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
     return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count, wire->dtype,
                                 TESS_REDUCE_SUM, &wire->event[s]);
@@ -121,8 +134,13 @@ static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
     const struct ddp_options *options = strategy->options;
     const struct tess_plan *plan = strategy->plan;
     uint64_t bytes = 0;
-    for (int32_t s = 0; s < plan->grad_segment_count; s++)
-        bytes += tess__shard_all_reduce_bytes(tess__wire_segment_bytes(plan, s), plan->rank_count);
+    for (int32_t s = 0; s < plan->grad_segment_count; s++) {
+        const uint64_t grads = tess__wire_segment_bytes(plan, s);
+        const uint64_t values = (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype);
+        bytes += ddp_updates(strategy) /* values are given in place of sums */
+                     ? tess__shard_scatter_bytes(grads + values, plan->rank_count)
+                     : tess__shard_all_reduce_bytes(grads, plan->rank_count);
+    }
     return options->every_micro ? bytes * (uint64_t)plan->accumulate : bytes;
 }
 

@@ -42,9 +42,9 @@ static const struct tess_option hsdp_option_table[] = {
                     "auto|on|off",
                     "Drop gathered units after forward and gather them again in backward; off: "
                     "keep all until the optimizer has run; auto: on, but off in a pipeline."),
-    TESS_ROW_INT("keep-last", offsetof(struct fsdp_options, keep_last), "1", 1, 2,
+    TESS_ROW_INT("keep-last", offsetof(struct fsdp_options, keep_last), "2", 1, 2,
                  "Last units that stay gathered from forward to backward; 2 takes no more memory "
-                 "and saves a gather. None of them in a pipeline."),
+                 "than 1 and saves a gather. None of them in a pipeline."),
     TESS_ROW_END,
 };
 

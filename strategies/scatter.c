@@ -114,6 +114,10 @@ static enum tess_status scatter_retire(struct tess_strategy *strategy,
     if (slot->stage == SCATTER_REDUCING)
         TESS_TRY(scatter_join(strategy, slot));
     TESS_TRY(tess_event_wait(&slot->event));
+    if (slot->stage == SCATTER_UPDATING) {
+        slot->segment = -1;
+        return TESS_OK;
+    }
     tess__wire_unpack(strategy, scatter_place(plan, slot), scatter_count(plan, slot),
                       scatter_target(plan, slot));
     if (tess_fold_adds(plan, slot->micro))
@@ -159,18 +163,29 @@ enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t uni
     return TESS_OK;
 }
 
+/* Sum and update are one pass where this is the step's only sum and the ranks share memory. */
+static bool scatter_updates(const struct tess_strategy *strategy)
+{
+    const struct tess_scatter *scatter = strategy->state;
+    return strategy->shared != NULL && strategy->plan->accumulate == 1 && scatter->replica == NULL;
+}
+
 enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s)
 {
     struct tess_scatter *scatter = strategy->state;
     struct tess_plan *plan = strategy->plan;
     struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
+    plan->segment[s].grad = NULL;
+    slot->number = scatter->sent++;
+    if (scatter_updates(strategy)) {
+        slot->stage = SCATTER_UPDATING;
+        return tess_segment_update(strategy, s, slot->buffer, &slot->event);
+    }
     void *grads = tess__wire_pack(strategy, slot->place, plan->segment[s].count, slot->buffer);
     TESS_TRY(tess_comm_reduce_scatter(scatter->shard, grads, scatter_arrival(strategy, slot),
                                       (size_t)scatter_count(plan, slot), scatter->wire.dtype,
                                       TESS_REDUCE_SUM, &slot->event));
-    plan->segment[s].grad = NULL;
     slot->stage = SCATTER_REDUCING;
-    slot->number = scatter->sent++;
     /* Replicas join one segment behind, so that the sum they wait for had a unit's time to arrive.
      */
     struct tess_scatter_slot *behind = scatter_oldest(scatter);

@@ -22,7 +22,7 @@ struct tess_scatter_slot {
     int64_t place;   /* of its first element, on the wire */
     int32_t segment; /* -1: free */
     int32_t micro;
-    enum { SCATTER_FILLING, SCATTER_REDUCING, SCATTER_JOINING } stage;
+    enum { SCATTER_FILLING, SCATTER_REDUCING, SCATTER_JOINING, SCATTER_UPDATING } stage;
     uint64_t number; /* order in which slots were sent */
     struct tess_event event;
 };
@@ -50,9 +50,10 @@ void tess__scatter_close(struct tess_strategy *strategy); /* accepts a half-open
  * Collective. */
 enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t unit,
                                      enum tess_phase phase);
-/* Segment `s` is written: queue its reduction. Collective. */
+/* Segment `s` is written: queue its reduction, and with it its update where that may be one pass.
+ * Collective. */
 enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s);
-/* Wait for all; grad_own of every segment is folded. Collective. */
+/* Wait for all; grad_own of every segment is folded, or the segment updated. Collective. */
 enum tess_status tess__scatter_finish(struct tess_strategy *strategy);
 
 /* Bytes that this rank sends in one micro-batch. Pure. */

@@ -177,13 +177,16 @@ void tess__call_describe(const struct tess__call_key *key, const char *site, cha
 {
     static const char *const reduce_text[] = {" (sum)", " (max)", " (min)"};
     const enum tess_collective kind = (enum tess_collective)key->collective;
+    const bool shared = (key->way & TESS__SHARED) != 0;
     const bool sums = kind == TESS_COLLECTIVE_ALL_REDUCE ||
                       kind == TESS_COLLECTIVE_REDUCE_SCATTER || kind == TESS_COLLECTIVE_REDUCE;
     char what[64] = "", with[40] = "";
     if (kind != TESS_COLLECTIVE_BARRIER)
         snprintf(what, sizeof(what), " of %llu %s%s%s", (unsigned long long)key->count,
                  tess_dtype_name((enum tess_dtype)key->dtype),
-                 sums ? reduce_text[key->reduce % 3] : "",
+                 shared ? " (shared)"
+                 : sums ? reduce_text[key->reduce % 3]
+                        : "",
                  key->way & TESS__ON_DEVICE ? " in device memory" : "");
     if (kind == TESS_COLLECTIVE_BROADCAST || kind == TESS_COLLECTIVE_REDUCE)
         snprintf(with, sizeof(with), " with root %d", (int)key->peer);

@@ -106,9 +106,10 @@ struct tess__call_key {
     uint64_t count;
     int32_t peer;
     uint8_t collective, reduce, dtype;
-    uint8_t way; /* enum tess_order, and TESS__ON_DEVICE */
+    uint8_t way; /* enum tess_order, and TESS__ON_DEVICE, TESS__SHARED */
 };
 #define TESS__ON_DEVICE 2
+#define TESS__SHARED    4
 _Static_assert(sizeof(struct tess__call_key) == 16, "what ranks compare has no holes");
 
 static inline struct tess__call_key tess__call_key(const struct tess_comm_call *call)
@@ -119,7 +120,8 @@ static inline struct tess__call_key tess__call_key(const struct tess_comm_call *
         .collective = (uint8_t)call->collective,
         .reduce = (uint8_t)call->reduce,
         .dtype = (uint8_t)call->dtype,
-        .way = (uint8_t)(call->order + (call->device ? TESS__ON_DEVICE : 0)),
+        .way = (uint8_t)(call->order + (call->device ? TESS__ON_DEVICE : 0) +
+                         (call->share != NULL ? TESS__SHARED : 0)),
     };
 }
 

@@ -241,6 +241,31 @@ enum tess_status(tess_comm_all_reduce)(struct tess_comm *comm, const void *sourc
                      event_out);
 }
 
+bool tess_comm_reaches(const struct tess_comm *comm, const void *memory, size_t bytes)
+{
+    return comm->ops->reaches != NULL && comm->ops->reaches(comm, memory, bytes);
+}
+
+enum tess_status(tess_comm_share)(struct tess_comm *comm, const void *data, size_t count,
+                                  enum tess_dtype dtype, const struct tess_comm_share *share,
+                                  struct tess_event *event_out)
+{
+    const struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
+                                        .reduce = TESS_REDUCE_SUM,
+                                        .dtype = dtype,
+                                        .source = data,
+                                        .target = (void *)(uintptr_t)data,
+                                        .count = count,
+                                        .peer = -1,
+                                        .share = share};
+    if (!tess_comm_reaches(comm, data, count * tess_dtype_bytes(dtype)))
+        TESS_FAIL(TESS_ERR_COMM,
+                  "%s: the ranks do not reach each other's arrays; take memory of tess_comm_alloc "
+                  "where tess_comm_reaches says yes",
+                  tess_comm_site);
+    return comm_call(comm, call, event_out);
+}
+
 enum tess_status(tess_comm_reduce_scatter)(struct tess_comm *comm, const void *source, void *target,
                                            size_t count, enum tess_dtype dtype,
                                            enum tess_reduce reduce, struct tess_event *event_out)

@@ -193,6 +193,7 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the hashes of %d parameters",
                   engine->model.param_count);
     struct tess_values values;
+    TESS_TRY(tess__shared_settle(engine, false));
     TESS_TRY(tess__values_open(engine, DIGEST_AHEAD, &values));
     enum tess_status status = digest_own_row(engine, &values, table);
     tess__values_close(&values);

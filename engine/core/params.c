@@ -206,7 +206,7 @@ enum tess_status tess__values_get(struct tess_values *values, const struct tess_
 
 /* Where the values of parameters go: into a file on rank 0, or to every rank. */
 struct save {
-    const struct tess_engine *engine;
+    struct tess_engine *engine;
     struct tess_values values;
     struct tess_file_writer writer;
     bool to_all;
@@ -317,6 +317,7 @@ static enum tess_status save_header(struct save *save, const char *path)
 static enum tess_status save_open(struct save *save)
 {
     save->writer.fd = -1;
+    TESS_TRY(tess__shared_settle(save->engine, false));
     save->chunk = malloc(SAVE_CHUNK * sizeof(*save->chunk));
     if (save->chunk == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to gather the weights");

@@ -237,6 +237,7 @@ static int saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
 static enum tess_status saver_stage(struct tess_saver *saver)
 {
     const int64_t all = tess__saver_elements(saver->engine);
+    TESS_TRY(tess__shared_settle(saver->engine, true));
     const int64_t aside = saver->memory_bytes > 0 ? saver->stage_count : 0;
     saver->cost.bytes = 0;
     saver->error = 0;

@@ -415,6 +415,17 @@ enum tess_status tess__laps_enter(struct tess_laps *laps, enum tess_lap lap);
 enum tess_status tess__laps_stop(struct tess_laps *laps);
 enum tess_status tess__laps_end(struct tess_laps *laps, struct tess_times *times);
 
+/*
+ * shared.c: strategy.shared, where sums and updates may be one pass over memory. Open follows after
+ * the optimizer's. begin: a step; took: tess_segment_update has launched its update. settle:
+ * masters, and with `moments` the optimizer's state of this rank are up to date on return. Open and
+ * settle are collective.
+ */
+enum tess_status tess__shared_open(struct tess_engine *engine);
+enum tess_status tess__shared_begin(struct tess_engine *engine);
+bool tess__shared_took(const struct tess_engine *engine);
+enum tess_status tess__shared_settle(struct tess_engine *engine, bool moments);
+
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);
 void tess__crossing_open(struct tess_engine *engine);

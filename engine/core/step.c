@@ -123,7 +123,8 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
     TESS_TRY(tess__crossing_finish(engine));
     TESS_TRY(tess__unused_finish(engine));
     tess__engine_doing(engine, TESS_DOING_OPTIMIZER, -1);
-    if (want_loss && tess__engine_counts(engine))
+    const bool updated = tess__shared_took(engine);
+    if (want_loss && tess__engine_counts(engine) && !updated)
         tess_optim_count_zeros(&engine->optim, &engine->found.sums[2 * engine->plan.grid]);
     if (engine->scale.mode != TESS_SCALE_OFF) { /* one decision of all ranks before any updates */
         int32_t *bad = &engine->found.verdict->grad_bad;
@@ -134,7 +135,8 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
         tess_optim_prepare(&engine->optim, engine->progress.rate);
     if (engine->saved != NULL) /* the update overwrites what is being copied for a checkpoint */
         TESS_TRY(engine->kernel->queue->ops->follow(engine->kernel->queue, engine->saved));
-    TESS_TRY(tess_optim_step(&engine->optim));
+    if (!updated)
+        TESS_TRY(tess_optim_step(&engine->optim));
     engine->progress.weight_token++;
     /* Due after a skipped step too: strategies release what they hold for one step. */
     return strategy->ops->params_refresh(strategy);
@@ -147,6 +149,7 @@ static enum tess_status step_queue(struct tess_engine *engine, bool want_loss)
               TESS_FOUND_SUMS + step_sums(engine) * (int64_t)sizeof(*engine->found.sums), 0,
               engine->found.verdict);
     engine->progress.count_zeros = want_loss;
+    TESS_TRY(tess__shared_begin(engine));
     TESS_TRY(tess__engine_pipe_step(engine));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
     TESS_TRY(tess__audit_step(engine));

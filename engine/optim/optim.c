@@ -175,7 +175,7 @@ static void optim_round(const struct tess_optim *optim, const struct tess_piece 
 }
 
 /* Is a piece updated and rounded to its compute copy in one go? Else chunk by chunk. */
-static bool optim_is_whole(const struct tess_optim *optim, const struct tess_piece *piece)
+bool tess_optim_is_whole(const struct tess_optim *optim, const struct tess_piece *piece)
 {
     return piece->w != NULL && !(optim->stochastic && piece->low != NULL);
 }
@@ -269,7 +269,7 @@ enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *upl
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the updates of %d pieces", optim->piece_count);
     optim->update_count = 0;
     for (int32_t i = 0; i < optim->piece_count; i++)
-        if (optim_is_whole(optim, &optim->piece[i]))
+        if (tess_optim_is_whole(optim, &optim->piece[i]))
             optim->update[optim->update_count++] = optim_piece_update(optim, &optim->piece[i]);
     return TESS_OK;
 }
@@ -356,12 +356,29 @@ enum tess_status tess_optim_step(struct tess_optim *optim)
     tess_update_all(optim->kernel, optim->update, optim->update_count);
     for (int32_t i = 0; i < optim->piece_count; i++) {
         const struct tess_piece *piece = &optim->piece[i];
-        if (optim_is_whole(optim, piece) || optim_skips(optim, piece->param))
+        if (tess_optim_is_whole(optim, piece) || optim_skips(optim, piece->param))
             continue;
         const struct tess_update update = optim_piece_update(optim, piece);
         optim_apply(optim, piece, &update);
     }
     return TESS_OK;
+}
+
+enum tess_status tess_optim_begin(struct tess_optim *optim)
+{
+    const struct tess_judge judge = optim_judge(optim, false);
+    TESS_TRY(optim_upload(optim));
+    tess_update_judge(optim->kernel, &judge);
+    return TESS_OK;
+}
+
+void tess_optim_update_part(const struct tess_optim *optim, const struct tess_piece *piece,
+                            int64_t at, int64_t count, const float *g)
+{
+    const struct tess_update update = optim_piece_update(optim, piece);
+    struct tess_update part = optim_part(optim, &update, at, count);
+    part.g = g;
+    tess_update(optim->kernel, &part);
 }
 
 void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict)
@@ -395,11 +412,16 @@ void tess_optim_find_bad(struct tess_optim *optim)
     }
 }
 
+void tess_optim_count_part_zeros(const struct tess_optim *optim, const struct tess_piece *piece,
+                                 int64_t count, const float *g, double *sum)
+{
+    if (!optim_is_buffer(piece) && !piece->duplicate)
+        tess_count_zeros(optim->kernel, TESS_F32, count, g, sum);
+}
+
 void tess_optim_count_zeros(const struct tess_optim *optim, double *sum)
 {
-    for (int32_t i = 0; i < optim->piece_count; i++) {
-        const struct tess_piece *piece = &optim->piece[i];
-        if (!optim_is_buffer(piece) && !piece->duplicate)
-            tess_count_zeros(optim->kernel, TESS_F32, piece->count, piece->g, sum);
-    }
+    for (int32_t i = 0; i < optim->piece_count; i++)
+        tess_optim_count_part_zeros(optim, &optim->piece[i], optim->piece[i].count,
+                                    optim->piece[i].g, sum);
 }

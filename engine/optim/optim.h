@@ -174,6 +174,19 @@ void tess_optim_prepare(struct tess_optim *optim, double rate);
  */
 enum tess_status tess_optim_step(struct tess_optim *optim);
 
+/*
+ * The same of parts of pieces, in any order, where the step finds nothing out of all gradients:
+ * begin takes the host's values of the step; update_part updates `count` elements from `at` on by
+ * the gradient g [count]; count_part_zeros adds to *sum as tess_optim_count_zeros does. For pieces
+ * that are whole: updated and rounded in one go. Not collective.
+ */
+bool tess_optim_is_whole(const struct tess_optim *optim, const struct tess_piece *piece);
+enum tess_status tess_optim_begin(struct tess_optim *optim);
+void tess_optim_update_part(const struct tess_optim *optim, const struct tess_piece *piece,
+                            int64_t at, int64_t count, const float *g);
+void tess_optim_count_part_zeros(const struct tess_optim *optim, const struct tess_piece *piece,
+                                 int64_t count, const float *g, double *sum);
+
 /* Count the step, unless its verdict is to skip the update. */
 void tess_optim_end(struct tess_optim *optim, const struct tess_verdict *verdict);
 

@@ -83,6 +83,7 @@ void case_messages(void **state);
 void case_queues(void **state);
 void case_registered(void **state);
 void case_random(void **state);
+void case_share(void **state);
 void case_memory(void **state);
 void case_idle(void **state);
 void case_arguments(void **state);

@@ -272,6 +272,7 @@ int main(int argc, char **argv)
         {cmocka_unit_test_prestate(case_messages, &canonical), true},
         {cmocka_unit_test_prestate(case_random, &canonical), true},
         {cmocka_unit_test_prestate(case_random, &fast), true},
+        {cmocka_unit_test_prestate(case_share, &canonical), true},
         {cmocka_unit_test_prestate(case_memory, &canonical), true},
         {cmocka_unit_test_prestate(case_idle, &canonical), true},
         {cmocka_unit_test_prestate(case_arguments, &canonical), true},

@@ -31,7 +31,7 @@ const struct run_layout run_layouts[] = {
     {"zero2", RUN_BUCKETS("zero2")},
     {"zero2", "--zero2.first-bucket-mib 0 --zero2.bucket-mib 0"},
     {"fsdp", ""},
-    {"fsdp", "--fsdp.keep-last 2"},
+    {"fsdp", "--fsdp.keep-last 1"},
     {"fsdp", "--fsdp.reshard-after-forward=off"},
     {"hsdp", ""},
 };

@@ -77,7 +77,8 @@ static enum tess_status local_post(struct local_group *group, const struct tess_
     int32_t rank = group->comm.rank;
     bool gives = call->collective != TESS_COLLECTIVE_BROADCAST || call->peer == rank;
     size_t source_bytes = tess__call_source_bytes(&group->comm, call);
-    size_t staged = gives && !call->device && source_bytes <= tess__local_small_bytes(group)
+    size_t staged = gives && !call->device && call->share == NULL &&
+                            source_bytes <= tess__local_small_bytes(group)
                         ? (source_bytes + LOCAL_LINE - 1) / LOCAL_LINE * LOCAL_LINE
                         : 0;
     TESS_TRY(local_make_room(group, call->device, staged));
@@ -241,6 +242,12 @@ static enum tess_status local_meet(struct tess_comm *comm, int32_t from, int32_t
 static enum tess_status local_split(struct tess_comm *comm, int32_t color, int32_t key,
                                     struct tess_comm **child_out);
 
+static bool local_reaches(const struct tess_comm *comm, const void *memory, size_t bytes)
+{
+    const struct local_group *group = (const struct local_group *)comm;
+    return !comm->device_memory && tess__world_reaches(group->rank->world, memory, bytes);
+}
+
 static const struct tess_comm_ops local_ops = {
     .call = local_call,
     .wait = local_wait,
@@ -250,6 +257,7 @@ static const struct tess_comm_ops local_ops = {
     .alloc = tess__local_alloc,
     .release = tess__local_release,
     .split = local_split,
+    .reaches = local_reaches,
     .abort = local_abort,
     .close = local_close,
 };

@@ -6,6 +6,7 @@
  *             all of them: one synchronisation, and a source is free at once.
  *   direct    Peers' buffers can be reached: read (and for sums written) in place.
  *               all_reduce, reduce   rank r sums slice r of all sources into all targets
+ *               share                rank r is given slice r of all sources
  *               the others           each rank pulls what it needs
  *             Device memory (local_device.c): the same, given to a queue of the device.
  *   chunked   Some buffer is private: sources are staged piece by piece through two shared chunks;
@@ -121,7 +122,7 @@ static void run_plan(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     int32_t n = group->comm.rank_count;
-    bool small = !call->device &&
+    bool small = !call->device && call->share == NULL &&
                  tess__call_source_bytes(&group->comm, call) <= tess__local_small_bytes(group);
     bool reachable = true;
     for (int32_t r = 0; r < n && !small && !call->device; r++) {
@@ -174,6 +175,22 @@ static enum tess_status run_slice_sum(struct local_group *group, const struct te
     return TESS_OK;
 }
 
+/* This rank's slice, for what the caller does with it. */
+static void run_share(struct local_group *group, const struct tess_comm_call *call, uint64_t t)
+{
+    const int32_t n = group->comm.rank_count, rank = group->comm.rank;
+    const size_t begin = run_slice(call->count, rank, n);
+    const size_t count = run_slice(call->count, rank + 1, n) - begin;
+    const size_t others = (size_t)n - 1, size = tess_dtype_bytes(call->dtype);
+    for (int32_t r = 0; r < n; r++)
+        group->source[r] = run_desc(group, r, t)->source;
+    if (count > 0)
+        call->share->run(call->share->context, group->source, begin, count);
+    const size_t given = call->share->given_bytes;
+    group->comm.stats.sent_bytes += (call->count - count) * size + others * count * given;
+    group->comm.stats.received_bytes += others * count * size + (call->count - count) * given;
+}
+
 /* Bytes that cross ranks when each takes what it needs from the sources. */
 static void run_count_taken(struct local_group *group, const struct tess_comm_call *call)
 {
@@ -188,6 +205,10 @@ static enum tess_status run_whole(struct local_group *group, uint64_t t)
 {
     const struct tess_comm_call *call = &group->call[t % LOCAL_RING];
     const struct tess__call_queue *queue = call->device ? tess__local_device_queue(group) : NULL;
+    if (call->share != NULL) {
+        run_share(group, call, t);
+        return TESS_OK;
+    }
     if (!group->small && run_is_sliced(call))
         return run_slice_sum(group, call, queue, t);
     for (int32_t r = 0; r < group->comm.rank_count; r++)

@@ -67,6 +67,17 @@ struct tess_event {
     uint64_t ticket;
 };
 
+/*
+ * What a rank does with its slice in tess_comm_share: elements begin .. begin + count - 1 of the
+ * arrays source[rank] of all ranks. It runs in a poll or a wait of the rank, and calls no
+ * communicator.
+ */
+struct tess_comm_share {
+    void (*run)(void *context, const void *const *source, size_t begin, size_t count);
+    void *context;
+    size_t given_bytes; /* that it writes into each other rank's memory for an element; counted */
+};
+
 /* One call, as the backend sees it: checked by the wrappers below. */
 struct tess_comm_call {
     enum tess_collective collective;
@@ -79,6 +90,9 @@ struct tess_comm_call {
     int32_t peer;     /* root of broadcast and reduce, peer of send and recv; else -1 */
     bool device;      /* source and target are memory of the device of comm->queue */
     const char *site; /* "file.c:123" of the caller, "" where unknown, for messages; never NULL */
+    /* ALL_REDUCE: what each rank does with its slice in place of adding it up; NULL: it adds. Only
+     * where the backend reaches the data. */
+    const struct tess_comm_share *share;
 };
 
 /* Counters of one rank in one group since it was opened. */
@@ -132,6 +146,8 @@ struct tess_comm_ops {
     /* REQUIRED. See tess_comm_split. */
     enum tess_status (*split)(struct tess_comm *comm, int32_t color, int32_t key,
                               struct tess_comm **child_out);
+    /* OPTIONAL, default: never. See tess_comm_reaches. */
+    bool (*reaches)(const struct tess_comm *comm, const void *memory, size_t bytes);
     /* REQUIRED. See tess_comm_abort. */
     void (*abort)(struct tess_comm *comm, const char *reason);
     /* REQUIRED. Free the communicator itself. Accepts a half-opened one. */
@@ -200,6 +216,20 @@ void tess_comm_given(struct tess_comm *comm, uint64_t ticket, struct tess_queue 
 enum tess_status tess_comm_all_reduce(struct tess_comm *comm, const void *source, void *target,
                                       size_t count, enum tess_dtype dtype, enum tess_reduce reduce,
                                       struct tess_event *event_out);
+
+/*
+ * A sum that is used where it is made: once all ranks have called, each runs share->run on a slice
+ * of all ranks' arrays, where they lie, and may write what follows from it into the memory of any
+ * rank. Complete when all have run theirs. `count` elements are cut into slices in order of the
+ * ranks, of whole cache lines and even where they allow it. `data` lies in memory that the
+ * communicator reaches; `share` stays until the event has been waited for. Collective.
+ */
+enum tess_status tess_comm_share(struct tess_comm *comm, const void *data, size_t count,
+                                 enum tess_dtype dtype, const struct tess_comm_share *share,
+                                 struct tess_event *event_out);
+/* Can every rank of the group read and write [memory, memory + bytes) of this rank at the same
+ * address? The answer for all memory of tess_comm_alloc on a communicator is the same. */
+bool tess_comm_reaches(const struct tess_comm *comm, const void *memory, size_t bytes);
 
 /*
  * Sum over all ranks and leave rank r's share in `target`.
@@ -316,6 +346,7 @@ void tess_comm_close(struct tess_comm *comm); /* NULL is allowed */
 #define TESS_COMM_SITE (tess_comm_site = __FILE__ ":" TESS_COMM_SITE_LINE(__LINE__))
 #endif
 #define tess_comm_all_reduce(...)     (TESS_COMM_SITE, (tess_comm_all_reduce)(__VA_ARGS__))
+#define tess_comm_share(...)          (TESS_COMM_SITE, (tess_comm_share)(__VA_ARGS__))
 #define tess_comm_reduce_scatter(...) (TESS_COMM_SITE, (tess_comm_reduce_scatter)(__VA_ARGS__))
 #define tess_comm_all_gather(...)     (TESS_COMM_SITE, (tess_comm_all_gather)(__VA_ARGS__))
 #define tess_comm_broadcast(...)      (TESS_COMM_SITE, (tess_comm_broadcast)(__VA_ARGS__))

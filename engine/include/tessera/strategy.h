@@ -185,6 +185,8 @@ struct tess_boundary {
 
 #define TESS_GROUP_MAX 4
 
+struct tess_shared;
+
 /* What hooks are handed. Owned by the core. */
 struct tess_strategy {
     const struct tess_strategy_ops *ops;
@@ -200,6 +202,9 @@ struct tess_strategy {
     /* Split from comm by the strategy's open(), closed by its close(); for the core's counters. */
     struct tess_comm *group[TESS_GROUP_MAX];
     int32_t group_count;
+    /* The core's; NULL: gradients are the optimizer's, after grads_finish. See
+     * tess_segment_update. */
+    struct tess_shared *shared;
 };
 
 enum tess_phase {
@@ -349,6 +354,18 @@ void tess_fold_add(struct tess_kernel *kernel, const struct tess_plan *plan, flo
 
 /* Fold a segment whose gradient is FULL; after the last micro-batch segment.grad is level 0. */
 void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
+
+/*
+ * For hooks, only where strategy->shared is not NULL: in place of a sum of the segment's gradients
+ * over strategy->comm, sum and update in one pass. `grad` [count of the segment] is this rank's
+ * gradient of the step, folded, in memory of the arena. When the event has been waited for, the
+ * segment is updated: `own`, and where every rank has all parameters and their optimizer state,
+ * `param` of all. It has no grad_own then, and a strategy does this with all segments of a step or
+ * with none. A rank sends what the others read of its gradient, and the values that it gives them.
+ * Collective.
+ */
+enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, const float *grad,
+                                     struct tess_event *event_out);
 
 TESS_END_DECLS
 #endif

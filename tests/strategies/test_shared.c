@@ -1,0 +1,141 @@
+/*
+ * Sum and update in one pass over memory that ranks share: the bits are those of the optimizer's
+ * update after the reduction, in every strategy that does it; and it is left out wherever something
+ * has to be known of all gradients before, or of all ranks.
+ *
+ *   test_shared [cpu]
+ */
+#include "runs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *shared_kernel = "ref";
+
+/* Widths that slices do not divide, and more than a block of the pass (2048 elements). */
+#define MLP                                                                                        \
+    "--model mlp --mlp.hidden 133,70 --batch-size 24 --evaluate=off --bind=off "                   \
+    "--data.workers 0 --learning-rate 0.05 "
+#define CNN                                                                                        \
+    "--model cnn --cnn.channels 8 --cnn.fc 12 --cnn.batch-norm on --batch-size 24 "                \
+    "--evaluate=off --bind=off --data.workers 0 --learning-rate 0.05 "
+
+static struct run shared_run(const char *strategy, const char *options, int32_t ranks,
+                             enum tess_rank_mode mode)
+{
+    return (struct run){.strategy = strategy,
+                        .kernel = shared_kernel,
+                        .options = options,
+                        .rank_count = ranks,
+                        .steps = 3,
+                        .mode = mode};
+}
+
+/* Under zero1 a segment is reduce-scattered, or else added and updated in one call. */
+static bool shared_is_on(const char *options, bool tcp)
+{
+    struct run_outcome outcome;
+    struct run run = shared_run("zero1", options, 2, TESS_RANKS_THREADS);
+    run.tcp = tcp;
+    run.mode = tcp ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS;
+    run_train(&run, &outcome);
+    return outcome.calls[TESS_COLLECTIVE_REDUCE_SCATTER] == 0;
+}
+
+static void test_bits(void **state)
+{
+    static const char *const options[] = {
+        MLP "--optimizer momentum ",
+        MLP "--optimizer adamw --weight-decay 0.1 --precision bf16 ",
+        CNN "--optimizer momentum --nesterov ",
+    };
+    static const struct {
+        const char *strategy, *options;
+        int32_t ranks, grid;
+        enum tess_rank_mode mode;
+    } runs[] = {
+        {"single", "", 1, 8, TESS_RANKS_THREADS},
+        {"ddp", "", 2, 8, TESS_RANKS_PROCESSES},
+        {"ddp", "--accumulate 2", 4, 8, TESS_RANKS_THREADS},
+        {"ddp", "--ddp.sync-every-micro-batch --accumulate 2", 2, 8, TESS_RANKS_THREADS},
+        {"zero2", "", 4, 8, TESS_RANKS_PROCESSES},
+        {"fsdp", "--accumulate 2", 2, 8, TESS_RANKS_THREADS},
+        {"hsdp", "", 4, 8, TESS_RANKS_THREADS},
+        {"single", "", 1, 12, TESS_RANKS_THREADS},
+        {"ddp", "--ddp.overlap off --ddp.bucket-mib 0", 3, 12, TESS_RANKS_THREADS},
+        {"zero1", "--accumulate 2", 3, 12, TESS_RANKS_THREADS},
+        {"fsdp", "", 3, 12, TESS_RANKS_THREADS},
+    };
+    (void)state;
+    for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++) {
+        struct run_outcome expected;
+        for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+            char words[512];
+            snprintf(words, sizeof(words), "%s%s --grid %d", options[o], runs[i].options,
+                     (int)runs[i].grid);
+            struct run run = shared_run(runs[i].strategy, words, runs[i].ranks, runs[i].mode);
+            if (runs[i].ranks == 1)
+                run_train(&run, &expected);
+            else
+                run_compare(&run, &expected);
+        }
+    }
+}
+
+static void test_where(void **state)
+{
+    static const char *const off[] = {
+        "--clip 0.1 ",
+        "--optimizer lamb ",
+        "--optimizer novograd ",
+        "--audit 1 ",
+        "--reduce-dtype bf16 ",
+        "--threads 2 ",
+        "--precision bf16 --master-weights off ",
+        "--precision f16 --loss-scale static:8 ",
+        "--mlp.layer-drop 0.5 --mlp.hidden 70,70 --find-unused ",
+    };
+    (void)state;
+    assert_true(shared_is_on(MLP, false));
+    assert_true(shared_is_on(MLP "--precision bf16 --optimizer adamw ", false));
+    assert_false(shared_is_on(MLP, true)); /* ranks that talk by sockets */
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
+        char words[512];
+        snprintf(words, sizeof(words), MLP "%s", off[i]);
+        if (shared_is_on(words, false))
+            fail_msg("'%s' updates what it cannot judge", off[i]);
+    }
+}
+
+/* In bf16 ranks of ddp give each other values of 2 bytes in place of sums of 4. Slices of a segment
+ * are not even, so what two ranks sent is as much as the formula says together. */
+static void test_sent(void **state)
+{
+    struct run_outcome shared, clipped;
+    struct run run = shared_run("ddp", MLP "--precision bf16 ", 2, TESS_RANKS_THREADS);
+    (void)state;
+    run_train(&run, &shared);
+    run.options = MLP "--precision bf16 --clip 1e9 ";
+    run_train(&run, &clipped);
+    run_check_sent(&run, &clipped);
+    assert_true(shared.hash == clipped.hash);
+    assert_int_equal(shared.sent[0] + shared.sent[1], shared.formula[0] + shared.formula[1]);
+    assert_int_equal(4 * (shared.sent[0] + shared.sent[1]),
+                     3 * (clipped.sent[0] + clipped.sent[1]));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_where),
+        cmocka_unit_test(test_sent),
+    };
+    for (int i = 1; i < argc; i++)
+        shared_kernel = argv[i];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
