@@ -607,6 +607,7 @@ struct tess_kernel_ops {
     bool host_memory;  /* host threads may touch device memory at any time, without access() */
     bool far_memory;   /* device memory is no host memory: it comes from alloc(), access() does not
                           open it, read() and write() copy */
+    bool fills_memory; /* for tests: adopt() and alloc() leave something else than zeros there */
 
     bool threaded; /* operations use tess_kernel.threads; else they are done by one */
 
