@@ -2,6 +2,7 @@
 # Runs Tessera beside PyTorch and Open MPI on the same cores, in turn, and prints the ratios:
 #   bench/peers.sh [--python V/bin/python] [--out FILE] [--quick] [race|reduce|overhead|cluster|work|page]...
 #       race: [--rows LIST] [--precision LIST] [--sides LIST] [--newest] [--rounds N] [--row-s S] [--picture FILE]
+#       work: [--rows LIST] [--row-s S] [--picture FILE]; measures what FILE of --out does not have yet
 # --help explains them. Needs a release build and Debian packages, which it asks for but does not install. The
 # newest PyTorch comes from Python's package index, into an environment of its own, which --python names:
 #   python3 -m venv V && V/bin/pip install torch numpy

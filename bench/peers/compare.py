@@ -212,7 +212,8 @@ def main():
     p.add_argument('--sides', help='of PyTorch in the race: '
                    f'{",".join(name for name, *_ in race.THEIRS)}')
     p.add_argument('--row-s', type=float, default=0,
-                   help='no further round of a row of the race begins after so many seconds')
+                   help='no further round of a row of the race, and no further point of work, '
+                   'begins after so many seconds')
     p.add_argument('--picture', help='file in SVG of the race\'s ratios, or of work')
     p.add_argument('sections', nargs='*', default=[], help=', '.join((*sections, *more)))
     args = p.parse_args()

@@ -31,33 +31,60 @@ def bars(path, title, rows):
         file.write('\n'.join(parts) + '\n')
 
 
-COLOURS = ('#0072b2', '#00875f', '#b24f92', '#956600')
+ACROSS, UP = 350, 250  # of a panel
+
+
+def short(value):
+    """A count: 16,384, 3.3M, 1.5G."""
+    for size, letter in ((1e9, 'G'), (1e6, 'M')):
+        if value >= size:
+            return f'{value / size:.{1 if value < 10 * size else 0}f}{letter}'
+    return f'{value:,.0f}'
+
+
+def seconds(value):
+    return f'{1e3 * value:.3g} ms' if value < 0.9995 else f'{value:.3g} s'
+
+
+def panel(name, line, left, top):
+    """Points (x, y, y of theory) of a series on two logarithmic axes of their own."""
+    values = [value for _, *both in line for value in both]
+    low, high = min(values), max(max(values), 8 * min(values))
+    last = max(line[-1][0], 2 * line[0][0])
+
+    def at(x, y):
+        across = math.log(x / line[0][0]) / math.log(last / line[0][0])
+        up = math.log(y / low) / math.log(high / low)
+        return left + 70 + across * (ACROSS - 100), top + UP - 50 - up * (UP - 100)
+
+    def path(which):
+        return 'L'.join('{:.1f} {:.1f}'.format(*at(point[0], point[which])) for point in line)
+
+    parts = [f'<text x="{left + 70}" y="{top + 28}">{escape(name)}</text>',
+             f'<path d="M{left + 62} {top + 42}V{top + UP - 42}H{left + ACROSS - 20}" fill="none" '
+             f'stroke="#888"/>',
+             f'<path d="M{path(2)}" fill="none" stroke="#666" stroke-dasharray="5 4"/>',
+             f'<path d="M{path(1)}" fill="none" stroke="#2a78b8" stroke-width="2"/>']
+    for x, y, _ in line:
+        parts.append('<circle cx="{:.1f}" cy="{:.1f}" r="3.5" fill="#2a78b8"/>'.format(*at(x, y)))
+    for y in (low, high):
+        parts.append(f'<text x="{left + 58}" y="{at(line[0][0], y)[1] + 4:.1f}" '
+                     f'text-anchor="end">{seconds(y)}</text>')
+    ticks = line if len(line) < 5 else [line[0], line[len(line) // 2], line[-1]]
+    for x, _, _ in ticks:
+        parts.append(f'<text x="{at(x, low)[0]:.1f}" y="{top + UP - 24}" '
+                     f'text-anchor="middle">{short(x)}</text>')
+    return parts
 
 
 def curves(path, title, series):
-    """Series of (name, points (x, y, y of theory)), on two logarithmic axes."""
-    points = [point for _, line in series for point in line]
-    x_most = max(x for x, _, _ in points)
-    values = [value for _, *both in points for value in both]
-    y_least, y_most = min(values), max(values)
-    height = 420
-
-    def at(x, y):
-        across = math.log(x) / math.log(x_most)
-        up = math.log(y / y_least) / math.log(y_most / y_least)
-        return f'{50 + across * (WIDTH - 170):.1f} {height - 30 - up * (height - 90):.1f}'
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+    """Panels of (name, points), two in a row."""
+    height = 36 + UP * ((len(series) + 1) // 2)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * ACROSS} {height}" '
              f'font-family="sans-serif" font-size="13">',
-             f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
-             f'<text x="10" y="24" font-size="15">{escape(title)}</text>',
-             f'<path d="M50 50V{height - 30}H{WIDTH - 110}" fill="none" stroke="#888"/>']
+             f'<rect width="{2 * ACROSS}" height="{height}" fill="#fff"/>',
+             f'<text x="10" y="24" font-size="15">{escape(title)}</text>']
     for number, (name, line) in enumerate(series):
-        for which, dash in ((1, ''), (2, ' stroke-dasharray="5 4"')):
-            path_of = 'L'.join(at(point[0], point[which]) for point in line)
-            parts.append(f'<path d="M{path_of}" fill="none" stroke="{COLOURS[number]}" '
-                         f'stroke-width="2"{dash}/>')
-        parts.append(f'<text x="{WIDTH - 100}" y="{60 + 20 * number}" fill="{COLOURS[number]}">'
-                     f'{escape(name)}</text>')
+        parts += panel(name, line, ACROSS * (number % 2), 30 + UP * (number // 2))
     with open(path, 'w', encoding='utf-8') as file:
         file.write('\n'.join([*parts, '</svg>']) + '\n')

@@ -1,6 +1,8 @@
 #include "base/pages.h"
 
+#include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void *tess_pages_take(size_t bytes)
 {
@@ -14,4 +16,15 @@ void *tess_pages_take(size_t bytes)
 void tess_pages_give(void *pages, size_t bytes)
 {
     munmap(pages, bytes);
+}
+
+void tess_pages_make(void *start, size_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)start;
+    const uintptr_t begin = at / page * page;
+    (void)madvise((void *)begin, at + bytes - begin, MADV_POPULATE_WRITE);
+#else
+    (void)start, (void)bytes;
+#endif
 }

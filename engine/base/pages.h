@@ -13,4 +13,8 @@
 void *tess_pages_take(size_t bytes);
 void tess_pages_give(void *pages, size_t bytes);
 
+/* The pages of [start, start + bytes) exist afterwards, whole ones at both ends. A hint: where the
+ * system is too old for it they come as they are touched. */
+void tess_pages_make(void *start, size_t bytes);
+
 #endif

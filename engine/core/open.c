@@ -68,10 +68,12 @@ static void open_access(void *context, bool on)
     kernel->ops->access(kernel, on);
 }
 
-/* Padding and state start at zero, also where adopting leaves something else in the memory (guard).
- */
+/* Padding and state start at zero. New memory is zero; its pages are made when they are first
+ * touched, by the threads that compute with them, instead of by one thread here. */
 static void open_clear(struct tess_engine *engine)
 {
+    if (!engine->kernel->ops->fills_memory)
+        return;
     const struct tess_block zero[] = {engine->block.param, engine->block.master, engine->block.grad,
                                       engine->block.optim, engine->block.norms};
     for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)

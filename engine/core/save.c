@@ -6,13 +6,13 @@
 
 #include "base/clock.h"
 #include "base/log_sink.h"
+#include "base/pages.h"
 #include "tessera/check.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -112,17 +112,11 @@ static void saver_remove(struct tess_saver *saver)
 }
 
 /* The thread: pages of the stage exist before the first save, but the first step does not wait for
- * them. A hint: without it that save takes longer. */
+ * them. */
 static void saver_make_pages(const struct tess_saver *saver)
 {
-#ifdef MADV_POPULATE_WRITE
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = (uintptr_t)saver->stage / page * page;
     const int64_t count = saver->stage_count + tess__saver_beside(saver->engine);
-    (void)madvise((void *)begin, (uintptr_t)(saver->stage + count) - begin, MADV_POPULATE_WRITE);
-#else
-    (void)saver;
-#endif
+    tess_pages_make(saver->stage, (size_t)count * sizeof(*saver->stage));
 }
 
 static void *saver_main(void *context)

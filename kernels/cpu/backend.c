@@ -136,6 +136,7 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .supports = cpu_supports,
     .open = cpu_open,
     .close = cpu_close,
+    .adopt = tess__cpu_adopt,
     .op_needs = cpu_op_needs,
     .op_open = cpu_op_open,
     .op_close = cpu_op_close,

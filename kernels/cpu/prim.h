@@ -49,6 +49,9 @@ struct cpu_state {
  * are planned, since planning may be followed by a fork; end them. */
 void tess__cpu_share_open(struct cpu_state *state);
 enum tess_status tess__cpu_share_start(const struct tess_kernel *kernel);
+
+/* Make the pages of `memory`, by all threads. */
+enum tess_status tess__cpu_adopt(struct tess_kernel *kernel, void *memory, size_t bytes);
 void tess__cpu_share_close(struct cpu_state *state);
 
 /* Fails with a message that names `what` and oneDNN's status; OK passes. */

@@ -5,6 +5,7 @@
  */
 #include "cpu/prim.h"
 
+#include "base/pages.h"
 #include "tessera/check.h"
 
 #include <dlfcn.h>
@@ -93,4 +94,29 @@ void tess__cpu_share(const struct tess_kernel *kernel, int64_t parts,
     }
     for (int64_t part = 0; part < parts; part++)
         run(context, part, work);
+}
+
+/* Whole huge pages: of two threads that touch one first, both clear it. */
+#define SHARE_PAGES ((size_t)32 << 20)
+
+struct share_pages {
+    char *memory;
+    size_t bytes;
+};
+
+static void share_make_pages(void *context, int64_t part, void *work)
+{
+    (void)work;
+    const struct share_pages *pages = context;
+    const size_t first = (size_t)part * SHARE_PAGES, left = pages->bytes - first;
+    tess_pages_make(pages->memory + first, left < SHARE_PAGES ? left : SHARE_PAGES);
+}
+
+enum tess_status tess__cpu_adopt(struct tess_kernel *kernel, void *memory, size_t bytes)
+{
+    struct share_pages pages = {.memory = memory, .bytes = bytes};
+    TESS_TRY(tess__cpu_share_start(kernel));
+    tess__cpu_share(kernel, (int64_t)((bytes + SHARE_PAGES - 1) / SHARE_PAGES), share_make_pages,
+                    &pages, NULL);
+    return TESS_OK;
 }

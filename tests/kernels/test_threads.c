@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ARENA (48u << 20)
 
@@ -463,13 +464,41 @@ static void case_f16(void **state)
     all(TESS_F16);
 }
 
+/* All pages exist once a kernel has adopted the memory, the last ones as well, and are zero. */
+static void case_adopt(void **state)
+{
+    (void)state;
+#ifdef MADV_POPULATE_WRITE
+    enum { PAGE = 4096, PAGES = 9000 }; /* more than two parts */
+    static unsigned char there[PAGES];
+    const size_t bytes = (size_t)PAGES * PAGE;
+    struct tess_kernel *kernel;
+    for (int threads = 1; threads <= 3; threads++) {
+        char *memory =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(memory, MAP_FAILED);
+        const bool able = madvise(memory, PAGE, MADV_POPULATE_WRITE) == 0; /* since Linux 5.14 */
+        assert_int_equal(tess_kernel_open(ops, threads, &kernel), TESS_OK);
+        assert_int_equal(kernel->ops->adopt(kernel, memory, bytes), TESS_OK);
+        assert_int_equal(mincore(memory, bytes, there), 0);
+        for (int page = 0; page < PAGES; page++) {
+            assert_true(!able || (there[page] & 1) != 0);
+            assert_int_equal(memory[(size_t)page * PAGE], 0);
+        }
+        kernel->ops->disown(kernel, memory, bytes);
+        tess_kernel_close(kernel);
+        munmap(memory, bytes);
+    }
+#endif
+}
+
 int main(int argc, char **argv)
 {
     if (tess_registry_get_kernel(device_backend(argc, argv), &ops) != TESS_OK)
         return 77;
     twins_open();
     const struct CMUnitTest cases[] = {cmocka_unit_test(case_f32), cmocka_unit_test(case_bf16),
-                                       cmocka_unit_test(case_f16)};
+                                       cmocka_unit_test(case_f16), cmocka_unit_test(case_adopt)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     twins_close();
     return failed;

@@ -615,8 +615,8 @@ struct tess_kernel_ops {
     bool host_memory;  /* host threads may touch device memory at any time, without access() */
     bool far_memory;   /* device memory is no host memory: it comes from alloc(), access() does not
                           open it, read() and write() copy */
-
-    bool threaded; /* operations use tess_kernel.threads; else they are done by one */
+    bool fills_memory; /* for tests: adopt() and alloc() leave something else than zeros there */
+    bool threaded;     /* operations use tess_kernel.threads; else they are done by one */
 
     bool stacks; /* linear layers that read the same x are faster as one product of their
                     stacked weights. Models do so where they can (tess_declare_stacked); the

@@ -6,6 +6,7 @@
 #include "cpu/loops/loops.h"
 
 #include "base/normal.h"
+#include "cpu/loops/normal_wide.h"
 #include "cpu/own/stage.h"
 #include "cpu/philox.h"
 #include "ref/mask.h"
@@ -113,6 +114,22 @@ void CPU_LOOP(dropout_rows)(const void *arguments, int64_t first, int64_t rows)
                                 (char *)d->y + at);
 }
 
+#ifdef CPU_NORMALS_WIDE
+
+#define RANDOM_NORMALS CPU_NORMALS
+
+CPU_INLINE void random_normals(struct tess_rng_key key, uint64_t first, int64_t count, float mean,
+                               float deviation, float *y)
+{
+    for (int64_t done = 0; done < count; done += RANDOM_NORMALS) {
+        const __m512 z = cpu_normals_wide(key, (first + (uint64_t)done) / 2);
+        _mm512_storeu_ps(y + done, _mm512_add_ps(_mm512_set1_ps(mean),
+                                                 _mm512_mul_ps(_mm512_set1_ps(deviation), z)));
+    }
+}
+
+#else
+
 #define RANDOM_NORMALS (CPU_BLOCK / 2) /* two words each */
 _Static_assert(RANDOM_NORMALS == TESS_NORMAL_LANES, "a block of words");
 
@@ -132,6 +149,8 @@ CPU_INLINE void random_normals(struct tess_rng_key key, uint64_t first, int64_t 
             y[done + i] = mean + deviation * z[i];
     }
 }
+
+#endif
 
 /* The first and the last of a block of Philox, and what does not fill the lanes, are ref's. */
 void CPU_LOOP(normal)(const uint32_t key[2], uint64_t first, int64_t count, float mean,
