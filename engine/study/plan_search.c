@@ -191,6 +191,7 @@ struct search_shape {
     struct search_item *item;
     int64_t accumulate[SEARCH_MICROS_MAX];
     int micros;
+    bool all; /* layouts are tried, not the fewest micro-batches that fit */
     bool legal, fits;
     struct tess__plan_layout least; /* of all that were tried, the one with the least memory */
     char why[TESS__PLAN_WHY];       /* why the first that was refused was */
@@ -202,23 +203,30 @@ struct search_shape {
     } tried[SEARCH_MICROS_MAX][SEARCH_RECOMPUTES];
 };
 
-/* Plan one, and what differs from it in recompute alone. */
+/* Way `i` to recompute after this one: first it, then those that recompute more. */
+static int search_beside_of(int recompute, int i)
+{
+    return (recompute + SEARCH_RECOMPUTES - i) % SEARCH_RECOMPUTES;
+}
+
+/* Plan one, and what differs from it in recompute alone: all of it, or what recomputes more, where
+ * a search goes from less to more. */
 static enum tess_status search_plan(const struct tess__plan *plan, struct search_shape *shape,
                                     int micro, int recompute, char why[TESS__PLAN_WHY])
 {
     struct tess__plan_layout *layout[SEARCH_RECOMPUTES];
+    const int count = shape->all ? SEARCH_RECOMPUTES : recompute + 1;
     int done;
-    for (int i = 0; i < SEARCH_RECOMPUTES; i++) {
-        const int r = (recompute + i) % SEARCH_RECOMPUTES; /* this one first */
+    for (int i = 0; i < count; i++) {
+        const int r = search_beside_of(recompute, i);
         layout[i] = &shape->tried[micro][r].layout;
         *layout[i] = shape->item->shape;
         layout[i]->accumulate = shape->accumulate[micro];
         layout[i]->recompute = search_recompute[r];
     }
-    const enum tess_status status =
-        tess__plan_try_ends(plan, layout, SEARCH_RECOMPUTES, &done, why);
+    const enum tess_status status = tess__plan_try_ends(plan, layout, count, &done, why);
     for (int i = 0; i < done; i++)
-        shape->tried[micro][(recompute + i) % SEARCH_RECOMPUTES].planned = true;
+        shape->tried[micro][search_beside_of(recompute, i)].planned = true;
     return done > 0 && !search_ends(status) ? TESS_OK : status;
 }
 
@@ -313,8 +321,8 @@ static void search_shape(const struct tess__plan *plan, void *context, int64_t n
     struct search_shape shape = {.item = item, .least = {.device_bytes = UINT64_MAX}};
     shape.micros =
         tess__plan_accumulations(plan, &item->shape, shape.accumulate, SEARCH_MICROS_MAX);
-    item->status = plan->cluster.ranks <= SEARCH_ALL_RANKS ? search_all(plan, &shape)
-                                                           : search_fewest(plan, &shape);
+    shape.all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
+    item->status = shape.all ? search_all(plan, &shape) : search_fewest(plan, &shape);
     memcpy(item->why, shape.why, sizeof(item->why));
     if (item->status != TESS_OK)
         return;
