@@ -208,6 +208,9 @@ static enum tess_status plan_finish(const struct tess__plan *plan)
         TESS_TRY(tess__plan_write_json(plan, plan->given->json));
     if (plan->layouts.count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
+    if (plan->given->try_count > 0 && plan->layouts.item[0].rounds == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "none of the first layouts could be trained here: the reasons are above");
     if (plan->given->choose > plan->layouts.count)
         TESS_FAIL(TESS_ERR_USAGE, "--choose %lld: there are %lld layouts",
                   (long long)plan->given->choose, (long long)plan->layouts.count);

@@ -6,6 +6,7 @@
 #include "study/plan.h"
 
 #include "base/clock.h"
+#include "job/memory_room.h"
 #include "run/predicted.h"
 #include "study/trial.h"
 #include "tessera/check.h"
@@ -140,8 +141,10 @@ static enum tess_status measure_open_one(struct measure *measure, struct measure
     const struct tess__plan_layout *layout = measure_layout(measure, one);
     const int64_t steps = measure_steps(measure, layout);
     const struct tess__log_sink *before = tess__plan_catch(&sink, one->why);
-    const enum tess_status status =
+    enum tess_status status =
         tess__plan_trial_open(measure->plan, layout, steps, &measure->dataset, &one->trial);
+    if (status == TESS_OK)
+        status = tess__memory_check(&one->trial.run, NULL, NULL);
     (void)tess__log_redirect(before);
     one->open = true; /* also in part */
     one->goes_on = status == TESS_OK;

@@ -169,6 +169,10 @@ static void print_tried(const struct tess__plan *plan)
         most = rounds > most ? rounds : most;
         least = rounds > 0 && (least == 0 || rounds < least) ? rounds : least;
     }
+    if (count == 0) {
+        printf("none of the first could be trained here\n");
+        return;
+    }
     printf("%d of them trained here in %.1f s, in %d", count, plan->try_seconds, least);
     if (most > least)
         printf(" to %d", most);
