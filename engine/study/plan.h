@@ -26,6 +26,7 @@
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
+#define TESS__PLAN_ROUNDS_MAX 100 /* of --try-rounds */
 
 /* Ranks in another order than the devices of --cluster. */
 struct tess__plan_order {
@@ -56,7 +57,7 @@ struct tess__plan_layout {
     double exposed_axis_s[TESS_PREDICT_GROUPS];
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess_prediction_loss loss;
-    double measured_s; /* a step here, with --try: the fastest of `rounds`; 0: it was not tried */
+    double measured_s; /* a step here, with --try, by `rounds` rounds; 0: it was not tried */
     int rounds;
     struct tess__plan_order *order; /* of the layout that is in the list; NULL: the natural one */
 };
@@ -72,7 +73,7 @@ struct tess__plan_rejected {
 
 struct tess__plan_options {
     const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out, *trace;
-    int64_t ranks, top, choose, try_count;
+    int64_t ranks, top, choose, try_count, try_rounds;
     double tokens, price, seconds, try_s;
 };
 

@@ -137,8 +137,8 @@ enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
             tess__plan_name(layout, name), layout->step_s, (unsigned long long)layout->memory.total,
             plan->cluster.source);
     if (layout->rounds > 0)
-        fprintf(yaml.out, "# Measured here: %.4g s, the fastest of %d rounds.\n",
-                layout->measured_s, layout->rounds);
+        fprintf(yaml.out, "# Measured here: %.4g s, in %d rounds.\n", layout->measured_s,
+                layout->rounds);
     if (layout->order != NULL)
         fprintf(yaml.out,
                 "# With ranks on devices %s. It is %.4g s in the natural order: give train\n"

@@ -1,7 +1,7 @@
 /*
  * The first layouts of a plan, trained here for a few steps each (--try); see plan.h. They take
- * turns, so that what else the machine does meets all of them alike, and of each the fastest round
- * counts: other programs only ever make one longer.
+ * turns: what else the machine does in the second of a round slows all down alike, and what they
+ * take is compared within rounds.
  */
 #include "study/plan.h"
 
@@ -18,26 +18,33 @@
 
 /* Tried is also the best layout of every other product that is predicted so near to the first. */
 #define MEASURE_NEAR 1.15
-/* Every layout has so many rounds; after them those go on that are so near to the fastest. */
-#define MEASURE_ROUNDS     3
-#define MEASURE_LEAD       1.03
-#define MEASURE_ROUNDS_MAX 12
+/* Every layout has so many rounds, whatever the time. */
+#define MEASURE_ROUNDS_LEAST 3
+/* After --try-rounds those go on that are so near to the fastest, up to so many times the rounds.
+ */
+#define MEASURE_LEAD      1.03
+#define MEASURE_GO_ON     3
+#define MEASURE_ROUND_MAX (MEASURE_GO_ON * TESS__PLAN_ROUNDS_MAX)
 /* Steps of a round, and the seconds that they may take where the time allows it. */
 #define MEASURE_STEPS_LEAST 6
 #define MEASURE_STEPS_MOST  300
-#define MEASURE_STEPS_S     0.25
+#define MEASURE_STEPS_S     0.2
 #define MEASURE_START_S     0.1 /* about what starting ranks takes */
 
 struct measure_one {
     int64_t number; /* in the list */
     struct tess__trial trial;
     bool open, goes_on;
-    char why[TESS__PLAN_WHY]; /* it failed; "": it did not */
+    char why[TESS__PLAN_WHY];         /* it failed; "": it did not */
+    double step_s[MEASURE_ROUND_MAX]; /* in each of its rounds, which are the first ones */
+    int rounds;
+    double share; /* of what the others take in the same round */
 };
 
 struct measure {
     struct tess__plan *plan;
     struct measure_one *one; /* [count] */
+    double *value;           /* [count] room */
     int count;
     struct tess_dataset *dataset; /* the plan's, or opened here */
     double begin_s;
@@ -110,7 +117,8 @@ static enum tess_status measure_choose(struct measure *measure)
 {
     const struct tess__plan_list *layouts = &measure->plan->layouts;
     measure->one = calloc((size_t)layouts->count, sizeof(*measure->one));
-    if (measure->one == NULL)
+    measure->value = calloc((size_t)layouts->count, sizeof(*measure->value));
+    if (measure->one == NULL || measure->value == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for trying %lld layouts", (long long)layouts->count);
     for (int64_t i = 0; i < layouts->count; i++)
         if (measure_wants(measure->plan, i))
@@ -121,9 +129,82 @@ static enum tess_status measure_choose(struct measure *measure)
 /* Steps of a round: as many as the time has room for, if all need what is predicted. */
 static int64_t measure_steps(const struct measure *measure, const struct tess__plan_layout *layout)
 {
-    const double each_s = measure->plan->given->try_s / (MEASURE_ROUNDS * measure->count);
+    const struct tess__plan_options *given = measure->plan->given;
+    const double each_s = given->try_s / (double)(given->try_rounds * measure->count);
     const double steps = fmin(each_s - MEASURE_START_S, MEASURE_STEPS_S) / layout->step_s;
     return (int64_t)fmax(MEASURE_STEPS_LEAST, fmin(steps, MEASURE_STEPS_MOST));
+}
+
+/* ---- what rounds say ------------------------------------------------------------------------- */
+
+static int measure_order_of(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double measure_median(double *value, int count)
+{
+    qsort(value, (size_t)count, sizeof(*value), measure_order_of);
+    return (value[(count - 1) / 2] + value[count / 2]) / 2;
+}
+
+/* What a round took, by those of at least `rounds` rounds that did not fail: the median of their
+ * steps, each by its share. */
+static double measure_pace_s(const struct measure *measure, int round, int rounds, double *value)
+{
+    int count = 0;
+    for (int i = 0; i < measure->count; i++) {
+        const struct measure_one *one = &measure->one[i];
+        if (one->why[0] == '\0' && one->rounds >= rounds && one->rounds > round)
+            value[count++] = one->step_s[round] / one->share;
+    }
+    return count > 0 ? measure_median(value, count) : 0;
+}
+
+/* The share of each, by `rounds` rounds at most. */
+static void measure_shares(struct measure *measure, const double *pace_s, int rounds)
+{
+    double value[MEASURE_ROUND_MAX];
+    for (int i = 0; i < measure->count; i++) {
+        struct measure_one *one = &measure->one[i];
+        const int count = one->rounds < rounds ? one->rounds : rounds;
+        for (int r = 0; r < count; r++)
+            value[r] = one->step_s[r] / pace_s[r];
+        if (count > 0 && one->why[0] == '\0')
+            one->share = measure_median(value, count);
+    }
+}
+
+/*
+ * Compare the layouts: by the rounds that all have, and with what these say by all. Of a layout the
+ * median of its rounds counts, of each by the round's pace; measured_s is that at the usual pace.
+ */
+static void measure_compare(struct measure *measure)
+{
+    double pace_s[MEASURE_ROUND_MAX] = {0}, *value = measure->value;
+    int least = MEASURE_ROUND_MAX, most = 0;
+    for (int i = 0; i < measure->count; i++) {
+        struct measure_one *one = &measure->one[i];
+        one->share = 1;
+        if (one->why[0] != '\0' || one->rounds == 0)
+            continue;
+        least = one->rounds < least ? one->rounds : least;
+        most = one->rounds > most ? one->rounds : most;
+    }
+    for (int r = 0; r < least && r < most; r++)
+        pace_s[r] = measure_pace_s(measure, r, least, value);
+    measure_shares(measure, pace_s, least);
+    for (int r = least; r < most; r++)
+        pace_s[r] = measure_pace_s(measure, r, 1, value);
+    measure_shares(measure, pace_s, most);
+    const double usual_s = most > 0 ? measure_median(pace_s, most) : 0;
+    for (int i = 0; i < measure->count; i++) {
+        const struct measure_one *one = &measure->one[i];
+        struct tess__plan_layout *layout = &measure->plan->layouts.item[one->number];
+        layout->rounds = one->why[0] == '\0' ? one->rounds : 0;
+        layout->measured_s = layout->rounds > 0 ? one->share * usual_s : 0;
+    }
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
@@ -150,7 +231,7 @@ static enum tess_status measure_open_one(struct measure *measure, struct measure
     one->goes_on = status == TESS_OK;
     one->trial.run.warm_steps = steps / 4;
     if (status != TESS_OK && measure->dataset == NULL)
-        TESS_FAIL(status, "--try needs the data: %s", one->why);
+        TESS_FAIL(status, "--try: %s", one->why); /* without data none can be trained */
     return TESS_OK;
 }
 
@@ -158,7 +239,6 @@ static enum tess_status measure_open_one(struct measure *measure, struct measure
 static enum tess_status measure_turn(struct measure *measure, struct measure_one *one, int round)
 {
     struct tess__log_sink sink;
-    struct tess__plan_layout *layout = measure_layout(measure, one);
     char sign[96], why[TESS__PLAN_WHY];
     snprintf(sign, sizeof(sign),
              "trying layouts, round %d, %.0f of at most about %.0f s: number %d", round,
@@ -174,9 +254,7 @@ static enum tess_status measure_turn(struct measure *measure, struct measure_one
         one->goes_on = false;
         return TESS_OK;
     }
-    const double step_s = tess__predicted_measured(&one->trial.run).step_s;
-    layout->measured_s = layout->rounds == 0 ? step_s : fmin(layout->measured_s, step_s);
-    layout->rounds++;
+    one->step_s[one->rounds++] = tess__predicted_measured(&one->trial.run).step_s;
     return TESS_OK;
 }
 
@@ -194,15 +272,15 @@ static enum tess_status measure_round(struct measure *measure, int round)
 /* Those that are too far from the fastest end here; how many go on? */
 static int measure_end_slow(struct measure *measure)
 {
-    double least_s = INFINITY;
+    double least = INFINITY;
     int count = 0;
+    measure_compare(measure);
     for (int i = 0; i < measure->count; i++)
         if (measure->one[i].goes_on)
-            least_s = fmin(least_s, measure_layout(measure, &measure->one[i])->measured_s);
+            least = fmin(least, measure->one[i].share);
     for (int i = 0; i < measure->count; i++) {
         struct measure_one *one = &measure->one[i];
-        one->goes_on =
-            one->goes_on && measure_layout(measure, one)->measured_s <= MEASURE_LEAD * least_s;
+        one->goes_on = one->goes_on && one->share <= MEASURE_LEAD * least;
         count += one->goes_on;
     }
     return count;
@@ -210,11 +288,14 @@ static int measure_end_slow(struct measure *measure)
 
 static enum tess_status measure_rounds(struct measure *measure)
 {
-    const double end_s = measure->begin_s + measure->plan->given->try_s;
+    const struct tess__plan_options *given = measure->plan->given;
+    const double end_s = measure->begin_s + given->try_s;
     double round_s = 0;
-    for (int round = 1; round <= MEASURE_ROUNDS_MAX; round++) {
+    for (int round = 1; round <= MEASURE_GO_ON * given->try_rounds; round++) {
         const double now_s = tess_clock_s();
-        if (round > MEASURE_ROUNDS && (measure_end_slow(measure) < 2 || now_s + round_s > end_s))
+        if (round > MEASURE_ROUNDS_LEAST && now_s + round_s > end_s)
+            break;
+        if (round > given->try_rounds && measure_end_slow(measure) < 2)
             break;
         TESS_TRY(measure_round(measure, round));
         round_s = tess_clock_s() - now_s;
@@ -266,6 +347,7 @@ enum tess_status tess__plan_measure(struct tess__plan *plan)
     for (int i = 0; i < measure.count; i++)
         TESS_TRY_GOTO(status, close_all, measure_open_one(&measure, &measure.one[i]));
     status = measure_rounds(&measure);
+    measure_compare(&measure);
     TESS_KEEP(status, measure_order(&measure));
     plan->try_seconds = tess_clock_s() - measure.begin_s;
 
@@ -274,6 +356,7 @@ close_all:
         if (measure.one[i].open)
             tess__trial_close(&measure.one[i].trial);
     free(measure.one);
+    free(measure.value);
     if (measure.dataset != plan->dataset)
         tess_dataset_close(measure.dataset);
     return status;

@@ -176,7 +176,7 @@ static void print_tried(const struct tess__plan *plan)
     printf("%d of them trained here in %.1f s, in %d", count, plan->try_seconds, least);
     if (most > least)
         printf(" to %d", most);
-    printf(" rounds: in order of the fastest\n");
+    printf(" rounds: in order of what was measured\n");
 }
 
 /* Was this one's reason that of an earlier one? */

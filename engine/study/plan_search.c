@@ -210,12 +210,14 @@ static int search_beside_of(int recompute, int i)
 }
 
 /* Plan one, and what differs from it in recompute alone: all of it, or what recomputes more, where
- * a search goes from less to more. */
+ * a search goes from less to more. That begins with the most micro-batches, and mostly comes to
+ * them again. */
 static enum tess_status search_plan(const struct tess__plan *plan, struct search_shape *shape,
                                     int micro, int recompute, char why[TESS__PLAN_WHY])
 {
     struct tess__plan_layout *layout[SEARCH_RECOMPUTES];
-    const int count = shape->all ? SEARCH_RECOMPUTES : recompute + 1;
+    const bool all = shape->all || micro == shape->micros - 1;
+    const int count = all ? SEARCH_RECOMPUTES : recompute + 1;
     int done;
     for (int i = 0; i < count; i++) {
         const int r = search_beside_of(recompute, i);
