@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # How far predicted steps are from measured ones: bench/plan_accuracy.sh [--tessera FILE] [--out FOLDER]
-#       [--calibrate-s N] [--tries N] [--only REGEX] [STAGE...]
+#       [--calibrate-s N] [--try-s N] [--tries N] [--only REGEX] [STAGE...]
 #   runs    calibrates, trains 66 short runs (strategies and products, 1 to 8 ranks, three models, f32 and bf16, shared
 #           memory and sockets) until the two fastest of each are within 3 %, at most N times (6), one pass over all
 #           after the other, and prints the table below; goes on in FOLDER where it was stopped
 #   table   the table of tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
 #   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
-#   choice  trains them N times each, and prints how much slower the plan's choice is than the best of its five, and the
-#           share of searches in which that is at most 3 %
+#   choice  chooses with plan --try as well; trains all of them N times after that, in turns, and prints how much slower
+#           the plan's choice is than the best, without and with --try, and in how many searches by at most 3 %
 #   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
 # --only: runs and searches whose name matches. Needs a release build and jq; about 15 minutes on two cores, on which
@@ -21,12 +21,13 @@ usage()
     exit "$1"
 }
 
-tessera=$PWD/build/release/tessera out='' calibrate_s=40 tries=6 only='' stages=()
+tessera=$PWD/build/release/tessera out='' calibrate_s=40 try_s=10 tries=6 only='' stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --tessera) tessera=$(realpath "${2:?--tessera FILE}") && shift 2 ;;
     --out) out=${2:?--out FOLDER} && shift 2 ;;
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
+    --try-s) try_s=${2:?--try-s N} && shift 2 ;;
     --tries) tries=${2:?--tries N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
     runs | table | plans | choice | hosts) stages+=("$1") && shift ;;
@@ -206,7 +207,8 @@ searches()
     for ranks in 2 4; do
         printf 'mlp %d %d 40\n' $ranks 32 $ranks 64 $ranks 128 $ranks 256
         printf 'cnn %d %d 14\n' $ranks 16 $ranks 32 $ranks 64 $ranks 128
-        printf 'gpt %d %d 14\n' $ranks 4 $ranks 8 $ranks 16 $ranks 32
+        printf 'gpt %d %d 14\n' $ranks 4 $ranks 8 $ranks 16
+        echo gpt $ranks 32 8
         printf '%s --precision bf16\n' "mlp $ranks 64 20" "cnn $ranks 32 10" "gpt $ranks 4 8"
     done
 }
@@ -227,31 +229,74 @@ stage_plans()
     done < <(searches)
 }
 
+# same A B: do two configurations of plans differ in their comments alone?
+same()
+{
+    cmp -s <(grep -v '^#' "$1") <(grep -v '^#' "$2")
+}
+
+# tried SEARCH OPTIONS...: what the plan chooses with --try, as SEARCH.tried.yaml, if it is none of SEARCH.K.yaml; how
+# it is called among the search's files
+tried()
+{
+    local search=$1 file
+    shift
+    "$tessera" plan "$@" --device "$out/host.yaml" --top 5 --try 5 --try-s "$try_s" \
+        --out "$out/plans/$search.tried.yaml" >"$out/plans/$search.tried.log" 2>&1 || return
+    for file in "$out/plans/$search".[1-5].yaml; do
+        if same "$file" "$out/plans/$search.tried.yaml"; then
+            rm "$out/plans/$search.tried.yaml"
+            basename "${file%.yaml}"
+            return
+        fi
+    done
+    echo "$search.tried"
+}
+
+# Of each search: choose with --try, and after that train the five and the chosen one, in turns. Searches that are in
+# FOLDER already are left as they are.
 stage_choice()
 {
-    local t file search
-    for t in $(seq "$tries"); do
-        for file in "$out"/plans/*.yaml; do
-            [[ $(basename "$file") =~ $only ]] || continue
-            alone train "$out/choice" "$file" || true
-            echo "$(basename "${file%.*}") $(measured "$out/choice" || true)"
-        done
-    done | sort | awk 'NF == 2 {
-            search = $1; sub(/\.[0-9]+$/, "", search); k = substr($1, length(search) + 2)
-            if (!((search, k) in least) || $2 < least[search, k]) least[search, k] = $2
-            if (!(search in best) || $2 < best[search]) {best[search] = $2; number[search] = k}
+    local t file name ranks batch steps options search
+    while read -r name ranks batch steps options; do
+        search=$name-$ranks-$batch${options// /}
+        [[ $search =~ $only && -f $out/plans/$search.1.yaml && ! -s $out/plans/$search.steps ]] || continue
+        rm -f "$out/plans/$search".tried.*
+        tried "$search" $(model "$name") --batch-size "$batch" --steps "$steps" $options --ranks "$ranks" \
+            >"$out/plans/$search.chosen"
+        for t in $(seq "$tries"); do
+            for file in "$out/plans/$search".*.yaml; do
+                alone train "$out/choice" "$file" || true
+                echo "$(basename "${file%.yaml}") $(measured "$out/choice" || true)"
+            done
+        done >"$out/choice.steps"
+        mv "$out/choice.steps" "$out/plans/$search.steps"
+    done < <(searches)
+    cd "$out/plans"
+    awk '
+        FILENAME ~ /chosen$/ && NF == 1 {
+            search = $1; sub(/\.[^.]+$/, "", search)
+            chosen[search] = $1
+        }
+        FILENAME ~ /steps$/ && NF == 2 {
+            search = $1; sub(/\.[^.]+$/, "", search)
+            if (!($1 in least) || $2 < least[$1]) least[$1] = $2
+            if (!(search in best) || $2 < best[search]) {best[search] = $2; number[search] = $1}
         }
         END {
             for (search in best) {
-                ratio = least[search, 1] / best[search]
-                printf "%-26s first %8.3f ms, best (number %s) %8.3f ms: x %.3f\n", search, least[search, 1] * 1e3,
-                    number[search], best[search] * 1e3, ratio | "sort"
-                near += ratio <= 1.03
+                first = least[search ".1"] / best[search]
+                tried = chosen[search] in least ? least[chosen[search]] / best[search] : 9
+                printf "%-26s best %8.3f ms (%s), first x %.3f, with --try x %.3f\n", search, best[search] * 1e3,
+                    substr(number[search], length(search) + 2), first, tried | "sort"
+                near += first <= 1.03
+                near_tried += tried <= 1.03
                 count++
             }
             close("sort")
-            printf "%d of %d searches: the first layout is within 3 %% of the best one\n", near, count
-        }'
+            printf "%d searches: within 3 %% of the best layout %d first ones, %d with --try\n", count, near, near_tried
+        }' *.chosen *.steps
+    cd - >/dev/null
 }
 
 # Racks, hosts in each, Mbit/s of a host and of a rack, ranks of a host, model, strategy, ranks.

@@ -102,7 +102,7 @@ static enum tess_status options_add_row(struct tess_options *options, const char
     entry = tess__array_grow(options->entry, (size_t)options->entry_count, sizeof(*entry));
     if (entry != NULL)
         options->entry = entry;
-    char *kept = tess__options_keep(options, "%s", name);
+    char *kept = tess__options_keep_text(options, name);
     if (entry == NULL || kept == NULL)
         return tess__options_no_memory();
     entry += options->entry_count;
@@ -130,7 +130,7 @@ static enum tess_status options_keep_prefix(struct tess_options *options, const 
     if (!tess__name_join(normal, "", prefix))
         TESS_FAIL(TESS_ERR_INTERNAL, "an option prefix is longer than %d characters: '%.40s...'",
                   TESS__NAME_MAX - 1, prefix);
-    *kept_out = tess__options_keep(options, "%s", normal);
+    *kept_out = tess__options_keep_text(options, normal);
     return *kept_out != NULL ? TESS_OK : tess__options_no_memory();
 }
 
@@ -158,7 +158,7 @@ enum tess_status tess_options_allow(struct tess_options *options, const char *pr
     options->foreign = foreign;
     foreign += options->foreign_count;
     TESS_TRY(options_keep_prefix(options, prefix, &foreign->prefix));
-    foreign->why = tess__options_keep(options, "%s", why != NULL ? why : "");
+    foreign->why = tess__options_keep_text(options, why != NULL ? why : "");
     if (foreign->why == NULL)
         return tess__options_no_memory();
     options->foreign_count++;
@@ -213,7 +213,7 @@ enum tess_status tess__options_assign(struct tess_options *options,
         tess__option_print(entry->option, &value, canonical);
         text = canonical;
     }
-    char *kept = tess__options_keep(options, "%s", text);
+    char *kept = tess__options_keep_text(options, text);
     if (kept == NULL)
         return tess__options_no_memory();
     if (entry->option->type == TESS_OPTION_STRING)

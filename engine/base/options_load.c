@@ -399,5 +399,5 @@ const char *tess_options_peek(struct tess_options *options, const char *name, in
         tess__name_environment(variable, normal);
         value = getenv(variable);
     }
-    return value != NULL ? tess__options_keep(options, "%s", value) : NULL;
+    return value != NULL ? tess__options_keep_text(options, value) : NULL;
 }

@@ -146,7 +146,8 @@ void tess__yaml_close(struct tess_options *options);
 
 /* ---- options_text.c ------------------------------------------------------------------------- */
 
-/* A text that lives as long as the set; NULL without memory. Logs nothing. */
+/* A text that lives as long as the set, a copy or printed; NULL without memory. Logs nothing. */
+char *tess__options_keep_text(struct tess_options *options, const char *text);
 TESS_PRINTF(2, 3)
 char *tess__options_keep(struct tess_options *options, const char *format, ...);
 

@@ -8,22 +8,36 @@
 
 #define TEXT_WORD_MAX 64
 
+/* Room for so many bytes that live as long as the set. */
+static char *text_room(struct tess_options *options, size_t bytes)
+{
+    struct tess__option_text *kept = malloc(sizeof(*kept) + bytes);
+    if (kept == NULL)
+        return NULL;
+    kept->next = options->text;
+    options->text = kept;
+    return kept->byte;
+}
+
+char *tess__options_keep_text(struct tess_options *options, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *kept = text_room(options, bytes);
+    return kept != NULL ? memcpy(kept, text, bytes) : NULL;
+}
+
 char *tess__options_keep(struct tess_options *options, const char *format, ...)
 {
     va_list list, again;
     va_start(list, format);
     va_copy(again, list);
     const size_t bytes = (size_t)vsnprintf(NULL, 0, format, list) + 1;
-    struct tess__option_text *kept = malloc(sizeof(*kept) + bytes);
+    char *kept = text_room(options, bytes);
     if (kept != NULL)
-        vsnprintf(kept->byte, bytes, format, again);
+        vsnprintf(kept, bytes, format, again);
     va_end(again);
     va_end(list);
-    if (kept == NULL)
-        return NULL;
-    kept->next = options->text;
-    options->text = kept;
-    return kept->byte;
+    return kept;
 }
 
 int tess__utf8_length(const char *text, size_t left, uint32_t *code_out)

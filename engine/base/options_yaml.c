@@ -151,7 +151,7 @@ static enum tess_status yaml_scalar(struct yaml_reader *reader, const char **tex
     const char *text = (const char *)event->data.scalar.value;
     if (strlen(text) != event->data.scalar.length)
         return yaml_fail(reader, "the text holds a NUL byte");
-    *text_out = tess__options_keep(reader->options, "%s", text);
+    *text_out = tess__options_keep_text(reader->options, text);
     return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
@@ -188,7 +188,7 @@ static enum tess_status yaml_item_begin(struct yaml_reader *reader, const char *
             return yaml_fail(reader, "'%s' is given twice, first at line %d, column %d",
                              tess__quote(name, quote), other->name_at.line, other->name_at.column);
     }
-    *item_out = (struct tess__yaml_item){.name = tess__options_keep(reader->options, "%s", name),
+    *item_out = (struct tess__yaml_item){.name = tess__options_keep_text(reader->options, name),
                                          .name_hash = hash,
                                          .name_at = reader->at};
     return item_out->name != NULL ? TESS_OK : yaml_no_memory(reader);
@@ -229,7 +229,7 @@ static enum tess_status yaml_sequence(struct yaml_reader *reader, const char **t
         used +=
             (size_t)snprintf(joined + used, sizeof(joined) - used, "%s%s", i > 0 ? "," : "", text);
     }
-    *text_out = tess__options_keep(reader->options, "%s", joined);
+    *text_out = tess__options_keep_text(reader->options, joined);
     return *text_out != NULL ? TESS_OK : yaml_no_memory(reader);
 }
 
@@ -316,7 +316,7 @@ const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const
     struct tess__yaml_file *file = calloc(1, sizeof(*file));
     if (file == NULL)
         return NULL;
-    file->path = tess__options_keep(options, "%s", path);
+    file->path = tess__options_keep_text(options, path);
     if (file->path == NULL) {
         free(file);
         return NULL;

@@ -387,12 +387,6 @@ static enum tess_status device_choose(struct tess_config *config)
         snprintf(plan->why, sizeof(plan->why), "--kernel %s is the host's", run->kernel);
         return device_use_host(config);
     }
-    if (tess__module_is_there(DEVICE_MODULE) && !tess__driver_is_there()) {
-        snprintf(plan->why, sizeof(plan->why),
-                 "there is no NVIDIA driver (no libcuda.so.1): install it until nvidia-smi works, "
-                 "or start the container with --gpus all");
-        return device_use_host(config);
-    }
     module = tess_module_find(DEVICE_MODULE, plan->why, sizeof(plan->why));
     if (module == NULL)
         return device_use_host(config);

@@ -80,7 +80,7 @@ static bool folder_agrees(const struct tess__option_entry *entry,
 static enum tess_status folder_give(struct tess_config *config, const char *name, const char *value)
 {
     struct tess_options *options = config->options;
-    char *origin = tess__options_keep(options, "%s", config->folder->config);
+    char *origin = tess__options_keep_text(options, config->folder->config);
     if (origin == NULL)
         return tess__options_no_memory();
     return tess__options_assign(options, tess__options_find(options, name), value,
@@ -161,7 +161,7 @@ static enum tess_status lora_take(struct tess_config *config, const char *name, 
                   "%s: %s is %s, and in %s/adapter_config.json %s: leave the option out, or give "
                   "another --lora.init",
                   entry->origin, name, entry->text, config->lora.init, value);
-    char *origin = tess__options_keep(options, "%s", config->lora.init);
+    char *origin = tess__options_keep_text(options, config->lora.init);
     if (origin == NULL)
         return tess__options_no_memory();
     return tess__options_assign(options, entry, value, TESS__SOURCE_ARGUMENTS, origin);

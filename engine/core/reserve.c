@@ -56,16 +56,6 @@ static enum tess_status reserve_parameters(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-bool tess__tensor_is_brief(const struct tess_engine *engine,
-                           const struct tess_declare_tensor *tensor)
-{
-    const enum tess_recompute how = tess__engine_recompute(engine, tensor->unit);
-    if (tensor->life == TESS_LIFE_UNIT || tensor->life == TESS_LIFE_CALL)
-        return true;
-    return tensor->life == TESS_LIFE_REMADE ? how != TESS_RECOMPUTE_NONE
-                                            : how == TESS_RECOMPUTE_FULL;
-}
-
 static int64_t reserve_tensor_bytes(const struct tess_engine *engine,
                                     const struct tess_declare_tensor *tensor)
 {

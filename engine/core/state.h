@@ -283,10 +283,7 @@ void tess__touch_pass(const struct tess_engine *engine, const struct tess_pass *
                       int32_t slot, bool forward, bool begins);
 void tess__touch_slope(const struct tess_engine *engine, const void *slope, int64_t bytes);
 
-/* reserve.c: reserve every block; bind pointers once the memory is committed. Does a tensor live
- * for one call only, so that its room is shared with other units? */
-bool tess__tensor_is_brief(const struct tess_engine *engine,
-                           const struct tess_declare_tensor *tensor);
+/* reserve.c: reserve every block; bind pointers once the memory is committed. */
 enum tess_status tess__engine_reserve(struct tess_engine *engine);
 enum tess_status tess__engine_bind(struct tess_engine *engine);
 
@@ -305,8 +302,20 @@ static inline enum tess_recompute tess__engine_recompute(const struct tess_engin
                                                          int32_t unit)
 {
     const struct tess_config *config = engine->config;
-    return engine->declare.unit[unit].index % config->recompute_every == 0 ? config->recompute
-                                                                           : TESS_RECOMPUTE_NONE;
+    const int32_t every = config->recompute_every; /* mostly 1: plans ask for each tensor */
+    return every == 1 || engine->declare.unit[unit].index % every == 0 ? config->recompute
+                                                                       : TESS_RECOMPUTE_NONE;
+}
+
+/* Does a tensor live for one call only, so that its room is shared with other units? */
+static inline bool tess__tensor_is_brief(const struct tess_engine *engine,
+                                         const struct tess_declare_tensor *tensor)
+{
+    const enum tess_recompute how = tess__engine_recompute(engine, tensor->unit);
+    if (tensor->life == TESS_LIFE_UNIT || tensor->life == TESS_LIFE_CALL)
+        return true;
+    return tensor->life == TESS_LIFE_REMADE ? how != TESS_RECOMPUTE_NONE
+                                            : how == TESS_RECOMPUTE_FULL;
 }
 
 static inline struct tess_flight *tess__stages_flight(const struct tess_engine *engine,

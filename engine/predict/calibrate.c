@@ -202,8 +202,27 @@ static enum tess_status product_measure(struct calibrate *calibrate,
     return calibrate_op(calibrate, desc, sample, product_run);
 }
 
-/* So many rows of layers: of all sizes for f32, of some for 16 bits, which take long where they are
- * multiplied in f32. */
+/* How many of the sizes are measured: of 16 bits only some where they are multiplied in f32, which
+ * takes long. The first product of each type decides, once for all rounds. */
+static size_t calibrate_sizes(const struct calibrate *calibrate, enum tess_dtype dtype, size_t all,
+                              size_t some)
+{
+    return dtype == TESS_F32 || calibrate->fast_16 ? all : some;
+}
+
+/* After a product of the first size: is it faster in 16 bits? */
+static void calibrate_compare(struct calibrate *calibrate, enum tess_dtype dtype)
+{
+    const struct calibrate_rounds *product = &calibrate->seconds[calibrate->count - 1];
+    if (product->count != 1) /* not the first round */
+        return;
+    if (dtype == TESS_F32)
+        calibrate->first_s = product->value[0];
+    else
+        calibrate->fast_16 = product->value[0] < calibrate->first_s;
+}
+
+/* So many rows of layers. */
 static enum tess_status calibrate_linear(struct calibrate *calibrate, enum tess_dtype dtype)
 {
     static const int64_t size[][3] = {
@@ -215,8 +234,8 @@ static enum tess_status calibrate_linear(struct calibrate *calibrate, enum tess_
         {16, 16, 512},    {64, 16, 512},     {256, 16, 512},    {1024, 16, 512}, {8, 64, 64},
         {4096, 256, 64},  {64, 1024, 256},   {2048, 256, 256},
     };
-    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 10;
-    for (size_t i = 0; i < count; i++)
+    const size_t all = sizeof(size) / sizeof(*size);
+    for (size_t i = 0; i < calibrate_sizes(calibrate, dtype, all, 10); i++)
         for (int which = TESS_PRODUCT_FORWARD; which <= TESS_PRODUCT_WEIGHT; which++) {
             const struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                               .dtype = dtype,
@@ -227,6 +246,8 @@ static enum tess_status calibrate_linear(struct calibrate *calibrate, enum tess_
                                               .input_grad = true};
             TESS_TRY(product_measure(calibrate, &desc, which, (double)size[i][0],
                                      (double)size[i][1], (double)size[i][2]));
+            if (i == 0 && which == TESS_PRODUCT_FORWARD)
+                calibrate_compare(calibrate, dtype);
         }
     return TESS_OK;
 }
@@ -241,8 +262,8 @@ static enum tess_status calibrate_conv(struct calibrate *calibrate, enum tess_dt
         {8, 3, 16, 32, 3, 1, 1},   {32, 64, 64, 14, 3, 1, 1}, {2, 32, 64, 28, 3, 1, 0},
         {32, 32, 32, 28, 3, 1, 1},
     };
-    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 6;
-    for (size_t i = 0; i < count; i++)
+    const size_t all = sizeof(size) / sizeof(*size);
+    for (size_t i = 0; i < calibrate_sizes(calibrate, dtype, all, 6); i++)
         for (int which = TESS_PRODUCT_CONV_FORWARD; which <= TESS_PRODUCT_CONV_WEIGHT; which++) {
             const struct tess_op_desc desc = {.kind = TESS_OP_CONV2D,
                                               .dtype = dtype,
@@ -294,8 +315,8 @@ static enum tess_status calibrate_attention(struct calibrate *calibrate, enum te
         {8, 4, 16, 64},  {2, 4, 16, 256},  {4, 4, 32, 32},  {2, 4, 32, 512},  {4, 4, 64, 128},
         {2, 2, 64, 512}, {2, 2, 128, 256}, {2, 8, 16, 128}, {16, 8, 32, 128},
     };
-    const size_t count = dtype == TESS_F32 ? sizeof(size) / sizeof(*size) : 4;
-    for (size_t i = 0; i < count; i++)
+    const size_t all = sizeof(size) / sizeof(*size);
+    for (size_t i = 0; i < calibrate_sizes(calibrate, dtype, all, 4); i++)
         for (int which = TESS_PRODUCT_ATTENTION_FORWARD; which <= TESS_PRODUCT_ATTENTION_BACKWARD;
              which++) {
             const int64_t rows = size[i][0], heads = size[i][1], width = size[i][2];
@@ -379,8 +400,10 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
     return profile;
 }
 
-/* About the measurements of a round without those of the cache and the ranks; seconds of these. */
+/* About the measurements of a round without those of the cache and the ranks, and with all sizes in
+ * 16 bits by how much more; seconds of the cache and the ranks. */
 #define CALIBRATE_COUNT  320
+#define CALIBRATE_MORE   1.35
 #define CALIBRATE_REST_S 3.0
 
 /* Rounds for so long, and the seconds of one measurement. */
@@ -470,7 +493,7 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
     double each_s;
     const int rounds = calibrate_rounds(limit_s, &each_s);
     for (int round = 0; round < rounds && status == TESS_OK; round++) {
-        calibrate->each_s = each_s;
+        calibrate->each_s = calibrate->fast_16 ? each_s / CALIBRATE_MORE : each_s;
         status = calibrate_round(calibrate, round, &cache, profile.cores, &ranks);
     }
     if (status == TESS_OK)

@@ -4,7 +4,7 @@
 
 #include "predict/calibrate.h"
 
-#define SAMPLES_MAX   400
+#define SAMPLES_MAX   512
 #define BYTES_MAX     ((size_t)96 << 20)
 #define CALIBRATE_IDS 16384 /* tokens and labels, each below 128 */
 
@@ -27,10 +27,12 @@ static inline void calibrate_add(struct calibrate_rounds *rounds, double value)
 
 struct calibrate {
     struct tess_kernel *kernel;
-    char *memory;  /* [BYTES_MAX] small numbers, also where they are read in 16 bits */
-    int32_t *id;   /* [CALIBRATE_IDS] */
-    double each_s; /* for one measurement in one round */
-    int64_t turn;  /* runs of operations so far */
+    char *memory;   /* [BYTES_MAX] small numbers, also where they are read in 16 bits */
+    int32_t *id;    /* [CALIBRATE_IDS] */
+    double each_s;  /* for one measurement in one round */
+    double first_s; /* of the first product in f32, in the first round */
+    bool fast_16;   /* that product is faster in 16 bits */
+    int64_t turn;   /* runs of operations so far */
     struct tess_sample sample[SAMPLES_MAX];
     struct calibrate_rounds seconds[SAMPLES_MAX]; /* of each sample */
     int32_t count;                                /* samples of this round so far */

@@ -191,14 +191,15 @@ struct tess__report_tune {
 /* A layout of a plan; bytes of its fullest rank. */
 struct tess__report_layout {
     const char *name, *label, *limited_by; /* label: for pictures */
-    double step_s, exposed_s;
+    double step_s, exposed_s, measured_s;  /* predicted; by --try, not > 0: it was not tried */
     double kind[TESS_MEMORY_KIND_COUNT];
 };
 
 struct tess__report_plan {
     const char *path, *model, *cluster;
     double ranks;
-    struct tess__report_layout *layout; /* [layout_count], at least one; the fastest first */
+    struct tess__report_layout
+        *layout; /* [layout_count], at least one; the one first that is predicted fastest */
     size_t layout_count;
 };
 

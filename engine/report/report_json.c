@@ -7,6 +7,7 @@
 #include "tessera/check.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- compare --------------------------------------------------------------------------------- */
@@ -137,6 +138,7 @@ static const struct tess__member json_layout_members[] = {
     {"limited_by", TESS__MEMBER_TEXT, LAYOUT(limited_by)},
     {"step_s", TESS__MEMBER_NUMBER, LAYOUT(step_s)},
     {"exposed_s", TESS__MEMBER_NUMBER, LAYOUT(exposed_s)},
+    {"measured_s", TESS__MEMBER_NUMBER, LAYOUT(measured_s)},
     {NULL, TESS__MEMBER_TEXT, 0},
 };
 static const struct tess__member json_plan_members[] = {
@@ -186,6 +188,13 @@ static void json_layout(const struct tess__place *place, const json_t *object,
                                                     &plan->layout_count, sizeof(layout)) = layout;
 }
 
+/* With --try a plan has them in order of what was measured. */
+static int json_faster(const void *a, const void *b)
+{
+    const struct tess__report_layout *one = a, *other = b;
+    return (one->step_s > other->step_s) - (one->step_s < other->step_s);
+}
+
 static enum tess_status json_plan(const struct tess__place *place, const json_t *object,
                                   const json_t *layouts)
 {
@@ -198,6 +207,7 @@ static enum tess_status json_plan(const struct tess__place *place, const json_t 
     if (plan.layout_count == 0)
         TESS_FAIL(TESS_ERR_DATA, "%s: \"layouts\" holds no layout with a predicted step",
                   place->file);
+    qsort(plan.layout, plan.layout_count, sizeof(*plan.layout), json_faster);
     *(struct tess__report_plan *)tess__report_add(report, &report->plan, &report->plan_count,
                                                   sizeof(plan)) = plan;
     return TESS_OK;

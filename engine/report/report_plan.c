@@ -16,6 +16,27 @@ static double plan_bytes(const struct tess__report_layout *layout)
     return total;
 }
 
+/* What plan --try measured, for a caption; "": nothing. */
+static const char *plan_measured(struct tess__report *report, const struct tess__report_plan *plan)
+{
+    double least_s = INFINITY;
+    const char *label = NULL;
+    int count = 0;
+    for (size_t i = 0; i < plan->layout_count; i++) {
+        const struct tess__report_layout *layout = &plan->layout[i];
+        count += layout->measured_s > 0;
+        if (!(layout->measured_s > 0) || layout->measured_s >= least_s)
+            continue;
+        least_s = layout->measured_s;
+        label = layout->label;
+    }
+    return count == 0 ? ""
+                      : tess__report_text(report,
+                                          " Numbers are in the order of %d layouts that were "
+                                          "trained: the fastest was %.60s with %.3f ms.",
+                                          count, label, 1e3 * least_s);
+}
+
 static void plan_steps(struct tess__report *report, const struct tess__report_plan *plan,
                        struct tess__html *html)
 {
@@ -37,9 +58,10 @@ static void plan_steps(struct tess__report *report, const struct tess__report_pl
                               "ranks along the data, tensor and stage axis; 4mb: 4 micro-batches; "
                               "sel.: recompute selective. "
                               "Exposed communication is waiting that no computation "
-                              "hides.%s%.240s%s",
+                              "hides.%s%.240s%s%s",
                               limit != NULL ? " The first is limited by " : "",
-                              limit != NULL ? limit : "", limit != NULL ? "." : "")},
+                              limit != NULL ? limit : "", limit != NULL ? "." : "",
+                              plan_measured(report, plan))},
         &bars, html);
 }
 

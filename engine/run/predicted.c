@@ -18,8 +18,7 @@
 
 /* ---- on what the ranks run ------------------------------------------------------------------- */
 
-/* The profile of a GPU by the driver's name of it and its memory. */
-static const struct tess_profile *predicted_device(const char *name, double bytes)
+const struct tess_profile *tess__predicted_device(const char *name, double bytes)
 {
     static const struct {
         const char *part, *profile;
@@ -37,7 +36,7 @@ static enum tess_status predicted_gpu(const struct tess__run *run, struct tess_p
     const struct tess_device_plan *plan = &run->config->device;
     const char *name = plan->info[plan->of_rank[0]].name;
     const struct tess_profile *known =
-        predicted_device(name, (double)plan->info[plan->of_rank[0]].memory_bytes);
+        tess__predicted_device(name, (double)plan->info[plan->of_rank[0]].memory_bytes);
     if (known == NULL)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "there are no figures of the device %.60s", name);
     *profile = *known;

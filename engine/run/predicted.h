@@ -29,6 +29,11 @@ struct tess__predicted {
     double cost_s;        /* of a processor, for predicting */
 };
 
+struct tess_profile; /* predict/profile.h */
+
+/* The built-in profile of a GPU, by the driver's name of it and its memory; NULL: there is none. */
+const struct tess_profile *tess__predicted_device(const char *name, double bytes);
+
 /* Predict. Nothing fails: `why` says what is not modelled. */
 void tess__predicted_make(const struct tess__run *run, struct tess__predicted *predicted_out);
 

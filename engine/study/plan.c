@@ -45,6 +45,15 @@ static const struct tess_option plan_option_table[] = {
      "writes none"},
     {"choose", TESS_OPTION_INT, PLAN_FIELD(choose), "1", 1, 1000, NULL,
      "number of the printed layout that --out and --trace write"},
+    {"try", TESS_OPTION_INT, PLAN_FIELD(try_count), "0", 0, 1000, NULL,
+     "train so many of the first layouts on this host for a few steps each, in turns, and the best "
+     "of every other product that is predicted within 15 % of the first; the list and --out are "
+     "then in order of what was measured; 0: train none"},
+    {"try-rounds", TESS_OPTION_INT, PLAN_FIELD(try_rounds), "5", 1, TESS__PLAN_ROUNDS_MAX, NULL,
+     "rounds of each layout; then those within 3 % of the fastest go on, up to three times as "
+     "many"},
+    {"try-s", TESS_OPTION_REAL, PLAN_FIELD(try_s), "30", 0.01, 86400, NULL,
+     "seconds that --try takes, where three rounds need no more"},
     {"trace", TESS_OPTION_STRING, PLAN_FIELD(trace), "", 0, 0, NULL,
      "file for the time line of one predicted step of the best layout, or of --choose: of one rank "
      "of each stage; tessera report and ui.perfetto.dev show it; empty writes none"},
@@ -54,11 +63,12 @@ static const struct tess_option plan_option_table[] = {
 static const char plan_usage[] =
     "usage: tessera plan CONFIG (--ranks N --device NAME | --cluster FILE) [--memory SIZE]\n"
     "                    [--tokens T] [--price P] [--top K] [--json FILE] [--out FILE.yaml]\n"
-    "                    [--trace FILE.json] [--calibrate FILE.yaml]\n"
+    "                    [--trace FILE.json] [--calibrate FILE.yaml] [--try K] [--try-s S]\n"
     "       tessera plan --accuracy RUN... [--json FILE]\n\n"
     "Which layout trains CONFIG fastest on machines that need not be here? Every legal layout is\n"
     "tried: strategies and their products, the mesh, schedules and chunks, micro-batches,\n"
-    "recompute, sequence parallel. Nothing is started and no GPU module is needed.\n\n"
+    "recompute, sequence parallel. Nothing is started and no GPU module is needed, but for --try,\n"
+    "which trains the first layouts here and orders them by what it measures.\n\n"
     "Memory is exact: the bytes by kind are what the engine would allocate. Times are predicted "
     "by\n"
     "running the engine's own step in virtual time, with a device's published figures and the\n"
@@ -73,6 +83,7 @@ static const char plan_usage[] =
     "               --price 1.8 --out best.yaml\n"
     "  tessera plan configs/models/tiny-gpt.yaml --ranks 4 --device cpu\n"
     "  tessera plan configs/models/tiny-gpt.yaml --ranks 2 --calibrate host.yaml\n"
+    "  tessera plan configs/models/tiny-gpt.yaml --ranks 2 --device cpu --try 5 --out best.yaml\n"
     "  tessera plan --accuracy runs/*\n";
 
 /* ---- what it is for -------------------------------------------------------------------------- */
@@ -200,6 +211,9 @@ static enum tess_status plan_finish(const struct tess__plan *plan)
         TESS_TRY(tess__plan_write_json(plan, plan->given->json));
     if (plan->layouts.count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
+    if (plan->given->try_count > 0 && plan->layouts.item[0].rounds == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "none of the first layouts could be trained here: the reasons are above");
     if (plan->given->choose > plan->layouts.count)
         TESS_FAIL(TESS_ERR_USAGE, "--choose %lld: there are %lld layouts",
                   (long long)plan->given->choose, (long long)plan->layouts.count);
@@ -217,8 +231,12 @@ static int plan_command(struct tess__call *call)
     enum tess_status status = plan_open(&plan, call);
     if (status == TESS_OK)
         status = tess__plan_search(&plan);
+    if (status == TESS_OK && plan.given->try_count > 0)
+        status = tess__plan_measure(&plan);
     if (status == TESS_OK)
         status = plan_finish(&plan);
+    else if (status == TESS_ERR_INTERRUPTED && plan.layouts.count > 0)
+        tess__plan_print(&plan); /* what was measured is not lost */
     tess__plan_close(&plan);
     return tess_status_exit_code(status);
 }

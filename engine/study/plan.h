@@ -7,6 +7,7 @@
  *     plan_try.c     is it legal, or why not; memory, coarse time, predicted time
  *     plan_search.c  all of them: which are tried and in which order, families that are rejected
  *     plan_each.c    the parts of a search, by several threads
+ *     plan_measure.c the first of them, trained here
  *     plan_print.c   tables for people;  plan_file.c  JSON, YAML and a time line
  *     plan_accuracy.c  how far predictions of runs were off
  */
@@ -18,12 +19,14 @@
 #include "data/data.h"
 #include "predict/network.h"
 #include "predict/predict.h"
+#include "study/trial.h"
 #include "tessera/engine.h"
 #include "text/command.h"
 
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
+#define TESS__PLAN_ROUNDS_MAX 100 /* of --try-rounds */
 
 /* Ranks in another order than the devices of --cluster. */
 struct tess__plan_order {
@@ -54,6 +57,8 @@ struct tess__plan_layout {
     double exposed_axis_s[TESS_PREDICT_GROUPS];
     uint64_t sent_bytes[TESS_AXIS_COUNT];
     struct tess_prediction_loss loss;
+    double measured_s; /* a step here, with --try, by `rounds` rounds; 0: it was not tried */
+    int rounds;
     struct tess__plan_order *order; /* of the layout that is in the list; NULL: the natural one */
 };
 
@@ -68,8 +73,8 @@ struct tess__plan_rejected {
 
 struct tess__plan_options {
     const char *cluster, *device, *calibrate, *memory, *precisions, *json, *out, *trace;
-    int64_t ranks, top, choose;
-    double tokens, price, seconds;
+    int64_t ranks, top, choose, try_count, try_rounds;
+    double tokens, price, seconds, try_s;
 };
 
 /* What a search has done, for tests of its speed. */
@@ -105,7 +110,7 @@ struct tess__plan {
     int32_t rejected_count;
     struct tess__plan_list stages; /* of each number of stages, the schedules that it can have */
     int64_t searched;
-    double seconds;
+    double seconds, try_seconds; /* of the search, and of --try */
 };
 
 /* ---- plan_space.c: pure but for memory ---- */
@@ -113,6 +118,11 @@ struct tess__plan {
 /* Appends a copy. */
 enum tess_status tess__plan_add(struct tess__plan_list *list,
                                 const struct tess__plan_layout *layout);
+/* One reason for each family: later ones are left out. */
+enum tess_status tess__plan_reject(struct tess__plan *plan, const char *family, const char *why);
+/* Those that were measured, then those that were predicted, then the others; the fastest first. */
+void tess__plan_sort(struct tess__plan_list *list);
+bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tess__plan_layout *b);
 /* What the options of a mesh can be: products of strategies for these counts, with or without
  * sequence parallel, schedules and chunks; accumulate and recompute are left open. */
 enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
@@ -144,6 +154,10 @@ enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
 enum tess_status tess__plan_config(const struct tess__plan *plan,
                                    const struct tess__plan_layout *layout,
                                    struct tess_config **config_out, char why[TESS__PLAN_WHY]);
+/* A short run of the layout, without a run folder: tess__trial_open. Errors are logged. */
+enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
+                                       const struct tess__plan_layout *layout, int64_t steps,
+                                       struct tess_dataset **dataset, struct tess__trial *trial);
 /* The same, for planning: of plan->configs, and valid until the next call. Errors are logged. */
 enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
@@ -190,6 +204,16 @@ const char *tess__plan_order_text(const struct tess__plan *plan,
                                   const struct tess__plan_layout *layout, char text[120]);
 /* Of these the products, mesh and schedule. */
 const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
+
+/* ---- plan_measure.c ---- */
+
+/*
+ * Train the first plan->given->try_count layouts here, and of every other product the best that is
+ * predicted near the first; then the list is in order of what was measured, and what failed is
+ * among the rejected. TESS_ERR_INTERRUPTED: the list has what was measured before.
+ * TESS_ERR_USAGE, TESS_ERR_DEVICE: the plan is for other machines. The caller has no other threads.
+ */
+enum tess_status tess__plan_measure(struct tess__plan *plan);
 
 /* ---- plan_print.c, plan_file.c ---- */
 

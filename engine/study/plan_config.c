@@ -9,7 +9,6 @@
 #include "config/registry.h"
 #include "core/declared.h"
 #include "study/product.h"
-#include "study/trial.h"
 #include "tessera/check.h"
 
 #include <stdarg.h>
@@ -198,19 +197,33 @@ static void configs_skip(const struct tess__plan_layout *layout, struct tess__ar
             args->skip[args->skip_count++] = name[i];
 }
 
+/* A layout as a trial of the series that the plan's arguments are for. */
+struct configs_trial {
+    struct configs_words words;
+    char *word[CONFIGS_WORDS];
+    struct tess__args args;
+    struct tess__trial_choice choice;
+};
+
+static void configs_try(const struct tess__plan *plan, const struct tess__plan_layout *layout,
+                        struct configs_trial *trial)
+{
+    trial->args = plan->args;
+    configs_list(plan, layout, NULL, &trial->words);
+    configs_skip(layout, &trial->args);
+    trial->choice = (struct tess__trial_choice){
+        .word = trial->word, .word_count = configs_arguments(&trial->words, trial->word)};
+}
+
 /* Open it, or load it without checks. Errors are logged. */
 static enum tess_status configs_read(const struct tess__plan *plan,
                                      const struct tess__plan_layout *layout, bool load,
                                      struct tess_config **config_out)
 {
-    struct configs_words words;
-    char *word[CONFIGS_WORDS];
-    struct tess__args args = plan->args;
-    configs_list(plan, layout, NULL, &words);
-    configs_skip(layout, &args);
-    const struct tess__trial_choice choice = {
-        .word = word, .word_count = configs_arguments(&words, word), .load = load};
-    return tess__trial_config(&args, &choice, config_out);
+    struct configs_trial trial;
+    configs_try(plan, layout, &trial);
+    trial.choice.load = load;
+    return tess__trial_config(&trial.args, &trial.choice, config_out);
 }
 
 /* ---- one layout ------------------------------------------------------------------------------ */
@@ -224,6 +237,16 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
     const enum tess_status status = configs_read(plan, layout, false, config_out);
     (void)tess__log_redirect(before);
     return status;
+}
+
+enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
+                                       const struct tess__plan_layout *layout, int64_t steps,
+                                       struct tess_dataset **dataset, struct tess__trial *trial)
+{
+    struct configs_trial words;
+    configs_try(plan, layout, &words);
+    words.choice.steps = steps;
+    return tess__trial_open(trial, &words.args, &words.choice, dataset);
 }
 
 /* The layout's product, which is loaded if it is a new one. */

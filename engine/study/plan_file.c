@@ -70,6 +70,10 @@ static json_t *file_layout(const struct tess__plan *plan, const struct tess__pla
                   tess_prediction_limit(&layout->loss, layout->step_s, limit));
     if (layout->order != NULL)
         file_order(plan, layout, json);
+    if (layout->rounds > 0) {
+        json_object_set_new(json, "measured_s", tess__json_number(layout->measured_s));
+        json_object_set_new(json, "measured_rounds", json_integer(layout->rounds));
+    }
     return json;
 }
 
@@ -132,6 +136,9 @@ enum tess_status tess__plan_write_yaml(const struct tess__plan *plan,
             "fullest rank. %s\n",
             tess__plan_name(layout, name), layout->step_s, (unsigned long long)layout->memory.total,
             plan->cluster.source);
+    if (layout->rounds > 0)
+        fprintf(yaml.out, "# Measured here: %.4g s, in %d rounds.\n", layout->measured_s,
+                layout->rounds);
     if (layout->order != NULL)
         fprintf(yaml.out,
                 "# With ranks on devices %s. It is %.4g s in the natural order: give train\n"

@@ -38,18 +38,26 @@ const char *tess__plan_order_text(const struct tess__plan *plan,
     return text;
 }
 
-/* Columns before a layout's name, on its line; and before it, on a line of its own. */
+/* Columns before a layout's name, on its line, without that of --try; and before it, on a line of
+ * its own. */
 #define PRINT_BEFORE 49
+#define PRINT_TRIED  14
 #define PRINT_INDENT 5
 
 /* The end of a layout's line; on the next one where the terminal has no room for it. */
-static void print_name(const char *name, bool first)
+static void print_name(const char *name, bool first, int before)
 {
     const int columns = tess__screen_columns(stdout);
-    const bool below = columns > 0 && PRINT_BEFORE + tess__screen_width(name) > columns;
+    const bool below = columns > 0 && before + tess__screen_width(name) > columns;
     printf(below ? "\n%*s%s%s%s\n" : "%*s%s%s%s\n", below ? PRINT_INDENT : 2, "",
            first ? tess__screen_colour(stdout, TESS__COLOUR_STRONG) : "", name,
            first ? tess__screen_colour(stdout, TESS__COLOUR_PLAIN) : "");
+}
+
+/* A step as far as it is known: measured, else predicted. */
+static double print_step_s(const struct tess__plan_layout *layout)
+{
+    return layout->measured_s > 0 ? layout->measured_s : layout->step_s;
 }
 
 static void print_layout(const struct tess__plan *plan, const struct tess__words *words,
@@ -58,15 +66,22 @@ static void print_layout(const struct tess__plan *plan, const struct tess__words
     const struct tess__plan_layout *layout = &plan->layouts.item[number];
     char text[TESS__PLAN_TEXT], rate[TESS__TEXT_BYTES], memory[TESS__TEXT_BYTES],
         sent[TESS__TEXT_BYTES], order[120], limit[TESS_PREDICT_LIMIT];
-    const double samples_per_s = (double)plan->batch_size / layout->step_s;
-    const bool known = layout->predicted && !isnan(layout->mfu);
+    const double step_s = print_step_s(layout);
+    const double samples_per_s = (double)plan->batch_size / step_s;
+    const bool known = layout->predicted && !isnan(layout->mfu), tried = plan->given->try_count > 0;
     char mfu[16] = "-";
     if (known)
-        snprintf(mfu, sizeof(mfu), "%.1f %%", 100 * layout->mfu);
-    printf("%3" PRId64 "  %9.3f ms %10s %7s %10s", number + 1, 1e3 * layout->step_s,
+        snprintf(mfu, sizeof(mfu), "%.1f %%", 100 * layout->mfu * layout->step_s / step_s);
+    printf("%3" PRId64, number + 1);
+    if (layout->measured_s > 0)
+        printf("  %9.3f ms", 1e3 * layout->measured_s);
+    else if (tried)
+        printf("  %12s", "-");
+    printf("  %9.3f ms %10s %7s %10s", 1e3 * layout->step_s,
            tess__words_rate(words, samples_per_s, rate), mfu,
            tess__text_bytes((double)layout->device_bytes, memory));
-    print_name(tess__plan_text(layout, text), number == 0);
+    print_name(tess__plan_text(layout, text), number == 0,
+               PRINT_BEFORE + (tried ? PRINT_TRIED : 0));
     if (!layout->predicted)
         return;
     printf("     exposed %.3f ms; sent by the rank that sends most: data %s",
@@ -106,7 +121,7 @@ static void print_first(const struct tess__plan *plan, const struct tess__words 
     if (given->tokens <= 0)
         return;
     const double seconds =
-        given->tokens * best->step_s / ((double)plan->batch_size * words->rate_of_row);
+        given->tokens * print_step_s(best) / ((double)plan->batch_size * words->rate_of_row);
     const double hours = seconds / 3600 * plan->cluster.ranks;
     printf("\n%.4g %s take %.4g days", given->tokens, words->counted, seconds / 86400);
     if (given->price > 0)
@@ -115,20 +130,53 @@ static void print_first(const struct tess__plan *plan, const struct tess__words 
     putchar('\n');
 }
 
+/* Of the layouts that need less memory, the one that is predicted to be the fastest; NULL: there is
+ * none. */
+static const struct tess__plan_layout *print_smaller(const struct tess__plan *plan, uint64_t bytes)
+{
+    const struct tess__plan_layout *fastest = NULL;
+    for (int64_t i = 0; i < plan->layouts.count; i++) {
+        const struct tess__plan_layout *layout = &plan->layouts.item[i];
+        if (!layout->predicted || layout->device_bytes >= bytes)
+            continue;
+        if (fastest == NULL || layout->step_s < fastest->step_s ||
+            (layout->step_s == fastest->step_s && layout->device_bytes < fastest->device_bytes))
+            fastest = layout;
+    }
+    return fastest;
+}
+
 /* Layouts that are the fastest of those that need no more memory. */
 static void print_front(const struct tess__plan *plan)
 {
-    uint64_t least = UINT64_MAX;
+    const struct tess__plan_layout *layout;
     char text[TESS__PLAN_TEXT], memory[TESS__TEXT_BYTES];
     printf("\nless memory costs time: no layout is both faster and smaller than one of these\n");
-    for (int64_t i = 0; i < plan->layouts.count; i++) {
-        const struct tess__plan_layout *layout = &plan->layouts.item[i];
-        if (layout->device_bytes >= least || !layout->predicted)
-            continue;
+    for (uint64_t least = UINT64_MAX; (layout = print_smaller(plan, least)) != NULL;) {
         least = layout->device_bytes;
         printf("  %10s  %9.3f ms  %s\n", tess__text_bytes((double)least, memory),
                1e3 * layout->step_s, tess__plan_text(layout, text));
     }
+}
+
+/* How many were trained, and how often. */
+static void print_tried(const struct tess__plan *plan)
+{
+    int least = 0, most = 0, count = 0;
+    for (int64_t i = 0; i < plan->layouts.count; i++) {
+        const int rounds = plan->layouts.item[i].rounds;
+        count += rounds > 0;
+        most = rounds > most ? rounds : most;
+        least = rounds > 0 && (least == 0 || rounds < least) ? rounds : least;
+    }
+    if (count == 0) {
+        printf("none of the first could be trained here\n");
+        return;
+    }
+    printf("%d of them trained here in %.1f s, in %d", count, plan->try_seconds, least);
+    if (most > least)
+        printf(" to %d", most);
+    printf(" rounds: in order of what was measured\n");
 }
 
 /* Was this one's reason that of an earlier one? */
@@ -172,9 +220,14 @@ void tess__plan_print(const struct tess__plan *plan)
                tess__text_bytes(plan->memory_limit, limit));
     printf("%" PRId64 " layouts tried in %.2f s, %" PRId64 " fit\n", plan->searched, plan->seconds,
            plan->layouts.count);
+    if (plan->given->try_count > 0)
+        print_tried(plan);
     if (plan->layouts.count > 0) {
-        printf("\n%3s  %12s %10s %7s %10s  %s\n", "", "step", words.rate_short, "MFU", "memory",
-               "layout");
+        printf("\n%3s", "");
+        if (plan->given->try_count > 0)
+            printf("  %12s", "measured");
+        printf("  %12s %10s %7s %10s  %s\n", plan->given->try_count > 0 ? "predicted" : "step",
+               words.rate_short, "MFU", "memory", "layout");
         for (int64_t i = 0; i < plan->layouts.count && i < plan->given->top; i++)
             print_layout(plan, &words, i);
         print_first(plan, &words);

@@ -45,24 +45,6 @@ const char *tess__plan_name(const struct tess__plan_layout *layout, char text[20
     return text;
 }
 
-/* ---- families that are refused --------------------------------------------------------------- */
-
-static enum tess_status search_reject(struct tess__plan *plan, const char *family, const char *why)
-{
-    for (int32_t i = 0; i < plan->rejected_count; i++)
-        if (strcmp(plan->rejected[i].family, family) == 0)
-            return TESS_OK;
-    struct tess__plan_rejected *rejected =
-        realloc(plan->rejected, ((size_t)plan->rejected_count + 1) * sizeof(*rejected));
-    if (rejected == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the list of layouts that are refused");
-    plan->rejected = rejected;
-    rejected += plan->rejected_count++;
-    snprintf(rejected->family, sizeof(rejected->family), "%s", family);
-    snprintf(rejected->why, sizeof(rejected->why), "%s", why);
-    return TESS_OK;
-}
-
 /* Statuses that end the search: of the program, not of a layout. */
 static bool search_ends(enum tess_status status)
 {
@@ -118,10 +100,10 @@ static enum tess_status search_size(struct tess__plan *plan, const char *axis, i
         snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule,
                  (long long)shape->chunks, shape->chunks > 1 ? "s" : "");
         TESS_TRY(one[i].status == TESS_OK ? tess__plan_add(&plan->stages, shape)
-                                          : search_reject(plan, family, one[i].why));
+                                          : tess__plan_reject(plan, family, one[i].why));
     }
     snprintf(family, sizeof(family), "%s %lld", axis, (long long)size);
-    return *takes || count == 0 ? TESS_OK : search_reject(plan, family, one[0].why);
+    return *takes || count == 0 ? TESS_OK : tess__plan_reject(plan, family, one[0].why);
 }
 
 /* The shapes of all sizes of an axis that divide the ranks, with the other axes at one rank. */
@@ -209,6 +191,7 @@ struct search_shape {
     struct search_item *item;
     int64_t accumulate[SEARCH_MICROS_MAX];
     int micros;
+    bool all; /* layouts are tried, not the fewest micro-batches that fit */
     bool legal, fits;
     struct tess__plan_layout least; /* of all that were tried, the one with the least memory */
     char why[TESS__PLAN_WHY];       /* why the first that was refused was */
@@ -220,23 +203,32 @@ struct search_shape {
     } tried[SEARCH_MICROS_MAX][SEARCH_RECOMPUTES];
 };
 
-/* Plan one, and what differs from it in recompute alone. */
+/* Way `i` to recompute after this one: first it, then those that recompute more. */
+static int search_beside_of(int recompute, int i)
+{
+    return (recompute + SEARCH_RECOMPUTES - i) % SEARCH_RECOMPUTES;
+}
+
+/* Plan one, and what differs from it in recompute alone: all of it, or what recomputes more, where
+ * a search goes from less to more. That begins with the most micro-batches, and mostly comes to
+ * them again. */
 static enum tess_status search_plan(const struct tess__plan *plan, struct search_shape *shape,
                                     int micro, int recompute, char why[TESS__PLAN_WHY])
 {
     struct tess__plan_layout *layout[SEARCH_RECOMPUTES];
+    const bool all = shape->all || micro == shape->micros - 1;
+    const int count = all ? SEARCH_RECOMPUTES : recompute + 1;
     int done;
-    for (int i = 0; i < SEARCH_RECOMPUTES; i++) {
-        const int r = (recompute + i) % SEARCH_RECOMPUTES; /* this one first */
+    for (int i = 0; i < count; i++) {
+        const int r = search_beside_of(recompute, i);
         layout[i] = &shape->tried[micro][r].layout;
         *layout[i] = shape->item->shape;
         layout[i]->accumulate = shape->accumulate[micro];
         layout[i]->recompute = search_recompute[r];
     }
-    const enum tess_status status =
-        tess__plan_try_ends(plan, layout, SEARCH_RECOMPUTES, &done, why);
+    const enum tess_status status = tess__plan_try_ends(plan, layout, count, &done, why);
     for (int i = 0; i < done; i++)
-        shape->tried[micro][(recompute + i) % SEARCH_RECOMPUTES].planned = true;
+        shape->tried[micro][search_beside_of(recompute, i)].planned = true;
     return done > 0 && !search_ends(status) ? TESS_OK : status;
 }
 
@@ -331,8 +323,8 @@ static void search_shape(const struct tess__plan *plan, void *context, int64_t n
     struct search_shape shape = {.item = item, .least = {.device_bytes = UINT64_MAX}};
     shape.micros =
         tess__plan_accumulations(plan, &item->shape, shape.accumulate, SEARCH_MICROS_MAX);
-    item->status = plan->cluster.ranks <= SEARCH_ALL_RANKS ? search_all(plan, &shape)
-                                                           : search_fewest(plan, &shape);
+    shape.all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
+    item->status = shape.all ? search_all(plan, &shape) : search_fewest(plan, &shape);
     memcpy(item->why, shape.why, sizeof(item->why));
     if (item->status != TESS_OK)
         return;
@@ -399,7 +391,7 @@ static enum tess_status search_items(struct tess__plan *plan, struct search_item
         for (int64_t l = 0; l < item->fitting.count && status == TESS_OK; l++)
             status = tess__plan_add(&plan->layouts, &item->fitting.item[l]);
         if (status == TESS_OK && item->family[0] != '\0')
-            status = search_reject(plan, item->family, item->why);
+            status = tess__plan_reject(plan, item->family, item->why);
         free(item->fitting.item);
     }
     free(items->item);
@@ -455,31 +447,6 @@ static enum tess_status search_meshes(struct tess__plan *plan, const bool *tenso
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-static int search_faster(const void *a, const void *b)
-{
-    const struct tess__plan_layout *one = a, *other = b;
-    if (one->predicted != other->predicted)
-        return one->predicted ? -1 : 1;
-    if (one->step_s != other->step_s)
-        return one->step_s < other->step_s ? -1 : 1;
-    if (one->device_bytes != other->device_bytes)
-        return one->device_bytes < other->device_bytes ? -1 : 1;
-    return strcmp(one->strategy, other->strategy);
-}
-
-static bool search_same_product(const struct tess__plan_layout *a,
-                                const struct tess__plan_layout *b)
-{
-    return strcmp(a->strategy, b->strategy) == 0 &&
-           memcmp(a->count, b->count, sizeof(a->count)) == 0;
-}
-
-static void search_sort(struct tess__plan_list *list)
-{
-    if (list->count > 0) /* an array without elements is NULL, which qsort may not be given */
-        qsort(list->item, (size_t)list->count, sizeof(*list->item), search_faster);
-}
-
 /* Schedules, chunks and sequence parallel of the best products. */
 #define SEARCH_REFINED 12
 
@@ -487,11 +454,11 @@ static enum tess_status search_refine(struct tess__plan *plan)
 {
     struct tess__plan_layout best[SEARCH_REFINED];
     int count = 0;
-    search_sort(&plan->layouts);
+    tess__plan_sort(&plan->layouts);
     for (int64_t i = 0; i < plan->layouts.count && count < SEARCH_REFINED; i++) {
         bool known = false;
         for (int b = 0; b < count; b++)
-            known = known || search_same_product(&best[b], &plan->layouts.item[i]);
+            known = known || tess__plan_same_product(&best[b], &plan->layouts.item[i]);
         if (!known)
             best[count++] = plan->layouts.item[i];
     }
@@ -534,7 +501,7 @@ static int search_recompute_of(const struct tess__plan_layout *layout)
  * simpler, and no slower. */
 static bool search_is_twin(const struct tess__plan_layout *a, const struct tess__plan_layout *b)
 {
-    return search_same_product(a, b) && a->accumulate == b->accumulate &&
+    return tess__plan_same_product(a, b) && a->accumulate == b->accumulate &&
            a->schedule == b->schedule && a->chunks == b->chunks && a->sequence == b->sequence &&
            a->precision == b->precision && strcmp(a->extra, b->extra) == 0 &&
            memcmp(&a->memory, &b->memory, sizeof(a->memory)) == 0;
@@ -572,10 +539,10 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
         if (search_ends(step[i].status)) {
             status = tess_fail(step[i].status, "%s", step[i].why);
         } else if (step[i].status != TESS_OK) {
-            status = search_reject(plan, tess__plan_name(&step[i].layout, name), step[i].why);
+            status = tess__plan_reject(plan, tess__plan_name(&step[i].layout, name), step[i].why);
         } else if (!search_fits(plan, &step[i].layout)) {
             search_too_large(plan, &step[i].layout, family, step[i].why);
-            status = search_reject(plan, family, step[i].why);
+            status = tess__plan_reject(plan, family, step[i].why);
         } else if (search_keep(layout, kept, &step[i].layout)) {
             step[i].layout.order = NULL; /* it is the list's */
         }
@@ -649,10 +616,11 @@ static enum tess_status search_predict(struct tess__plan *plan)
 {
     struct tess__plan_list *layouts = &plan->layouts;
     const int64_t least = plan->cluster.ranks <= SEARCH_ALL_RANKS ? SEARCH_LEAST_FEW : SEARCH_LEAST;
-    const int64_t shown = plan->given->top * SEARCH_MARGIN;
+    const int64_t tried = plan->given->try_count, top = plan->given->top;
+    const int64_t shown = (tried > top ? tried : top) * SEARCH_MARGIN;
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;
-    search_sort(layouts);
+    tess__plan_sort(layouts);
     TESS_TRY(tess__plan_configs_forget(plan->configs));
     /* In the place of one that is refused comes the next. */
     while (kept < wanted && done < layouts->count) {
@@ -664,9 +632,9 @@ static enum tess_status search_predict(struct tess__plan *plan)
     for (; done < layouts->count; done++)
         layouts->item[kept++] = layouts->item[done];
     layouts->count = kept;
-    search_sort(layouts);
+    tess__plan_sort(layouts);
     TESS_TRY(search_vary(plan));
-    search_sort(layouts);
+    tess__plan_sort(layouts);
     return tess__plan_configs_forget(plan->configs);
 }
 

@@ -13,6 +13,8 @@
 #define SPACE_SCHEDULES_MAX 8
 #define SPACE_CHUNKS_MAX    4
 
+/* ---- lists ----------------------------------------------------------------------------------- */
+
 enum tess_status tess__plan_add(struct tess__plan_list *list,
                                 const struct tess__plan_layout *layout)
 {
@@ -26,6 +28,50 @@ enum tess_status tess__plan_add(struct tess__plan_list *list,
     }
     list->item[list->count++] = *layout;
     return TESS_OK;
+}
+
+enum tess_status tess__plan_reject(struct tess__plan *plan, const char *family, const char *why)
+{
+    for (int32_t i = 0; i < plan->rejected_count; i++)
+        if (strcmp(plan->rejected[i].family, family) == 0)
+            return TESS_OK;
+    struct tess__plan_rejected *rejected =
+        realloc(plan->rejected, ((size_t)plan->rejected_count + 1) * sizeof(*rejected));
+    if (rejected == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the list of layouts that are refused");
+    plan->rejected = rejected;
+    rejected += plan->rejected_count++;
+    snprintf(rejected->family, sizeof(rejected->family), "%s", family);
+    snprintf(rejected->why, sizeof(rejected->why), "%s", why);
+    return TESS_OK;
+}
+
+static int space_faster(const void *a, const void *b)
+{
+    const struct tess__plan_layout *one = a, *other = b;
+    if ((one->measured_s > 0) != (other->measured_s > 0))
+        return one->measured_s > 0 ? -1 : 1;
+    if (one->measured_s != other->measured_s)
+        return one->measured_s < other->measured_s ? -1 : 1;
+    if (one->predicted != other->predicted)
+        return one->predicted ? -1 : 1;
+    if (one->step_s != other->step_s)
+        return one->step_s < other->step_s ? -1 : 1;
+    if (one->device_bytes != other->device_bytes)
+        return one->device_bytes < other->device_bytes ? -1 : 1;
+    return strcmp(one->strategy, other->strategy);
+}
+
+bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tess__plan_layout *b)
+{
+    return strcmp(a->strategy, b->strategy) == 0 &&
+           memcmp(a->count, b->count, sizeof(a->count)) == 0;
+}
+
+void tess__plan_sort(struct tess__plan_list *list)
+{
+    if (list->count > 0) /* an array without elements is NULL, which qsort may not be given */
+        qsort(list->item, (size_t)list->count, sizeof(*list->item), space_faster);
 }
 
 /* ---- strategies ------------------------------------------------------------------------------ */
