@@ -32,7 +32,6 @@
 #include "tessera/update.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 TESS_BEGIN_DECLS
@@ -65,13 +64,6 @@ enum tess_fp8 {
     TESS_FP8_OFF,
     TESS_FP8_NOW,     /* by the greatest element of the leaf itself: one more pass over it */
     TESS_FP8_HISTORY, /* by the greatest of the latest 16 calls before this one */
-};
-
-/* How a backend may compute convolutions in f32 where it has several ways; others ignore it. */
-enum tess_conv_f32 {
-    TESS_CONV_F32_DIRECT,   /* sums of products */
-    TESS_CONV_F32_WINOGRAD, /* 3 x 3 of stride 1 by Winograd's F(4x4, 3x3), wherever it can */
-    TESS_CONV_F32_AUTO, /* the same where it is faster and its bound is below the backend's limit */
 };
 
 /* What an operation is. Fields that a kind does not name stay 0. */

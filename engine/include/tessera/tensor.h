@@ -29,6 +29,13 @@ enum tess_dtype {
 size_t tess_dtype_bytes(enum tess_dtype dtype);
 const char *tess_dtype_name(enum tess_dtype dtype);
 
+/* How a backend may compute convolutions in f32 where it has several ways; others ignore it. */
+enum tess_conv_f32 {
+    TESS_CONV_F32_DIRECT,   /* sums of products */
+    TESS_CONV_F32_WINOGRAD, /* 3 x 3 of stride 1 by Winograd's F(4x4, 3x3), wherever it can */
+    TESS_CONV_F32_AUTO, /* the same where it is faster and its bound is below the backend's limit */
+};
+
 #define TESS_DIM_MAX 4
 
 struct tess_shape {
