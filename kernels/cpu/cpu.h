@@ -221,7 +221,7 @@ typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op
 typedef bool cpu_own_takes(const struct tess_op_desc *desc);
 typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
                                int64_t first, int64_t count, float *dw, void *scratch);
-/* Attention (flash.c, flash_grad.c). */
+/* Attention (flash.c, flash_grad.c); on tiles (amx_flash.c, amx_flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
     const float *lse;
@@ -249,7 +249,11 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \
-    X(cpu_own_flash_grad, flash_grad)
+    X(cpu_own_flash_grad, flash_grad)                                                              \
+    X(cpu_own_scratch, amx_flash_scratch)                                                          \
+    X(cpu_own_flash, amx_flash)                                                                    \
+    X(cpu_own_flash_decode, amx_flash_decode)                                                      \
+    X(cpu_own_flash_grad, amx_flash_grad)
 
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
