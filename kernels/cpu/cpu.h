@@ -238,7 +238,7 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
 typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const float *x, const float *w, const float *bias, float *y,
                           void *scratch);
-/* Attention (flash.c, flash_grad.c). */
+/* Attention (flash.c, flash_grad.c); on tiles (amx_flash.c, amx_flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
     const float *lse;
@@ -272,7 +272,11 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \
-    X(cpu_own_flash_grad, flash_grad)
+    X(cpu_own_flash_grad, flash_grad)                                                              \
+    X(cpu_own_scratch, amx_flash_scratch)                                                          \
+    X(cpu_own_flash, amx_flash)                                                                    \
+    X(cpu_own_flash_decode, amx_flash_decode)                                                      \
+    X(cpu_own_flash_grad, amx_flash_grad)
 
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;

@@ -42,6 +42,12 @@ static const struct cpu_own *sequence_flash(const struct tess_op_desc *d)
                : NULL;
 }
 
+/* Are they those on tiles? */
+static bool sequence_tiles(const struct tess_op_desc *d)
+{
+    return d->dtype == TESS_BF16 && !d->f32_math && tess__cpu_tiles();
+}
+
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out)
 {
@@ -52,7 +58,8 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
         needs_out->scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
     else if (sequence_flash(desc) != NULL)
         needs_out->scratch_bytes = needs_out->thread_bytes =
-            sequence_flash(desc)->flash_scratch(desc);
+            sequence_tiles(desc) ? sequence_flash(desc)->amx_flash_scratch(desc)
+                                 : sequence_flash(desc)->flash_scratch(desc);
     else
         TESS_TRY(tess_kernel_ref.op_needs(desc, needs_out));
     if (desc->kind == TESS_OP_EMBEDDING)
@@ -182,7 +189,7 @@ enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, 
     if (own == NULL)
         return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
     tess__cpu_share_use(op);
-    own->flash(op, q, k, v, y, lse);
+    (sequence_tiles(&op->desc) ? own->amx_flash : own->flash)(op, q, k, v, y, lse);
     return TESS_OK;
 }
 
@@ -196,7 +203,7 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     tess__cpu_share_use(op);
     struct cpu_flash_grad arrays = {
         .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
-    own->flash_grad(op, &arrays);
+    (sequence_tiles(&op->desc) ? own->amx_flash_grad : own->flash_grad)(op, &arrays);
     return TESS_OK;
 }
 
@@ -207,7 +214,8 @@ enum tess_status tess__cpu_attention_decode(struct tess_op *op, int64_t first, i
     if (own == NULL)
         return tess_kernel_ref.attention_decode(op, first, count, q, k, v, y);
     tess__cpu_share_use(op);
-    own->flash_decode(op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
+    (sequence_tiles(&op->desc) ? own->amx_flash_decode : own->flash_decode)(
+        op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
     return TESS_OK;
 }
 

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct device device;
 
@@ -390,13 +391,102 @@ static void case_random(void **state)
     }
 }
 
+/* ---- every number of bf16 -------------------------------------------------------------------- */
+
+#define CODES 4096 /* at once */
+
+/* x, another factor u and a gradient dy in one type; and y, dx and du. */
+struct codes {
+    enum tess_dtype dtype;
+    void *x, *u, *dy, *y, *dx, *du;
+};
+
+static struct codes codes_of(enum tess_dtype dtype)
+{
+    const size_t bytes = CODES * tess_dtype_bytes(dtype);
+    return (struct codes){.dtype = dtype,
+                          .x = device_array(&device, bytes),
+                          .u = device_array(&device, bytes),
+                          .dy = device_array(&device, bytes),
+                          .y = device_array(&device, bytes),
+                          .dx = device_array(&device, bytes),
+                          .du = device_array(&device, bytes)};
+}
+
+/* One of the activations, and its gradient; without another factor du is dx. */
+static void codes_run(int which, const struct codes *c)
+{
+    struct tess_kernel *k = device.kernel;
+    const enum tess_dtype t = c->dtype;
+    if (which == 0) {
+        tess_gelu_forward(k, t, CODES, c->x, c->y);
+        tess_gelu_backward(k, t, CODES, c->x, c->dy, c->dx);
+    } else if (which == 1) {
+        tess_gelu_erf_forward(k, t, CODES, c->x, c->y);
+        tess_gelu_erf_backward(k, t, CODES, c->x, c->dy, c->dx);
+    } else if (which == 2) {
+        tess_swiglu_forward(k, t, 1, CODES, CODES, c->x, c->u, c->y);
+        tess_swiglu_backward(k, t, 1, CODES, CODES, c->x, c->u, c->dy, c->dx, c->du);
+    } else {
+        tess_geglu_forward(k, t, 1, CODES, CODES, which == 3, c->x, c->u, c->y);
+        tess_geglu_backward(k, t, 1, CODES, CODES, which == 3, c->x, c->u, c->dy, c->dx, c->du);
+    }
+    if (which < 2)
+        tess_copy(k, CODES * (int64_t)tess_dtype_bytes(t), c->dx, c->du);
+}
+
+/* What bf16 gives is what f32 gives, rounded. A NaN is a NaN. */
+static void codes_check(const void *whole, const void *half)
+{
+    void *want = device_array(&device, CODES * sizeof(uint16_t));
+    tess_cast(device.kernel, CODES, TESS_F32, whole, TESS_BF16, want);
+    uint16_t *a = device_fetch(&device, half, CODES * sizeof(*a));
+    uint16_t *b = device_fetch(&device, want, CODES * sizeof(*b));
+    for (int i = 0; i < CODES; i++)
+        if ((a[i] & 0x7fff) > 0x7f80 && (b[i] & 0x7fff) > 0x7f80)
+            a[i] = b[i];
+    check_bytes("each number of bf16", a, b, CODES * sizeof(*a));
+    free(a);
+    free(b);
+}
+
+/* Where numbers of bf16 are looked up, all of them are those that would have been computed. */
+static void case_codes(void **state)
+{
+    (void)state;
+    static uint16_t code[3][CODES];
+    if (strcmp(device.kernel->ops->name, "cpu") != 0)
+        skip();
+    for (int i = 0; i < 65536 / CODES * 5; i++) {
+        device_reset(&device);
+        struct codes half = codes_of(TESS_BF16), whole = codes_of(TESS_F32);
+        void *const to[] = {half.x, half.u, half.dy}, *const wide[] = {whole.x, whole.u, whole.dy};
+        struct draw draw = {(uint64_t)i};
+        for (int j = 0; j < CODES; j++) {
+            code[0][j] = (uint16_t)(i / 5 * CODES + j);
+            code[1][j] = (uint16_t)(0x3f00 + draw_word(&draw) % 0x100);
+            code[2][j] = (uint16_t)(0xbf00 + draw_word(&draw) % 0x100);
+        }
+        for (int a = 0; a < 3; a++) {
+            device_put(&device, to[a], code[a], sizeof(code[a]));
+            tess_cast(device.kernel, CODES, TESS_BF16, to[a], TESS_F32, wide[a]);
+        }
+        codes_run(i % 5, &half);
+        codes_run(i % 5, &whole);
+        codes_check(whole.y, half.y);
+        codes_check(whole.dx, half.dx);
+        codes_check(whole.du, half.du);
+    }
+}
+
 int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 512u << 10);
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_units_f32), cmocka_unit_test(case_units_bf16),
         cmocka_unit_test(case_units_f16), cmocka_unit_test(case_nan),
-        cmocka_unit_test(case_rope),      cmocka_unit_test(case_random)};
+        cmocka_unit_test(case_rope),      cmocka_unit_test(case_random),
+        cmocka_unit_test(case_codes)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);
     return failed;

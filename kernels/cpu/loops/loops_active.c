@@ -1,7 +1,13 @@
-/* Own loops of activations: ReLU, GELU, SwiGLU, GeGLU. */
+/*
+ * Own loops of activations: ReLU, GELU, SwiGLU, GeGLU. Functions of one bf16 number are looked up
+ * where vectors gather: a table has all 65,536 values, with the bits that computing them gives.
+ */
 #include "cpu/loops/loops.h"
 
 #include "cpu/loops/loops_math.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 #define GELU_SLOPE 1.59576912160573071f /* 2 sqrt(2 / pi) */
 #define GELU_CUBE  0.0713548162726009f  /* 0.044715 times that */
@@ -51,50 +57,11 @@ CPU_INLINE float active_gelu_exp(float x)
     return cpu_exp(-x * fmaf(x * x, GELU_CUBE, GELU_SLOPE));
 }
 
-CPU_INLINE void active_gelu(enum tess_dtype dtype, int64_t first, int64_t count,
-                            const struct cpu_plain *p)
-{
-    float value[CPU_BLOCK], e[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, value);
-    for (int64_t i = 0; i < count; i++)
-        e[i] = active_near(value[i]);
-    for (int64_t i = 0; i < count; i++)
-        e[i] = active_gelu_exp(e[i]);
-    for (int64_t i = 0; i < count; i++)
-        value[i] = value[i] / (1.0f + e[i]);
-    cpu_write(dtype, p->out[0], first, count, value);
-}
-
-void CPU_LOOP(gelu_forward)(const struct cpu_plain *p)
-{
-    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_gelu, p);
-}
-
 /* With s = 1 / (1 + e), 1 - s = e s: the derivative is s + x s (1 - s) 2 du/dx. */
 CPU_INLINE float active_gelu_slope(float near, float e)
 {
     float s = 1.0f / (1.0f + e);
     return fmaf(near * s * (e * s), fmaf(near * near, 3 * GELU_CUBE, GELU_SLOPE), s);
-}
-
-CPU_INLINE void active_gelu_grad(enum tess_dtype dtype, int64_t first, int64_t count,
-                                 const struct cpu_plain *p)
-{
-    float value[CPU_BLOCK], grad[CPU_BLOCK], e[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, value);
-    cpu_read(dtype, p->in[1], first, count, grad);
-    for (int64_t i = 0; i < count; i++)
-        value[i] = active_near(value[i]);
-    for (int64_t i = 0; i < count; i++)
-        e[i] = active_gelu_exp(value[i]);
-    for (int64_t i = 0; i < count; i++)
-        grad[i] *= active_gelu_slope(value[i], e[i]);
-    cpu_write(dtype, p->out[0], first, count, grad);
-}
-
-void CPU_LOOP(gelu_backward)(const struct cpu_plain *p)
-{
-    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_gelu_grad, p);
 }
 
 /*
@@ -138,47 +105,186 @@ CPU_INLINE void active_gelu_at(bool erf, float x, float *value, float *slope)
     }
 }
 
-CPU_INLINE void active_gelu_erf(enum tess_dtype dtype, int64_t first, int64_t count,
-                                const struct cpu_plain *p)
+/* g s of s = 1 / (1 + exp(-g)), and its slope: with e = exp(-g), 1 - s = e s, and it is
+ * s (1 + g (1 - s)). */
+CPU_INLINE void active_silu_at(float g, float *share, float *slope)
 {
-    float value[CPU_BLOCK], slope[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, value);
-    for (int64_t i = 0; i < count; i++)
-        active_gelu_at(true, value[i], &value[i], &slope[i]);
+    float e = cpu_exp(-g), s = 1.0f / (1.0f + e);
+    *share = g * s;
+    *slope = fmaf(*share, e * s, s);
+}
+
+enum active_look {
+    ACTIVE_GELU,
+    ACTIVE_GELU_SLOPE,
+    ACTIVE_ERF,
+    ACTIVE_ERF_SLOPE,
+    ACTIVE_SILU, /* by division */
+    ACTIVE_SILU_SHARE,
+    ACTIVE_SILU_SLOPE,
+    ACTIVE_LOOKS
+};
+
+/* y[i] = f(x[i]); x and y may be one. */
+CPU_INLINE void active_compute(enum active_look f, int64_t count, const float *x, float *y)
+{
+    float other[CPU_BLOCK];
+    if (f == ACTIVE_GELU) {
+        for (int64_t i = 0; i < count; i++)
+            other[i] = active_near(x[i]);
+        for (int64_t i = 0; i < count; i++)
+            other[i] = active_gelu_exp(other[i]);
+        for (int64_t i = 0; i < count; i++)
+            y[i] = x[i] / (1.0f + other[i]);
+    } else if (f == ACTIVE_GELU_SLOPE) {
+        for (int64_t i = 0; i < count; i++)
+            y[i] = active_near(x[i]);
+        for (int64_t i = 0; i < count; i++)
+            other[i] = active_gelu_exp(y[i]);
+        for (int64_t i = 0; i < count; i++)
+            y[i] = active_gelu_slope(y[i], other[i]);
+    } else if (f == ACTIVE_ERF) {
+        for (int64_t i = 0; i < count; i++)
+            active_gelu_at(true, x[i], &y[i], &other[i]);
+    } else if (f == ACTIVE_ERF_SLOPE) {
+        for (int64_t i = 0; i < count; i++)
+            active_gelu_at(true, x[i], &other[i], &y[i]);
+    } else if (f == ACTIVE_SILU) {
+        for (int64_t i = 0; i < count; i++)
+            y[i] = x[i] / (1.0f + cpu_exp(-x[i]));
+    } else if (f == ACTIVE_SILU_SHARE) {
+        for (int64_t i = 0; i < count; i++)
+            active_silu_at(x[i], &y[i], &other[i]);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            active_silu_at(x[i], &other[i], &y[i]);
+    }
+}
+
+#if defined(__AVX512F__)
+
+#define ACTIVE_CODES 65536
+
+static float active_table[ACTIVE_LOOKS][ACTIVE_CODES];
+static atomic_bool active_filled[ACTIVE_LOOKS];
+
+static void active_fill(enum active_look f)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    for (int64_t code = 0; !active_filled[f] && code < ACTIVE_CODES; code += CPU_BLOCK) {
+        float x[CPU_BLOCK];
+        for (int i = 0; i < CPU_BLOCK; i++)
+            x[i] = tess__f32_of_bf16((uint16_t)(code + i));
+        active_compute(f, CPU_BLOCK, x, active_table[f] + code);
+    }
+    atomic_store_explicit(&active_filled[f], true, memory_order_release);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The table of f; the first call fills it. */
+static const float *active_codes(enum active_look f)
+{
+    if (!atomic_load_explicit(&active_filled[f], memory_order_acquire))
+        active_fill(f);
+    return active_table[f];
+}
+
+CPU_INLINE void active_look_up(enum active_look f, const uint16_t *code, int64_t count, float *y)
+{
+    const float *table = active_codes(f);
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(code + i)));
+        _mm512_storeu_ps(y + i, _mm512_i32gather_ps(at, table, sizeof(*table)));
+    }
+    for (; i < count; i++)
+        y[i] = table[code[i]];
+}
+
+#endif
+
+/* f of `count` elements from element `first` on. */
+CPU_INLINE void active_read(enum active_look f, enum tess_dtype dtype, const void *from,
+                            int64_t first, int64_t count, float *y)
+{
+#if defined(__AVX512F__)
+    if (dtype == TESS_BF16) {
+        active_look_up(f, (const uint16_t *)from + first, count, y);
+        return;
+    }
+#endif
+    cpu_read(dtype, from, first, count, y);
+    active_compute(f, count, y, y);
+}
+
+/* The same of a function and its slope: of ACTIVE_GELU, ACTIVE_ERF or ACTIVE_SILU_SHARE, each
+ * followed by its slope. */
+CPU_INLINE void active_read_both(enum active_look f, enum tess_dtype dtype, const void *from,
+                                 int64_t first, int64_t count, float *y, float *slope)
+{
+#if defined(__AVX512F__)
+    if (dtype == TESS_BF16) {
+        active_look_up(f, (const uint16_t *)from + first, count, y);
+        active_look_up(f + 1, (const uint16_t *)from + first, count, slope);
+        return;
+    }
+#endif
+    cpu_read(dtype, from, first, count, y);
+    for (int64_t i = 0; i < count; i++) {
+        if (f == ACTIVE_SILU_SHARE)
+            active_silu_at(y[i], &y[i], &slope[i]);
+        else
+            active_gelu_at(f == ACTIVE_ERF, y[i], &y[i], &slope[i]);
+    }
+}
+
+/* f of one array, and f's slope there times a gradient. */
+CPU_INLINE void active_one(enum tess_dtype dtype, int64_t first, int64_t count, enum active_look f,
+                           const struct cpu_plain *p)
+{
+    float value[CPU_BLOCK];
+    active_read(f, dtype, p->in[0], first, count, value);
     cpu_write(dtype, p->out[0], first, count, value);
+}
+
+CPU_INLINE void active_one_grad(enum tess_dtype dtype, int64_t first, int64_t count,
+                                enum active_look slope, const struct cpu_plain *p)
+{
+    float value[CPU_BLOCK], grad[CPU_BLOCK];
+    active_read(slope, dtype, p->in[0], first, count, value);
+    cpu_read(dtype, p->in[1], first, count, grad);
+    for (int64_t i = 0; i < count; i++)
+        grad[i] *= value[i];
+    cpu_write(dtype, p->out[0], first, count, grad);
+}
+
+void CPU_LOOP(gelu_forward)(const struct cpu_plain *p)
+{
+    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_one, ACTIVE_GELU, p);
+}
+
+void CPU_LOOP(gelu_backward)(const struct cpu_plain *p)
+{
+    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_one_grad, ACTIVE_GELU_SLOPE, p);
 }
 
 void CPU_LOOP(gelu_erf_forward)(const struct cpu_plain *p)
 {
-    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_gelu_erf, p);
-}
-
-CPU_INLINE void active_gelu_erf_grad(enum tess_dtype dtype, int64_t first, int64_t count,
-                                     const struct cpu_plain *p)
-{
-    float value[CPU_BLOCK], grad[CPU_BLOCK], slope[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, value);
-    cpu_read(dtype, p->in[1], first, count, grad);
-    for (int64_t i = 0; i < count; i++)
-        active_gelu_at(true, value[i], &value[i], &slope[i]);
-    for (int64_t i = 0; i < count; i++)
-        grad[i] *= slope[i];
-    cpu_write(dtype, p->out[0], first, count, grad);
+    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_one, ACTIVE_ERF, p);
 }
 
 void CPU_LOOP(gelu_erf_backward)(const struct cpu_plain *p)
 {
-    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_gelu_erf_grad, p);
+    CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_one_grad, ACTIVE_ERF_SLOPE, p);
 }
 
 CPU_INLINE void active_geglu(enum tess_dtype dtype, int64_t first, int64_t count, bool erf,
                              const struct cpu_plain *p)
 {
-    float g[CPU_BLOCK], u[CPU_BLOCK], slope[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, g);
+    float g[CPU_BLOCK], u[CPU_BLOCK];
+    active_read(erf ? ACTIVE_ERF : ACTIVE_GELU, dtype, p->in[0], first, count, g);
     cpu_read(dtype, p->in[1], first, count, u);
-    for (int64_t i = 0; i < count; i++)
-        active_gelu_at(erf, g[i], &g[i], &slope[i]);
     for (int64_t i = 0; i < count; i++)
         g[i] *= u[i];
     cpu_write(dtype, p->out[0], first, count, g);
@@ -198,11 +304,9 @@ CPU_INLINE void active_geglu_grad(enum tess_dtype dtype, int64_t first, int64_t 
                                   const struct cpu_plain *p)
 {
     float g[CPU_BLOCK], u[CPU_BLOCK], grad[CPU_BLOCK], slope[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, g);
+    active_read_both(erf ? ACTIVE_ERF : ACTIVE_GELU, dtype, p->in[0], first, count, g, slope);
     cpu_read(dtype, p->in[1], first, count, u);
     cpu_read(dtype, p->in[2], first, count, grad);
-    for (int64_t i = 0; i < count; i++)
-        active_gelu_at(erf, g[i], &g[i], &slope[i]);
     for (int64_t i = 0; i < count; i++) {
         u[i] *= grad[i] * slope[i];
         grad[i] *= g[i];
@@ -225,10 +329,10 @@ CPU_INLINE void active_swiglu(enum tess_dtype dtype, int64_t first, int64_t coun
                               const struct cpu_plain *p)
 {
     float g[CPU_BLOCK], u[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, g);
+    active_read(ACTIVE_SILU, dtype, p->in[0], first, count, g);
     cpu_read(dtype, p->in[1], first, count, u);
     for (int64_t i = 0; i < count; i++)
-        g[i] = g[i] / (1.0f + cpu_exp(-g[i])) * u[i];
+        g[i] *= u[i];
     cpu_write(dtype, p->out[0], first, count, g);
 }
 
@@ -237,18 +341,16 @@ void CPU_LOOP(swiglu_forward)(const struct cpu_plain *p)
     CPU_BLOCKS_BY_DTYPE(p->from, p->count, active_swiglu, p);
 }
 
-/* With s = 1 / (1 + e), 1 - s = e s: the derivative of g s is s (1 + g (1 - s)). */
 CPU_INLINE void active_swiglu_grad(enum tess_dtype dtype, int64_t first, int64_t count,
                                    const struct cpu_plain *p)
 {
-    float g[CPU_BLOCK], u[CPU_BLOCK], grad[CPU_BLOCK];
-    cpu_read(dtype, p->in[0], first, count, g);
+    float share[CPU_BLOCK], slope[CPU_BLOCK], u[CPU_BLOCK], grad[CPU_BLOCK];
+    active_read_both(ACTIVE_SILU_SHARE, dtype, p->in[0], first, count, share, slope);
     cpu_read(dtype, p->in[1], first, count, u);
     cpu_read(dtype, p->in[2], first, count, grad);
     for (int64_t i = 0; i < count; i++) {
-        float e = cpu_exp(-g[i]), s = 1.0f / (1.0f + e), gs = g[i] * s;
-        u[i] *= grad[i] * fmaf(gs, e * s, s);
-        grad[i] *= gs;
+        u[i] *= grad[i] * slope[i];
+        grad[i] *= share[i];
     }
     cpu_write(dtype, p->out[0], first, count, u);
     cpu_write(dtype, p->out[1], first, count, grad);

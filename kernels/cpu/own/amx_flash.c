@@ -62,7 +62,7 @@ static struct flash amx_block_of(const struct tess_op_desc *desc)
     return f;
 }
 
-size_t tess__amx_flash_scratch(const struct tess_op_desc *desc)
+size_t tess__cpu_amx_flash_scratch(const struct tess_op_desc *desc)
 {
     size_t forward;
     if (desc->decode) {
@@ -72,7 +72,7 @@ size_t tess__amx_flash_scratch(const struct tess_op_desc *desc)
     }
     struct flash f = flash_of(desc);
     amx_work(&f, 1, f.length, NULL, &forward);
-    return tess__cpu_max(forward, tess__amx_flash_grad_scratch(desc));
+    return tess__cpu_max(forward, tess__cpu_amx_flash_grad_scratch(desc));
 }
 
 /* Queries against a block of keys. */
@@ -347,8 +347,8 @@ static void amx_part(void *context, int64_t part, void *work)
     cpu_amx_end();
 }
 
-void tess__amx_flash(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
-                     float *lse)
+void tess__cpu_amx_flash(const struct tess_op *op, const void *q, const void *k, const void *v,
+                         void *y, float *lse)
 {
     struct amx_call call = {.f = flash_of_op(op), .q = q, .k = k, .v = v, .y = y, .lse = lse};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, amx_part, &call, op->scratch);
@@ -408,9 +408,9 @@ static void decode_part(void *context, int64_t kv, void *work)
     cpu_amx_end();
 }
 
-void tess__amx_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                            int64_t first, int64_t count, const void *q, const void *k,
-                            const void *v, void *y, void *scratch)
+void tess__cpu_amx_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                                int64_t first, int64_t count, const void *q, const void *k,
+                                const void *v, void *y, void *scratch)
 {
     struct amx_decode call = {
         .f = amx_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};

@@ -65,7 +65,7 @@ static struct grad_work grad_work(const struct flash *f, void *base, size_t *byt
     return w;
 }
 
-size_t tess__amx_flash_grad_scratch(const struct tess_op_desc *desc)
+size_t tess__cpu_amx_flash_grad_scratch(const struct tess_op_desc *desc)
 {
     struct flash f = flash_of(desc);
     size_t bytes;
@@ -332,7 +332,7 @@ static void grad_part(void *context, int64_t part, void *work)
     cpu_amx_end();
 }
 
-void tess__amx_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
+void tess__cpu_amx_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
 {
     struct grad_call call = {.f = flash_of_op(op), .arrays = arrays};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, grad_part, &call, op->scratch);

@@ -74,8 +74,6 @@ static struct flash flash_block_of(const struct tess_op_desc *desc)
 size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
 {
     size_t forward, backward;
-    if (flash_tiles(desc))
-        return tess__amx_flash_scratch(desc);
     if (desc->decode) {
         struct flash block = flash_block_of(desc);
         flash_work(&block, block.group * desc->rows, NULL, &forward);
@@ -314,10 +312,6 @@ static void flash_part(void *context, int64_t part, void *work)
 void tess__cpu_flash(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
                      float *lse)
 {
-    if (flash_tiles(&op->desc)) {
-        tess__amx_flash(op, q, k, v, y, lse);
-        return;
-    }
     struct flash_call call = {.f = flash_of_op(op), .q = q, .k = k, .v = v, .y = y, .lse = lse};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, flash_part, &call, op->scratch);
 }
@@ -410,10 +404,6 @@ void tess__cpu_flash_decode(const struct tess_kernel *kernel, const struct tess_
                             int64_t first, int64_t count, const void *q, const void *k,
                             const void *v, void *y, void *scratch)
 {
-    if (flash_tiles(desc)) {
-        tess__amx_flash_decode(kernel, desc, first, count, q, k, v, y, scratch);
-        return;
-    }
     struct flash_decode call = {
         .f = flash_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};
     tess__cpu_share(kernel, desc->kv_heads, decode_part, &call, scratch);

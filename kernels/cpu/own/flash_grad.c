@@ -349,10 +349,6 @@ static void grad_part(void *context, int64_t part, void *work)
 
 void tess__cpu_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
 {
-    if (flash_tiles(&op->desc)) {
-        tess__amx_flash_grad(op, arrays);
-        return;
-    }
     struct grad_call call = {.f = flash_of_op(op), .arrays = arrays};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, grad_part, &call, op->scratch);
 }

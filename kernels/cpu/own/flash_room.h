@@ -129,20 +129,8 @@ static inline void flash_keep(const struct flash_drop *drop, uint64_t row, int64
                                           _mm512_set1_epi32((int)drop->limit));
 }
 
-size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc); /* flash_grad.c */
-
-/* amx_flash.c, amx_flash_grad.c: as the functions of flash.c and flash_grad.c. */
-size_t tess__amx_flash_scratch(const struct tess_op_desc *desc);
-cpu_own_flash tess__amx_flash;
-cpu_own_flash_decode tess__amx_flash_decode;
-size_t tess__amx_flash_grad_scratch(const struct tess_op_desc *desc);
-cpu_own_flash_grad tess__amx_flash_grad;
-
-/* Is attention in bf16 computed on tiles? */
-static inline bool flash_tiles(const struct tess_op_desc *desc)
-{
-    return desc->dtype == TESS_BF16 && !desc->f32_math && tess__cpu_tiles();
-}
+size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc);     /* flash_grad.c */
+size_t tess__cpu_amx_flash_grad_scratch(const struct tess_op_desc *desc); /* amx_flash_grad.c */
 
 /* The next piece of the work memory; with base NULL it only measures. */
 static inline void *flash_take(char *base, size_t *used, int64_t words)
