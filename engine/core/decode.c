@@ -410,7 +410,7 @@ static enum tess_status decode_open(struct tess_decoder *decoder, struct tess_we
     TESS_TRY(decode_open_model(decoder, weights));
     TESS_TRY(tess_kernel_open(config->kernel, config->threads, &decoder->kernel));
     if (config->choices != NULL)
-        TESS_TRY(config->kernel->choose(decoder->kernel, config->choices));
+        TESS_TRY(decoder->kernel->ops->choose(decoder->kernel, config->choices));
     TESS_TRY(tess_memory_open(&decoder->memory));
     TESS_TRY(decode_reserve(decoder));
     TESS_TRY(tess__arena_open(decoder->kernel, decoder->memory, NULL, &decoder->arena));
