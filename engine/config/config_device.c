@@ -366,6 +366,18 @@ static enum tess_status device_check(const struct tess_config *config)
     return TESS_OK;
 }
 
+/* The module, or NULL with the reason. It is not opened where there is no driver: its libraries
+ * take a tenth of a second, and it would find no device. */
+static const struct tess_module *device_find(char *why, size_t why_bytes)
+{
+    if (!tess__module_is_there(DEVICE_MODULE) || tess__driver_is_there())
+        return tess_module_find(DEVICE_MODULE, why, why_bytes);
+    snprintf(why, why_bytes,
+             "there is no NVIDIA driver (no libcuda.so.1): install it until nvidia-smi works, or "
+             "start the container with --gpus all");
+    return NULL;
+}
+
 static enum tess_status device_choose(struct tess_config *config)
 {
     const struct tess_run_options *run = &config->run;
@@ -375,7 +387,7 @@ static enum tess_status device_choose(struct tess_config *config)
     TESS_TRY(device_check(config));
     if (run->device == DEVICE_CUDA || strcmp(run->kernel, DEVICE_MODULE) == 0) {
         char why[sizeof(found.why)];
-        module = tess_module_find(DEVICE_MODULE, why, sizeof(why));
+        module = device_find(why, sizeof(why));
         devices_ask(module != NULL ? module : &tess__cuda_planned, &found);
         if (module == NULL) /* the reason, where it will not run */
             memcpy(found.why, why, sizeof(why));
@@ -387,7 +399,7 @@ static enum tess_status device_choose(struct tess_config *config)
         snprintf(plan->why, sizeof(plan->why), "--kernel %s is the host's", run->kernel);
         return device_use_host(config);
     }
-    module = tess_module_find(DEVICE_MODULE, plan->why, sizeof(plan->why));
+    module = device_find(plan->why, sizeof(plan->why));
     if (module == NULL)
         return device_use_host(config);
     devices_ask(module, &found);

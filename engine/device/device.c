@@ -217,11 +217,6 @@ static void device_open(struct device_module *module)
                                   folders[0] != '\0' ? folders : "nowhere");
         return;
     }
-    if (strcmp(module->name, "cuda") == 0 && !tess__driver_is_there()) {
-        module->why = device_text("there is no NVIDIA driver (no libcuda.so.1): install it until "
-                                  "nvidia-smi works, or start the container with --gpus all");
-        return;
-    }
     void *handle = device_load(path, &module->why);
     if (handle == NULL)
         return;

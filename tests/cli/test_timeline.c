@@ -228,7 +228,7 @@ static void check_overlap(const json_t *events, int rank, int steps)
         json_array_foreach(events, j, call)
         {
             if (is_on(call, rank, CALLS) && strstr(text_of(call, "name"), "all_reduce") != NULL &&
-                strstr(json_string_value(arg_of(call, "site")), "ddp.c:") != NULL &&
+                strstr(json_string_value(arg_of(call, "site")), "shared.c:") != NULL &&
                 number_of(call, "ts") <= number_of(backward, "ts") + 0.0021 &&
                 end_of(call) > number_of(backward, "ts")) {
                 overlapped++;

@@ -480,11 +480,12 @@ static void case_hangs(void **state)
     hangs("update.cu:1", 1, "--timeout 1 --strategy ddp --ranks 2", "has not ended after 10 s");
     unsetenv("CUDA_MODULE_LOADING");
     hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
-    /* Before the first step: a copy of what products are tried with; a rank that never comes. */
+    /* Before the first step: a copy of what products are tried with, new memory; a rank that never
+     * comes. */
     hangs("cudaMemcpyAsync:1", 1, "--timeout 0.4",
           "writing memory: what was queued has not ended after 4 s");
-    hangs("cudaMemsetAsync:2", 1, "--timeout 0.4",
-          "making room to try a product: what was queued has not ended after 4 s");
+    hangs("cudaMemsetAsync:1", 1, "--timeout 0.4",
+          "filling new device memory with zeros: what was queued has not ended after 4 s");
     hangs("ncclCommInitRankConfig:1:1", 2, "--timeout 2 --strategy fsdp --ranks 2",
           "rank 0: ncclCommInitRankConfig did not end within 2 s: rank 1 is starting");
     /* A rank that is killed, for it waits for its device, which another thread of it has seen. */
