@@ -6,7 +6,7 @@
  *         b packed in tiles [16 columns][16 pairs of rows] second-level cache
  *         for every strip of 32 rows of a                  read where it lies
  *           for every panel of 32 columns
- *             2 x 2 tiles of sums over the depth
+ *             2 x 2 tiles of sums over the depth, and between its steps the last panel's
  *             y = sums + bias, ReLU, rounded once
  *
  * Packing interleaves the rows of b, or turns it where its columns lie as rows. y is turned at the
@@ -34,7 +34,7 @@ struct amx_cut {
 /* The work memory of a thread. */
 struct amx_work {
     uint32_t *b;
-    float *sum; /* [AMX_SUMS] of each panel of each strip; only one where depth allows */
+    float *sum; /* [AMX_SUMS] of each panel of each strip; only two where depth allows */
     char *tail; /* [AMX_STRIP rows, CPU_AMX_BYTES]: the last columns of a, zeros behind */
 };
 
@@ -66,7 +66,7 @@ static size_t amx_work(const struct amx_cut *cut, void *base, struct amx_work *w
 {
     const int64_t blocks = amx_is_deep(cut->p) ? amx_up(cut->row_block, AMX_STRIP) / AMX_STRIP *
                                                      (cut->column_block / AMX_STRIP)
-                                               : 1;
+                                               : 2;
     const int64_t b = cut->column_block / CPU_AMX_ROWS * amx_group_words(cut->p->depth);
     const int64_t words = b + blocks * AMX_SUMS + AMX_STRIP * CPU_WORDS;
     if (base != NULL)
@@ -145,34 +145,52 @@ CPU_INLINE __m512 amx_widen(__m256i half)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* y[row .. row + rows - 1, column .. column + columns - 1] from sum [2][2] tiles. A NaN passes the
- * ReLU. */
-static void amx_finish(const struct amx_product *p, const float *sum, int64_t row, int64_t rows,
-                       int64_t column, int64_t columns)
+/* Rows of y that wait for their sums to be rounded: between the steps of the next panel, as the
+ * unit of tiles would else wait meanwhile. */
+struct amx_late {
+    const float *sum; /* [2][2] tiles */
+    uint16_t *y;
+    int64_t row, rows;
+    __m512 low_bias, high_bias;
+    __mmask32 mask;
+};
+
+/* y[row .. row + rows - 1, column .. column + columns - 1] from sum. */
+CPU_INLINE struct amx_late amx_late(const struct amx_product *p, const float *sum, int64_t row,
+                                    int64_t rows, int64_t column, int64_t columns)
+{
+    struct amx_late late = {.sum = sum,
+                            .y = p->y + row * p->y_row + column,
+                            .rows = rows,
+                            .low_bias = _mm512_setzero_ps(),
+                            .high_bias = _mm512_setzero_ps(),
+                            .mask = columns < AMX_STRIP ? (1u << columns) - 1 : 0xffffffffu};
+    if (p->bias != NULL) {
+        const __m512i bias = _mm512_maskz_loadu_epi16(late.mask, p->bias + column);
+        late.low_bias = amx_widen(_mm512_castsi512_si256(bias));
+        late.high_bias = amx_widen(_mm512_extracti64x4_epi64(bias, 1));
+    }
+    return late;
+}
+
+/* The next `count` rows, or those that are left. A NaN passes the ReLU. */
+CPU_INLINE void amx_finish(const struct amx_product *p, struct amx_late *late, int64_t count)
 {
     const bool has_bias = p->bias != NULL, relu = p->relu;
-    const int64_t y_row = p->y_row;
-    const __mmask32 mask = columns < AMX_STRIP ? (1u << columns) - 1 : 0xffffffffu;
-    uint16_t *y = p->y + row * y_row + column;
-    __m512 low_bias = _mm512_setzero_ps(), high_bias = low_bias;
-    if (has_bias) {
-        const __m512i bias = _mm512_maskz_loadu_epi16(mask, p->bias + column);
-        low_bias = amx_widen(_mm512_castsi512_si256(bias));
-        high_bias = amx_widen(_mm512_extracti64x4_epi64(bias, 1));
-    }
-    for (int64_t r = 0; r < rows; r++, y += y_row, sum += CPU_WORDS) {
-        if (r == CPU_AMX_ROWS)
-            sum += AMX_TILE;
+    const int64_t end = tess__cpu_min(late->row + count, late->rows);
+    for (; late->row < end; late->row++, late->y += p->y_row) {
+        const float *sum = late->sum + late->row % CPU_AMX_ROWS * CPU_WORDS +
+                           late->row / CPU_AMX_ROWS * 2 * AMX_TILE;
         __m512 low = _mm512_load_ps(sum), high = _mm512_load_ps(sum + AMX_TILE);
         if (has_bias) {
-            low = _mm512_add_ps(low, low_bias);
-            high = _mm512_add_ps(high, high_bias);
+            low = _mm512_add_ps(low, late->low_bias);
+            high = _mm512_add_ps(high, late->high_bias);
         }
         if (relu) {
             low = _mm512_max_ps(_mm512_setzero_ps(), low);
             high = _mm512_max_ps(_mm512_setzero_ps(), high);
         }
-        _mm512_mask_storeu_epi16(y, mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        _mm512_mask_storeu_epi16(late->y, late->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     }
 }
 
@@ -197,20 +215,28 @@ static void amx_copy_tail(const struct amx_block *b, int64_t row, int64_t rows)
                            _mm512_maskz_loadu_epi16(mask, a + r * p->a_row));
 }
 
+/* The sums of a panel, and what is late. */
 CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads, bool low,
-                               bool wide)
+                               bool wide, struct amx_late *late)
 {
+    const struct amx_product *p = b->cut->p;
     const int64_t whole = b->depth / CPU_AMX_DEPTH;
-    amx_steps(&reads, whole, wide);
-    if (b->depth % CPU_AMX_DEPTH == 0)
-        return;
-    reads.a[0] = reads.a[1] = b->work.tail;
-    reads.a[1] += low ? CPU_AMX_ROWS * CPU_AMX_BYTES : 0;
-    reads.a_row = CPU_AMX_BYTES;
-    reads.b[0] += whole * AMX_TILE;
-    reads.b[1] += whole * AMX_TILE;
-    reads.soon = NULL;
-    amx_steps(&reads, 1, wide);
+    const int64_t each = whole > 0 ? (AMX_STRIP + whole - 1) / whole : 0;
+    for (int64_t t = 0; t < whole; t++) {
+        amx_steps(&reads, 1, wide);
+        for (int i = 0; i < 2; i++) {
+            reads.a[i] += reads.a_step;
+            reads.b[i] += AMX_TILE;
+        }
+        amx_finish(p, late, each);
+    }
+    if (b->depth % CPU_AMX_DEPTH != 0) {
+        reads.a[0] = reads.a[1] = b->work.tail;
+        reads.a[1] += low ? CPU_AMX_ROWS * CPU_AMX_BYTES : 0;
+        reads.a_row = CPU_AMX_BYTES;
+        amx_steps(&reads, 1, wide);
+    }
+    amx_finish(p, late, AMX_STRIP);
 }
 
 /* Rows row .. row + rows - 1 of y, all columns of the block. */
@@ -224,8 +250,7 @@ static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
     float *sum = b->work.sum;
     struct amx_reads reads = {
         .a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row, .a_step = CPU_AMX_BYTES};
-    if (row + 2 * AMX_STRIP <= b->row + b->rows)
-        reads.soon = a + AMX_STRIP * a_row;
+    struct amx_late late = {.rows = 0};
     if (amx_is_deep(p))
         sum += (row - b->row) / AMX_STRIP * (amx_up(b->columns, AMX_STRIP) / AMX_STRIP) * AMX_SUMS;
     if (b->depth % CPU_AMX_DEPTH != 0)
@@ -236,19 +261,22 @@ static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
         reads.b[1] = reads.b[0] + group;
         amx_begin_sums(sum, b->k == 0);
         if (columns > CPU_AMX_ROWS)
-            amx_panel_sums(b, reads, low, true);
+            amx_panel_sums(b, reads, low, true, &late);
         else
-            amx_panel_sums(b, reads, low, false);
-        reads.soon = NULL;
+            amx_panel_sums(b, reads, low, false, &late);
         amx_store_sums(sum);
         if (last && p->y_turned) {
             amx_turn_sums(sum);
-            amx_finish(p, sum, b->column + c, columns, row, rows);
+            late = amx_late(p, sum, b->column + c, columns, row, rows);
         } else if (last) {
-            amx_finish(p, sum, row, rows, b->column + c, columns);
+            late = amx_late(p, sum, row, rows, b->column + c, columns);
         }
-        sum += amx_is_deep(p) ? AMX_SUMS : 0;
+        if (amx_is_deep(p))
+            sum += AMX_SUMS;
+        else
+            sum = sum == b->work.sum ? sum + AMX_SUMS : b->work.sum;
     }
+    amx_finish(p, &late, AMX_STRIP);
 }
 
 static void amx_part(void *context, int64_t part, void *memory)

@@ -87,15 +87,15 @@ static inline void amx_store_sums(float *sum)
 
 /* What 2 x 2 tiles of sums, 0 .. 3, are made of. */
 struct amx_reads {
-    const char *a[2], *soon; /* soon: the next strip, or NULL */
-    size_t a_row, a_step;    /* bytes from row to row, from one step of CPU_AMX_DEPTH to the next */
+    const char *a[2];
+    size_t a_row, a_step; /* bytes from row to row, from one step of CPU_AMX_DEPTH to the next */
     const uint32_t *b[2];
 };
 
 /* Add `tiles` steps of CPU_AMX_DEPTH; not `wide`: b[0] alone. */
 CPU_INLINE void amx_steps(const struct amx_reads *r, int64_t tiles, bool wide)
 {
-    const char *a0 = r->a[0], *a1 = r->a[1], *soon = r->soon;
+    const char *a0 = r->a[0], *a1 = r->a[1];
     const uint32_t *b0 = r->b[0], *b1 = r->b[1];
     const size_t a_row = r->a_row, a_step = r->a_step;
     for (int64_t t = 0; t < tiles; t++) {
@@ -114,11 +114,6 @@ CPU_INLINE void amx_steps(const struct amx_reads *r, int64_t tiles, bool wide)
         a1 += a_step;
         b0 += AMX_TILE;
         b1 += AMX_TILE;
-        if (soon != NULL) {
-            for (size_t row = 0; row < AMX_STRIP; row++)
-                _mm_prefetch(soon + row * a_row, _MM_HINT_T1);
-            soon += a_step;
-        }
     }
 }
 
