@@ -214,10 +214,12 @@ typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op
 /*
  * Weight gradient of a convolution over one leaf for `count` output channels from `first` on, into
  * dw [count, window, window, in] (conv_grad.c): sums over pixels in order (bf16: over pairs of
- * neighbours in a row). first and count are multiples of CPU_CONV_CHANNELS. Only where `takes` is
- * true, which depends on dtype and geometry.
+ * neighbours in a row), or on tiles (amx_conv_grad.c). first and count are multiples of
+ * CPU_CONV_CHANNELS, on tiles of CPU_CONV_TILE. Only where `takes` is true, which depends on dtype
+ * and geometry.
  */
 #define CPU_CONV_CHANNELS 8
+#define CPU_CONV_TILE     16
 typedef bool cpu_own_takes(const struct tess_op_desc *desc);
 typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
                                int64_t first, int64_t count, float *dw, void *scratch);
@@ -294,7 +296,10 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_scratch, data_scratch)                                                               \
     X(cpu_own_data, data)                                                                          \
     X(cpu_own_scratch, grad_scratch)                                                               \
-    X(cpu_own_grad, grad)
+    X(cpu_own_grad, grad)                                                                          \
+    X(cpu_own_takes, conv_grad_takes)                                                              \
+    X(cpu_own_scratch, conv_grad_scratch)                                                          \
+    X(cpu_own_conv_grad, conv_grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION

@@ -10,9 +10,8 @@
  *   backward_weight  own kernel (grad.c); without AVX-512      own kernel (conv_grad.c) where that
  *                    oneDNN                                    supports the geometry, else oneDNN
  *
- * On processors with AMX the own kernels of linear layers in bf16 multiply by tiles (amx_linear.c,
- * amx_grad.c), some ten times as fast as by dot products. Convolutions have no such kernel: all of
- * their products in bf16 are oneDNN's there. oneDNN's products are library.c's.
+ * On processors with AMX the own kernels in bf16 multiply by tiles (amx_linear.c, amx_grad.c,
+ * amx_conv_grad.c), some ten times as fast as by dot products. oneDNN's products are library.c's.
  *
  * With AVX-512 convolutions that desc.conv gives to Winograd are own kernels in all directions
  * (wino.c, wino_grad.c).
@@ -38,11 +37,10 @@ struct product_choice {
 
 static struct product_choice product_choose(const struct tess_op_desc *desc)
 {
-    const bool tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
     const bool linear = desc->kind == TESS_OP_LINEAR;
     struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
     c.wino = !linear && c.own != NULL && c.own->wino_takes(desc);
-    if (!linear && !c.wino && c.own != NULL && (tiles || !c.own->conv_grad_takes(desc)))
+    if (!linear && !c.wino && c.own != NULL && !c.own->conv_grad_takes(desc))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
     c.library[CPU_FORWARD] = (!linear && !c.wino) || (c.own == NULL && !c.small);
@@ -167,10 +165,12 @@ static void product_conv_weight(const struct product_choice *c, struct tess_op *
     const struct tess_op_desc *desc = &op->desc;
     struct product_conv call = {
         .run = c->wino ? c->own->wino_grad : c->own->conv_grad, .desc = desc, .x = x, .dy = dy};
-    const int64_t tiles = desc->out / CPU_CONV_CHANNELS, threads = op->kernel->threads;
+    const bool on_tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
+    const int64_t least = on_tiles ? CPU_CONV_TILE : CPU_CONV_CHANNELS;
+    const int64_t pieces = desc->out / least, threads = op->kernel->threads;
     tess__fold_init(&call.fold, tess__cpu_sizes(desc).w, dw,
                     (char *)op->scratch + product_conv_scratch(c, desc));
-    call.channels = (tiles + threads - 1) / threads * CPU_CONV_CHANNELS;
+    call.channels = (pieces + threads - 1) / threads * least;
     tess__cpu_share(op->kernel, (desc->out + call.channels - 1) / call.channels, product_conv_part,
                     &call, op->scratch);
 }

@@ -196,19 +196,25 @@ static void conv_run(struct tess_op_desc desc, bool bias, uint64_t seed)
 }
 
 /*
- * Leaves, leaf rows, in, out, height, width, window, stride, padding. The last two are for 1 x 1
- * with a stride, which oneDNN 2.6 computes wrongly on AVX2; the six before for the cpu backend's
- * own weight gradient: blocks of rows (of dy, then of x) and of images, odd widths,
- * panels of every width, strides that leave a rest.
+ * Leaves, leaf rows, in, out, height, width, window, stride, padding. The last three are for the
+ * cpu backend's weight gradient on tiles: narrow strips and panels, blocks of rows, then of images,
+ * at odd widths. The two before are for 1 x 1 with a stride, which oneDNN 2.6 computes wrongly on
+ * AVX2; the six before those for the weight gradient without tiles: blocks of rows (of dy, then of
+ * x) and of images, odd widths, panels of every width, strides that leave a rest.
  */
 static const int shape[][9] = {
-    {0, 2, 3, 4, 5, 5, 3, 1, 1},    {1, 1, 1, 1, 1, 1, 1, 1, 0},    {1, 1, 1, 1, 3, 3, 3, 1, 0},
-    {3, 1, 1, 8, 7, 6, 3, 1, 0},    {2, 2, 3, 5, 9, 7, 3, 2, 1},    {5, 1, 2, 3, 8, 8, 5, 2, 2},
-    {1, 3, 16, 16, 6, 6, 3, 1, 1},  {2, 1, 17, 33, 5, 4, 1, 1, 0},  {4, 1, 16, 32, 8, 8, 1, 2, 0},
-    {3, 2, 1, 32, 12, 12, 3, 1, 0}, {2, 2, 32, 64, 6, 6, 3, 1, 0},  {7, 1, 4, 4, 6, 5, 2, 2, 0},
-    {2, 2, 16, 8, 45, 41, 3, 1, 0}, {1, 1, 320, 8, 9, 50, 3, 2, 1}, {1, 7, 16, 8, 15, 15, 2, 1, 0},
-    {2, 3, 16, 8, 17, 15, 4, 1, 1}, {3, 1, 16, 24, 12, 9, 5, 2, 2}, {1, 2, 16, 8, 12, 331, 3, 2, 0},
-    {1, 3, 2, 9, 8, 8, 1, 2, 0},    {1, 3, 6, 10, 8, 8, 1, 2, 0},
+    {0, 2, 3, 4, 5, 5, 3, 1, 1},      {1, 1, 1, 1, 1, 1, 1, 1, 0},
+    {1, 1, 1, 1, 3, 3, 3, 1, 0},      {3, 1, 1, 8, 7, 6, 3, 1, 0},
+    {2, 2, 3, 5, 9, 7, 3, 2, 1},      {5, 1, 2, 3, 8, 8, 5, 2, 2},
+    {1, 3, 16, 16, 6, 6, 3, 1, 1},    {2, 1, 17, 33, 5, 4, 1, 1, 0},
+    {4, 1, 16, 32, 8, 8, 1, 2, 0},    {3, 2, 1, 32, 12, 12, 3, 1, 0},
+    {2, 2, 32, 64, 6, 6, 3, 1, 0},    {7, 1, 4, 4, 6, 5, 2, 2, 0},
+    {2, 2, 16, 8, 45, 41, 3, 1, 0},   {1, 1, 320, 8, 9, 50, 3, 2, 1},
+    {1, 7, 16, 8, 15, 15, 2, 1, 0},   {2, 3, 16, 8, 17, 15, 4, 1, 1},
+    {3, 1, 16, 24, 12, 9, 5, 2, 2},   {1, 2, 16, 8, 12, 331, 3, 2, 0},
+    {1, 3, 2, 9, 8, 8, 1, 2, 0},      {1, 3, 6, 10, 8, 8, 1, 2, 0},
+    {2, 2, 17, 48, 9, 7, 3, 1, 1},    {1, 1, 1024, 16, 4, 24, 2, 1, 1},
+    {1, 3, 270, 16, 16, 13, 2, 1, 0},
 };
 
 static void conv_edges(enum tess_dtype dtype)
