@@ -399,6 +399,28 @@ static void check_rows(struct linear_case *c, int64_t rows, const char *y, const
     device.used = used; /* the arrays of one number of rows at a time */
 }
 
+/* Values of which the second half takes back what the first adds, and a small last one where their
+ * number is odd: sums of products are what rounding left, which shows their order. */
+static void linear_cancel(struct linear_case *c)
+{
+    const int64_t in = c->d.in, out = c->d.out, k = in / 2, o = out / 2;
+    for (int64_t r = 0; r < c->d.rows; r++) {
+        for (int64_t i = k; i < in; i++)
+            c->x[r * in + i] = i < 2 * k ? c->x[r * in + i - k] : 0x1p-20;
+        for (int64_t i = o; i < out; i++)
+            c->dy[r * out + i] = i < 2 * o ? c->dy[r * out + i - o] : 0x1p-20;
+    }
+    for (int64_t row = 0; row < out; row++)
+        for (int64_t i = 0; i < in; i++)
+            if (row >= o && row < 2 * o)
+                c->w[row * in + i] = -c->w[(row - o) * in + i];
+            else if (i >= k && i < 2 * k)
+                c->w[row * in + i] = -c->w[row * in + i - k];
+    c->x_dev = device_put_real(&device, c->d.dtype, c->x, c->d.rows * in);
+    c->w_dev = device_put_real(&device, c->d.dtype, c->w, out * in);
+    c->dy_dev = device_put_real(&device, c->d.dtype, c->dy, c->d.rows * out);
+}
+
 /* Decoding computes one row at a time of what training computed at once. */
 static void linear_rows(const char *backend, enum tess_dtype dtype)
 {
@@ -407,10 +429,11 @@ static void linear_rows(const char *backend, enum tess_dtype dtype)
         return;
     for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
         struct linear_case c =
-            linear_shape(dtype, 1, 70, shape[i][0], shape[i][1], i % 2 == 0, i % 3 != 0);
+            linear_shape(dtype, 1, 70, shape[i][0], shape[i][1], i % 2 != 0, false);
         struct draw draw = {300 + i};
         device_reset(&device);
         linear_draw(&c, &draw);
+        linear_cancel(&c);
         struct tess_op op;
         device_op_open(&device, &c.d, &op);
         const size_t y_bytes = (size_t)(c.d.rows * c.d.out) * tess_dtype_bytes(dtype);
