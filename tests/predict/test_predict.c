@@ -149,7 +149,8 @@ static void test_launches(void **state)
 /* ---- overlap --------------------------------------------------------------------------------- */
 
 #define FSDP                                                                                       \
-    "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy fsdp --ranks 2 "              \
+    "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy fsdp --fsdp.keep-last 1 "     \
+    "--ranks 2 "                                                                                   \
     "--kernel guard_queue "
 
 /* Elements of the two units' segments, with padding. */
