@@ -434,5 +434,5 @@ enum tess_status tess_config_select_device(const struct tess_config *config, int
         TESS_FAIL(TESS_ERR_DEVICE, "%s; --device cpu computes on the host", plan->why);
     return plan->module->device_select(config->started.starter != NULL ? plan->own
                                                                        : plan->of_rank[rank],
-                                       plan->comm == NULL || strcmp(plan->comm->name, "nccl") == 0);
+                                       plan->comm == NULL || plan->comm->nccl);
 }

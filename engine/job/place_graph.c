@@ -31,7 +31,7 @@ static bool graph_fits(const struct tess__run *run, char *why, size_t why_bytes)
 {
     const struct tess_device_plan *plan = &run->config->device;
 
-    if (strcmp(plan->comm->name, "nccl") != 0 || plan->missing)
+    if (!plan->comm->nccl || plan->missing)
         snprintf(why, why_bytes, "these ranks do not use NCCL");
     else if (plan->rank_mode != TESS_RANKS_PROCESSES)
         snprintf(why, why_bytes, "ranks are threads of one process");

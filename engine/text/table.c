@@ -39,25 +39,33 @@ static void table_put(struct tess__table *table, enum tess__colour colour, bool 
     table->bytes += length;
 }
 
-void tess__table_add(struct tess__table *table, const char *format, ...)
+__attribute__((format(printf, 3, 0))) static void table_put_list(struct tess__table *table,
+                                                                 enum tess__colour colour,
+                                                                 const char *format, va_list list)
 {
     char text[TABLE_TEXT];
-    va_list list;
-    va_start(list, format);
+
     vsnprintf(text, sizeof(text), format, list);
+    table_put(table, colour, false, text);
+}
+
+void tess__table_add(struct tess__table *table, const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    table_put_list(table, TESS__COLOUR_PLAIN, format, list);
     va_end(list);
-    table_put(table, TESS__COLOUR_PLAIN, false, text);
 }
 
 void tess__table_add_colour(struct tess__table *table, enum tess__colour colour, const char *format,
                             ...)
 {
-    char text[TABLE_TEXT];
     va_list list;
+
     va_start(list, format);
-    vsnprintf(text, sizeof(text), format, list);
+    table_put_list(table, colour, format, list);
     va_end(list);
-    table_put(table, colour, false, text);
 }
 
 void tess__table_beside(struct tess__table *table, const char *text)

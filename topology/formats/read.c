@@ -70,9 +70,9 @@ static enum tess_topology_format read_xml_format(const char *at, const char *end
 
 /*
  * Other text: our own begins with its name, Slurm's has lines SwitchName=..., BlockName=... or, in
- * YAML, "- topology: ...", Kubernetes' a key kind or items, rocm-smi's a title, nvidia-smi's one
- * or a heading with GPU0, possibly among escape sequences of a terminal. Any other text gets the
- * messages of our own format.
+ * YAML, "- topology: ...", Kubernetes' a key kind or items, rocm-smi's a title or keys that
+ * begin with (Topology), nvidia-smi's a title or a heading with GPU0, possibly among escape
+ * sequences of a terminal. Any other text gets the messages of our own format.
  */
 static bool read_is_nodes(const char *at, const char *end)
 {
@@ -106,6 +106,8 @@ static enum tess_topology_format read_text_format(const char *at, const char *en
             (memmem(at, (size_t)(line_end - at), "between two GPUs", 16) != NULL ||
              memmem(at, (size_t)(line_end - at), "ROCm System", 11) != NULL))
             return TESS_TOPOLOGY_ROCM;
+        if (memmem(at, (size_t)(line_end - at), "\"(Topology) ", 12) != NULL)
+            return TESS_TOPOLOGY_ROCM; /* --json, in one line or in many */
         if (at < line_end && *at == '=' && memmem(at, (size_t)(line_end - at), "NVSMI LOG", 9))
             return TESS_TOPOLOGY_SMI;
         if (at < line_end && *at != '#' && memmem(at, (size_t)(line_end - at), "GPU0", 4) != NULL)

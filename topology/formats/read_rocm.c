@@ -1,6 +1,6 @@
 /*
  * Reads the text of `rocm-smi --showtopo`: matrices of the GPUs under titles, then a list of NUMA
- * nodes. What else is in it (product names, a prompt) is passed over.
+ * nodes. What else is in it (weights, product names, a prompt) is passed over.
  *
  *     ======================== Hops between two GPUs =========================
  *            GPU0         GPU1
@@ -16,32 +16,21 @@
  * Needed is the matrix of link types. A pair of XGMI and one hop has a link; of more hops it is
  * reached over other GPUs, and has none. How many links side by side a pair has is only in the
  * matrix of `--shownodesbw` ("Bandwidth between two GPUs", 50000-200000: up to four of 50,000
- * MB/s); without it, one. Other pairs are as far as their NUMA nodes. The generation of xGMI is
- * that of the first GPU model in the text (--showproductname) or in the file's name.
+ * MB/s); without it, one, and 0-0 is no direct link. Other pairs are as far as their NUMA nodes. A
+ * pair of which `--showtopoaccess` says False has no link either; a GPU that reaches no other one
+ * sends by way of memory. The generation of xGMI is that of the first GPU model in the text
+ * (--showproductname) or in the file's name.
+ *
+ * With --json the same comes as keys and values: rocm_json.c.
  */
 #include "tessera/check.h"
-#include "topology/formats/smi.h"
+#include "topology/formats/rocm.h"
 #include "topology/machine/assume.h"
-#include "topology/machine/pool.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define ROCM_LINK_MBS 50000 /* of one link in the matrix of bandwidths */
-
-enum rocm_section { ROCM_OTHER, ROCM_HOPS, ROCM_TYPE, ROCM_BANDWIDTH, ROCM_SECTIONS };
-
-struct rocm_reader {
-    struct tess__pool pool;
-    struct tess__lines lines;
-    struct tess__smi *smi;
-    enum rocm_section section;
-    bool header;                /* that of the section was read */
-    int32_t rows;               /* of the section */
-    bool seen[ROCM_SECTIONS];   /* wholly */
-    bool *xgmi;                 /* [count * count] */
-    int32_t *hops, *link_count; /* [count * count]; 0: not known */
-};
 
 /* "GPU12", or "GPU[12]" of the list of NUMA nodes. */
 static bool rocm_gpu(struct tess__word word, bool list, int32_t *number_out)
@@ -66,10 +55,23 @@ static bool rocm_title(struct tess__lines lines, enum rocm_section *section_out)
     if (tess__word_is(word, "Hops"))
         *section_out = ROCM_HOPS;
     else if (tess__word_is(word, "Link"))
-        *section_out = ROCM_TYPE;
+        *section_out = tess__lines_word(&lines, &word) && tess__word_is(word, "accessibility")
+                           ? ROCM_ACCESS
+                           : ROCM_TYPE;
     else if (tess__word_is(word, "Bandwidth"))
         *section_out = ROCM_BANDWIDTH;
     return true;
+}
+
+enum tess_status tess__rocm_gpu_add(struct rocm_reader *reader, int32_t number, int32_t line)
+{
+    struct tess__smi *smi = reader->smi;
+    if (smi->count == TESS__SMI_MAX)
+        return tess__lines_fail(smi->name, line, "more than %d columns", TESS__SMI_MAX);
+    struct tess__smi_entry *entry = &smi->entry[smi->count++];
+    *entry = (struct tess__smi_entry){.gpu = true, .number = number, .line = line, .numa = -1};
+    snprintf(entry->name, sizeof(entry->name), "GPU%d", (int)number);
+    return TESS_OK;
 }
 
 /* The columns: the first matrix gives them, the others have the same. */
@@ -84,8 +86,6 @@ static enum tess_status rocm_header(struct rocm_reader *reader)
         if (!rocm_gpu(word, false, &number))
             return tess__lines_fail(smi->name, line, "column '%.*s': GPU and a number was expected",
                                     TESS__SHOWN(word));
-        if (columns == TESS__SMI_MAX)
-            return tess__lines_fail(smi->name, line, "more than %d columns", TESS__SMI_MAX);
         if (!first && (columns >= smi->count || smi->entry[columns].number != number))
             return tess__lines_fail(smi->name, line, "column %.*s is not that of the matrix above",
                                     TESS__SHOWN(word));
@@ -93,22 +93,16 @@ static enum tess_status rocm_header(struct rocm_reader *reader)
             if (smi->entry[i].number == number)
                 return tess__lines_fail(smi->name, line, "two columns are named %.*s",
                                         TESS__SHOWN(word));
-        if (first) {
-            smi->entry[columns] =
-                (struct tess__smi_entry){.gpu = true, .number = number, .line = line, .numa = -1};
-            snprintf(smi->entry[columns].name, sizeof(smi->entry[columns].name), "GPU%d",
-                     (int)number);
-        }
+        if (first)
+            TESS_TRY(tess__rocm_gpu_add(reader, number, line));
     }
-    if (first)
-        smi->count = columns;
     reader->header = true;
     reader->rows = 0;
     return TESS_OK;
 }
 
-/* "50000-200000": links of the upper figure; "N/A": 0. */
-static bool rocm_bandwidth(struct tess__word word, int32_t *links_out)
+/* "50000-200000": links of the upper figure; "N/A": 0, also "0-0", which is as two hops. */
+static bool rocm_bandwidth(struct tess__word word, int32_t *links_out, int32_t *hops)
 {
     const char *dash = memchr(word.text, '-', word.length);
     int32_t mbs;
@@ -122,36 +116,37 @@ static bool rocm_bandwidth(struct tess__word word, int32_t *links_out)
     if (!tess__word_number(word, 255 * ROCM_LINK_MBS, &mbs))
         return false;
     *links_out = (mbs + ROCM_LINK_MBS / 2) / ROCM_LINK_MBS;
+    *hops = mbs == 0 && *hops < 2 ? 2 : *hops;
     return true;
 }
 
-static enum tess_status rocm_cell(struct rocm_reader *reader, struct tess__word word,
-                                  int32_t column)
+bool tess__rocm_cell(struct rocm_reader *reader, enum rocm_section section, struct tess__word word,
+                     int32_t at, const char **expected_out)
 {
-    const struct tess__smi *smi = reader->smi;
-    const int32_t at = reader->rows * smi->count + column;
-    const char *expected = NULL;
-    if (reader->section == ROCM_TYPE) {
+    switch (section) {
+    case ROCM_TYPE:
+        *expected_out = "XGMI, PCIE, N/A or 0";
         reader->xgmi[at] = tess__word_is(word, "XGMI");
-        if (!reader->xgmi[at] && !tess__word_is(word, "PCIE") && !tess__word_is(word, "0") &&
-            !tess__word_is(word, "N/A"))
-            expected = "XGMI, PCIE, N/A or 0";
-    } else if (reader->section == ROCM_HOPS) {
-        if (!tess__word_number(word, 1000, &reader->hops[at]) && !tess__word_is(word, "N/A"))
-            expected = "a number of hops";
-    } else if (!rocm_bandwidth(word, &reader->link_count[at])) {
-        expected = "MB/s, as in 50000-100000";
+        return reader->xgmi[at] || tess__word_is(word, "PCIE") || tess__word_is(word, "0") ||
+               tess__word_is(word, "N/A");
+    case ROCM_HOPS:
+        *expected_out = "a number of hops";
+        return tess__word_number(word, 1000, &reader->hops[at]) || tess__word_is(word, "N/A");
+    case ROCM_ACCESS:
+        *expected_out = "True, False, N/A or 0";
+        reader->apart[at] = tess__word_is(word, "False");
+        return reader->apart[at] || tess__word_is(word, "True") || tess__word_is(word, "0") ||
+               tess__word_is(word, "N/A");
+    default:
+        *expected_out = "MB/s, as in 50000-100000";
+        return rocm_bandwidth(word, &reader->links[at], &reader->hops[at]);
     }
-    if (expected == NULL)
-        return TESS_OK;
-    return tess__lines_fail(smi->name, reader->lines.line,
-                            "'%.*s' in row %s, column %s: %s was expected", TESS__SHOWN(word),
-                            smi->entry[reader->rows].name, smi->entry[column].name, expected);
 }
 
 static enum tess_status rocm_row(struct rocm_reader *reader, int32_t number)
 {
     const struct tess__smi *smi = reader->smi;
+    const char *expected;
     struct tess__word word;
     if (reader->rows == smi->count || smi->entry[reader->rows].number != number)
         return tess__lines_fail(smi->name, reader->lines.line,
@@ -162,7 +157,12 @@ static enum tess_status rocm_row(struct rocm_reader *reader, int32_t number)
             return tess__lines_fail(smi->name, reader->lines.line,
                                     "row GPU%d ends after %d words; the header has %d columns",
                                     (int)number, (int)column, (int)smi->count);
-        TESS_TRY(rocm_cell(reader, word, column));
+        if (!tess__rocm_cell(reader, reader->section, word, reader->rows * smi->count + column,
+                             &expected))
+            return tess__lines_fail(smi->name, reader->lines.line,
+                                    "'%.*s' in row %s, column %s: %s was expected",
+                                    TESS__SHOWN(word), smi->entry[reader->rows].name,
+                                    smi->entry[column].name, expected);
     }
     reader->seen[reader->section] |= ++reader->rows == smi->count;
     return TESS_OK;
@@ -188,14 +188,21 @@ static void rocm_numa(struct rocm_reader *reader, struct tess__lines line)
                     smi->entry[i].numa = numa;
 }
 
-static enum tess_status rocm_lines(struct rocm_reader *reader)
+static enum tess_status rocm_open(struct rocm_reader *reader)
 {
     const size_t cells = (size_t)TESS__SMI_MAX * TESS__SMI_MAX;
-    reader->xgmi = tess__pool_array(&reader->pool, cells, sizeof(*reader->xgmi));
-    reader->hops = tess__pool_array(&reader->pool, cells, sizeof(*reader->hops));
-    reader->link_count = tess__pool_array(&reader->pool, cells, sizeof(*reader->link_count));
-    if (reader->pool.failed)
-        return tess__no_memory("the matrices of rocm-smi");
+    struct tess__pool *pool = &reader->pool;
+    reader->smi->entry = tess__pool_array(pool, TESS__SMI_MAX, sizeof(*reader->smi->entry));
+    reader->smi->cell = tess__pool_array(pool, cells, sizeof(*reader->smi->cell));
+    reader->xgmi = tess__pool_array(pool, cells, sizeof(*reader->xgmi));
+    reader->apart = tess__pool_array(pool, cells, sizeof(*reader->apart));
+    reader->hops = tess__pool_array(pool, cells, sizeof(*reader->hops));
+    reader->links = tess__pool_array(pool, cells, sizeof(*reader->links));
+    return pool->failed ? tess__no_memory("the matrices of rocm-smi") : TESS_OK;
+}
+
+static enum tess_status rocm_lines(struct rocm_reader *reader)
+{
     while (tess__lines_next(&reader->lines)) {
         struct tess__lines line = reader->lines;
         struct tess__word word;
@@ -226,11 +233,13 @@ static enum tess_status rocm_cells(struct rocm_reader *reader)
 {
     struct tess__smi *smi = reader->smi;
     for (int32_t i = 0; i < smi->count; i++) {
+        bool alone = smi->count > 1;
         for (int32_t j = 0; j < smi->count; j++) {
             const int32_t at = i * smi->count + j, mirror = j * smi->count + i;
             const struct tess__smi_entry *a = &smi->entry[i], *b = &smi->entry[j];
             struct tess__smi_cell *cell = &smi->cell[at];
             if (reader->xgmi[at] != reader->xgmi[mirror] ||
+                reader->apart[at] != reader->apart[mirror] ||
                 reader->hops[at] != reader->hops[mirror])
                 return tess__lines_fail(smi->name, a->line,
                                         "%s to %s is not as %s to %s: matrices that are the same "
@@ -239,14 +248,15 @@ static enum tess_status rocm_cells(struct rocm_reader *reader)
             cell->kind = i == j               ? TESS__SMI_SELF
                          : a->numa == b->numa ? TESS__SMI_NODE
                                               : TESS__SMI_SYS;
-            if (i == j || !reader->xgmi[at] || reader->hops[at] > 1)
+            alone = alone && (i == j || reader->apart[at]);
+            if (i == j || !reader->xgmi[at] || reader->apart[at] || reader->hops[at] > 1)
                 continue;
-            const int32_t links = reader->link_count[at] < reader->link_count[mirror]
-                                      ? reader->link_count[mirror]
-                                      : reader->link_count[at];
+            const int32_t links = reader->links[at] < reader->links[mirror] ? reader->links[mirror]
+                                                                            : reader->links[at];
             *cell = (struct tess__smi_cell){.kind = TESS__SMI_NVLINK,
                                             .links = (uint8_t)(links > 0 ? links : 1)};
         }
+        smi->entry[i].staged = alone;
     }
     return TESS_OK;
 }
@@ -266,6 +276,17 @@ static void rocm_guess(struct tess__smi *smi, const struct tess_topology_options
     smi->pci_gen = options->pci_gen > 0 ? options->pci_gen : smi->gfx >= 0x940 ? 5 : 4;
 }
 
+/* Where a line begins with a brace, behind warnings: JSON; NULL: there is none. */
+static const char *rocm_brace(const char *text, size_t bytes)
+{
+    const char *at = text, *end = text + bytes;
+    while (at < end && *at != '{') {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        at = line_end != NULL ? line_end + 1 : end;
+    }
+    return at < end ? at : NULL;
+}
+
 enum tess_status tess_topology_read_rocm(const char *name, const char *text, size_t bytes,
                                          const struct tess_topology_options *options,
                                          struct tess_topology *topology)
@@ -273,11 +294,13 @@ enum tess_status tess_topology_read_rocm(const char *name, const char *text, siz
     static const struct tess_topology_options none;
     struct tess__smi smi = {.name = name};
     struct rocm_reader reader = {.smi = &smi};
-    smi.entry = tess__pool_array(&reader.pool, TESS__SMI_MAX, sizeof(*smi.entry));
-    smi.cell = tess__pool_array(&reader.pool, TESS__SMI_MAX * TESS__SMI_MAX, sizeof(*smi.cell));
-    enum tess_status status = reader.pool.failed ? tess__no_memory("the matrix") : TESS_OK;
+    enum tess_status status = rocm_open(&reader);
+    const char *brace = rocm_brace(text, bytes);
     tess__lines_open(&reader.lines, name, text, bytes);
-    if (status == TESS_OK)
+    if (status == TESS_OK && brace != NULL)
+        status =
+            tess__rocm_json(&reader, (struct tess__word){brace, bytes - (size_t)(brace - text)});
+    else if (status == TESS_OK)
         status = rocm_lines(&reader);
     if (status == TESS_OK)
         status = rocm_cells(&reader);

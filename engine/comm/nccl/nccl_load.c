@@ -50,6 +50,7 @@ const struct tess_communicator_ops tess_communicator_nccl = {
     .summary = "NVIDIA's library between devices, one device for each rank",
     .device = TESS_COMM_THREADS | TESS_COMM_PROCESSES | TESS_COMM_STARTED,
     .boot = true,
+    .nccl = true,
     .options = nccl_option_table,
     .options_size = sizeof(struct tess_comm_choices),
     .check = nccl_check,

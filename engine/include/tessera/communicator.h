@@ -45,6 +45,8 @@ struct tess_communicator_ops {
     uint32_t host, device;
     bool all_reach; /* on devices: each device must reach the memory of all others */
     bool boot;      /* open needs request->boot */
+    /* On devices: by NCCL, which reads NCCL_GRAPH_FILE, and whose kernels wait for other ranks'. */
+    bool nccl;
     /* OPTIONAL: --comm auto takes it for ranks of this starter only ("mpirun"). */
     const char *starter;
     /* OPTIONAL: options --comm.<name>.*, and the size of the struct that holds their values. */
