@@ -226,14 +226,17 @@ static void case_meet(void **state)
 {
     struct sums sums[STAGES_ALL];
     (void)state;
+    /* A launcher has FAN * FAN behind it where there are as many, and passes on what is for them. */
+    const double behind = ranks_met > FAN * FAN ? 200.0 * FAN * FAN : 0;
+    const double most = 48 * 1024.0 + 16.0 * ranks_met + behind;
     run(ranks_met, false, sums);
     for (int i = 0; i < STAGES_MET; i++)
         assert_true(sums[i].most.at_s < 10);
     assert_true(sums[0].bytes < 3000.0 * ranks_met);
     assert_true(sums[0].others.messages <= 40 * FAN);
-    assert_true((double)sums[0].others.memory < 48 * 1024.0 + 16.0 * ranks_met);
+    assert_true((double)sums[0].others.memory < most);
     assert_true(sums[1].bytes < 2000.0 * ranks_met);
-    assert_true((double)sums[1].others.memory < 48 * 1024.0 + 16.0 * ranks_met);
+    assert_true((double)sums[1].others.memory < most);
 }
 
 /* Sockets connect when they are needed: a rank has those of the trees of four groups. */
