@@ -226,7 +226,7 @@ static void case_meet(void **state)
 {
     struct sums sums[STAGES_ALL];
     (void)state;
-    /* A launcher has FAN * FAN behind it where there are as many, and passes on what is for them. */
+    /* A launcher passes on what is for those behind it: FAN * FAN where there are as many. */
     const double behind = ranks_met > FAN * FAN ? 200.0 * FAN * FAN : 0;
     const double most = 48 * 1024.0 + 16.0 * ranks_met + behind;
     run(ranks_met, false, sums);

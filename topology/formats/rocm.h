@@ -23,11 +23,11 @@ struct rocm_reader {
     int32_t *links; /* of a pair; 0: not known */
 };
 
-/* The GPUs, one column each, with names; entries of `number` in order. TESS_ERR_DATA above
- * TESS__SMI_MAX. */
+/* One GPU more, the next column. TESS_ERR_DATA above TESS__SMI_MAX. */
 enum tess_status tess__rocm_gpu_add(struct rocm_reader *reader, int32_t number, int32_t line);
 
-/* A cell in the words of rocm-smi; false: not a word of the section, and what it should be. */
+/* Cell `at` of the section's matrix, in the words of rocm-smi; false: not a word of the section,
+ * and what was expected. */
 bool tess__rocm_cell(struct rocm_reader *reader, enum rocm_section section, struct tess__word word,
                      int32_t at, const char **expected_out);
 
