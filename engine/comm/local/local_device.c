@@ -82,7 +82,7 @@ static void device_close_sums(struct local_device *device)
     if (device->sums.partials.memory != NULL)
         kernel->ops->free(kernel, device->sums.partials.memory);
     free(device->sums.partials.source);
-    device->sums = (struct tess__call_queue){NULL};
+    device->sums = (struct tess__call_queue){.queue = NULL};
 }
 
 static enum tess_status device_open_sums(const struct tess_queue *kernels,
