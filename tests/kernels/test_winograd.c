@@ -62,7 +62,7 @@ static void magnitudes(const double *m, int rows, int cols, bool transposed, con
                     result[c * rows + r] +=
                         fabs(m[transposed ? k * rows + r : r * cols + k]) * fabs(in[k * width + c]);
             }
-        memcpy(out, result, sizeof(result));
+        memcpy(out, result, (size_t)(rows * width) * sizeof(double));
     }
 }
 
