@@ -65,6 +65,17 @@ int tess__help_group(const char *group)
 /* Longer than any list of commands. */
 #define HELP_KNOWN_MAX 128
 
+/* A word that is what checkpoint does, as other programs have it for a command; or NULL. */
+static const char *help_checkpoint(const char *word)
+{
+    static const char *const command[] = {"checkpoint list", "checkpoint verify",
+                                          "checkpoint export", "checkpoint prune"};
+    for (size_t i = 0; i < sizeof(command) / sizeof(command[0]); i++)
+        if (strcmp(command[i] + strlen("checkpoint "), word) == 0)
+            return command[i];
+    return NULL;
+}
+
 int tess__help_unknown(int argc, char **argv)
 {
     const char *known[HELP_KNOWN_MAX] = {"help", "version"};
@@ -81,7 +92,9 @@ int tess__help_unknown(int argc, char **argv)
         return tess_status_exit_code(TESS_ERR_USAGE);
     }
     snprintf(given, sizeof(given), "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
-    const char *nearest = tess_nearest_word(given, known, count);
+    const char *nearest = help_checkpoint(given);
+    if (nearest == NULL)
+        nearest = tess_nearest_word(given, known, count);
     if (nearest)
         tess_fail(TESS_ERR_USAGE, "unknown command '%s'; did you mean '%s'?", given, nearest);
     else

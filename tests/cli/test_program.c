@@ -361,6 +361,7 @@ static void case_bad_input(void **state)
     } table[] = {
         {2, "did you mean 'train'", {"trian"}},
         {2, "unknown command 'frobnicate'", {"frobnicate"}},
+        {2, "unknown command 'export'; did you mean 'checkpoint export'?", {"export", "out"}},
         {2, "did you mean 'bench step'", {"bench", "stpe"}},
         {2, "unknown strategy 'dpp'", {"train", "--strategy", "dpp"}},
         {2, "unknown model 'mpl'", {"train", "--model", "mpl"}},
