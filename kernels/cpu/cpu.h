@@ -274,11 +274,7 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \
-    X(cpu_own_flash_grad, flash_grad)                                                              \
-    X(cpu_own_scratch, amx_flash_scratch)                                                          \
-    X(cpu_own_flash, amx_flash)                                                                    \
-    X(cpu_own_flash_decode, amx_flash_decode)                                                      \
-    X(cpu_own_flash_grad, amx_flash_grad)
+    X(cpu_own_flash_grad, flash_grad)
 
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
@@ -299,7 +295,11 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_grad, grad)                                                                          \
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
-    X(cpu_own_conv_grad, conv_grad)
+    X(cpu_own_conv_grad, conv_grad)                                                                \
+    X(cpu_own_scratch, flash_scratch)                                                              \
+    X(cpu_own_flash, flash)                                                                        \
+    X(cpu_own_flash_decode, flash_decode)                                                          \
+    X(cpu_own_flash_grad, flash_grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION

@@ -34,18 +34,13 @@ static size_t sequence_norm_scratch(const struct tess_op_desc *d)
     return folds + tess__cpu_round_up((size_t)((2 * sequence_wave(d) + 1) * d->in) * sizeof(float));
 }
 
-/* The own kernels, where they compute this attention. */
+/* The own kernels, where they compute this attention. Those of f32 take bf16 with f32_math, too,
+ * but store it by the instructions of bf16. */
 static const struct cpu_own *sequence_flash(const struct tess_op_desc *d)
 {
-    return d->kind == TESS_OP_ATTENTION
-               ? tess__cpu_own(d->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32)
-               : NULL;
-}
-
-/* Are they those on tiles? */
-static bool sequence_tiles(const struct tess_op_desc *d)
-{
-    return d->dtype == TESS_BF16 && !d->f32_math && tess__cpu_tiles();
+    const enum tess_dtype dtype = d->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32;
+    const struct cpu_own *own = d->kind == TESS_OP_ATTENTION ? tess__cpu_own(dtype) : NULL;
+    return own != NULL && d->f32_math ? tess__cpu_own(TESS_F32) : own;
 }
 
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
@@ -58,8 +53,7 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
         needs_out->scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
     else if (sequence_flash(desc) != NULL)
         needs_out->scratch_bytes = needs_out->thread_bytes =
-            sequence_tiles(desc) ? sequence_flash(desc)->amx_flash_scratch(desc)
-                                 : sequence_flash(desc)->flash_scratch(desc);
+            sequence_flash(desc)->flash_scratch(desc);
     else
         TESS_TRY(tess_kernel_ref.op_needs(desc, needs_out));
     if (desc->kind == TESS_OP_EMBEDDING)
@@ -189,7 +183,7 @@ enum tess_status tess__cpu_attention_forward(struct tess_op *op, const void *q, 
     if (own == NULL)
         return tess_kernel_ref.attention_forward(op, q, k, v, y, lse);
     tess__cpu_share_use(op);
-    (sequence_tiles(&op->desc) ? own->amx_flash : own->flash)(op, q, k, v, y, lse);
+    own->flash(op, q, k, v, y, lse);
     return TESS_OK;
 }
 
@@ -203,7 +197,7 @@ enum tess_status tess__cpu_attention_backward(struct tess_op *op, const void *q,
     tess__cpu_share_use(op);
     struct cpu_flash_grad arrays = {
         .q = q, .k = k, .v = v, .y = y, .dy = dy, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
-    (sequence_tiles(&op->desc) ? own->amx_flash_grad : own->flash_grad)(op, &arrays);
+    own->flash_grad(op, &arrays);
     return TESS_OK;
 }
 
@@ -214,8 +208,7 @@ enum tess_status tess__cpu_attention_decode(struct tess_op *op, int64_t first, i
     if (own == NULL)
         return tess_kernel_ref.attention_decode(op, first, count, q, k, v, y);
     tess__cpu_share_use(op);
-    (sequence_tiles(&op->desc) ? own->amx_flash_decode : own->flash_decode)(
-        op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
+    own->flash_decode(op->kernel, &op->desc, first, count, q, k, v, y, op->scratch);
     return TESS_OK;
 }
 

@@ -81,11 +81,9 @@ static void conv_pack_pairs(const uint16_t *x, int64_t count, int64_t in, uint32
 {
     for (int64_t c = 0; c < count; c += CPU_WORDS) {
         const __mmask16 lanes = cpu_lanes(count - c);
-        const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x + c));
-        const __m512i high =
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(cpu_lanes(count - in - c), x + c + in));
-        _mm512_mask_storeu_epi32(packed + c, lanes,
-                                 _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        const __m256i low = _mm256_maskz_loadu_epi16(lanes, x + c);
+        const __m256i high = _mm256_maskz_loadu_epi16(cpu_lanes(count - in - c), x + c + in);
+        _mm512_mask_storeu_epi32(packed + c, lanes, cpu_pair(low, high));
     }
 }
 

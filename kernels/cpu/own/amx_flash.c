@@ -62,7 +62,7 @@ static struct flash amx_block_of(const struct tess_op_desc *desc)
     return f;
 }
 
-size_t tess__cpu_amx_flash_scratch(const struct tess_op_desc *desc)
+size_t tess__amx_flash_scratch(const struct tess_op_desc *desc)
 {
     size_t forward;
     if (desc->decode) {
@@ -72,7 +72,7 @@ size_t tess__cpu_amx_flash_scratch(const struct tess_op_desc *desc)
     }
     struct flash f = flash_of(desc);
     amx_work(&f, 1, f.length, NULL, &forward);
-    return tess__cpu_max(forward, tess__cpu_amx_flash_grad_scratch(desc));
+    return tess__cpu_max(forward, tess__amx_flash_grad_scratch(desc));
 }
 
 /* Queries against a block of keys. */
@@ -234,43 +234,43 @@ static void tile_run(const struct flash *f, const struct amx_work *w, const stru
     const int64_t vectors = (t->rows + CPU_WORDS - 1) / CPU_WORDS;
     float *sum = w->sum + t->first * f->width;
     amx_turn(f, t->q + (size_t)t->first * f->q_bytes, f->q_bytes, t->rows, w->q);
-    amx_product(&(struct amx_product){.a = t->k,
-                                      .a_row = (size_t)f->row * 4,
-                                      .a_down = (size_t)f->row * 4 * CPU_AMX_ROWS,
-                                      .a_along = CPU_AMX_BYTES,
-                                      .b = w->q,
-                                      .b_row = CPU_AMX_BYTES,
-                                      .b_right = (size_t)f->row * CPU_AMX_BYTES,
-                                      .b_along = AMX_TILE_WORDS * 4,
-                                      .sum = w->score,
-                                      .sum_row = FLASH_QUERIES * 4,
-                                      .sum_down = FLASH_QUERIES * 4 * CPU_AMX_ROWS,
-                                      .sum_right = CPU_AMX_BYTES,
-                                      .rows = (t->keys + CPU_AMX_ROWS - 1) / CPU_AMX_ROWS,
-                                      .columns = vectors,
-                                      .along = f->row / CPU_WORDS,
-                                      .begin = true});
+    flash_product(&(struct flash_product){.a = t->k,
+                                          .a_row = (size_t)f->row * 4,
+                                          .a_down = (size_t)f->row * 4 * CPU_AMX_ROWS,
+                                          .a_along = CPU_AMX_BYTES,
+                                          .b = w->q,
+                                          .b_row = CPU_AMX_BYTES,
+                                          .b_right = (size_t)f->row * CPU_AMX_BYTES,
+                                          .b_along = AMX_TILE * 4,
+                                          .sum = w->score,
+                                          .sum_row = FLASH_QUERIES * 4,
+                                          .sum_down = FLASH_QUERIES * 4 * CPU_AMX_ROWS,
+                                          .sum_right = CPU_AMX_BYTES,
+                                          .rows = (t->keys + CPU_AMX_ROWS - 1) / CPU_AMX_ROWS,
+                                          .columns = vectors,
+                                          .along = f->row / CPU_WORDS,
+                                          .begin = true});
     for (int64_t v = 0; v < vectors; v++) {
         const __m512 fade = tile_soften(f, w, t, v);
         if (!t->begin)
             tile_fade(f, sum + v * CPU_WORDS * f->width, fade);
     }
-    amx_product(&(struct amx_product){.a = t->v,
-                                      .a_row = CPU_AMX_BYTES,
-                                      .a_down = AMX_TILE_WORDS * 4,
-                                      .a_along = (size_t)f->width * CPU_AMX_BYTES,
-                                      .b = w->score,
-                                      .b_row = FLASH_QUERIES * 4,
-                                      .b_right = CPU_AMX_BYTES,
-                                      .b_along = FLASH_QUERIES * 4 * CPU_AMX_ROWS,
-                                      .sum = sum,
-                                      .sum_row = CPU_AMX_BYTES,
-                                      .sum_down = AMX_TILE_WORDS * 4,
-                                      .sum_right = (size_t)f->width * CPU_AMX_BYTES,
-                                      .rows = f->width / CPU_WORDS,
-                                      .columns = vectors,
-                                      .along = (t->keys + CPU_AMX_DEPTH - 1) / CPU_AMX_DEPTH,
-                                      .begin = t->begin});
+    flash_product(&(struct flash_product){.a = t->v,
+                                          .a_row = CPU_AMX_BYTES,
+                                          .a_down = AMX_TILE * 4,
+                                          .a_along = (size_t)f->width * CPU_AMX_BYTES,
+                                          .b = w->score,
+                                          .b_row = FLASH_QUERIES * 4,
+                                          .b_right = CPU_AMX_BYTES,
+                                          .b_along = FLASH_QUERIES * 4 * CPU_AMX_ROWS,
+                                          .sum = sum,
+                                          .sum_row = CPU_AMX_BYTES,
+                                          .sum_down = AMX_TILE * 4,
+                                          .sum_right = (size_t)f->width * CPU_AMX_BYTES,
+                                          .rows = f->width / CPU_WORDS,
+                                          .columns = vectors,
+                                          .along = (t->keys + CPU_AMX_DEPTH - 1) / CPU_AMX_DEPTH,
+                                          .begin = t->begin});
 }
 
 /*
@@ -347,8 +347,8 @@ static void amx_part(void *context, int64_t part, void *work)
     cpu_amx_end();
 }
 
-void tess__cpu_amx_flash(const struct tess_op *op, const void *q, const void *k, const void *v,
-                         void *y, float *lse)
+void tess__amx_flash(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
+                     float *lse)
 {
     struct amx_call call = {.f = flash_of_op(op), .q = q, .k = k, .v = v, .y = y, .lse = lse};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, amx_part, &call, op->scratch);
@@ -408,9 +408,9 @@ static void decode_part(void *context, int64_t kv, void *work)
     cpu_amx_end();
 }
 
-void tess__cpu_amx_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                                int64_t first, int64_t count, const void *q, const void *k,
-                                const void *v, void *y, void *scratch)
+void tess__amx_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                            int64_t first, int64_t count, const void *q, const void *k,
+                            const void *v, void *y, void *scratch)
 {
     struct amx_decode call = {
         .f = amx_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};

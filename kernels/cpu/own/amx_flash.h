@@ -6,16 +6,14 @@
 #ifndef KERNELS_CPU_OWN_AMX_FLASH_H
 #define KERNELS_CPU_OWN_AMX_FLASH_H
 
-#include "cpu/own/amx.h"
+#include "cpu/own/amx_room.h"
 #include "cpu/own/flash_room.h"
-
-#define AMX_TILE_WORDS 256 /* of a whole tile */
 
 /*
  * sum[i, j] += sum over k of a[i, k] b[k, j], or = it; everything in whole tiles. Steps are in
  * bytes: from row to row within a tile, to the tile below, to the right, and along k.
  */
-struct amx_product {
+struct flash_product {
     const void *a, *b;
     float *sum;
     size_t a_row, a_down, a_along;
@@ -26,8 +24,8 @@ struct amx_product {
 };
 
 /* Two by two tiles of sums, or one where there is no other. */
-CPU_INLINE void amx_product_block(const struct amx_product *p, bool tall, bool wide, const char *a,
-                                  const char *b, char *sum)
+CPU_INLINE void flash_product_block(const struct flash_product *p, bool tall, bool wide,
+                                    const char *a, const char *b, char *sum)
 {
     const size_t down = p->sum_down, right = p->sum_right;
     if (p->begin) {
@@ -68,7 +66,7 @@ CPU_INLINE void amx_product_block(const struct amx_product *p, bool tall, bool w
         CPU_AMX_STORE(3, sum + down + right, p->sum_row);
 }
 
-static inline void amx_product(const struct amx_product *p)
+static inline void flash_product(const struct flash_product *p)
 {
     for (int64_t r = 0; r < p->rows; r += 2) {
         const char *a = (const char *)p->a + (size_t)r * p->a_down, *b = p->b;
@@ -77,13 +75,13 @@ static inline void amx_product(const struct amx_product *p)
         for (int64_t c = 0; c < p->columns; c += 2, b += 2 * p->b_right, sum += 2 * p->sum_right) {
             const bool wide = c + 1 < p->columns;
             if (tall && wide)
-                amx_product_block(p, true, true, a, b, sum);
+                flash_product_block(p, true, true, a, b, sum);
             else if (tall)
-                amx_product_block(p, true, false, a, b, sum);
+                flash_product_block(p, true, false, a, b, sum);
             else if (wide)
-                amx_product_block(p, false, true, a, b, sum);
+                flash_product_block(p, false, true, a, b, sum);
             else
-                amx_product_block(p, false, false, a, b, sum);
+                flash_product_block(p, false, false, a, b, sum);
         }
     }
 }
@@ -107,9 +105,7 @@ CPU_INLINE __m512 amx_exp2(__m512 t)
 /* Two rows of f32 as bf16, in pairs: of `even` in the low halves. */
 CPU_INLINE __m512i amx_pair(__m512 even, __m512 odd)
 {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    return cpu_pair((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
 }
 
 /* Of 16 queries at `position` and after it those that see `key`. */
@@ -129,9 +125,8 @@ CPU_INLINE void amx_pair_rows(const struct flash *f, const char *from, size_t by
         const uint16_t *even = (const uint16_t *)(const void *)(from + (size_t)(2 * i) * bytes);
         const uint16_t *odd = (const uint16_t *)(const void *)(from + (size_t)(2 * i + 1) * bytes);
         const __mmask16 low = 2 * i < rows ? mask : 0, high = 2 * i + 1 < rows ? mask : 0;
-        const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(low, even + column));
-        const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(high, odd + column));
-        pair[i] = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+        pair[i] = cpu_pair(_mm256_maskz_loadu_epi16(low, even + column),
+                           _mm256_maskz_loadu_epi16(high, odd + column));
     }
 }
 
@@ -145,7 +140,7 @@ static inline void amx_left(const struct flash *f, const char *from, size_t byte
                             uint32_t *target)
 {
     for (; rows > 0; rows -= CPU_AMX_DEPTH, from += CPU_AMX_DEPTH * bytes)
-        for (int64_t c = 0; c < f->width; c += CPU_WORDS, target += AMX_TILE_WORDS) {
+        for (int64_t c = 0; c < f->width; c += CPU_WORDS, target += AMX_TILE) {
             __m512i pair[CPU_AMX_ROWS];
             amx_pair_rows(f, from, bytes, rows, c, pair);
             cpu_turn16(pair);

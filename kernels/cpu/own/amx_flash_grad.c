@@ -65,7 +65,7 @@ static struct grad_work grad_work(const struct flash *f, void *base, size_t *byt
     return w;
 }
 
-size_t tess__cpu_amx_flash_grad_scratch(const struct tess_op_desc *desc)
+size_t tess__amx_flash_grad_scratch(const struct tess_op_desc *desc)
 {
     struct flash f = flash_of(desc);
     size_t bytes;
@@ -104,22 +104,22 @@ static void grad_keep(const struct flash *f, const struct grad_work *w, const st
 static void grad_scores(const struct flash *f, const uint32_t *rows, const uint32_t *turned,
                         int64_t key, int64_t query, float *sum)
 {
-    amx_product(&(struct amx_product){.a = rows + key * f->row,
-                                      .a_row = (size_t)f->row * 4,
-                                      .a_down = (size_t)f->row * 4 * CPU_AMX_ROWS,
-                                      .a_along = CPU_AMX_BYTES,
-                                      .b = turned + query * f->row,
-                                      .b_row = CPU_AMX_BYTES,
-                                      .b_right = (size_t)f->row * CPU_AMX_BYTES,
-                                      .b_along = AMX_TILE_WORDS * 4,
-                                      .sum = sum,
-                                      .sum_row = GRAD_CHUNK * 4,
-                                      .sum_down = GRAD_CHUNK * 4 * CPU_AMX_ROWS,
-                                      .sum_right = CPU_AMX_BYTES,
-                                      .rows = GRAD_CHUNK / CPU_AMX_ROWS,
-                                      .columns = GRAD_CHUNK / CPU_WORDS,
-                                      .along = f->row / CPU_WORDS,
-                                      .begin = true});
+    flash_product(&(struct flash_product){.a = rows + key * f->row,
+                                          .a_row = (size_t)f->row * 4,
+                                          .a_down = (size_t)f->row * 4 * CPU_AMX_ROWS,
+                                          .a_along = CPU_AMX_BYTES,
+                                          .b = turned + query * f->row,
+                                          .b_row = CPU_AMX_BYTES,
+                                          .b_right = (size_t)f->row * CPU_AMX_BYTES,
+                                          .b_along = AMX_TILE * 4,
+                                          .sum = sum,
+                                          .sum_row = GRAD_CHUNK * 4,
+                                          .sum_down = GRAD_CHUNK * 4 * CPU_AMX_ROWS,
+                                          .sum_right = CPU_AMX_BYTES,
+                                          .rows = GRAD_CHUNK / CPU_AMX_ROWS,
+                                          .columns = GRAD_CHUNK / CPU_WORDS,
+                                          .along = f->row / CPU_WORDS,
+                                          .begin = true});
 }
 
 /* What two neighbouring keys of the panel and 16 queries of the block have in common. */
@@ -162,9 +162,8 @@ CPU_INLINE void grad_soften(const struct flash *f, const struct grad_work *w,
         _mm256_store_si256((void *)(w->p + to), (__m256i)_mm512_cvtneps_pbh(kept));
         _mm256_store_si256((void *)(w->ds + to), half[i]);
     }
-    const __m512i low = _mm512_cvtepu16_epi32(half[0]), high = _mm512_cvtepu16_epi32(half[1]);
     _mm512_store_si512(w->ds_right + g->key / 2 * GRAD_QUERIES + g->query,
-                       _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+                       cpu_pair(half[0], half[1]));
 }
 
 /* p and ds of a chunk: `key` and `query` are its first ones in the panel and in the block. */
@@ -198,22 +197,22 @@ static void grad_keys(const struct flash *f, const struct grad_block *b, int64_t
 {
     const bool diagonal = b->first == b->key;
     const int64_t skip = diagonal ? chunk * GRAD_CHUNK : 0, key = chunk * GRAD_CHUNK;
-    amx_product(&(struct amx_product){.a = weights + key * GRAD_QUERIES + skip,
-                                      .a_row = GRAD_QUERIES * 2,
-                                      .a_down = GRAD_QUERIES * 2 * CPU_AMX_ROWS,
-                                      .a_along = CPU_AMX_BYTES,
-                                      .b = columns + (b->first + skip) / 2 * f->width,
-                                      .b_row = (size_t)f->width * 4,
-                                      .b_right = CPU_AMX_BYTES,
-                                      .b_along = (size_t)f->width * 4 * CPU_AMX_ROWS,
-                                      .sum = sum + (b->key + key) * f->width,
-                                      .sum_row = (size_t)f->width * 4,
-                                      .sum_down = (size_t)f->width * 4 * CPU_AMX_ROWS,
-                                      .sum_right = CPU_AMX_BYTES,
-                                      .rows = GRAD_CHUNK / CPU_AMX_ROWS,
-                                      .columns = f->width / CPU_WORDS,
-                                      .along = b->queries - skip / GRAD_CHUNK,
-                                      .begin = diagonal && b->first_head});
+    flash_product(&(struct flash_product){.a = weights + key * GRAD_QUERIES + skip,
+                                          .a_row = GRAD_QUERIES * 2,
+                                          .a_down = GRAD_QUERIES * 2 * CPU_AMX_ROWS,
+                                          .a_along = CPU_AMX_BYTES,
+                                          .b = columns + (b->first + skip) / 2 * f->width,
+                                          .b_row = (size_t)f->width * 4,
+                                          .b_right = CPU_AMX_BYTES,
+                                          .b_along = (size_t)f->width * 4 * CPU_AMX_ROWS,
+                                          .sum = sum + (b->key + key) * f->width,
+                                          .sum_row = (size_t)f->width * 4,
+                                          .sum_down = (size_t)f->width * 4 * CPU_AMX_ROWS,
+                                          .sum_right = CPU_AMX_BYTES,
+                                          .rows = GRAD_CHUNK / CPU_AMX_ROWS,
+                                          .columns = f->width / CPU_WORDS,
+                                          .along = b->queries - skip / GRAD_CHUNK,
+                                          .begin = diagonal && b->first_head});
 }
 
 /* dq^T of chunk `chunk` of queries += k^T ds^T, up to the diagonal. */
@@ -222,22 +221,22 @@ static void grad_queries(const struct flash *f, const struct grad_work *w,
 {
     const int64_t query = chunk * GRAD_CHUNK, first = flash_first(f, b->first);
     const int64_t keys = b->first == b->key ? tess__cpu_min(chunk + 1, b->keys) : b->keys;
-    amx_product(&(struct amx_product){.a = w->k_left + b->key / 2 * f->width,
-                                      .a_row = CPU_AMX_BYTES,
-                                      .a_down = AMX_TILE_WORDS * 4,
-                                      .a_along = (size_t)f->width * CPU_AMX_BYTES,
-                                      .b = w->ds_right + query,
-                                      .b_row = GRAD_QUERIES * 4,
-                                      .b_right = CPU_AMX_BYTES,
-                                      .b_along = GRAD_QUERIES * 4 * CPU_AMX_ROWS,
-                                      .sum = w->dq + (b->first + query) * f->width,
-                                      .sum_row = CPU_AMX_BYTES,
-                                      .sum_down = AMX_TILE_WORDS * 4,
-                                      .sum_right = (size_t)f->width * CPU_AMX_BYTES,
-                                      .rows = f->width / CPU_WORDS,
-                                      .columns = GRAD_CHUNK / CPU_WORDS,
-                                      .along = keys,
-                                      .begin = b->key == first / GRAD_KEYS * GRAD_KEYS});
+    flash_product(&(struct flash_product){.a = w->k_left + b->key / 2 * f->width,
+                                          .a_row = CPU_AMX_BYTES,
+                                          .a_down = AMX_TILE * 4,
+                                          .a_along = (size_t)f->width * CPU_AMX_BYTES,
+                                          .b = w->ds_right + query,
+                                          .b_row = GRAD_QUERIES * 4,
+                                          .b_right = CPU_AMX_BYTES,
+                                          .b_along = GRAD_QUERIES * 4 * CPU_AMX_ROWS,
+                                          .sum = w->dq + (b->first + query) * f->width,
+                                          .sum_row = CPU_AMX_BYTES,
+                                          .sum_down = AMX_TILE * 4,
+                                          .sum_right = (size_t)f->width * CPU_AMX_BYTES,
+                                          .rows = f->width / CPU_WORDS,
+                                          .columns = GRAD_CHUNK / CPU_WORDS,
+                                          .along = keys,
+                                          .begin = b->key == first / GRAD_KEYS * GRAD_KEYS});
 }
 
 static void grad_block(const struct flash *f, const struct grad_work *w, const struct grad_block *b)
@@ -332,7 +331,7 @@ static void grad_part(void *context, int64_t part, void *work)
     cpu_amx_end();
 }
 
-void tess__cpu_amx_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
+void tess__amx_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
 {
     struct grad_call call = {.f = flash_of_op(op), .arrays = arrays};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, grad_part, &call, op->scratch);

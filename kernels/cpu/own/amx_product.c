@@ -140,11 +140,6 @@ static void amx_turn_sums(float *sum)
     }
 }
 
-CPU_INLINE __m512 amx_widen(__m256i half)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
 /* Rows of y that wait for their sums to be rounded: between the steps of the next panel, as the
  * unit of tiles would else wait meanwhile. */
 struct amx_late {
@@ -167,8 +162,8 @@ CPU_INLINE struct amx_late amx_late(const struct amx_product *p, const float *su
                             .mask = columns < AMX_STRIP ? (1u << columns) - 1 : 0xffffffffu};
     if (p->bias != NULL) {
         const __m512i bias = _mm512_maskz_loadu_epi16(late.mask, p->bias + column);
-        late.low_bias = amx_widen(_mm512_castsi512_si256(bias));
-        late.high_bias = amx_widen(_mm512_extracti64x4_epi64(bias, 1));
+        late.low_bias = cpu_widen(_mm512_castsi512_si256(bias));
+        late.high_bias = cpu_widen(_mm512_extracti64x4_epi64(bias, 1));
     }
     return late;
 }

@@ -142,13 +142,6 @@ CPU_INLINE void grad_soften(const struct flash *f, const struct grad_work *w, in
         *p = _mm512_mul_ps(*p, _mm512_load_ps(w->keep + at));
 }
 
-/* bf16 of `even` and `odd`, in pairs. */
-CPU_INLINE __m512i grad_pair(__m256i even, __m256i odd)
-{
-    return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
-                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
-}
-
 /* Two rows of a tile of bf16, `row` the first one's number in the block, `query` in the sequence.
  */
 static void grad_soften_half(const struct flash *f, const struct grad_work *w, int64_t key,
@@ -169,8 +162,8 @@ static void grad_soften_half(const struct flash *f, const struct grad_work *w, i
             }
             _mm256_store_si256((void *)(w->ds_rows + (row + r) * FLASH_PANEL + c), ds[r]);
         }
-        _mm512_store_si512(w->p + row / 2 * FLASH_PANEL + c, grad_pair(p[0], p[1]));
-        _mm512_store_si512(w->ds + row / 2 * FLASH_PANEL + c, grad_pair(ds[0], ds[1]));
+        _mm512_store_si512(w->p + row / 2 * FLASH_PANEL + c, cpu_pair(p[0], p[1]));
+        _mm512_store_si512(w->ds + row / 2 * FLASH_PANEL + c, cpu_pair(ds[0], ds[1]));
     }
 }
 

@@ -129,8 +129,8 @@ static inline void flash_keep(const struct flash_drop *drop, uint64_t row, int64
                                           _mm512_set1_epi32((int)drop->limit));
 }
 
-size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc);     /* flash_grad.c */
-size_t tess__cpu_amx_flash_grad_scratch(const struct tess_op_desc *desc); /* amx_flash_grad.c */
+size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc); /* flash_grad.c */
+size_t tess__amx_flash_grad_scratch(const struct tess_op_desc *desc); /* amx_flash_grad.c */
 
 /* The next piece of the work memory; with base NULL it only measures. */
 static inline void *flash_take(char *base, size_t *used, int64_t words)
@@ -148,7 +148,7 @@ CPU_INLINE __m512 flash_load(enum tess_dtype dtype, const void *row, int64_t c, 
     __m256i low = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)row + c);
     if (dtype == TESS_F16)
         return _mm512_cvtph_ps(low);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16));
+    return cpu_widen(low);
 }
 
 CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, __mmask16 mask,

@@ -139,7 +139,7 @@ CPU_INLINE __m512 forward_bias(bool half, __mmask16 mask, const void *bias, int6
     if (!half)
         return _mm512_maskz_loadu_ps(mask, (const float *)bias + column);
     __m256i low = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)bias + column);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16));
+    return cpu_widen(low);
 }
 
 /* Up to 16 rows and 16 columns of turned sums: bias, ReLU, rounding. A NaN passes the ReLU. */

@@ -32,6 +32,19 @@ CPU_INLINE void cpu_pack_f32(const float *row, int64_t columns, uint32_t *packed
                         _mm512_maskz_loadu_ps(cpu_lanes(columns - c), row + c));
 }
 
+/* 16 elements of bf16 as f32. */
+CPU_INLINE __m512 cpu_widen(__m256i half)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* 16 elements of two rows of bf16 interleaved. */
+CPU_INLINE __m512i cpu_pair(__m256i even, __m256i odd)
+{
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+}
+
 /* Two rows of bf16 interleaved; `odd` NULL: zeros. */
 CPU_INLINE void cpu_pack_bf16(const uint16_t *even, const uint16_t *odd, int64_t columns,
                               uint32_t *packed)
@@ -39,12 +52,10 @@ CPU_INLINE void cpu_pack_bf16(const uint16_t *even, const uint16_t *odd, int64_t
     CPU_UNROLL
     for (int64_t c = 0; c < columns; c += CPU_WORDS) {
         __mmask16 mask = cpu_lanes(columns - c);
-        __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + c));
-        if (odd) {
-            __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + c));
-            low = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-        }
-        _mm512_store_si512(packed + c, low);
+        __m256i low = _mm256_maskz_loadu_epi16(mask, even + c), high = _mm256_setzero_si256();
+        if (odd)
+            high = _mm256_maskz_loadu_epi16(mask, odd + c);
+        _mm512_store_si512(packed + c, cpu_pair(low, high));
     }
 }
 
