@@ -134,13 +134,14 @@ static void start(int h)
     exit(tess__hosts_run(&hosts));
 }
 
+/* Valid until the next call for the leader, or for another host. */
 static char *log_of(int h)
 {
-    static char text[1 << 20];
-    char path[100];
+    static char kept[2][1 << 20];
+    char path[100], *text = kept[h > 0];
     log_path(h, path);
     FILE *file = fopen(path, "r");
-    const size_t got = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    const size_t got = file != NULL ? fread(text, 1, sizeof(kept[0]) - 1, file) : 0;
     if (file != NULL)
         fclose(file);
     text[got] = '\0';
@@ -197,8 +198,7 @@ static void end_all(int code)
     for (int h = MOST - 1; h >= 0; h--) {
         const int own = host[h] > 0 ? end_of(h) : code;
         if (own != code)
-            fail_msg("host %d ended with %d:\n%s\nthe leader:\n%s", h, own, strdup(log_of(h)),
-                     log_of(0));
+            fail_msg("host %d ended with %d:\n%s\nthe leader:\n%s", h, own, log_of(h), log_of(0));
     }
 }
 
@@ -311,6 +311,7 @@ static void case_restart_and_signal(void **state)
     play->word[0] = FAILS;
     wait_count(&play->begun[1], HOSTS);
     kill(host[0], SIGTERM);
+    wait_count(&play->over[1], 1); /* the leader's: the signal comes before the others fail */
     play->word[1] = FAILS;
     end_all(tess_status_exit_code(TESS_ERR_INTERRUPTED));
 }
