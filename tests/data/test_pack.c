@@ -186,6 +186,13 @@ static void case_refusals(void **state)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
+/* Sanitizers: minutes; two steps of fewer samples make the same accesses. */
+#if TESTS_DIVISOR > 1
+#define STEPS "--batch-size 4 --grid 4 --steps 2 --evaluate-every 2 "
+#else
+#define STEPS "--batch-size 8 --grid 8 --steps 3 --evaluate-every 3 "
+#endif
+
 static const char *result(const char *words)
 {
     static char found[4][256];
@@ -193,8 +200,7 @@ static const char *result(const char *words)
     char line[512], *text = found[turn++ % 4];
     snprintf(line, sizeof(line),
              "train --model gpt --gpt.layers 2 --gpt.width 32 --gpt.heads 4 --gpt.context 600 "
-             "--data text --data.length 600 --batch-size 8 --grid 8 --steps 3 --learning-rate 0.1 "
-             "--evaluate-every 3 %s",
+             "--data text --data.length 600 " STEPS "--learning-rate 0.1 %s",
              words);
     const int code = spawn_words(&spawn, line);
     const char *hash = strstr(spawn.out, "hash of all parameters ");
@@ -223,7 +229,7 @@ static void case_layouts(void **state)
         snprintf(words, sizeof(words), "%s--strategy single",
                  llama ? "--gpt.style llama --tensor.canonical 2 " : "--tensor.canonical 2 ");
         assert_string_not_equal(result(words), one);
-        const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1; /* sanitizers: minutes */
+        const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1;
         for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i += turn) {
             snprintf(words, sizeof(words), "%s%s", style, layouts[i]);
             const char *other = result(words);

@@ -12,6 +12,7 @@ if [ "$steps" != 0 ]; then
     "bench step") short=(--steps "$steps" --repeats 1 --no-evaluate --ceiling off) ;;
     "tune batch") short=(--steps "$steps" --to 32) ;;
     "bench comm") short=(--sizes 4Ki) ;;
+    plan*) case " $* " in *" --calibrate "*) short=(--calibrate-s 0.1) ;; esac ;;
     esac
 fi
 exec "$DOCS_PROGRAM" "$@" "${short[@]}"

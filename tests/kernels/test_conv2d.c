@@ -72,6 +72,29 @@ static void conv_draw(struct conv_case *c, struct draw *draw, bool bias)
     c->dy_dev = device_put_real(&device, d->dtype, c->dy, d->rows * c->y_count);
 }
 
+/* The products of one pixel's channels, from x on, and their weights, from w on, for one element of
+ * y. */
+static void conv_pixel(const struct conv_case *c, int64_t at, int64_t x, int64_t w, struct sums *y,
+                       struct sums *dx, struct sums *dw)
+{
+    const double *xs = c->x + x, *ws = c->w + w, dy = c->dy[at];
+    double *dx_value = dx->value + x, *dx_magnitude = dx->magnitude + x;
+    double *dw_value = dw->value + w, *dw_magnitude = dw->magnitude + w;
+    const double dy_magnitude = fabs(dy);
+    double value = 0, magnitude = 0;
+    for (int64_t i = 0; i < c->d.in; i++) {
+        const double term = xs[i] * ws[i];
+        value += term;
+        magnitude += fabs(term);
+        dx_value[i] += dy * ws[i];
+        dx_magnitude[i] += dy_magnitude * fabs(ws[i]);
+        dw_value[i] += dy * xs[i];
+        dw_magnitude[i] += dy_magnitude * fabs(xs[i]);
+    }
+    y->value[at] += value;
+    y->magnitude[at] += magnitude;
+}
+
 /*
  * The definition, term by term: every product of an input element and a weight, with the three sums
  * it belongs to.
@@ -87,13 +110,9 @@ static void conv_naive(const struct conv_case *c, struct sums *y, struct sums *d
             if (iy < 0 || iy >= d->height || ix < 0 || ix >= d->width)
                 continue;
             for (int64_t o = 0; o < d->out; o++) {
-                for (int64_t i = 0; i < d->in; i++) {
-                    int64_t x = ((b * d->height + iy) * d->width + ix) * d->in + i;
-                    int64_t w = (o * d->window * d->window + k) * d->in + i;
-                    sums_add(y, p * d->out + o, c->x[x] * c->w[w]);
-                    sums_add(dx, x, c->dy[p * d->out + o] * c->w[w]);
-                    sums_add(dw, w, c->dy[p * d->out + o] * c->x[x]);
-                }
+                const int64_t x = ((b * d->height + iy) * d->width + ix) * d->in;
+                const int64_t w = (o * d->window * d->window + k) * d->in;
+                conv_pixel(c, p * d->out + o, x, w, y, dx, dw);
             }
         }
     }

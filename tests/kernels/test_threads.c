@@ -56,10 +56,13 @@ static void *put(struct twin *twin, enum tess_dtype dtype, uint64_t seed, int64_
 {
     struct draw draw = {seed};
     char *array = take(twin, (size_t)count * tess_dtype_bytes(dtype));
-    for (int64_t i = 0; i < count; i++) {
-        float whole = (float)draw_real(&draw, TESS_F32);
-        tess_cast(twin->kernel, 1, TESS_F32, &whole, dtype,
-                  array + (size_t)i * tess_dtype_bytes(dtype));
+    float whole[1024];
+    for (int64_t at = 0; at < count; at += 1024) {
+        const int64_t n = count - at < 1024 ? count - at : 1024;
+        for (int64_t i = 0; i < n; i++)
+            whole[i] = (float)draw_real(&draw, TESS_F32);
+        tess_cast(twin->kernel, n, TESS_F32, whole, dtype,
+                  array + (size_t)at * tess_dtype_bytes(dtype));
     }
     return array;
 }

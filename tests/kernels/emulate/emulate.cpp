@@ -28,8 +28,6 @@
 #define PARAMETER_BYTES  ((size_t)32764)     /* a launch, since CUDA 12.1 */
 #define FILLED           0xff
 
-enum fiber_state { FIBER_READY, FIBER_WARP, FIBER_BLOCK, FIBER_DONE };
-
 struct fiber_copy {
     void *target;
     const void *source; /* NULL: zeros */
@@ -39,14 +37,18 @@ struct fiber_copy {
 /* One thread of a block. `thread` is first: the operations of a warp are given that alone. */
 struct fiber {
     emulate_thread thread;
-    enum fiber_state state;
     void *stack, *saved; /* saved: the stack pointer while it does not run */
     void *fake_stack;    /* of the address sanitizer */
-    uint32_t mask;       /* FIBER_WARP: who meets, and for what */
+    uint32_t mask;       /* while it waits for its warp: who meets, and for what */
     emulate_work *work;
-    int value, line; /* FIBER_BLOCK */
-    int groups;      /* of copies, committed so far */
+    int line;   /* while it waits for its block */
+    int groups; /* of copies, committed so far */
     std::vector<fiber_copy> *copies;
+};
+
+/* The state of a warp's threads, a bit for each lane; those with none of them have returned. */
+struct warp {
+    uint32_t ready, at_warp, at_block;
 };
 
 emulate_thread *emulate_now;
@@ -54,10 +56,12 @@ uint3 emulate_block_index;
 dim3 emulate_block_size, emulate_grid_size;
 
 static fiber fibers[THREADS_MAX];
+static warp warps[THREADS_MAX / 32];
 static fiber scheduler;
 static fiber *running = &scheduler;
-static int fiber_count;
-static int alive, at_barrier, barrier_sum, barrier_line;
+static int fiber_count, warp_count;
+static bool backwards, by_warp; /* the order of threads: see emulate.h */
+static int alive, at_barrier, barrier_sum, barrier_result, barrier_line;
 static emulate_call *call;
 static unsigned char *shared_start, *shared_end;
 static const char *site_file;
@@ -155,6 +159,30 @@ static void go(fiber *to)
     arrived(from);
 }
 
+/* Which runs after this thread: in turn, every thread once, or every warp as far as it comes
+ * without the others. The scheduler where none can. */
+static fiber *next_of(int thread)
+{
+    int w = thread / 32;
+    const uint32_t before = (1u << thread % 32) - 1, to_me = before << 1 | 1;
+    uint32_t ready = warps[w].ready & (backwards ? before : ~to_me);
+    if (ready == 0 && by_warp)
+        ready = warps[w].ready;
+    for (int k = 0; ready == 0 && k < warp_count; k++) {
+        w = backwards ? (w > 0 ? w : warp_count) - 1 : w + 1 < warp_count ? w + 1 : 0;
+        ready = warps[w].ready;
+    }
+    if (ready == 0)
+        return &scheduler;
+    return fibers + 32 * w + (backwards ? 31 - __builtin_clz(ready) : __builtin_ctz(ready));
+}
+
+/* This thread cannot go on: the next one does. */
+static void yield_to_next(const fiber *me)
+{
+    go(next_of((int)(me - fibers)));
+}
+
 static void finished(fiber *me);
 
 static void fiber_main()
@@ -164,7 +192,7 @@ static void fiber_main()
         fiber *me = running;
         call->run();
         finished(me);
-        go(&scheduler);
+        yield_to_next(me);
     }
 }
 
@@ -187,93 +215,84 @@ static void fiber_make(fiber *f)
 
 /* ---- meetings ------------------------------------------------------------------------------- */
 
-static fiber *warp_of(const fiber *f)
-{
-    return fibers + (f - fibers) / 32 * 32;
-}
-
-/* Does f wait for lane l, which is not there yet? */
-static bool lane_missing(const fiber *warp, int l, const fiber *f)
-{
-    return f->mask >> l & 1 && warp[l].state != FIBER_DONE &&
-           (warp[l].state != FIBER_WARP || warp[l].mask != f->mask || warp[l].work != f->work);
-}
-
 /* Are all there that f waits for? Then do it, and all may go on. */
-static bool warp_try(fiber *f)
+static bool warp_try(const fiber *f)
 {
-    fiber *warp = warp_of(f);
-    int me = f->thread.lane;
-    int lanes = fiber_count - (int)(warp - fibers) < 32 ? fiber_count - (int)(warp - fibers) : 32;
-    /* Lanes run in order or in reverse: most often a neighbour is missing. */
-    if ((me + 1 < lanes && lane_missing(warp, me + 1, f)) ||
-        (me > 0 && lane_missing(warp, me - 1, f)))
+    const int w = (int)(f - fibers) / 32;
+    warp *here = &warps[w];
+    const uint32_t wanted = f->mask & (here->ready | here->at_warp | here->at_block);
+    if (wanted & ~here->at_warp)
         return false;
     emulate_thread *there[32] = {};
-    for (int l = 0; l < lanes; l++) {
-        if (lane_missing(warp, l, f))
+    for (uint32_t left = wanted; left != 0; left &= left - 1) {
+        fiber *lane = fibers + 32 * w + __builtin_ctz(left);
+        if (lane->mask != f->mask || lane->work != f->work)
             return false;
-        if (f->mask >> l & 1 && warp[l].state != FIBER_DONE)
-            there[l] = &warp[l].thread;
+        there[lane->thread.lane] = &lane->thread;
     }
     f->work(there);
-    for (int l = 0; l < lanes; l++)
-        if (there[l])
-            warp[l].state = FIBER_READY;
+    here->at_warp &= ~wanted;
+    here->ready |= wanted;
     return true;
 }
 
 void emulate_warp(uint32_t mask, emulate_work *work)
 {
     fiber *me = running;
-    if (!(mask >> me->thread.lane & 1))
+    warp *here = &warps[(me - fibers) / 32];
+    const uint32_t bit = 1u << me->thread.lane;
+    if (!(mask & bit))
         emulate_fail("an operation of the warp by a lane that its mask does not name");
-    me->state = FIBER_WARP;
+    here->ready &= ~bit;
+    here->at_warp |= bit;
     me->mask = mask;
     me->work = work;
     if (!warp_try(me))
-        go(&scheduler);
+        yield_to_next(me);
 }
 
-static void barrier_try()
+/* True: all are there, and may go on. */
+static bool barrier_try()
 {
     if (at_barrier == 0 || at_barrier < alive)
-        return;
-    for (int t = 0; t < fiber_count; t++) {
-        if (fibers[t].state == FIBER_BLOCK) {
-            fibers[t].state = FIBER_READY;
-            fibers[t].value = barrier_sum;
-        }
+        return false;
+    for (int w = 0; w < warp_count; w++) {
+        warps[w].ready |= warps[w].at_block;
+        warps[w].at_block = 0;
     }
+    barrier_result = barrier_sum;
     at_barrier = barrier_sum = 0;
+    return true;
 }
 
 int emulate_sync(int value, int line)
 {
     fiber *me = running;
+    warp *here = &warps[(me - fibers) / 32];
+    const uint32_t bit = 1u << me->thread.lane;
     if (at_barrier > 0 && line != barrier_line) {
         fprintf(stderr, "emulate: __syncthreads() of lines %d and %d meet\n", barrier_line, line);
         emulate_fail("threads of a block at different barriers");
     }
-    me->state = FIBER_BLOCK;
+    here->ready &= ~bit;
+    here->at_block |= bit;
     me->line = barrier_line = line;
     at_barrier++;
     barrier_sum += value;
-    barrier_try();
-    if (me->state == FIBER_BLOCK)
-        go(&scheduler);
-    return me->value;
+    if (!barrier_try())
+        yield_to_next(me);
+    return barrier_result; /* no other barrier ends before this thread comes to it */
 }
 
 /* A thread has returned: no other waits for it any more. */
 static void finished(fiber *me)
 {
-    me->state = FIBER_DONE;
+    const int w = (int)(me - fibers) / 32;
+    warps[w].ready &= ~(1u << me->thread.lane);
     alive--;
-    fiber *warp = warp_of(me);
-    for (int l = 0; l < 32 && warp + l < fibers + fiber_count; l++)
-        if (warp[l].state == FIBER_WARP)
-            warp_try(warp + l);
+    for (uint32_t left = warps[w].at_warp; left != 0; left &= left - 1)
+        if (warps[w].at_warp & left & -left)
+            warp_try(fibers + 32 * w + __builtin_ctz(left));
     barrier_try();
 }
 
@@ -322,50 +341,20 @@ void emulate_shuffle(uint32_t mask, const void *value, void *result, size_t byte
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-static void describe(const fiber *f)
+/* What a thread waits for; false: for nothing, it has returned. */
+static bool describe(const fiber *f)
 {
+    const warp *here = &warps[(f - fibers) / 32];
+    const uint32_t bit = 1u << f->thread.lane;
+    if (!((here->at_block | here->at_warp) & bit))
+        return false;
     fprintf(stderr, "emulate: thread (%u, %u, %u) ", f->thread.index.x, f->thread.index.y,
             f->thread.index.z);
-    if (f->state == FIBER_BLOCK)
+    if (here->at_block & bit)
         fprintf(stderr, "waits at __syncthreads() of line %d\n", f->line);
     else
         fprintf(stderr, "waits for lanes %08x of its warp\n", f->mask);
-}
-
-/* Run one thread if it can run. */
-static bool step(fiber *f)
-{
-    if (f->state != FIBER_READY)
-        return false;
-    go(f);
     return true;
-}
-
-/* Every thread once, forwards or backwards. */
-static bool turn_of_threads(bool back)
-{
-    bool any = false;
-    for (int k = 0; k < fiber_count; k++)
-        any |= step(fibers + (back ? fiber_count - 1 - k : k));
-    return any;
-}
-
-/* Every warp as far as it comes without the others. */
-static bool turn_of_warps(bool back)
-{
-    bool any = false;
-    int warps = (fiber_count + 31) / 32;
-    for (int k = 0; k < warps; k++) {
-        int first = 32 * (back ? warps - 1 - k : k);
-        int lanes = fiber_count - first < 32 ? fiber_count - first : 32;
-        for (bool more = true; more;) {
-            more = false;
-            for (int l = 0; l < lanes; l++)
-                more |= step(fibers + first + (back ? lanes - 1 - l : l));
-            any |= more;
-        }
-    }
-    return any;
 }
 
 /* Until all threads have returned. `way` chooses in which order: see emulate.h. */
@@ -373,20 +362,22 @@ static void run_block(unsigned way)
 {
     alive = fiber_count;
     at_barrier = barrier_sum = 0;
+    backwards = way & 1;
+    by_warp = way & 2;
+    for (int w = 0; w < warp_count; w++) {
+        const int lanes = fiber_count - 32 * w;
+        warps[w] = {lanes < 32 ? (1u << lanes) - 1 : ~0u, 0, 0};
+    }
     for (int t = 0; t < fiber_count; t++) {
-        fibers[t].state = FIBER_READY;
         fibers[t].groups = 0;
         fibers[t].copies->clear();
     }
-    while (alive > 0) {
-        bool back = way & 1;
-        if (way & 2 ? turn_of_warps(back) : turn_of_threads(back))
-            continue;
-        for (int t = 0, printed = 0; t < fiber_count && printed < 64; t++)
-            if (fibers[t].state != FIBER_DONE && ++printed)
-                describe(fibers + t);
-        emulate_fail("threads wait for each other for ever");
-    }
+    go(fibers + (backwards ? fiber_count - 1 : 0));
+    if (alive == 0)
+        return;
+    for (int t = 0, printed = 0; t < fiber_count && printed < 64; t++)
+        printed += describe(fibers + t);
+    emulate_fail("threads wait for each other for ever");
 }
 
 /* Room for `bytes`, ended by a page that cannot be touched; `end` of it 128-byte aligned. */
@@ -434,6 +425,7 @@ void emulate_run(const emulate_kernel &launch)
     emulate_block_size = block;
     emulate_grid_size = grid;
     fiber_count = (int)(block.x * block.y * block.z);
+    warp_count = (fiber_count + 31) / 32;
     for (int t = 0; t < fiber_count; t++) {
         if (!fibers[t].stack)
             fiber_make(fibers + t);

@@ -47,30 +47,34 @@ static float mma_element(const unsigned char *word, int k, bool half)
 /* in: a[4], b[2], c[4], and whether elements are f16. */
 static void mma_work(emulate_thread *const thread[32])
 {
-    float a[16][16], b[16][8];
+    double a[16][16], b[16][8], sum[16][8];
     for (int l = 0; l < 32; l++)
         if (!thread[l])
             emulate_fail("a matrix instruction without all lanes");
     bool half = thread[0]->in[40] != 0;
     for (int l = 0; l < 32; l++) {
         int group = l / 4, pair = 2 * (l % 4);
-        for (int r = 0; r < 4; r++)
+        for (int r = 0; r < 4; r++) {
+            float c;
             for (int k = 0; k < 2; k++)
                 a[group + 8 * (r % 2)][pair + 8 * (r / 2) + k] =
-                    mma_element(thread[l]->in + 4 * r, k, half);
+                    (double)mma_element(thread[l]->in + 4 * r, k, half);
+            memcpy(&c, thread[l]->in + 24 + 4 * r, 4);
+            sum[group + 8 * (r / 2)][pair + r % 2] = (double)c;
+        }
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < 2; k++)
-                b[pair + 8 * r + k][group] = mma_element(thread[l]->in + 16 + 4 * r, k, half);
+                b[pair + 8 * r + k][group] =
+                    (double)mma_element(thread[l]->in + 16 + 4 * r, k, half);
     }
+    /* A device rounds in its own way: tests leave room for it. */
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++)
+                sum[i][j] += a[i][k] * b[k][j];
     for (int l = 0; l < 32; l++) {
         for (int r = 0; r < 4; r++) {
-            int i = l / 4 + 8 * (r / 2), j = 2 * (l % 4) + r % 2;
-            float c;
-            memcpy(&c, thread[l]->in + 24 + 4 * r, 4);
-            double sum = (double)c; /* a device rounds in its own way: tests leave room for it */
-            for (int k = 0; k < 16; k++)
-                sum += (double)a[i][k] * (double)b[k][j];
-            c = (float)sum;
+            float c = (float)sum[l / 4 + 8 * (r / 2)][2 * (l % 4) + r % 2];
             memcpy(thread[l]->out + 4 * r, &c, 4);
         }
     }
