@@ -7,6 +7,7 @@
 #define KERNELS_REF_STAGE_H
 
 #include "base/half.h"
+#include "ref/seen.h"
 #include "tessera/tensor.h"
 
 #include <stddef.h>
@@ -92,8 +93,10 @@ static inline void ref_store(enum tess_dtype dtype, void *target, int64_t i, dou
  */
 #define REF_LANES 16
 
-static inline void ref_dot(float lane[REF_LANES], const float *a, const float *b, int64_t count)
+static REF_SEEN void ref_dot(float lane[REF_LANES], const float *a, const float *b, int64_t count)
 {
+    ref_reads(a, count);
+    ref_reads(b, count);
     int64_t i = 0;
     for (; i + REF_LANES <= count; i += REF_LANES)
         for (int l = 0; l < REF_LANES; l++)
@@ -102,7 +105,7 @@ static inline void ref_dot(float lane[REF_LANES], const float *a, const float *b
         lane[l] += a[i] * b[i];
 }
 
-static inline float ref_lane_sum(float lane[REF_LANES])
+static REF_SEEN float ref_lane_sum(float lane[REF_LANES])
 {
     for (int width = REF_LANES / 2; width > 0; width /= 2)
         for (int l = 0; l < width; l++)
@@ -111,8 +114,10 @@ static inline float ref_lane_sum(float lane[REF_LANES])
 }
 
 /* y += a x */
-static inline void ref_axpy(float *restrict y, float a, const float *restrict x, int64_t count)
+static REF_SEEN void ref_axpy(float *restrict y, float a, const float *restrict x, int64_t count)
 {
+    ref_reads(x, count);
+    ref_changes(y, count);
     for (int64_t i = 0; i < count; i++)
         y[i] += a * x[i];
 }
