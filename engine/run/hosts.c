@@ -202,16 +202,22 @@ static bool leader_runs(const struct leader *leader)
  * ends: a request at one rank is one at all. */
 static void leader_may_stop(struct leader *leader)
 {
+    const struct hosts_crew *crew = leader->crew;
     const int32_t most = leader->hosts->restart.ranks;
     const int32_t ranks = leader->order.ranks;
-    bool stops = false;
-    for (int32_t h = 1; h < leader->count; h++)
-        stops = stops || (leader->host[h].leaves && leader->host[h].runs) ||
-                (leader->host[h].is_new && ranks < most && tess__leader_slots(leader) > ranks);
-    if (!stops || leader->stops || leader->crew->ends || leader->crew->alive == 0)
+    bool leaves = false, joins = false;
+    for (int32_t h = 1; h < leader->count; h++) {
+        leaves = leaves || (leader->host[h].leaves && leader->host[h].runs);
+        joins =
+            joins || (leader->host[h].is_new && ranks < most && tess__leader_slots(leader) > ranks);
+    }
+    if ((!leaves && !joins) || leader->stops || crew->ends)
+        return;
+    /* The signal that makes a host leave may have ended all ranks before its news is here. */
+    if (crew->alive == 0 && (!leaves || crew->news.done))
         return;
     leader->stops = true;
-    tess__crew_kill(leader->crew, SIGTERM);
+    tess__crew_kill(crew, SIGTERM);
 }
 
 static void leader_watch(struct leader *leader)

@@ -315,10 +315,11 @@ static enum way member_serve(struct member *member, int *code_out)
         struct hosts_order order;
         const struct hosts_wish wish =
             tess__crew_wait(crew, member->relay.door.pending_count > 0 ? 100 : -1);
-        if (wish.ended)
-            member_send(member, crew->news);
+        /* Before the end of its ranks, which the same signal may have ended. */
         if (wish.ends && !member->hosts->signalled)
             member_send(member, (struct hosts_news){.kind = HOSTS_LEAVES});
+        if (wish.ended)
+            member_send(member, crew->news);
         if (wish.again)
             tess__crew_kill(crew, SIGKILL);
         tess__relay_look(&member->relay, member->up, member->number);

@@ -34,7 +34,7 @@
 #define ATTEMPTS 4
 #define LIMIT_S  60.0
 
-enum word { GOES_ON, SUCCEEDS, FAILS };
+enum word { GOES_ON, SUCCEEDS, FAILS, STOPS };
 
 /* What the ranks of all hosts do, in memory that all share. */
 struct play {
@@ -81,9 +81,9 @@ static int attempt(void *context, enum tess__attempt begin, struct tess__history
     while (!asked && (play->word[a] == GOES_ON || play->held == name))
         nap();
     play->over[a]++;
-    history->status = asked                       ? TESS_ERR_INTERRUPTED
-                      : play->word[a] == SUCCEEDS ? TESS_OK
-                                                  : TESS_ERR_COMM;
+    history->status = asked || play->word[a] == STOPS ? TESS_ERR_INTERRUPTED
+                      : play->word[a] == SUCCEEDS     ? TESS_OK
+                                                      : TESS_ERR_COMM;
     return tess_status_exit_code((enum tess_status)history->status);
 }
 
@@ -438,6 +438,26 @@ static void case_elastic(void **state)
     assert_int_equal(lines_with(log_of(0), "has gone"), 0);
 }
 
+/* As when the leader has no processor meanwhile: the signal to a host has ended the ranks of all
+ * before the leader sees that it leaves. */
+static void case_leaves_unseen(void **state)
+{
+    (void)state;
+    elastic = true;
+    start_all(HOSTS, 1);
+    wait_count(&play->begun[0], HOSTS);
+    kill(host[0], SIGSTOP);
+    kill(host[1], SIGTERM);
+    wait_count(&play->over[0], 1);
+    play->word[0] = STOPS;
+    wait_count(&play->over[0], HOSTS);
+    kill(host[0], SIGCONT);
+    assert_int_equal(end_of(1), tess_status_exit_code(TESS_ERR_INTERRUPTED));
+    wait_count(&play->begun[1], HOSTS - 1);
+    play->word[1] = SUCCEEDS;
+    end_all(0);
+}
+
 /* Silent ones, and one without the secret, at the leader's door and at another one. */
 static void case_strangers(void **state)
 {
@@ -525,6 +545,7 @@ int main(int argc, char **argv)
                                        CASE(case_lost_while_ending),
                                        CASE(case_leader_lost),
                                        CASE(case_elastic),
+                                       CASE(case_leaves_unseen),
                                        CASE(case_strangers),
                                        CASE(case_many)};
     if (argc > 1)
