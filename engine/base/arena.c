@@ -128,6 +128,26 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
     return arena_reserve(memory, kind, bytes, owner, &memory->total, block_out);
 }
 
+enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_memory_kind kind,
+                                          uint64_t bytes, const char *owner, int32_t count,
+                                          int32_t stride, struct tess_block *block)
+{
+    if (count < 1)
+        return TESS_OK;
+    TESS_TRY(tess_memory_reserve(memory, kind, bytes, owner, block));
+    const uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN), room = INT64_MAX / 2;
+    /* What is listed, or may be too much, is taken one by one. */
+    if (!memory->unlisted || memory->total > room || padded > room / (uint64_t)count) {
+        for (int32_t i = 1; i < count; i++)
+            TESS_TRY(tess_memory_reserve(memory, kind, bytes, owner, &block[i * stride]));
+        return TESS_OK;
+    }
+    for (int32_t i = 1; i < count; i++, memory->total += padded)
+        block[i * stride] = (struct tess_block){.offset = memory->total, .bytes = bytes};
+    memory->kind_bytes[kind] += padded * (uint64_t)(count - 1);
+    return TESS_OK;
+}
+
 enum tess_status tess_memory_reserve_beside(struct tess_memory *memory, enum tess_memory_kind kind,
                                             uint64_t bytes, const char *owner,
                                             struct tess_block *block_out)

@@ -460,11 +460,11 @@ enum tess_status tess__declared_find_needs(const struct tess_config *config,
                                            struct tess_op_needs *needs_out)
 {
     struct tess_declared_need *known = &need[declare->op[op].index];
-    struct declared_needs like = {.of = kernel->ops->op_needs, .desc = declare->op[op].desc};
-    if (atomic_load_explicit(&known->of, memory_order_acquire) == like.of) {
+    if (atomic_load_explicit(&known->of, memory_order_acquire) == kernel->ops->op_needs) {
         *needs_out = known->needs;
         return TESS_OK;
     }
+    struct declared_needs like = {.of = kernel->ops->op_needs, .desc = declare->op[op].desc};
     pthread_mutex_lock(&config->declared->lock);
     const enum tess_status status = needs_find(config->declared, &like, kernel, declare, op, known);
     pthread_mutex_unlock(&config->declared->lock);

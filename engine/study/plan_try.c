@@ -337,11 +337,10 @@ enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__
 #define TRY_CLASSES 10
 #define TRY_BYTES   256 /* the least vocabulary; the model's own is in its options */
 
-static void try_declare_data(struct tess__plan *plan, const struct tess_config *config)
+static void try_declare_data(struct tess__plan *plan, const struct tess_config *config,
+                             int64_t train, int64_t test)
 {
     const bool tokens = config->model->tokens;
-    int64_t train = TRY_ROWS, test = 0;
-    (void)tess__run_count_data(config, &train, &test);
     plan->declared = (struct tess_dataset){
         .tokens = tokens,
         .row = tokens ? tess_shape1(config->loader.length) : tess_shape3(TRY_SIDE, TRY_SIDE, 1),
@@ -358,9 +357,9 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
 {
     char why[TESS__PLAN_WHY];
     struct tess__log_sink sink;
-    int64_t train, test;
+    int64_t train = TRY_ROWS, test = 0;
     if (tess__run_count_data(config, &train, &test)) {
-        try_declare_data(plan, config);
+        try_declare_data(plan, config, train, test);
         return TESS_OK;
     }
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
@@ -369,7 +368,7 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
     if (status == TESS_ERR_USAGE)
         TESS_FAIL(TESS_ERR_USAGE, "%s", why);
     if (status != TESS_OK) {
-        try_declare_data(plan, config);
+        try_declare_data(plan, config, train, test);
         tess_log(TESS_LOG_INFO, "planned without the data, sizes alone: %s", why);
     }
     return TESS_OK;
