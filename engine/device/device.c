@@ -101,12 +101,12 @@ static struct {
 
 bool tess__module_is_there(const char *name)
 {
-    char folders[sizeof(device_last.folders)] = "", path[PATH_MAX];
+    char folders[sizeof(device_last.folders)], path[PATH_MAX];
     device_folders(folders, sizeof(folders));
     pthread_mutex_lock(&device_last.lock);
     if (strcmp(device_last.name, name) != 0 || strcmp(device_last.folders, folders) != 0) {
         snprintf(device_last.name, sizeof(device_last.name), "%s", name);
-        memcpy(device_last.folders, folders, sizeof(folders));
+        snprintf(device_last.folders, sizeof(device_last.folders), "%s", folders);
         device_last.there = device_locate(name, folders, path);
     }
     const bool there = device_last.there;
