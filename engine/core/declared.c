@@ -393,7 +393,7 @@ static struct declared_needs *needs_at(const struct tess_declared *declared,
                                        const struct declared_needs *like)
 {
     const size_t mask = declared->needs_room - 1;
-    size_t at = tess_hash_bytes(&like->desc, sizeof(like->desc)) & mask;
+    size_t at = tess_hash_run(&like->desc, sizeof(like->desc), 0) & mask;
     while (declared->needs[at].of != NULL &&
            (declared->needs[at].of != like->of ||
             memcmp(&declared->needs[at].desc, &like->desc, sizeof(like->desc)) != 0))
