@@ -103,6 +103,8 @@ bool tess__module_is_there(const char *name)
 {
     char folders[sizeof(device_last.folders)], path[PATH_MAX];
     device_folders(folders, sizeof(folders));
+    if (strlen(name) >= sizeof(device_last.name))
+        return device_locate(name, folders, path);
     pthread_mutex_lock(&device_last.lock);
     if (strcmp(device_last.name, name) != 0 || strcmp(device_last.folders, folders) != 0) {
         snprintf(device_last.name, sizeof(device_last.name), "%s", name);
