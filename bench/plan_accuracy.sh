@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # How far predicted steps are from measured ones: bench/plan_accuracy.sh [--tessera FILE] [--out FOLDER]
-#       [--calibrate-s N] [--try-s N] [--tries N] [--only REGEX] [STAGE...]
+#       [--calibrate-s N] [--try-s N] [--tries N] [--for-s N] [--only REGEX] [STAGE...]
 #   runs    calibrates, trains 66 short runs (strategies and products, 1 to 8 ranks, three models, f32 and bf16, shared
 #           memory and sockets) until the two fastest of each are within 3 %, at most N times (6), one pass over all
 #           after the other, and prints the table below; goes on in FOLDER where it was stopped
 #   table   the table of tessera plan --accuracy for the fastest of each, by group, and how far equal runs were apart
-#   plans   thirty searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
-#   choice  chooses with plan --try as well; trains all of them N times after that, in turns, and prints how much slower
-#           the plan's choice is than the best, without and with --try, and in how many searches by at most 3 %
+#   plans   33 searches (models, ranks, precisions, batch sizes): the five best layouts of each plan
+#   choice  chooses with plan --try as well; trains all of them in turns, in 8 rounds, and prints how much slower the
+#           plan's choice is than the best, without and with --try, and in how many searches by at most 3 %
 #   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
+# --for-s: no run and no search begins later than so many seconds after the start; what there is, is printed.
 # --only: runs and searches whose name matches. Needs a release build and jq; about 15 minutes on two cores, on which
 # nothing else may run.
 set -euo pipefail
@@ -17,11 +18,11 @@ cd "$(dirname "$0")/.."
 
 usage()
 {
-    sed -n '2,15s/^# \{0,1\}//p' "$0"
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
     exit "$1"
 }
 
-tessera=$PWD/build/release/tessera out='' calibrate_s=40 try_s=10 tries=6 only='' stages=()
+tessera=$PWD/build/release/tessera out='' calibrate_s=40 try_s=10 tries=6 for_s=1000000 only='' stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --tessera) tessera=$(realpath "${2:?--tessera FILE}") && shift 2 ;;
@@ -29,6 +30,7 @@ while [ $# -gt 0 ]; do
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
     --try-s) try_s=${2:?--try-s N} && shift 2 ;;
     --tries) tries=${2:?--tries N} && shift 2 ;;
+    --for-s) for_s=${2:?--for-s N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
     runs | table | plans | choice | hosts) stages+=("$1") && shift ;;
     -h | --help) usage 0 ;;
@@ -51,6 +53,11 @@ model()
     cnn) echo "$configs/labs/fashion_cnn.yaml --data synthetic --batch-size 64 --steps 15" ;;
     gpt) echo "$configs/models/tiny-gpt.yaml --data synthetic --batch-size 8 --steps 15" ;;
     esac
+}
+
+in_time()
+{
+    [ "$SECONDS" -lt "$for_s" ]
 }
 
 # busy_s: seconds that all processors were busy so far, less those of commands of this shell that have ended
@@ -147,7 +154,7 @@ once()
         while read -r strategy ranks options; do
             run=$name-$strategy-$ranks${options// /}
             [[ $run =~ $only ]] || continue
-            [ -z "$(measured "$1/$run")" ] && ! agree "$run" || continue
+            [ -z "$(measured "$1/$run")" ] && ! agree "$run" && in_time || continue
             alone train "$1/$run" $(model $name) --strategy "$strategy" --ranks "$ranks" $options || true
         done <<<"$layouts"
     done
@@ -200,16 +207,19 @@ stage_table()
     errors
 }
 
-# Model, ranks, batch size, steps and further options of each search.
+# Model, ranks, batch size, steps and further options of each search; the first ones have some of everything.
 searches()
 {
-    local ranks
-    for ranks in 2 4; do
-        printf 'mlp %d %d 40\n' $ranks 32 $ranks 64 $ranks 128 $ranks 256
-        printf 'cnn %d %d 14\n' $ranks 16 $ranks 32 $ranks 64 $ranks 128
-        printf 'gpt %d %d 14\n' $ranks 4 $ranks 8 $ranks 16
-        echo gpt $ranks 32 8
-        printf '%s --precision bf16\n' "mlp $ranks 64 20" "cnn $ranks 32 10" "gpt $ranks 4 8"
+    local ranks size
+    local mlp=(64 128 32 256) cnn=(32 64 16 128) gpt=(8 4 16 32)
+    for size in 0 1 2 3; do
+        for ranks in 2 4; do
+            echo mlp $ranks ${mlp[size]} 40
+            echo cnn $ranks ${cnn[size]} 14
+            echo gpt $ranks ${gpt[size]} 14
+            [ $size -gt 0 ] || printf '%s --precision bf16\n' "mlp $ranks 64 20" "cnn $ranks 32 10" "gpt $ranks 4 8"
+        done
+        [ $size -gt 0 ] || printf '%s\n' 'mlp 8 64 40' 'cnn 8 64 14' 'gpt 8 8 14'
     done
 }
 
@@ -253,50 +263,41 @@ tried()
     echo "$search.tried"
 }
 
-# Of each search: choose with --try, and after that train the five and the chosen one, in turns. Searches that are in
+# Steps of a turn: those of 0.3 s, if they take what is predicted.
+turn_steps()
+{
+    awk '/^# A step of/ {n = int(0.3 / $5)} END {print (n < 8 ? 8 : n > 300 ? 300 : n)}' "$1"
+}
+
+# judge SEARCH: train all its layouts in turns, every other round backwards; a line for each turn: layout, round,
+# seconds of a step. What the machine does beside it slows the turns of a round alike.
+judge()
+{
+    local file round steps=$(turn_steps "$out/plans/$1.1.yaml") files=("$out/plans/$1".*.yaml) i
+    for round in 1 2 3 4 5 6 7 8; do
+        for i in "${!files[@]}"; do
+            file=${files[round % 2 ? i : ${#files[@]} - 1 - i]}
+            train "$out/choice" "$file" --steps "$steps" || continue
+            echo "$(basename "${file%.yaml}") $round $(measured "$out/choice" || true)"
+        done
+    done
+}
+
+# Of each search: choose with --try, and after that let the five and the chosen one be judged. Searches that are in
 # FOLDER already are left as they are.
 stage_choice()
 {
-    local t file name ranks batch steps options search
+    local name ranks batch steps options search
     while read -r name ranks batch steps options; do
         search=$name-$ranks-$batch${options// /}
-        [[ $search =~ $only && -f $out/plans/$search.1.yaml && ! -s $out/plans/$search.steps ]] || continue
+        [[ $search =~ $only && -f $out/plans/$search.1.yaml && ! -s $out/plans/$search.rounds ]] && in_time || continue
         rm -f "$out/plans/$search".tried.*
         tried "$search" $(model "$name") --batch-size "$batch" --steps "$steps" $options --ranks "$ranks" \
             >"$out/plans/$search.chosen"
-        for t in $(seq "$tries"); do
-            for file in "$out/plans/$search".*.yaml; do
-                alone train "$out/choice" "$file" || true
-                echo "$(basename "${file%.yaml}") $(measured "$out/choice" || true)"
-            done
-        done >"$out/choice.steps"
-        mv "$out/choice.steps" "$out/plans/$search.steps"
+        judge "$search" >"$out/choice.rounds"
+        mv "$out/choice.rounds" "$out/plans/$search.rounds"
     done < <(searches)
-    cd "$out/plans"
-    awk '
-        FILENAME ~ /chosen$/ && NF == 1 {
-            search = $1; sub(/\.[^.]+$/, "", search)
-            chosen[search] = $1
-        }
-        FILENAME ~ /steps$/ && NF == 2 {
-            search = $1; sub(/\.[^.]+$/, "", search)
-            if (!($1 in least) || $2 < least[$1]) least[$1] = $2
-            if (!(search in best) || $2 < best[search]) {best[search] = $2; number[search] = $1}
-        }
-        END {
-            for (search in best) {
-                first = least[search ".1"] / best[search]
-                tried = chosen[search] in least ? least[chosen[search]] / best[search] : 9
-                printf "%-26s best %8.3f ms (%s), first x %.3f, with --try x %.3f\n", search, best[search] * 1e3,
-                    substr(number[search], length(search) + 2), first, tried | "sort"
-                near += first <= 1.03
-                near_tried += tried <= 1.03
-                count++
-            }
-            close("sort")
-            printf "%d searches: within 3 %% of the best layout %d first ones, %d with --try\n", count, near, near_tried
-        }' *.chosen *.steps
-    cd - >/dev/null
+    (cd "$out/plans" && awk -f "$configs/../bench/plan_choice.awk" *.chosen *.rounds)
 }
 
 # Racks, hosts in each, Mbit/s of a host and of a rack, ranks of a host, model, strategy, ranks.

@@ -128,6 +128,31 @@ enum tess_status tess_memory_reserve(struct tess_memory *memory, enum tess_memor
     return arena_reserve(memory, kind, bytes, owner, &memory->total, block_out);
 }
 
+/* Sums of fewer and smaller ones than these stay far from what is too much. */
+#define ARENA_EACH_COUNT (1 << 20)
+#define ARENA_EACH_BYTES ((uint64_t)1 << 40)
+#define ARENA_EACH_TOTAL ((uint64_t)1 << 61)
+
+enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_memory_kind kind,
+                                          uint64_t bytes, const char *owner, int32_t count,
+                                          int32_t stride, struct tess_block *block)
+{
+    const uint64_t padded = tess_round_up(bytes, TESS_MEMORY_ALIGN);
+    const bool plain = memory->unlisted && !memory->sealed &&
+                       (unsigned)kind < TESS_MEMORY_KIND_COUNT && count < ARENA_EACH_COUNT &&
+                       bytes < ARENA_EACH_BYTES && memory->total < ARENA_EACH_TOTAL;
+    for (int32_t i = 0; i < count; i++) {
+        if (!plain) {
+            TESS_TRY(tess_memory_reserve(memory, kind, bytes, owner, &block[i * stride]));
+            continue;
+        }
+        block[i * stride] = (struct tess_block){.offset = memory->total, .bytes = bytes};
+        memory->total += padded;
+        memory->kind_bytes[kind] += padded;
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess_memory_reserve_beside(struct tess_memory *memory, enum tess_memory_kind kind,
                                             uint64_t bytes, const char *owner,
                                             struct tess_block *block_out)

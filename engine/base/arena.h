@@ -9,6 +9,12 @@ enum tess_status tess_memory_open(struct tess_memory **memory_out);
  * one after the other. Before the first reservation. */
 void tess_memory_unlisted(struct tess_memory *memory);
 
+/* tess_memory_reserve for block[0], block[stride] .. block[(count - 1) * stride], of `bytes` each.
+ */
+enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_memory_kind kind,
+                                          uint64_t bytes, const char *owner, int32_t count,
+                                          int32_t stride, struct tess_block *block);
+
 /*
  * Put the plan on `arena` [tess_memory_total bytes], which is borrowed, and seal it: no further
  * reservation succeeds. TESS_ERR_INTERNAL when called twice.

@@ -175,7 +175,8 @@ static bool options_is_below(const char *name, const char *prefix)
 bool tess__options_is_group(const struct tess_options *options, const char *name)
 {
     for (int i = 0; i < options->entry_count; i++)
-        if (options_is_below(options->entry[i].name, name) &&
+        if (options->entry[i].name[0] == name[0] && /* mostly not */
+            options_is_below(options->entry[i].name, name) &&
             strcmp(options->entry[i].name, name) != 0)
             return true;
     return false;
@@ -186,8 +187,8 @@ const char *tess__options_foreign_why(const struct tess_options *options, const 
     for (int i = 0; i < options->foreign_count; i++) {
         const struct tess__option_foreign *foreign = &options->foreign[i];
         /* A part that was selected after all answers for its names itself. */
-        if (!tess__options_is_group(options, foreign->prefix) &&
-            options_is_below(name, foreign->prefix))
+        if (options_is_below(name, foreign->prefix) &&
+            !tess__options_is_group(options, foreign->prefix))
             return foreign->why;
     }
     return NULL;

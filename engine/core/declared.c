@@ -393,7 +393,7 @@ static struct declared_needs *needs_at(const struct tess_declared *declared,
                                        const struct declared_needs *like)
 {
     const size_t mask = declared->needs_room - 1;
-    size_t at = tess_hash_bytes(&like->desc, sizeof(like->desc)) & mask;
+    size_t at = tess_hash_run(&like->desc, sizeof(like->desc), 0) & mask;
     while (declared->needs[at].of != NULL &&
            (declared->needs[at].of != like->of ||
             memcmp(&declared->needs[at].desc, &like->desc, sizeof(like->desc)) != 0))
@@ -460,11 +460,11 @@ enum tess_status tess__declared_find_needs(const struct tess_config *config,
                                            struct tess_op_needs *needs_out)
 {
     struct tess_declared_need *known = &need[declare->op[op].index];
-    struct declared_needs like = {.of = kernel->ops->op_needs, .desc = declare->op[op].desc};
-    if (atomic_load_explicit(&known->of, memory_order_acquire) == like.of) {
+    if (atomic_load_explicit(&known->of, memory_order_acquire) == kernel->ops->op_needs) {
         *needs_out = known->needs;
         return TESS_OK;
     }
+    struct declared_needs like = {.of = kernel->ops->op_needs, .desc = declare->op[op].desc};
     pthread_mutex_lock(&config->declared->lock);
     const enum tess_status status = needs_find(config->declared, &like, kernel, declare, op, known);
     pthread_mutex_unlock(&config->declared->lock);

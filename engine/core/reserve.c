@@ -76,12 +76,9 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     struct tess_block *block = &engine->block.tensor[t];
     const int64_t bytes = reserve_tensor_bytes(engine, tensor);
     const int32_t stride = engine->declare.tensor_count;
-    if (!tess__tensor_is_brief(engine, tensor)) {
-        for (int32_t i = 0; i < slots; i++)
-            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
-                                         tensor->name, &block[i * stride]));
-        return TESS_OK;
-    }
+    if (!tess__tensor_is_brief(engine, tensor))
+        return tess_memory_reserve_each(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
+                                        tensor->name, slots, stride, block);
     /* Offset in the shared block for now; made an address by bind. */
     for (int32_t i = 0; i < slots; i++)
         block[i * stride] = (struct tess_block){(uint64_t)*here, (uint64_t)bytes};
@@ -103,10 +100,9 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
         const int64_t back = u == chunk->unit_end - 1 && outside ? 0 : bytes;
         strcpy(owner, declare->unit[u].name);
         strcat(owner, " output");
-        for (int32_t i = 0; i < chunk->slot_count; i++)
-            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
-                                         owner,
-                                         &engine->block.unit_output[i * declare->unit_count + u]));
+        TESS_TRY(tess_memory_reserve_each(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
+                                          owner, chunk->slot_count, declare->unit_count,
+                                          &engine->block.unit_output[u]));
         flow[u % 2] = back > flow[u % 2] ? back : flow[u % 2];
         if (tess__engine_recompute(engine, u) == TESS_RECOMPUTE_FULL && bytes > *remade)
             *remade = bytes;

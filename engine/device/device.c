@@ -43,33 +43,40 @@ static struct {
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-/* The folder of the file that this code was loaded from. The loader has the program's
- * argv[0] alone, which may be no path. */
-static bool device_own_folder(char folder[PATH_MAX])
+/* The folder of the file that this code was loaded from; "": it is unknown. */
+static char device_own[PATH_MAX];
+static pthread_once_t device_own_once = PTHREAD_ONCE_INIT;
+
+/* The loader has the program's argv[0] alone, which may be no path. */
+static void device_find_own(void)
 {
     static const char here = 0;
     Dl_info info;
     struct link_map *map;
+    char file[PATH_MAX];
     if (dladdr1(&here, &info, (void **)&map, RTLD_DL_LINKMAP) == 0 ||
-        realpath(map->l_name[0] != '\0' ? map->l_name : "/proc/self/exe", folder) == NULL)
-        return false;
-    char *slash = strrchr(folder, '/');
+        realpath(map->l_name[0] != '\0' ? map->l_name : "/proc/self/exe", file) == NULL)
+        return;
+    char *slash = strrchr(file, '/');
     if (slash == NULL)
-        return false;
+        return;
     *slash = '\0';
-    return true;
+    memcpy(device_own, file, sizeof(device_own));
 }
 
 /* The folders to search, joined by ':'; "" where they are unknown. */
 static void device_folders(char *folders, size_t bytes)
 {
     const char *named = getenv("TESSERA_MODULE_PATH");
-    char own[PATH_MAX];
     folders[0] = '\0';
-    if (named != NULL && named[0] != '\0')
+    if (named != NULL && named[0] != '\0') {
         snprintf(folders, bytes, "%s", named);
-    else if (device_own_folder(own))
-        snprintf(folders, bytes, "%s:%s/tessera:%s/../" TESS_LIBDIR "/tessera", own, own, own);
+        return;
+    }
+    pthread_once(&device_own_once, device_find_own);
+    if (device_own[0] != '\0')
+        snprintf(folders, bytes, "%s:%s/tessera:%s/../" TESS_LIBDIR "/tessera", device_own,
+                 device_own, device_own);
 }
 
 /* The first file of that module in `folders`. */
@@ -85,11 +92,39 @@ static bool device_locate(const char *name, const char *folders, char path[PATH_
     return false;
 }
 
+/* What was last asked: a plan asks thousands of times. */
+static struct {
+    pthread_mutex_t lock;
+    char name[DEVICE_NAME_BYTES], folders[4 * PATH_MAX];
+    bool there;
+} device_last = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 bool tess__module_is_there(const char *name)
 {
-    char folders[4 * PATH_MAX], path[PATH_MAX];
+    char folders[sizeof(device_last.folders)], path[PATH_MAX];
     device_folders(folders, sizeof(folders));
-    return device_locate(name, folders, path);
+    if (strlen(name) >= sizeof(device_last.name))
+        return device_locate(name, folders, path);
+    pthread_mutex_lock(&device_last.lock);
+    if (strcmp(device_last.name, name) != 0 || strcmp(device_last.folders, folders) != 0) {
+        snprintf(device_last.name, sizeof(device_last.name), "%s", name);
+        snprintf(device_last.folders, sizeof(device_last.folders), "%s", folders);
+        device_last.there = device_locate(name, folders, path);
+    }
+    const bool there = device_last.there;
+    pthread_mutex_unlock(&device_last.lock);
+    return there;
+}
+
+static bool device_driver;
+static pthread_once_t device_driver_once = PTHREAD_ONCE_INIT;
+
+static void device_find_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != NULL)
+        dlclose(driver);
+    device_driver = driver != NULL;
 }
 
 bool tess__driver_is_there(void)
@@ -97,10 +132,8 @@ bool tess__driver_is_there(void)
     const char *named = getenv("TESSERA_MODULE_PATH");
     if (named != NULL && named[0] != '\0')
         return true;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (driver != NULL)
-        dlclose(driver);
-    return driver != NULL;
+    pthread_once(&device_driver_once, device_find_driver);
+    return device_driver;
 }
 
 /* ---- why not --------------------------------------------------------------------------------- */

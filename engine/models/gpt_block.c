@@ -62,12 +62,13 @@ static const struct block_names block_llama = {
 /* Layers of a block that have been declared, for their adapters; the names live here. */
 struct block_layers {
     struct tess__layer_desc desc[GPT_ADAPTERS];
-    char name[GPT_ADAPTERS][TESS_STACK_MAX][64];
+    char block[32]; /* name of the block: "h.3" */
+    char name[GPT_ADAPTERS][TESS_STACK_MAX][TESS__LAYER_NAME];
 };
 
 /* `count` weights name[i] of out[i] outputs as one product; `at`: the adapter beside it. */
 static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *declare,
-                              int32_t layer, const char *const *name, int32_t count, int64_t in,
+                              const char *const *name, int32_t count, int64_t in,
                               const int64_t *out, enum tess__split split, int at,
                               struct block_layers *layers, struct tess__layer *layer_out)
 {
@@ -79,11 +80,8 @@ static void block_declare_cut(const struct gpt_state *gpt, struct tess_declare *
                       (name == &block_llama.join && gpt->out_bias) || (is_feed && gpt->mlp_bias);
     struct tess__layer_desc desc[TESS_STACK_MAX];
     for (int32_t i = 0; i < count; i++) {
-        char *text = layers->name[at][i];
-        snprintf(text, sizeof(layers->name[at][i]), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s",
-                 layer, name[i]);
         desc[i] = (struct tess__layer_desc){
-            .name = text,
+            .name = tess__layer_name(layers->name[at][i], layers->block, name[i]),
             .op = {.kind = TESS_OP_LINEAR,
                    .dtype = gpt->dtype,
                    .rows = gpt->positions,
@@ -164,26 +162,27 @@ static void block_declare_layers(const struct gpt_state *gpt, struct tess_declar
     const int64_t wide[2] = {gpt->ffn, gpt->ffn};
     const int32_t of_project = (gpt->llama ? 3 : 1) / gpt->project_count; /* weights of a product */
     const int32_t of_widen = (gpt->llama ? 2 : 1) / gpt->widen_count;
-    struct block_layers layers = {0};
-    char text[64];
+    struct block_layers layers;
+    char text[TESS__LAYER_NAME];
+    memset(layers.desc, 0, sizeof(layers.desc));
+    snprintf(layers.block, sizeof(layers.block), gpt->llama ? "model.layers.%d" : "h.%d", layer);
     for (int i = 0; i < 2; i++) {
-        snprintf(text, sizeof(text), gpt->llama ? "model.layers.%d.%s" : "h.%d.%s", layer,
-                 name->norm[i]);
-        tess__gpt_declare_norm(gpt, declare, text, &block->norm[i]);
+        tess__gpt_declare_norm(gpt, declare, tess__layer_name(text, layers.block, name->norm[i]),
+                               &block->norm[i]);
         if (i == 0) {
             for (int32_t p = 0; p < gpt->project_count; p++)
-                block_declare_cut(gpt, declare, layer, &name->project[p], of_project, gpt->width,
-                                  &out[p], TESS_SPLIT_COLUMNS, GPT_ADAPTER_PROJECT + p, &layers,
+                block_declare_cut(gpt, declare, &name->project[p], of_project, gpt->width, &out[p],
+                                  TESS_SPLIT_COLUMNS, GPT_ADAPTER_PROJECT + p, &layers,
                                   &block->project[p]);
             tess__gpt_declare_qk(gpt, declare, layer, block);
-            block_declare_cut(gpt, declare, layer, &name->join, 1, mixed, &gpt->width,
-                              TESS_SPLIT_ROWS, GPT_ADAPTER_JOIN, &layers, &block->join);
+            block_declare_cut(gpt, declare, &name->join, 1, mixed, &gpt->width, TESS_SPLIT_ROWS,
+                              GPT_ADAPTER_JOIN, &layers, &block->join);
         }
     }
     for (int32_t w = 0; w < gpt->widen_count; w++)
-        block_declare_cut(gpt, declare, layer, &name->widen[w], of_widen, gpt->width, &wide[w],
+        block_declare_cut(gpt, declare, &name->widen[w], of_widen, gpt->width, &wide[w],
                           TESS_SPLIT_COLUMNS, GPT_ADAPTER_WIDEN + w, &layers, &block->widen[w]);
-    block_declare_cut(gpt, declare, layer, &name->narrow, 1, gpt->ffn, &gpt->width, TESS_SPLIT_ROWS,
+    block_declare_cut(gpt, declare, &name->narrow, 1, gpt->ffn, &gpt->width, TESS_SPLIT_ROWS,
                       GPT_ADAPTER_NARROW, &layers, &block->narrow);
     block_declare_adapters(gpt, declare, &layers, block);
 }

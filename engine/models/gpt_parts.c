@@ -24,13 +24,13 @@ void tess__gpt_declare_norm(const struct gpt_state *gpt, struct tess_declare *de
                                       .out = gpt->width,
                                       .rms = gpt->llama,
                                       .epsilon = gpt->epsilon};
-    char text[64];
-    snprintf(text, sizeof(text), "%s.weight", name);
-    norm_out->gamma = tess_declare_param(declare, text, shape, one, flags);
+    char text[TESS__LAYER_NAME];
+    norm_out->gamma =
+        tess_declare_param(declare, tess__layer_name(text, name, "weight"), shape, one, flags);
     norm_out->beta = norm_out->mean = -1;
     if (!gpt->llama) {
-        snprintf(text, sizeof(text), "%s.bias", name);
-        norm_out->beta = tess_declare_param(declare, text, shape, zero, flags);
+        norm_out->beta =
+            tess_declare_param(declare, tess__layer_name(text, name, "bias"), shape, zero, flags);
         norm_out->mean = tess_declare_tensor(declare, "mean", TESS_F32, places, TESS_LIFE_SAVED);
     }
     norm_out->rstd = tess_declare_tensor(declare, "rstd", TESS_F32, places, TESS_LIFE_SAVED);

@@ -8,12 +8,14 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Room for "block3.16.shortcut.running_mean" and the like. */
-#define LAYER_NAME_BYTES 64
-
-static const char *layer_name(char *text, const char *layer, const char *field)
+const char *tess__layer_name(char text[TESS__LAYER_NAME], const char *layer, const char *field)
 {
-    snprintf(text, LAYER_NAME_BYTES, "%s.%s", layer, field);
+    const char *const part[] = {layer, ".", field}; /* snprintf is slow for this */
+    size_t used = 0;
+    for (int i = 0; i < 3; i++)
+        for (const char *c = part[i]; *c != '\0' && used + 1 < TESS__LAYER_NAME; c++)
+            text[used++] = *c;
+    text[used] = '\0';
     return text;
 }
 
@@ -87,18 +89,18 @@ static void layer_declare_params(struct tess_declare *declare, const struct tess
     const struct tess_shape shape =
         conv ? tess_shape4(op->out, op->window, op->window, op->in) : tess_shape2(op->out, op->in);
     struct tess_slice slice = {-1, desc->blocks > 0 ? desc->blocks : 1, 0};
-    char text[LAYER_NAME_BYTES];
+    char text[TESS__LAYER_NAME];
     if (desc->split != TESS_SPLIT_NONE)
         slice.axis = !rows ? 0 : conv ? 3 : 1;
-    layer->weight = tess_declare_sliced(declare, layer_name(text, desc->name, "weight"), shape,
-                                        desc->init, desc->flags, slice);
+    layer->weight = tess_declare_sliced(declare, tess__layer_name(text, desc->name, "weight"),
+                                        shape, desc->init, desc->flags, slice);
     layer->bias = -1;
     if (rows) /* the sum is whole */
         slice = (struct tess_slice){-1, 1, 0};
     if (desc->bias)
         layer->bias =
-            tess_declare_sliced(declare, layer_name(text, desc->name, "bias"), tess_shape1(op->out),
-                                desc->bias_init, TESS_PARAM_NO_DECAY, slice);
+            tess_declare_sliced(declare, tess__layer_name(text, desc->name, "bias"),
+                                tess_shape1(op->out), desc->bias_init, TESS_PARAM_NO_DECAY, slice);
 }
 
 bool tess__layer_has_terms(const struct tess_tensor_axis *axis)
@@ -466,20 +468,20 @@ void tess__norm_declare(struct tess_declare *declare, const struct tess_model_in
     const struct tess_init zero = {TESS_INIT_ZERO, 0}, one = {TESS_INIT_ONE, 0};
     const struct tess_shape shape = tess_shape1(image->dim[2]);
     const struct tess_slice slice = {cut ? 0 : -1, 1, 0};
-    char text[LAYER_NAME_BYTES];
+    char text[TESS__LAYER_NAME];
     norm->cut = cut;
     norm->averages = input->averages;
     norm->rate = (double)leaf_rate;
     norm->channels = cut ? image->dim[2] / axis->parts : image->dim[2];
     norm->positions = image->dim[0] * image->dim[1];
-    norm->gamma = tess_declare_sliced(declare, layer_name(text, name, "weight"), shape, one,
+    norm->gamma = tess_declare_sliced(declare, tess__layer_name(text, name, "weight"), shape, one,
                                       TESS_PARAM_NO_DECAY, slice);
-    norm->beta = tess_declare_sliced(declare, layer_name(text, name, "bias"), shape, zero,
+    norm->beta = tess_declare_sliced(declare, tess__layer_name(text, name, "bias"), shape, zero,
                                      TESS_PARAM_NO_DECAY, slice);
-    norm->mean = tess_declare_sliced_buffer(declare, layer_name(text, name, "running_mean"), shape,
-                                            zero, rate, slice);
-    norm->var = tess_declare_sliced_buffer(declare, layer_name(text, name, "running_var"), shape,
-                                           one, rate, slice);
+    norm->mean = tess_declare_sliced_buffer(declare, tess__layer_name(text, name, "running_mean"),
+                                            shape, zero, rate, slice);
+    norm->var = tess_declare_sliced_buffer(declare, tess__layer_name(text, name, "running_var"),
+                                           shape, one, rate, slice);
 
     const struct tess_shape held = tess_shape1(norm->channels * (cut ? axis->count : 1));
     const struct {
@@ -495,8 +497,8 @@ void tess__norm_declare(struct tess_declare *declare, const struct tess_model_in
         {"leaf_var", TESS_LIFE_LEAVES, &norm->leaf_var},
     };
     for (size_t t = 0; t < (norm->averages > 1 ? 6 : 4); t++)
-        *tensor[t].index = tess_declare_tensor(declare, layer_name(text, name, tensor[t].name),
-                                               TESS_F32, held, tensor[t].life);
+        *tensor[t].index = tess_declare_tensor(
+            declare, tess__layer_name(text, name, tensor[t].name), TESS_F32, held, tensor[t].life);
     const struct tess_op_desc op = {.kind = TESS_OP_BATCH_NORM,
                                     .in = norm->channels,
                                     .out = norm->channels,

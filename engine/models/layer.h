@@ -38,6 +38,11 @@ struct tess__layer_desc {
 
 #define TESS_STACK_MAX 3
 
+/* Room for "block3.16.shortcut.running_mean" and the like. */
+#define TESS__LAYER_NAME 64
+/* LAYER.FIELD, cut where there is no room. */
+const char *tess__layer_name(char text[TESS__LAYER_NAME], const char *layer, const char *field);
+
 /* A linear or convolution layer. Indices are those of the whole model. */
 struct tess__layer {
     enum tess_op_kind kind;

@@ -466,6 +466,22 @@ static void calibrate_take(struct calibrate *calibrate, const struct calibrate_c
             100 * apart[CALIBRATE_LOCAL], 100 * apart[CALIBRATE_NET], 100 * apart[CALIBRATE_TURNS]);
 }
 
+/* Other programs make all take longer: a prediction by that is too long, once they have ended. */
+static void calibrate_say_beside(const struct calibrate_beside *from, struct tess_profile *profile)
+{
+    const struct calibrate_beside now = calibrate_beside_now();
+    const double share = calibrate_beside_share(from, &now);
+    const size_t used = strlen(profile->source);
+    if (share < CALIBRATE_BESIDE)
+        return;
+    snprintf(profile->source + used, sizeof(profile->source) - used,
+             "; other programs took %.0f %% of the cores", 100 * share);
+    tess_log(TESS_LOG_WARN,
+             "other programs took %.0f %% of the cores while they were measured, so steps without "
+             "them are predicted too long: end them and run --calibrate again",
+             100 * share);
+}
+
 static enum tess_status calibrate_open(const struct tess_kernel_ops *kernel,
                                        struct calibrate *calibrate)
 {
@@ -491,6 +507,7 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
                                   ? calibrate_open(kernel, calibrate)
                                   : tess_fail(TESS_ERR_MEMORY, "no memory to measure");
     double each_s;
+    const struct calibrate_beside begin = calibrate_beside_now();
     const int rounds = calibrate_rounds(limit_s, &each_s);
     for (int round = 0; round < rounds && status == TESS_OK; round++) {
         calibrate->each_s = calibrate->fast_16 ? each_s / CALIBRATE_MORE : each_s;
@@ -498,6 +515,8 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
     }
     if (status == TESS_OK)
         calibrate_take(calibrate, &cache, &ranks, rounds, &profile);
+    if (status == TESS_OK)
+        calibrate_say_beside(&begin, &profile);
     if (calibrate != NULL) {
         tess_kernel_close(calibrate->kernel);
         free(calibrate->memory);

@@ -104,4 +104,20 @@ enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double core
 void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profile *profile,
                           double apart_out[CALIBRATE_SETTINGS]);
 
+/*
+ * calibrate_beside.c: what else the processors do that this process may use. busy_s: seconds that
+ * they were busy so far, or taken by other machines on the same hardware; own_s: of this process
+ * and of its children that have ended. cores 0: the system does not say.
+ */
+#define CALIBRATE_BESIDE 0.05 /* so much of them makes figures worse */
+struct calibrate_beside {
+    int cores;
+    double wall_s, busy_s, own_s;
+};
+struct calibrate_beside calibrate_beside_now(void);
+/* The share of the cores that others took between two moments, from 0 to 1; 0 where the system does
+ * not say. Pure. */
+double calibrate_beside_share(const struct calibrate_beside *from,
+                              const struct calibrate_beside *to);
+
 #endif

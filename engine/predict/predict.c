@@ -79,8 +79,10 @@ static int span_order(const void *a, const void *b)
 /* Make them follow each other without overlap. */
 static void spans_join(struct virtual_spans *spans)
 {
-    size_t kept = 0;
-    if (spans->count > 0)
+    size_t kept = 0, sorted = 1; /* mostly all */
+    while (sorted < spans->count && spans->span[sorted - 1].begin_s <= spans->span[sorted].begin_s)
+        sorted++;
+    if (sorted < spans->count)
         qsort(spans->span, spans->count, sizeof(*spans->span), span_order);
     for (size_t i = 0; i < spans->count; i++) {
         const struct virtual_span span = spans->span[i];

@@ -51,6 +51,7 @@ struct tess__plan_layout {
     struct tess_job_memory memory; /* of the fullest rank */
     uint64_t device_bytes;         /* of that, what lies on the device */
     bool all_ranks;                /* every stage was planned, not the first and the last alone */
+    bool partly;                   /* the first stage alone was, which does not fit */
     double coarse_s;
     bool predicted; /* what follows is tess_predict_step's; else of the coarse model */
     double step_s, exposed_s, mfu, flops;
@@ -181,11 +182,14 @@ void tess__plan_close(struct tess__plan *plan);
 /* Is it legal? Fills memory and coarse_s where it is, from every stage's ranks. */
 enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                 char why[TESS__PLAN_WHY]);
-/* The same of layouts that differ in recompute alone, from the first and the last stage. At the
- * first that is refused it ends: *done_out are filled in. */
+/* The same of layouts that differ in recompute alone, from the first and the last stage; `brief`:
+ * from the first one alone where it does not fit. At the first that is refused it ends: *done_out
+ * are filled in. */
 enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
                                      struct tess__plan_layout *const layout[], int count,
-                                     int *done_out, char why[TESS__PLAN_WHY]);
+                                     bool brief, int *done_out, char why[TESS__PLAN_WHY]);
+/* Does its fullest rank fit, of those that were planned? */
+bool tess__plan_fits(const struct tess__plan *plan, const struct tess__plan_layout *layout);
 /* Fills the predicted step, and the order of ranks where another one than the natural is faster. */
 enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__plan_layout *layout,
                                     char why[TESS__PLAN_WHY]);

@@ -80,7 +80,7 @@ static void search_alone(const struct tess__plan *plan, void *context, int64_t n
     int done;
     snprintf(one->why, sizeof(one->why), "the batch cannot be cut for it");
     one->status = search_fill(plan, &one->shape)
-                      ? tess__plan_try_ends(plan, shape, 1, &done, one->why)
+                      ? tess__plan_try_ends(plan, shape, 1, false, &done, one->why)
                       : TESS_ERR_USAGE;
 }
 
@@ -159,11 +159,6 @@ static bool search_has_schedule(const struct tess__plan *plan,
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static bool search_fits(const struct tess__plan *plan, const struct tess__plan_layout *layout)
-{
-    return plan->memory_limit <= 0 || (double)layout->device_bytes <= plan->memory_limit;
-}
-
 static void search_too_large(const struct tess__plan *plan, const struct tess__plan_layout *layout,
                              char family[128], char why[TESS__PLAN_WHY])
 {
@@ -191,8 +186,9 @@ struct search_shape {
     struct search_item *item;
     int64_t accumulate[SEARCH_MICROS_MAX];
     int micros;
-    bool all; /* layouts are tried, not the fewest micro-batches that fit */
-    bool legal, fits;
+    bool all;   /* layouts are tried, not the fewest micro-batches that fit */
+    bool whole; /* the last stage is planned where the first does not fit, too */
+    bool legal, fits, partly;
     struct tess__plan_layout least; /* of all that were tried, the one with the least memory */
     char why[TESS__PLAN_WHY];       /* why the first that was refused was */
     /* Halving comes to the same one more than once. */
@@ -226,7 +222,8 @@ static enum tess_status search_plan(const struct tess__plan *plan, struct search
         layout[i]->accumulate = shape->accumulate[micro];
         layout[i]->recompute = search_recompute[r];
     }
-    const enum tess_status status = tess__plan_try_ends(plan, layout, count, &done, why);
+    const enum tess_status status =
+        tess__plan_try_ends(plan, layout, count, !all && !shape->whole, &done, why);
     for (int i = 0; i < done; i++)
         shape->tried[micro][search_beside_of(recompute, i)].planned = true;
     return done > 0 && !search_ends(status) ? TESS_OK : status;
@@ -246,9 +243,10 @@ static enum tess_status search_first(const struct tess__plan *plan, struct searc
     if (status != TESS_OK)
         return search_ends(status) ? status : TESS_OK;
     shape->legal = true;
+    shape->partly = shape->partly || tried->layout.partly;
     if (tried->layout.device_bytes < shape->least.device_bytes)
         shape->least = tried->layout;
-    tried->found = search_fits(plan, &tried->layout) ? SEARCH_FITS : SEARCH_TOO_LARGE;
+    tried->found = tess__plan_fits(plan, &tried->layout) ? SEARCH_FITS : SEARCH_TOO_LARGE;
     shape->fits = shape->fits || tried->found == SEARCH_FITS;
     return TESS_OK;
 }
@@ -316,15 +314,27 @@ static enum tess_status search_fewest(const struct tess__plan *plan, struct sear
 /* Meshes of more ranks have so many layouts that a part of them is left out. */
 #define SEARCH_ALL_RANKS 16
 
+static enum tess_status search_item(const struct tess__plan *plan, struct search_item *item,
+                                    bool whole, struct search_shape *shape)
+{
+    *shape =
+        (struct search_shape){.item = item, .whole = whole, .least = {.device_bytes = UINT64_MAX}};
+    shape->micros =
+        tess__plan_accumulations(plan, &item->shape, shape->accumulate, SEARCH_MICROS_MAX);
+    shape->all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
+    item->searched = 0;
+    return shape->all ? search_all(plan, shape) : search_fewest(plan, shape);
+}
+
 /* Item `number` of a list of pointers to items. */
 static void search_shape(const struct tess__plan *plan, void *context, int64_t number)
 {
     struct search_item *item = ((struct search_item **)context)[number];
-    struct search_shape shape = {.item = item, .least = {.device_bytes = UINT64_MAX}};
-    shape.micros =
-        tess__plan_accumulations(plan, &item->shape, shape.accumulate, SEARCH_MICROS_MAX);
-    shape.all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
-    item->status = shape.all ? search_all(plan, &shape) : search_fewest(plan, &shape);
+    struct search_shape shape;
+    item->status = search_item(plan, item, false, &shape);
+    /* Where none fits it matters how much they need, and which are refused by their last stage. */
+    if (item->status == TESS_OK && !shape.fits && shape.partly)
+        item->status = search_item(plan, item, true, &shape);
     memcpy(item->why, shape.why, sizeof(item->why));
     if (item->status != TESS_OK)
         return;
@@ -484,7 +494,7 @@ static void search_step(const struct tess__plan *plan, void *context, int64_t nu
 {
     struct search_step *step = (struct search_step *)context + number;
     step->status = tess__plan_try(plan, &step->layout, step->why);
-    if (step->status == TESS_OK && search_fits(plan, &step->layout))
+    if (step->status == TESS_OK && tess__plan_fits(plan, &step->layout))
         step->status = tess__plan_predict(plan, &step->layout, step->why);
 }
 
@@ -540,7 +550,7 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
             status = tess_fail(step[i].status, "%s", step[i].why);
         } else if (step[i].status != TESS_OK) {
             status = tess__plan_reject(plan, tess__plan_name(&step[i].layout, name), step[i].why);
-        } else if (!search_fits(plan, &step[i].layout)) {
+        } else if (!tess__plan_fits(plan, &step[i].layout)) {
             search_too_large(plan, &step[i].layout, family, step[i].why);
             status = tess__plan_reject(plan, family, step[i].why);
         } else if (search_keep(layout, kept, &step[i].layout)) {
@@ -595,7 +605,7 @@ static enum tess_status search_vary(struct tess__plan *plan)
     plan->searched += count;
     bool keep[SEARCH_VARIED] = {false};
     for (int64_t i = 0; i < count; i++)
-        keep[i] = step[i].status == TESS_OK && search_fits(plan, &step[i].layout) &&
+        keep[i] = step[i].status == TESS_OK && tess__plan_fits(plan, &step[i].layout) &&
                   (step[i].layout.step_s != of[i]->step_s ||
                    step[i].layout.device_bytes != of[i]->device_bytes);
     for (int64_t i = 0; i < count; i++) {

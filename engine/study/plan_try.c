@@ -102,6 +102,11 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
     return TESS_OK;
 }
 
+bool tess__plan_fits(const struct tess__plan *plan, const struct tess__plan_layout *layout)
+{
+    return plan->memory_limit <= 0 || (double)layout->device_bytes <= plan->memory_limit;
+}
+
 static void try_begin(struct tess__plan_layout *layout)
 {
     layout->device_bytes = 0;
@@ -138,7 +143,7 @@ static enum tess_status try_all_ranks(const struct tess__plan *plan,
 
 /* The first rank and the last stage's first one; `engine`: of both, or NULL. */
 static enum tess_status try_ends(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                 struct tess_engine *engine[2])
+                                 bool brief, struct tess_engine *engine[2])
 {
     const struct tess_config *config;
     TESS_TRY(tess__plan_configure(plan, layout, &config));
@@ -146,6 +151,9 @@ static enum tess_status try_ends(const struct tess__plan *plan, struct tess__pla
     try_begin(layout);
     for (int end = 0; end < (stages > 1 ? 2 : 1); end++) {
         const int32_t at[TESS_AXIS_COUNT] = {[TESS_AXIS_STAGE] = end == 0 ? 0 : stages - 1};
+        layout->partly = brief && end > 0 && !tess__plan_fits(plan, layout);
+        if (layout->partly)
+            break;
         TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), &engine[end], layout));
     }
     try_end(plan, false, layout);
@@ -164,7 +172,7 @@ enum tess_status tess__plan_try(const struct tess__plan *plan, struct tess__plan
 
 enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
                                      struct tess__plan_layout *const layout[], int count,
-                                     int *done_out, char why[TESS__PLAN_WHY])
+                                     bool brief, int *done_out, char why[TESS__PLAN_WHY])
 {
     struct tess__log_sink sink;
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
@@ -172,7 +180,7 @@ enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
     enum tess_status status = TESS_OK;
     *done_out = 0;
     while (*done_out < count && status == TESS_OK) {
-        status = try_ends(plan, layout[*done_out], engine);
+        status = try_ends(plan, layout[*done_out], brief, engine);
         *done_out += status == TESS_OK;
     }
     tess_engine_close(engine[0]);
@@ -337,11 +345,10 @@ enum tess_status tess__plan_predict(const struct tess__plan *plan, struct tess__
 #define TRY_CLASSES 10
 #define TRY_BYTES   256 /* the least vocabulary; the model's own is in its options */
 
-static void try_declare_data(struct tess__plan *plan, const struct tess_config *config)
+static void try_declare_data(struct tess__plan *plan, const struct tess_config *config,
+                             int64_t train, int64_t test)
 {
     const bool tokens = config->model->tokens;
-    int64_t train = TRY_ROWS, test = 0;
-    (void)tess__run_count_data(config, &train, &test);
     plan->declared = (struct tess_dataset){
         .tokens = tokens,
         .row = tokens ? tess_shape1(config->loader.length) : tess_shape3(TRY_SIDE, TRY_SIDE, 1),
@@ -358,9 +365,9 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
 {
     char why[TESS__PLAN_WHY];
     struct tess__log_sink sink;
-    int64_t train, test;
+    int64_t train = TRY_ROWS, test = 0;
     if (tess__run_count_data(config, &train, &test)) {
-        try_declare_data(plan, config);
+        try_declare_data(plan, config, train, test);
         return TESS_OK;
     }
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
@@ -369,7 +376,7 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
     if (status == TESS_ERR_USAGE)
         TESS_FAIL(TESS_ERR_USAGE, "%s", why);
     if (status != TESS_OK) {
-        try_declare_data(plan, config);
+        try_declare_data(plan, config, train, test);
         tess_log(TESS_LOG_INFO, "planned without the data, sizes alone: %s", why);
     }
     return TESS_OK;

@@ -178,6 +178,37 @@ static void case_absurd_sizes_are_refused(void **state)
     tess_memory_close(memory);
 }
 
+/* Several at once are as one after the other, listed or not; those that are too much are refused.
+ */
+static void case_each(void **state)
+{
+    enum { COUNT = 5, STRIDE = 3 };
+    static const uint64_t bytes[] = {0, 1, 4096, 5000, ((uint64_t)1 << 40) + 1};
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        struct tess_memory *each = open_plan(), *single = open_plan();
+        struct tess_block a[COUNT * STRIDE] = {{0, 0}}, b[COUNT * STRIDE] = {{0, 0}};
+        if (!listed)
+            tess_memory_unlisted(each);
+        for (size_t s = 0; s < sizeof(bytes) / sizeof(*bytes); s++) {
+            assert_int_equal(tess_memory_reserve_each(each, TESS_MEMORY_INPUT, bytes[s], "each",
+                                                      COUNT, STRIDE, a),
+                             TESS_OK);
+            for (int i = 0; i < COUNT; i++)
+                b[i * STRIDE] = reserve(single, TESS_MEMORY_INPUT, bytes[s], "each");
+            assert_memory_equal(a, b, sizeof(a));
+        }
+        assert_int_equal(tess_memory_total(each), tess_memory_total(single));
+        assert_int_equal(tess_memory_bytes(each, TESS_MEMORY_INPUT),
+                         tess_memory_bytes(single, TESS_MEMORY_INPUT));
+        assert_int_equal(tess_memory_reserve_each(each, TESS_MEMORY_INPUT, INT64_MAX / 2, "much",
+                                                  COUNT, STRIDE, a),
+                         TESS_ERR_MEMORY);
+        tess_memory_close(each);
+        tess_memory_close(single);
+    }
+}
+
 static void case_dtypes(void **state)
 {
     (void)state;
@@ -218,7 +249,8 @@ int main(void)
         cmocka_unit_test(case_kind_names), cmocka_unit_test(case_blocks_lie_end_to_end),
         cmocka_unit_test(case_beside),     cmocka_unit_test(case_sealed_after_commit),
         cmocka_unit_test(case_empty_plan), cmocka_unit_test(case_absurd_sizes_are_refused),
-        cmocka_unit_test(case_dtypes),     cmocka_unit_test(case_shapes),
+        cmocka_unit_test(case_each),       cmocka_unit_test(case_dtypes),
+        cmocka_unit_test(case_shapes),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

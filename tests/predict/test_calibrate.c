@@ -6,11 +6,15 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -163,6 +167,43 @@ static void test_rounds(void **state)
     assert_true(calibrate_apart(&rounds) == 2.5);
 }
 
+/* Of two cores in ten seconds, 15 seconds busy: what this process did not take, others did. */
+static void test_beside_share(void **state)
+{
+    const struct calibrate_beside from = {.cores = 2, .wall_s = 5, .busy_s = 100, .own_s = 3};
+    struct calibrate_beside to = {.cores = 2, .wall_s = 15, .busy_s = 115, .own_s = 13};
+    (void)state;
+    assert_true(fabs(calibrate_beside_share(&from, &to) - 0.25) < 1e-12);
+    to.own_s = 18.3; /* clocks are not read at the same moment */
+    assert_true(calibrate_beside_share(&from, &to) == 0);
+    to.own_s = 13;
+    to.cores = 0; /* unknown */
+    assert_true(calibrate_beside_share(&from, &to) == 0);
+}
+
+/* What this process computes is its own, and what a child does that runs on is another program's.
+ */
+static void test_beside_child(void **state)
+{
+    const struct calibrate_beside from = calibrate_beside_now();
+    (void)state;
+    if (from.cores == 0)
+        skip();
+    const pid_t child = fork();
+    for (volatile bool go_on = child == 0; go_on;)
+        ;
+    assert_true(child > 0);
+    struct timespec half = {.tv_nsec = 500000000};
+    nanosleep(&half, NULL);
+    const struct calibrate_beside with = calibrate_beside_now();
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    const struct calibrate_beside after = calibrate_beside_now();
+    /* It had a share of a core at least, whatever else runs here. */
+    assert_true(calibrate_beside_share(&from, &with) > 0.1 / from.cores);
+    assert_true(after.own_s - with.own_s > 0.05);
+}
+
 /* This machine: the file that is written is a profile, of a processor that computes something. */
 static void test_measure(void **state)
 {
@@ -189,12 +230,11 @@ static void test_measure(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_points),
-        cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_fit),          cmocka_unit_test(test_points),
+        cmocka_unit_test(test_rounds),       cmocka_unit_test(test_beside_share),
+        cmocka_unit_test(test_beside_child), cmocka_unit_test(test_measure),
     };
     const bool measure = argc > 1 && strcmp(argv[1], "measure") == 0;
-    return _cmocka_run_group_tests("calibrate", tests, measure ? 4 : 3, scratch_file_make,
+    return _cmocka_run_group_tests("calibrate", tests, measure ? 6 : 5, scratch_file_make,
                                    scratch_file_remove);
 }
