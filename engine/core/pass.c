@@ -396,8 +396,8 @@ enum tess_status tess__engine_check_loss(struct tess_engine *engine, int32_t slo
     const struct tess_sizes *sizes = &engine->sizes;
     if (engine->kernel->queue != NULL) /* the verdict has it when the step is over */
         return TESS_OK;
-    const int64_t bad = tess_find_nonfinite(
-        engine->kernel, TESS_F32, sizes->loss_ranks * sizes->rows, engine->found.loss);
+    const int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32,
+                                            sizes->loss_ranks * sizes->rows, engine->found.loss);
     if (bad < 0)
         return TESS_OK;
     return tess__engine_diagnose(engine, engine->schedule.chunk_count - 1, slot, bad);

@@ -16,7 +16,8 @@
  *
  * It is an update of parts, by gradients that no one sees as a whole. So nothing may have to be
  * known of all gradients before: shared_fits. A loss that is not finite ends the step of its rank
- * before that has handed over any gradient, so that no rank updates. The arithmetic, and so the bits, are the optimizer's.
+ * before that has handed over any gradient, so that no rank updates. The arithmetic, and so the
+ * bits, are the optimizer's.
  */
 #include "core/state.h"
 
@@ -70,8 +71,8 @@ static bool shared_fits_optim(const struct tess_engine *engine)
 static bool shared_fits_model(const struct tess_engine *engine)
 {
     const struct tess_declare *model = &engine->model;
-    return !model->conditional && !model->axis.sequence && engine->schedule.chunk_count == 1 && engine->plan.mesh.count[TESS_AXIS_STAGE] == 1 &&
-           !(engine->config->run.audit > 0);
+    return !model->conditional && !model->axis.sequence && engine->schedule.chunk_count == 1 &&
+           engine->plan.mesh.count[TESS_AXIS_STAGE] == 1 && !(engine->config->run.audit > 0);
 }
 
 /* One thread runs it. */
@@ -150,8 +151,8 @@ static void shared_add_tied(const struct tess_plan *plan, int32_t s, int64_t at,
         const struct tess_segment *tied = &plan->segment[t];
         if (tied->values_of != s)
             continue;
-        const float *own = tied->grad_own + at -
-                           (tess_plan_own_begin(plan, t, plan->optim_extent) - tied->begin);
+        const float *own =
+            tied->grad_own + at - (tess_plan_own_begin(plan, t, plan->optim_extent) - tied->begin);
         for (int64_t i = 0; i < count; i++)
             sum[i] += own[i];
     }
