@@ -8,8 +8,8 @@
  *       update                              value, moments and compute copy of this rank
  *       new values to the other ranks       where each of them has all of the parameters
  *
- * The gradient of a tied parameter is summed before, as always, and the sum joins that of the
- * parameter whose values it shares: `own` of tess__tied_finish has the same order of additions.
+ * The gradient of a tied parameter is summed before, as without this; its sum is added to that of
+ * the parameter whose values it shares, as tess__tied_finish adds them.
  *
  * So a rank reads and writes the moments of its slices alone. Where it has those of others as well,
  * they are out of date until something reads them: tess__shared_settle brings them.
@@ -188,6 +188,10 @@ enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, 
 {
     struct tess_shared *shared = strategy->shared;
     const size_t count = (size_t)strategy->plan->segment[s].count;
+    if (!tess_segment_updates(strategy, s))
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "strategy '%s' updates segment %d, which has no values of its own",
+                  strategy->ops->name, s);
     shared->took = true;
     shared->stale = shared->copies;
     return tess_comm_share(strategy->comm, grad, count, TESS_F32, &shared->segment[s].update,
