@@ -58,18 +58,20 @@ static enum tess_status ddp_plan(struct tess_strategy *strategy)
 }
 
 /* Sum and update are one pass where the step has one reduction and the ranks share memory. */
-static bool ddp_updates(const struct tess_strategy *strategy)
+static bool ddp_updates(const struct tess_strategy *strategy, int32_t s)
 {
     const struct ddp_options *options = strategy->options;
-    return strategy->shared != NULL && !options->every_micro;
+    return tess_segment_updates(strategy, s) && !options->every_micro;
 }
 
 static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
 {
     struct tess_wire *wire = strategy->state;
     struct tess_segment *segment = &strategy->plan->segment[s];
-    if (ddp_updates(strategy))
+    if (ddp_updates(strategy, s)) {
+        TESS_TRY(tess__wire_wait_tied(strategy, s));
         return tess_segment_update(strategy, s, segment->grad, &wire->event[s]);
+    }
     void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
     return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count, wire->dtype,
                                 TESS_REDUCE_SUM, &wire->event[s]);
@@ -137,7 +139,7 @@ static uint64_t ddp_sent_bytes(const struct tess_strategy *strategy)
     for (int32_t s = 0; s < plan->grad_segment_count; s++) {
         const uint64_t grads = tess__wire_segment_bytes(plan, s);
         const uint64_t values = (uint64_t)plan->segment[s].count * tess_dtype_bytes(plan->dtype);
-        bytes += ddp_updates(strategy) /* values are given in place of sums */
+        bytes += ddp_updates(strategy, s) /* values are given in place of sums */
                      ? tess__shard_scatter_bytes(grads + values, plan->rank_count)
                      : tess__shard_all_reduce_bytes(grads, plan->rank_count);
     }

@@ -164,10 +164,24 @@ enum tess_status tess__scatter_enter(struct tess_strategy *strategy, int32_t uni
 }
 
 /* Sum and update are one pass where this is the step's only sum and the ranks share memory. */
-static bool scatter_updates(const struct tess_strategy *strategy)
+static bool scatter_updates(const struct tess_strategy *strategy, int32_t s)
 {
     const struct tess_scatter *scatter = strategy->state;
-    return strategy->shared != NULL && strategy->plan->accumulate == 1 && scatter->replica == NULL;
+    return tess_segment_updates(strategy, s) && strategy->plan->accumulate == 1 &&
+           scatter->replica == NULL;
+}
+
+/* The sums of the gradients that are tied to segment `s` are there on return. */
+static enum tess_status scatter_retire_tied(struct tess_strategy *strategy, int32_t s)
+{
+    struct tess_scatter *scatter = strategy->state;
+    for (int32_t i = 0; i < scatter->slot_count; i++) {
+        struct tess_scatter_slot *slot = &scatter->slot[i];
+        if (slot->segment >= 0 && slot->stage == SCATTER_REDUCING &&
+            strategy->plan->segment[slot->segment].values_of == s)
+            TESS_TRY(scatter_retire(strategy, slot));
+    }
+    return TESS_OK;
 }
 
 enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s)
@@ -177,7 +191,8 @@ enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s)
     struct tess_scatter_slot *slot = &scatter->slot[s % scatter->slot_count];
     plan->segment[s].grad = NULL;
     slot->number = scatter->sent++;
-    if (scatter_updates(strategy)) {
+    if (scatter_updates(strategy, s)) {
+        TESS_TRY(scatter_retire_tied(strategy, s));
         slot->stage = SCATTER_UPDATING;
         return tess_segment_update(strategy, s, slot->buffer, &slot->event);
     }

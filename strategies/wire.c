@@ -83,6 +83,15 @@ void tess__wire_unpack(const struct tess_strategy *strategy, int64_t at, int64_t
                   TESS_F32, grad);
 }
 
+enum tess_status tess__wire_wait_tied(const struct tess_strategy *strategy, int32_t s)
+{
+    const struct tess_wire *wire = strategy->state;
+    for (int32_t t = 0; t < strategy->plan->grad_segment_count; t++)
+        if (strategy->plan->segment[t].values_of == s)
+            TESS_TRY(tess_event_wait(&wire->event[t]));
+    return TESS_OK;
+}
+
 void tess__wire_describe(const struct tess_strategy *strategy, const char *sent,
                          void (*line)(void *context, const char *text), void *context)
 {

@@ -58,6 +58,9 @@ void *tess__wire_pack(const struct tess_strategy *strategy, int64_t at, int64_t 
 void tess__wire_unpack(const struct tess_strategy *strategy, int64_t at, int64_t count,
                        float *grad);
 
+/* Wait for the sums of the gradients that are tied to segment `s`: tess_segment_update. */
+enum tess_status tess__wire_wait_tied(const struct tess_strategy *strategy, int32_t s);
+
 /* Lines for --explain: where gradients do not travel in f32, and, after the words `sent`, what the
  * strategy sends in a step. */
 void tess__wire_describe(const struct tess_strategy *strategy, const char *sent,

@@ -59,8 +59,10 @@ static enum tess_status zero1_grads_ready(struct tess_strategy *strategy, int32_
     tess_segment_fold(strategy, s);
     if (strategy->micro + 1 < plan->accumulate)
         return TESS_OK;
-    if (strategy->shared != NULL)
+    if (tess_segment_updates(strategy, s)) {
+        TESS_TRY(tess__wire_wait_tied(strategy, s));
         return tess_segment_update(strategy, s, segment->grad, &wire->event[s]);
+    }
     void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
     /* grad_own is this rank's part of the folded gradient: the call is in place. */
     void *own = tess__wire_place(strategy, tess_plan_own_begin(plan, s, TESS_EXTENT_SHARD),

@@ -283,6 +283,8 @@ enum tess_status tess__tied_finish(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tied_end end;
+    if (tess__shared_took(engine)) /* where the sum was used */
+        return TESS_OK;
     for (int32_t s = 0; s < plan->grad_segment_count; s++) {
         const int64_t own = tess_plan_own_count(plan, s, plan->optim_extent);
         if (!tied_find(engine, s, &end))

@@ -256,6 +256,8 @@ enum tess_status tess__engine_backward(struct tess_engine *engine, int32_t chunk
         TESS_TRY(pass_backward_unit(engine, &place, u,
                                     again ? TESS_PHASE_BACKWARD_AGAIN : TESS_PHASE_BACKWARD));
         tess__engine_range(engine, NULL);
+        if (!again && here->last && u == here->unit_end - 1 && engine->model.labels > 0)
+            TESS_TRY(tess__engine_check_loss(engine, slot)); /* before any gradient is used */
         for (; !again && next >= 0 && plan->segment[next].unit_first >= u; next--)
             TESS_TRY(strategy->ops->grads_ready(strategy, next));
     }
@@ -387,6 +389,18 @@ enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk
     TESS_FAIL(TESS_ERR_NUMERIC,
               "the loss is not finite at step %lld: tensor 'loss' of row %lld held the first one%s",
               step, (long long)loss_row, diagnose_range(engine));
+}
+
+enum tess_status tess__engine_check_loss(struct tess_engine *engine, int32_t slot)
+{
+    const struct tess_sizes *sizes = &engine->sizes;
+    if (engine->kernel->queue != NULL) /* the verdict has it when the step is over */
+        return TESS_OK;
+    const int64_t bad = tess_find_nonfinite(engine->kernel, TESS_F32,
+                                            sizes->loss_ranks * sizes->rows, engine->found.loss);
+    if (bad < 0)
+        return TESS_OK;
+    return tess__engine_diagnose(engine, engine->schedule.chunk_count - 1, slot, bad);
 }
 
 enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot)

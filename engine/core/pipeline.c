@@ -87,14 +87,10 @@ static enum tess_status pipe_sum_leaves(struct tess_engine *engine, int32_t slot
 {
     const struct tess_plan *plan = &engine->plan;
     const struct tess_sizes *sizes = &engine->sizes;
-    int64_t bad = -1;
     if (plan->skips_loss)
         return TESS_OK;
-    if (engine->kernel->queue == NULL) /* else the verdict has it when the step is over */
-        bad = tess_find_nonfinite(engine->kernel, TESS_F32, sizes->loss_ranks * sizes->rows,
-                                  engine->found.loss);
-    if (bad >= 0)
-        return tess__engine_diagnose(engine, engine->schedule.chunk_count - 1, slot, bad);
+    if (engine->model.labels == 0)
+        TESS_TRY(tess__engine_check_loss(engine, slot));
     if (plan->mesh.at[TESS_AXIS_TENSOR] > 0)
         return TESS_OK; /* the first rank of the axis has the same */
     for (int32_t r = 0; r < sizes->loss_ranks; r++) {

@@ -8,11 +8,16 @@
  *       update                              value, moments and compute copy of this rank
  *       new values to the other ranks       where each of them has all of the parameters
  *
+ * The gradient of a tied parameter is summed before, as without this; its sum is added to that of
+ * the parameter whose values it shares, as tess__tied_finish adds them.
+ *
  * So a rank reads and writes the moments of its slices alone. Where it has those of others as well,
  * they are out of date until something reads them: tess__shared_settle brings them.
  *
  * It is an update of parts, by gradients that no one sees as a whole. So nothing may have to be
- * known of all gradients before: shared_fits. The arithmetic, and so the bits, are the optimizer's.
+ * known of all gradients before: shared_fits. A loss that is not finite ends the step of its rank
+ * before that has handed over any gradient, so that no rank updates. The arithmetic, and so the
+ * bits, are the optimizer's.
  */
 #include "core/state.h"
 
@@ -27,6 +32,7 @@ struct shared_segment {
     struct tess_shared *shared;
     int64_t begin;                  /* flat */
     int32_t piece_first, piece_end; /* this rank's */
+    bool tied;                      /* another segment shares its values */
     struct tess_comm_share update, settle;
 };
 
@@ -62,13 +68,11 @@ static bool shared_fits_optim(const struct tess_engine *engine)
     return true;
 }
 
-/* A model that computes the loss itself is out: whether that is finite is known after backward. */
 static bool shared_fits_model(const struct tess_engine *engine)
 {
     const struct tess_declare *model = &engine->model;
-    return model->labels == 0 && !model->tied && !model->conditional && !model->axis.sequence &&
-           engine->schedule.chunk_count == 1 && engine->plan.mesh.count[TESS_AXIS_STAGE] == 1 &&
-           !(engine->config->run.audit > 0);
+    return !model->conditional && !model->axis.sequence && engine->schedule.chunk_count == 1 &&
+           engine->plan.mesh.count[TESS_AXIS_STAGE] == 1 && !(engine->config->run.audit > 0);
 }
 
 /* One thread runs it. */
@@ -138,6 +142,22 @@ static void shared_update_part(struct tess_shared *shared, int32_t i, int64_t at
     shared_give(shared, SHARED_PARAM, value + (size_t)at * word, (size_t)count * word);
 }
 
+/* Add the sums of the gradients that are tied to those of the segment; `at`: its element that sum
+ * begins with. */
+static void shared_add_tied(const struct tess_plan *plan, int32_t s, int64_t at, int64_t count,
+                            float *sum)
+{
+    for (int32_t t = 0; t < plan->grad_segment_count; t++) {
+        const struct tess_segment *tied = &plan->segment[t];
+        if (tied->values_of != s)
+            continue;
+        const float *own =
+            tied->grad_own + at - (tess_plan_own_begin(plan, t, plan->optim_extent) - tied->begin);
+        for (int64_t i = 0; i < count; i++)
+            sum[i] += own[i];
+    }
+}
+
 /* tess_comm_share.run: this rank's slice of a segment. */
 static void shared_update(void *context, const void *const *source, size_t begin, size_t count)
 {
@@ -150,9 +170,17 @@ static void shared_update(void *context, const void *const *source, size_t begin
         for (int32_t r = 0; r < shared->rank_count; r++)
             shared->source[r] = (const float *)source[r] + at;
         tess__reduce(TESS_F32, TESS_REDUCE_SUM, shared->rank_count, shared->source, 1, &target, n);
+        if (segment->tied)
+            shared_add_tied(&shared->engine->plan, (int32_t)(segment - shared->segment),
+                            (int64_t)at, (int64_t)n, sums.sum);
         sums.from = segment->begin + (int64_t)at;
         shared_each(segment, sums.from, sums.from + (int64_t)n, shared_update_part, &sums);
     }
+}
+
+bool tess_segment_updates(const struct tess_strategy *strategy, int32_t s)
+{
+    return strategy->shared != NULL && strategy->plan->segment[s].values_of < 0;
 }
 
 enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, const float *grad,
@@ -160,6 +188,10 @@ enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, 
 {
     struct tess_shared *shared = strategy->shared;
     const size_t count = (size_t)strategy->plan->segment[s].count;
+    if (!tess_segment_updates(strategy, s))
+        TESS_FAIL(TESS_ERR_INTERNAL,
+                  "strategy '%s' updates segment %d, which has no values of its own",
+                  strategy->ops->name, s);
     shared->took = true;
     shared->stale = shared->copies;
     return tess_comm_share(strategy->comm, grad, count, TESS_F32, &shared->segment[s].update,
@@ -244,6 +276,9 @@ static void shared_fill(struct tess_shared *shared)
         }
         segment->piece_end = i;
     }
+    for (int32_t s = 0; s < plan->grad_segment_count; s++)
+        if (plan->segment[s].values_of >= 0)
+            shared->segment[plan->segment[s].values_of].tied = true;
 }
 
 enum tess_status tess__shared_open(struct tess_engine *engine)

@@ -562,6 +562,8 @@ static inline bool tess__engine_counts(const struct tess_engine *engine)
  * of a row has one, or the chunk's output (loss_row -1). Always fails. */
 enum tess_status tess__engine_diagnose(struct tess_engine *engine, int32_t chunk, int32_t slot,
                                        int64_t loss_row);
+/* The same if a loss of the micro-batch in `slot` is not finite, unless the verdict will say so. */
+enum tess_status tess__engine_check_loss(struct tess_engine *engine, int32_t slot);
 /* The same if the output of the chunk's last unit is not finite. */
 enum tess_status tess__engine_check_output(struct tess_engine *engine, int32_t chunk, int32_t slot);
 

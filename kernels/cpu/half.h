@@ -28,16 +28,20 @@ CPU_INLINE void cpu_f16_narrow(const float *wide, uint16_t *half)
                         _mm512_cvtps_ph(_mm512_loadu_ps(wide), _MM_FROUND_TO_NEAREST_INT));
 }
 
-CPU_INLINE void cpu_bf16_narrow(const float *wide, uint16_t *half)
+CPU_INLINE __m256i cpu_bf16_of(__m512 value)
 {
-    __m512 value = _mm512_loadu_ps(wide);
     __m512i bits = _mm512_castps_si512(value);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i round = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     __m512i sum = _mm512_add_epi32(bits, round);
     __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     sum = _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x400000));
-    _mm256_storeu_si256((void *)half, _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+}
+
+CPU_INLINE void cpu_bf16_narrow(const float *wide, uint16_t *half)
+{
+    _mm256_storeu_si256((void *)half, cpu_bf16_of(_mm512_loadu_ps(wide)));
 }
 
 #elif defined(__F16C__)

@@ -48,6 +48,22 @@ static struct fault {
 
 static const struct tess_model_ops *fault_model;
 
+/* What each of two ranks reads of a parameter in the step of the fault, and whether that is still
+ * there when the rank has stopped. */
+static bool fault_keeps;
+static struct kept {
+    const float *from;
+    float value[16];
+    bool same;
+} kept[2];
+
+static void fault_keep(const struct tess_pass *pass)
+{
+    struct kept *keep = &kept[pass->row_first / (uint64_t)pass->rows];
+    keep->from = pass->param[fault.param];
+    memcpy(keep->value, keep->from, sizeof(keep->value));
+}
+
 static bool fault_due(const struct tess_pass *pass, enum fault_kind kind)
 {
     return fault.kind == kind && pass->unit == fault.unit && pass->step >= fault.first &&
@@ -62,6 +78,8 @@ static enum tess_status fault_forward(void *state, const struct tess_pass *pass)
         float *value = (float *)(uintptr_t)pass->param[fault.param];
         value[2] = NAN;
     }
+    if (fault_keeps && pass->unit == fault.unit - 1 && pass->step == fault.first)
+        fault_keep(pass);
     TESS_TRY(fault_model->forward(state, pass));
     if (fault_due(pass, FAULT_OUTPUT))
         ((float *)pass->output)[5] = NAN;
@@ -123,6 +141,10 @@ static int trial_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     struct tess_engine *engine;
     WORLD_OK(tess_engine_open(trial->config, trial->dataset, comm, world, &engine));
     outcome->status = trial_steps(trial, engine, outcome);
+    if (fault_keeps) {
+        struct kept *keep = &kept[comm->rank];
+        keep->same = memcmp(keep->from, keep->value, sizeof(keep->value)) == 0;
+    }
     if (outcome->status != TESS_OK && outcome->status != TESS_ERR_ABORTED) {
         snprintf(outcome->error, sizeof(outcome->error), "%s", tess_log_last_error());
         tess_comm_abort(comm, outcome->error);
@@ -345,6 +367,32 @@ static void test_activation_named(void **state)
     }
 }
 
+/* A loss of one rank's rows ends the step before sums of gradients, which are updates where ranks
+ * share memory, have changed anything. */
+static void test_loss_updates_nothing(void **state)
+{
+    static const char *const strategy[] = {
+        "ddp --ddp.bucket-mib 0 --ddp.first-bucket-mib 0",
+        "zero1 --zero1.bucket-mib 0 --zero1.first-bucket-mib 0",
+    };
+    static struct trial trial;
+    (void)state;
+    trial.alone = true;
+    fault_keeps = true;
+    fault = (struct fault){FAULT_LOSS, 7, LN_F, -1, 1, 1};
+    for (int s = 0; s < FAULT_COUNT(strategy); s++) {
+        char options[768];
+        snprintf(options, sizeof(options),
+                 FAULT_COMMON "--model gpt --data.length 8 --gpt.layers 4 --gpt.width 16 "
+                              "--optimizer adamw --ranks 2 --strategy %s",
+                 strategy[s]);
+        trial_run(&trial, 2, options);
+        check_named(&trial, 2, 0, "the loss is not finite at step 2: tensor 'loss' of row 0");
+        assert_true(kept[0].same && kept[1].same);
+    }
+    fault_keeps = false;
+}
+
 /* ---- parameters without a gradient ----------------------------------------------------------- */
 
 #define FAULT_DROP                                                                                 \
@@ -415,9 +463,10 @@ static void test_unused_stops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skips_everywhere), cmocka_unit_test(test_scale_ends),
-        cmocka_unit_test(test_norm_names),       cmocka_unit_test(test_activation_named),
-        cmocka_unit_test(test_unused),           cmocka_unit_test(test_unused_stops),
+        cmocka_unit_test(test_skips_everywhere),     cmocka_unit_test(test_scale_ends),
+        cmocka_unit_test(test_norm_names),           cmocka_unit_test(test_activation_named),
+        cmocka_unit_test(test_loss_updates_nothing), cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_unused_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,12 @@ static const char *shared_kernel = "ref";
     "--model cnn --cnn.channels 8 --cnn.fc 12 --cnn.batch-norm on --batch-size 24 "                \
     "--evaluate=off --bind=off --data.workers 0 --learning-rate 0.05 "
 
+/* Computes its loss itself, and its head is its embedding; */
+#define GPT                                                                                        \
+    "--model gpt --data.length 8 --gpt.layers 2 --gpt.width 36 --gpt.heads 2 --gpt.vocab 300 "     \
+    "--batch-size 24 --evaluate=off --bind=off --data.workers 0 --learning-rate 0.05 "             \
+    "--optimizer adamw "
+
 static struct run shared_run(const char *strategy, const char *options, int32_t ranks,
                              enum tess_rank_mode mode)
 {
@@ -35,15 +41,21 @@ static struct run shared_run(const char *strategy, const char *options, int32_t 
                         .mode = mode};
 }
 
-/* Under zero1 a segment is reduce-scattered, or else added and updated in one call. */
-static bool shared_is_on(const char *options, bool tcp)
+/* Under zero1 a segment is reduce-scattered, or else added and updated in one call: the segments
+ * of a step that are reduce-scattered. */
+static uint64_t shared_left(const char *options, bool tcp)
 {
     struct run_outcome outcome;
     struct run run = shared_run("zero1", options, 2, TESS_RANKS_THREADS);
     run.tcp = tcp;
     run.mode = tcp ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS;
     run_train(&run, &outcome);
-    return outcome.calls[TESS_COLLECTIVE_REDUCE_SCATTER] == 0;
+    return outcome.calls[TESS_COLLECTIVE_REDUCE_SCATTER];
+}
+
+static bool shared_is_on(const char *options, bool tcp)
+{
+    return shared_left(options, tcp) == 0;
 }
 
 static void test_bits(void **state)
@@ -52,6 +64,9 @@ static void test_bits(void **state)
         MLP "--optimizer momentum ",
         MLP "--optimizer adamw --weight-decay 0.1 --precision bf16 ",
         CNN "--optimizer momentum --nesterov ",
+        GPT,
+        GPT "--precision bf16 ",
+        GPT "--gpt.tied off ",
     };
     static const struct {
         const char *strategy, *options;
@@ -102,7 +117,9 @@ static void test_where(void **state)
     (void)state;
     assert_true(shared_is_on(MLP, false));
     assert_true(shared_is_on(MLP "--precision bf16 --optimizer adamw ", false));
-    assert_false(shared_is_on(MLP, true)); /* ranks that talk by sockets */
+    assert_true(shared_is_on(GPT "--gpt.tied off ", false));
+    assert_int_equal(shared_left(GPT, false), 1); /* the head's gradient, which the update reads */
+    assert_false(shared_is_on(MLP, true));        /* ranks that talk by sockets */
     for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++) {
         char words[512];
         snprintf(words, sizeof(words), MLP "%s", off[i]);

@@ -360,12 +360,16 @@ void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
  * over strategy->comm, sum and update in one pass. `grad` [count of the segment] is this rank's
  * gradient of the step, folded, in memory of the arena. When the event has been waited for, the
  * segment is updated: `own`, and where every rank has all parameters and their optimizer state,
- * `param` of all. It has no grad_own then, and a strategy does this with all segments of a step or
- * with none. A rank sends what the others read of its gradient, and the values that it gives them.
- * Collective.
+ * `param` of all. It has no grad_own then, and a strategy does this with all segments of a step for
+ * which tess_segment_updates() is true, or with none. The others are those of tied parameters
+ * (values_of): their gradients are summed as without it, and the sum has been waited for before the
+ * segment whose values they share is updated, by the sum of both. A rank sends what the others read
+ * of its gradient, and the values that it gives them. Collective.
  */
 enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, const float *grad,
                                      struct tess_event *event_out);
+/* Not collective. */
+bool tess_segment_updates(const struct tess_strategy *strategy, int32_t s);
 
 TESS_END_DECLS
 #endif

@@ -5,6 +5,7 @@
 #include "cpu/loops/loops.h"
 
 #include "cpu/loops/loops_math.h"
+#include "cpu/loops/row_wide.h"
 
 #include <string.h>
 
@@ -59,6 +60,10 @@ CPU_INLINE void row_forward(enum tess_dtype dtype, const struct cpu_norm *n, int
 {
     const struct tess_op_desc *d = n->desc;
     int64_t size = d->in, first = row * size;
+    if (row_is_wide(dtype, size)) {
+        row_wide_forward(dtype, n, row);
+        return;
+    }
     const void *x = n->add != NULL ? n->sum : n->x;
     float lane[CPU_BLOCK] = {0}, square[CPU_BLOCK] = {0}, middle = 0;
     if (n->add != NULL || !d->rms)
@@ -141,6 +146,10 @@ CPU_INLINE void row_backward(enum tess_dtype dtype, const struct cpu_norm *n, in
 {
     const struct tess_op_desc *d = n->desc;
     int64_t size = d->in;
+    if (row_is_wide(dtype, size)) {
+        row_wide_backward(dtype, n, row, dgamma, dbeta);
+        return;
+    }
     struct row_place p = {
         .first = row * size, .middle = d->rms ? 0.0f : n->mean[row], .rstd = n->rstd[row]};
     float lane_grad[CPU_BLOCK] = {0}, lane_hat[CPU_BLOCK] = {0};
