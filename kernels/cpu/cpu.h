@@ -252,6 +252,12 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
 typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const float *x, const float *w, const float *bias, float *y,
                           void *scratch);
+/* Forward of a convolution in bf16, or `back` its data gradient, on tiles only (amx_conv.c): the
+ * arguments and the memory are those of wino. */
+typedef bool cpu_own_conv_takes(const struct tess_op_desc *desc, bool back);
+typedef void cpu_own_conv(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          bool back, const void *x, const void *w, const void *bias, void *y,
+                          void *scratch);
 /* Attention (flash.c, flash_grad.c); on tiles (amx_flash.c, amx_flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
@@ -288,9 +294,17 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_flash_decode, flash_decode)                                                          \
     X(cpu_own_flash_grad, flash_grad)
 
+/* Those that only tiles have, tess__amx_<name>. */
+#define CPU_TILE_LIST(X)                                                                           \
+    X(cpu_own_conv_takes, conv_takes)                                                              \
+    X(cpu_own_scratch, conv_scratch)                                                               \
+    X(cpu_own_scratch, conv_weights)                                                               \
+    X(cpu_own_conv, conv)
+
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
     CPU_OWN_LIST(CPU_OWN_SLOT)
+    CPU_TILE_LIST(CPU_OWN_SLOT) /* or NULL */
 #undef CPU_OWN_SLOT
 };
 #define CPU_OWN_FUNCTION(type, name) type tess__cpu_##name;
@@ -314,6 +328,7 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_flash_grad, flash_grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
+CPU_TILE_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION
 
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
