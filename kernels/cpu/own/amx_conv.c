@@ -216,14 +216,31 @@ static void conv_configure(const struct conv *c)
 #define CONV_NARROW_STEP(a, b, pixels, row, w)                                                     \
     do {                                                                                           \
         CPU_AMX_LOAD(b, w, CPU_AMX_BYTES);                                                         \
-        CPU_AMX_LOAD(a, pixels, row);                                                              \
-        CPU_AMX_PRODUCT(0, a, b);                                                                  \
-        CPU_AMX_LOAD(a, (const char *)(pixels) + CPU_AMX_ROWS * (row), row);                       \
-        CPU_AMX_PRODUCT(1, a, b);                                                                  \
-        CPU_AMX_LOAD(a, (const char *)(pixels) + 2 * CPU_AMX_ROWS * (row), row);                   \
-        CPU_AMX_PRODUCT(2, a, b);                                                                  \
-        CPU_AMX_LOAD(a, (const char *)(pixels) + 3 * CPU_AMX_ROWS * (row), row);                   \
-        CPU_AMX_PRODUCT(3, a, b);                                                                  \
+        CONV_NARROW_ONE(0, a, b, pixels, row);                                                     \
+        CONV_NARROW_ONE(1, a, b, pixels, row);                                                     \
+        CONV_NARROW_ONE(2, a, b, pixels, row);                                                     \
+        CONV_NARROW_ONE(3, a, b, pixels, row);                                                     \
+    } while (0)
+#define CONV_NARROW_ONE(number, a, b, pixels, row)                                                 \
+    do {                                                                                           \
+        CPU_AMX_LOAD(a, (const char *)(pixels) + (number)*CPU_AMX_ROWS * (row), row);              \
+        CPU_AMX_PRODUCT(number, a, b);                                                             \
+    } while (0)
+
+/* The last step and the tail in turns: a tile is loaded while the other one is multiplied. */
+#define CONV_NARROW_LAST(pixels, row, w)                                                           \
+    do {                                                                                           \
+        const uint16_t *conv_end = (pixels) + CPU_AMX_DEPTH;                                       \
+        CPU_AMX_LOAD(6, w, CPU_AMX_BYTES);                                                         \
+        CPU_AMX_LOAD(7, (w) + AMX_TILE, CPU_AMX_BYTES);                                            \
+        CONV_NARROW_ONE(0, 4, 6, pixels, row);                                                     \
+        CONV_NARROW_ONE(0, 5, 7, conv_end, row);                                                   \
+        CONV_NARROW_ONE(1, 4, 6, pixels, row);                                                     \
+        CONV_NARROW_ONE(1, 5, 7, conv_end, row);                                                   \
+        CONV_NARROW_ONE(2, 4, 6, pixels, row);                                                     \
+        CONV_NARROW_ONE(2, 5, 7, conv_end, row);                                                   \
+        CONV_NARROW_ONE(3, 4, 6, pixels, row);                                                     \
+        CONV_NARROW_ONE(3, 5, 7, conv_end, row);                                                   \
     } while (0)
 
 /* The steps of one row of the window; `x` is the first pixel's. */
@@ -240,13 +257,16 @@ CPU_INLINE void conv_row(const struct conv *c, bool wide, const uint16_t *x, con
         amx_steps(&reads, c->whole, true);
         return;
     }
-    for (int64_t t = 0; t < c->whole; t++, x += CPU_AMX_DEPTH, w += AMX_TILE) {
+    const bool last = !wide && c->tail > 0 && c->whole > 0;
+    for (int64_t t = 0; t < c->whole - last; t++, x += CPU_AMX_DEPTH, w += AMX_TILE) {
         if (wide)
             CONV_WIDE_STEP(4, 6, x, row, w, next);
         else
             CONV_NARROW_STEP(4, 6, x, row, w);
     }
-    if (c->tail > 0 && wide)
+    if (last)
+        CONV_NARROW_LAST(x, row, w);
+    else if (c->tail > 0 && wide)
         CONV_WIDE_STEP(5, 7, x, row, w, next);
     else if (c->tail > 0)
         CONV_NARROW_STEP(5, 7, x, row, w);
