@@ -71,6 +71,8 @@ static const struct bench_layer bench_layers[] = {
     {"mlp 1024-10", {.kind = TESS_OP_LINEAR, .in = 1024, .out = 10}},
     {"cnn conv 1-32", {.kind = TESS_OP_CONV2D, .in = 1, .out = 32, .height = 28, .relu = true}},
     {"cnn conv 32-64", {.kind = TESS_OP_CONV2D, .in = 32, .out = 64, .height = 26, .relu = true}},
+    {"wrn conv 16-16", {.kind = TESS_OP_CONV2D, .in = 16, .out = 16, .height = 28, .padding = 1}},
+    {"wrn conv 64-64", {.kind = TESS_OP_CONV2D, .in = 64, .out = 64, .height = 7, .padding = 1}},
     {"cnn fc 9216-128", {.kind = TESS_OP_LINEAR, .in = 9216, .out = 128, .relu = true}},
     {"gpt 384-1152", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 1152}},
     {"gpt 384-384", {.kind = TESS_OP_LINEAR, .rows = BENCH_POSITIONS, .in = 384, .out = 384}},

@@ -22,18 +22,26 @@ struct cpu_plain {
 typedef void cpu_plain_loop(const struct cpu_plain *p);
 
 /* Arguments of the operations of which own loops take some rows (of rope: some positions of every
- * sequence; of batch normalisation: some channels of all rows). Arrays are those of the whole
- * operation. */
+ * sequence; of batch normalisation: some chunks of the leaves' pixels). Arrays are those of the
+ * whole operation. */
 struct cpu_batch_norm {
     const struct tess_op_desc *desc;
-    const void *x, *gamma, *beta; /* beta: forward, infer */
-    void *y;                      /* forward, infer; backward with a ReLU reads it */
-    const void *dy;               /* backward */
+    int64_t pixels; /* of a leaf */
+    const void *x;
+    void *y;        /* backward with a ReLU reads it */
+    const void *dy; /* backward */
     void *dx;
-    float *mean, *rstd;          /* [leaves, C] */
-    const void *middle, *spread; /* infer: mean and variance [C] */
-    float *sum[2]; /* over leaves: of mean and variance, or the gradients of gamma and beta */
-    void *scratch; /* two folds over the leaves */
+    const float *coef; /* [leaves, CPU_NORM_COEFS, C] */
+    float *sums;       /* [chunks, 2, C]: what the loops that sum write */
+};
+#define CPU_NORM_CHUNK 256 /* pixels; the last one of a leaf may have fewer */
+/* y = (x - mean) scale + shift; dx = scale ((g - shift) - (x - mean) slope). */
+enum cpu_norm_coef {
+    CPU_NORM_MEAN,
+    CPU_NORM_SCALE,
+    CPU_NORM_SHIFT,
+    CPU_NORM_SLOPE,
+    CPU_NORM_COEFS
 };
 struct cpu_norm {
     const struct tess_op_desc *desc;
@@ -134,9 +142,10 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_plain_loop, accumulate)                                                                  \
     X(__typeof__(tess_max_pool_forward), max_pool_forward)                                         \
     X(__typeof__(tess_max_pool_backward), max_pool_backward)                                       \
-    X(cpu_rows_loop, batch_norm_forward)                                                           \
-    X(cpu_rows_loop, batch_norm_infer)                                                             \
-    X(cpu_rows_loop, batch_norm_backward)                                                          \
+    X(cpu_rows_loop, batch_norm_moments)                                                           \
+    X(cpu_rows_loop, batch_norm_apply)                                                             \
+    X(cpu_rows_loop, batch_norm_grad_sums)                                                         \
+    X(cpu_rows_loop, batch_norm_grad_apply)                                                        \
     X(cpu_normal_loop, normal)                                                                     \
     X(cpu_rows_loop, norm_forward)                                                                 \
     X(cpu_rows_loop, embedding_forward)                                                            \
@@ -193,6 +202,9 @@ bool tess__cpu_share_helps(const struct tess_kernel *kernel);
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
                                           struct tess_op_needs *needs_out);
 
+/* Scratch of batch normalisation (batch_norm.c). */
+size_t tess__cpu_batch_norm_scratch(const struct tess_op_desc *desc);
+
 /* Scratch bytes of an own kernel, for one thread. */
 typedef size_t cpu_own_scratch(const struct tess_op_desc *desc);
 /*
@@ -240,6 +252,12 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
 typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const float *x, const float *w, const float *bias, float *y,
                           void *scratch);
+/* Forward of a convolution in bf16, or `back` its data gradient, on tiles only (amx_conv.c): the
+ * arguments and the memory are those of wino. */
+typedef bool cpu_own_conv_takes(const struct tess_op_desc *desc, bool back);
+typedef void cpu_own_conv(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                          bool back, const void *x, const void *w, const void *bias, void *y,
+                          void *scratch);
 /* Attention (flash.c, flash_grad.c); on tiles (amx_flash.c, amx_flash_grad.c). */
 struct cpu_flash_grad {
     const void *q, *k, *v, *y, *dy;
@@ -276,9 +294,17 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_flash_decode, flash_decode)                                                          \
     X(cpu_own_flash_grad, flash_grad)
 
+/* Those that only tiles have, tess__amx_<name>. */
+#define CPU_TILE_LIST(X)                                                                           \
+    X(cpu_own_conv_takes, conv_takes)                                                              \
+    X(cpu_own_scratch, conv_scratch)                                                               \
+    X(cpu_own_scratch, conv_weights)                                                               \
+    X(cpu_own_conv, conv)
+
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
     CPU_OWN_LIST(CPU_OWN_SLOT)
+    CPU_TILE_LIST(CPU_OWN_SLOT) /* or NULL */
 #undef CPU_OWN_SLOT
 };
 #define CPU_OWN_FUNCTION(type, name) type tess__cpu_##name;
@@ -302,6 +328,7 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_flash_grad, flash_grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
+CPU_TILE_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION
 
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:

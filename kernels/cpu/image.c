@@ -1,15 +1,9 @@
-/*
- * Pooling and batch normalisation of `cpu`: the own loops, by images or by channels, which the
- * threads share. No image and no channel is computed from another.
- */
+/* Pooling of `cpu`: the own loops, by images, which the threads share. */
 #include "cpu/prim.h"
 
 #include "ref/ref.h"
 
-#define IMAGE_CHANNELS 16    /* of a part at least: a cache line of each pixel in f32 */
 #define IMAGE_ELEMENTS 16384 /* of a part at least: tens of microseconds */
-
-/* ---- pooling -------------------------------------------------------------------------------- */
 
 /* One call; `from` is x or dy, `to` is y or dx. */
 struct image_pool {
@@ -77,85 +71,5 @@ enum tess_status tess__cpu_max_pool_backward(struct tess_op *op, const void *dy,
     /* which is only read */
     struct image_pool p = image_pool(op, dy, dx, (uint8_t *)(uintptr_t)which, true);
     image_pool_share(&p);
-    return TESS_OK;
-}
-
-/* ---- batch normalisation -------------------------------------------------------------------- */
-
-struct image_channels {
-    cpu_rows_loop *run;
-    const struct cpu_batch_norm *arguments;
-    int64_t channels; /* of a part */
-};
-
-static void image_channels_part(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct image_channels *c = context;
-    const int64_t first = part * c->channels, left = c->arguments->desc->in - first;
-    c->run(c->arguments, first, tess__cpu_min(left, c->channels));
-}
-
-static void image_channels_share(const struct tess_kernel *kernel, cpu_rows_loop *run,
-                                 const struct cpu_batch_norm *arguments)
-{
-    const struct tess_op_desc *d = arguments->desc;
-    const int64_t elements = d->rows * d->height * d->width * d->in;
-    struct image_channels c = {.run = run, .arguments = arguments, .channels = d->in};
-    if (kernel->threads > 1 && elements > 2 * IMAGE_ELEMENTS) {
-        c.channels = (d->in + kernel->threads - 1) / kernel->threads;
-        c.channels = (c.channels + IMAGE_CHANNELS - 1) / IMAGE_CHANNELS * IMAGE_CHANNELS;
-    }
-    tess__cpu_share(kernel, (d->in + c.channels - 1) / c.channels, image_channels_part, &c, NULL);
-}
-
-enum tess_status tess__cpu_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
-                                              const void *beta, void *y, float *save_mean,
-                                              float *save_rstd, float *mean_sum, float *var_sum)
-{
-    struct cpu_batch_norm n = {.desc = &op->desc,
-                               .x = x,
-                               .gamma = gamma,
-                               .beta = beta,
-                               .y = y,
-                               .mean = save_mean,
-                               .rstd = save_rstd,
-                               .sum = {mean_sum, var_sum},
-                               .scratch = op->scratch};
-    image_channels_share(op->kernel, tess__cpu_loops(op->kernel)->batch_norm_forward, &n);
-    return TESS_OK;
-}
-
-enum tess_status tess__cpu_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
-                                            const void *beta, const void *mean, const void *var,
-                                            void *y)
-{
-    struct cpu_batch_norm n = {.desc = &op->desc,
-                               .x = x,
-                               .gamma = gamma,
-                               .beta = beta,
-                               .y = y,
-                               .middle = mean,
-                               .spread = var};
-    image_channels_share(op->kernel, tess__cpu_loops(op->kernel)->batch_norm_infer, &n);
-    return TESS_OK;
-}
-
-enum tess_status tess__cpu_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                               const void *dy, const void *gamma,
-                                               const float *save_mean, const float *save_rstd,
-                                               void *dx, float *dgamma, float *dbeta)
-{
-    struct cpu_batch_norm n = {.desc = &op->desc,
-                               .x = x,
-                               .gamma = gamma,
-                               .y = (void *)(uintptr_t)y, /* read only, as the next two */
-                               .dy = dy,
-                               .dx = dx,
-                               .mean = (float *)(uintptr_t)save_mean,
-                               .rstd = (float *)(uintptr_t)save_rstd,
-                               .sum = {dgamma, dbeta},
-                               .scratch = op->scratch};
-    image_channels_share(op->kernel, tess__cpu_loops(op->kernel)->batch_norm_backward, &n);
     return TESS_OK;
 }

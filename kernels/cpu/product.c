@@ -11,7 +11,8 @@
  *                    oneDNN                                    supports the geometry, else oneDNN
  *
  * On processors with AMX the own kernels in bf16 multiply by tiles (amx_linear.c, amx_grad.c,
- * amx_conv_grad.c), some ten times as fast as by dot products. oneDNN's products are library.c's.
+ * amx_conv_grad.c), some ten times as fast as by dot products, and so do forward and data gradient
+ * of the convolutions that amx_conv.c takes. oneDNN's products are library.c's.
  *
  * With AVX-512 convolutions that desc.conv gives to Winograd are own kernels in all directions
  * (wino.c, wino_grad.c).
@@ -29,10 +30,12 @@
 
 /* What does not go to oneDNN. */
 struct product_choice {
-    const struct cpu_own *own; /* NULL: none; of a convolution for the weight gradient only */
-    bool small;                /* own loops */
-    bool wino;                 /* a convolution by own kernels in all directions */
-    bool library[3];           /* what does, by enum cpu_what */
+    const struct cpu_own *own;   /* NULL: none; of a convolution for the weight gradient only */
+    bool small;                  /* own loops */
+    bool wino;                   /* a convolution by own kernels in all directions */
+    const struct cpu_own *tiles; /* convolution: forward and the data gradient where `tiled` */
+    bool tiled[2];               /* by enum cpu_what */
+    bool library[3];             /* what does, by enum cpu_what */
 };
 
 static struct product_choice product_choose(const struct tess_op_desc *desc)
@@ -40,11 +43,15 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     const bool linear = desc->kind == TESS_OP_LINEAR;
     struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
     c.wino = !linear && c.own != NULL && c.own->wino_takes(desc);
+    c.tiles = !linear && !c.wino && c.own != NULL && c.own->conv != NULL ? c.own : NULL;
+    for (int what = 0; what < 2; what++)
+        c.tiled[what] = c.tiles != NULL && c.tiles->conv_takes(desc, what == CPU_BACKWARD_DATA);
     if (!linear && !c.wino && c.own != NULL && !c.own->conv_grad_takes(desc))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
-    c.library[CPU_FORWARD] = (!linear && !c.wino) || (c.own == NULL && !c.small);
-    c.library[CPU_BACKWARD_DATA] = c.library[CPU_FORWARD] && desc->input_grad;
+    const bool library = (!linear && !c.wino) || (c.own == NULL && !c.small);
+    c.library[CPU_FORWARD] = library && !c.tiled[CPU_FORWARD];
+    c.library[CPU_BACKWARD_DATA] = library && desc->input_grad && !c.tiled[CPU_BACKWARD_DATA];
     c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
     return c;
 }
@@ -53,6 +60,18 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
 static size_t product_conv_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
 {
     return c->wino ? c->own->wino_grad_scratch(desc) : c->own->conv_grad_scratch(desc);
+}
+
+/* What forward and the data gradient of a convolution on tiles need, for each thread and in all. */
+static size_t product_tiles_thread(const struct product_choice *c, const struct tess_op_desc *desc)
+{
+    return c->tiled[0] || c->tiled[1] ? c->tiles->conv_scratch(desc) : 0;
+}
+
+static size_t product_tiles_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
+{
+    return c->tiled[0] || c->tiled[1] ? c->tiles->conv_scratch(desc) + c->tiles->conv_weights(desc)
+                                      : 0;
 }
 
 /* Scratch of the own kernels for each thread. */
@@ -88,9 +107,12 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
                                          sizeof(float));
     if (c.own != NULL)
         bytes = tess__cpu_max(bytes, product_own_scratch(&c, desc));
-    *needs_out = (struct tess_op_needs){.scratch_bytes = bytes};
+    bytes = tess__cpu_max(bytes, product_tiles_scratch(&c, desc));
+    *needs_out = (struct tess_op_needs){.scratch_bytes = bytes,
+                                        .thread_bytes = product_tiles_thread(&c, desc)};
     if (c.own != NULL)
-        needs_out->thread_bytes = product_thread_scratch(&c, desc);
+        needs_out->thread_bytes =
+            tess__cpu_max(needs_out->thread_bytes, product_thread_scratch(&c, desc));
     return tess__cpu_library_needs(desc, c.library, needs_out);
 }
 
@@ -106,7 +128,9 @@ static enum tess_status product_forward(struct tess_op *op, const void *x, const
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_FORWARD])
         return tess__cpu_library_run(op, CPU_FORWARD, w, x, y, bias);
-    if (c.wino)
+    if (c.tiled[CPU_FORWARD])
+        c.tiles->conv(op->kernel, desc, false, x, w, bias, y, op->scratch);
+    else if (c.wino)
         c.own->wino(op->kernel, desc, false, x, w, bias, y, op->scratch);
     else if (c.own != NULL)
         c.own->forward(op->kernel, desc, x, w, bias, y, op->scratch);
@@ -122,7 +146,9 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_BACKWARD_DATA])
         return tess__cpu_library_run(op, CPU_BACKWARD_DATA, w, dy, dx, NULL);
-    if (c.wino)
+    if (c.tiled[CPU_BACKWARD_DATA])
+        c.tiles->conv(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
+    else if (c.wino)
         c.own->wino(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
     else if (c.small)
         tess__cpu_loops(op->kernel)->small_backward_data(desc, dy, w, dx, op->scratch);

@@ -50,7 +50,7 @@ enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,
     if (desc->kind == TESS_OP_NORM)
         needs_out->scratch_bytes = sequence_norm_scratch(desc);
     else if (desc->kind == TESS_OP_BATCH_NORM)
-        needs_out->scratch_bytes = 2 * tess__fold_bytes(desc->in, desc->rows / desc->leaf_rows);
+        needs_out->scratch_bytes = tess__cpu_batch_norm_scratch(desc);
     else if (sequence_flash(desc) != NULL)
         needs_out->scratch_bytes = needs_out->thread_bytes =
             sequence_flash(desc)->flash_scratch(desc);

@@ -216,10 +216,12 @@ static void conv_run(struct tess_op_desc desc, bool bias, uint64_t seed)
 
 /*
  * Leaves, leaf rows, in, out, height, width, window, stride, padding. The last three are for the
- * cpu backend's weight gradient on tiles: narrow strips and panels, blocks of rows, then of images,
- * at odd widths. The two before are for 1 x 1 with a stride, which oneDNN 2.6 computes wrongly on
- * AVX2; the six before those for the weight gradient without tiles: blocks of rows (of dy, then of
- * x) and of images, odd widths, panels of every width, strides that leave a rest.
+ * cpu backend's forward and data gradient on tiles: a panel of 16 outputs beside one of 32, planes
+ * of a stride, blocks of rows. The three before are for its weight gradient on tiles: narrow strips
+ * and panels, blocks of rows, then of images, at odd widths. The two before those are for 1 x 1
+ * with a stride, which oneDNN 2.6 computes wrongly on AVX2; the six before those for the weight
+ * gradient without tiles: blocks of rows (of dy, then of x) and of images, odd widths, panels of
+ * every width, strides that leave a rest.
  */
 static const int shape[][9] = {
     {0, 2, 3, 4, 5, 5, 3, 1, 1},      {1, 1, 1, 1, 1, 1, 1, 1, 0},
@@ -233,7 +235,8 @@ static const int shape[][9] = {
     {3, 1, 16, 24, 12, 9, 5, 2, 2},   {1, 2, 16, 8, 12, 331, 3, 2, 0},
     {1, 3, 2, 9, 8, 8, 1, 2, 0},      {1, 3, 6, 10, 8, 8, 1, 2, 0},
     {2, 2, 17, 48, 9, 7, 3, 1, 1},    {1, 1, 1024, 16, 4, 24, 2, 1, 1},
-    {1, 3, 270, 16, 16, 13, 2, 1, 0},
+    {1, 3, 270, 16, 16, 13, 2, 1, 0}, {2, 2, 48, 48, 9, 7, 3, 1, 1},
+    {1, 3, 32, 48, 13, 10, 3, 2, 1},  {1, 1, 1024, 16, 12, 24, 2, 1, 0},
 };
 
 static void conv_edges(enum tess_dtype dtype)

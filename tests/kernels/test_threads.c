@@ -199,6 +199,7 @@ static void run_conv(struct twin *twin, enum tess_dtype dtype)
     run_conv_shape(twin, dtype, 32, 16, 32, 12, 1, 2, 2, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 4, 64, 40, 7, 3, 1, 2, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 4, 37, 29, 9, 5, 1, 2, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 96, 16, 48, 15, 3, 2, 2, TESS_CONV_F32_DIRECT);
     /* One leaf of which parts are added, a number of images without divisors, an image a leaf. */
     run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1, TESS_CONV_F32_DIRECT);

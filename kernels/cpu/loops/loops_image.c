@@ -6,25 +6,7 @@
  */
 #include "cpu/loops/loops.h"
 
-#include "cpu/own/stage.h"
-
-#include <string.h>
-
-/* Of the widest vectors that the level has. GCC would split wider ones, too, but compares them
- * element by element. */
-#if defined(__AVX512F__)
-#define CPU_LANES 16
-#elif defined(__AVX2__)
-#define CPU_LANES 8
-#else
-#define CPU_LANES 4
-#endif
-
-typedef float image_float __attribute__((vector_size(4 * CPU_LANES)));
-typedef int32_t image_int __attribute__((vector_size(4 * CPU_LANES)));
-typedef uint32_t image_bits __attribute__((vector_size(4 * CPU_LANES)));
-typedef uint16_t image_half __attribute__((vector_size(2 * CPU_LANES)));
-typedef uint8_t image_byte __attribute__((vector_size(CPU_LANES)));
+#include "cpu/loops/lanes.h"
 
 #define IMAGE_PLACES (TESS_POOL_WINDOW_MAX * TESS_POOL_WINDOW_MAX)
 
@@ -54,44 +36,6 @@ static void image_find(struct image_pool *p, int64_t b, int64_t oy, int64_t ox)
         }
 }
 
-/* `lanes` < CPU_LANES only at the end of a pixel; the rest is zeros and is not written. */
-CPU_INLINE void image_load(enum tess_dtype dtype, const void *x, int64_t first, int64_t lanes,
-                           image_bits *bits)
-{
-    image_half half = {0};
-    image_bits whole = {0};
-    if (dtype == TESS_F32) {
-        memcpy(&whole, (const float *)x + first, (size_t)lanes * 4);
-        *bits = whole;
-    } else if (dtype == TESS_BF16) {
-        memcpy(&half, (const uint16_t *)x + first, (size_t)lanes * 2);
-        *bits = __builtin_convertvector(half, image_bits) << 16;
-    } else {
-        uint16_t element[CPU_LANES] = {0};
-        float wide[CPU_LANES];
-        memcpy(element, (const uint16_t *)x + first, (size_t)lanes * 2);
-        cpu_read(TESS_F16, element, 0, CPU_LANES, wide);
-        memcpy(bits, wide, sizeof(wide));
-    }
-}
-
-CPU_INLINE void image_store(enum tess_dtype dtype, void *y, int64_t first, int64_t lanes,
-                            const image_bits *bits)
-{
-    if (dtype == TESS_F32) {
-        memcpy((float *)y + first, bits, (size_t)lanes * 4);
-    } else if (dtype == TESS_BF16) {
-        image_half half = __builtin_convertvector(*bits >> 16, image_half);
-        memcpy((uint16_t *)y + first, &half, (size_t)lanes * 2);
-    } else {
-        float wide[CPU_LANES];
-        uint16_t element[CPU_LANES];
-        memcpy(wide, bits, sizeof(wide));
-        cpu_write(TESS_F16, element, 0, CPU_LANES, wide);
-        memcpy((uint16_t *)y + first, element, (size_t)lanes * 2);
-    }
-}
-
 /*
  * Positions come in order and only a greater one replaces: a tie leaves the first. With a folded
  * ReLU, lanes without a positive element get all bits, which as a byte is TESS_POOL_NONE.
@@ -103,21 +47,21 @@ CPU_INLINE void image_max(const struct image_pool *p, enum tess_dtype dtype, int
     int32_t places = window * window, k = 0;
     while (padded && p->source[k] < 0) /* a window covers at least one pixel: padding < window */
         k++;
-    image_bits best, value;
-    image_load(dtype, x, p->source[k] + channel, lanes, &best);
-    image_int place = (image_int){0} + k;
+    lanes_bits best, value;
+    lanes_load(dtype, x, p->source[k] + channel, lanes, &best);
+    lanes_int place = (lanes_int){0} + k;
     for (k++; k < places; k++) {
         if (padded && p->source[k] < 0)
             continue;
-        image_load(dtype, x, p->source[k] + channel, lanes, &value);
-        image_int greater = (image_float)value > (image_float)best;
-        best = (value & (image_bits)greater) | (best & ~(image_bits)greater);
+        lanes_load(dtype, x, p->source[k] + channel, lanes, &value);
+        lanes_int greater = (lanes_float)value > (lanes_float)best;
+        best = (value & (lanes_bits)greater) | (best & ~(lanes_bits)greater);
         place = (greater & k) | (place & ~greater);
     }
-    image_store(dtype, y, target + channel, lanes, &best);
-    image_int positive = (image_float)best > (image_float){0};
+    lanes_store(dtype, y, target + channel, lanes, &best);
+    lanes_int positive = (lanes_float)best > (lanes_float){0};
     place |= ~positive & -(int32_t)p->desc.relu;
-    image_byte bytes = __builtin_convertvector(place, image_byte);
+    lanes_byte bytes = __builtin_convertvector(place, lanes_byte);
     memcpy(which + target + channel, &bytes, (size_t)lanes);
 }
 
@@ -168,15 +112,15 @@ CPU_INLINE void image_spread(const struct tess_op_desc *d, enum tess_dtype dtype
                              int64_t first, int64_t lanes, int64_t from, const void *dy,
                              const uint8_t *which, void *dx)
 {
-    image_bits grad;
-    image_byte bytes = {0};
+    lanes_bits grad;
+    lanes_byte bytes = {0};
     memcpy(&bytes, which + from, (size_t)lanes);
-    image_int place = __builtin_convertvector(bytes, image_int);
-    image_load(dtype, dy, from, lanes, &grad);
+    lanes_int place = __builtin_convertvector(bytes, lanes_int);
+    lanes_load(dtype, dy, from, lanes, &grad);
     for (int32_t ky = 0; ky < window; ky++)
         for (int32_t kx = 0; kx < window; kx++) {
-            image_bits part = grad & (image_bits)(place == ky * window + kx);
-            image_store(dtype, dx, first + (ky * d->width + kx) * d->in, lanes, &part);
+            lanes_bits part = grad & (lanes_bits)(place == ky * window + kx);
+            lanes_store(dtype, dx, first + (ky * d->width + kx) * d->in, lanes, &part);
         }
 }
 

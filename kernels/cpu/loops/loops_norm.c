@@ -1,288 +1,266 @@
 /*
- * Own loops of batch normalisation, one leaf and one block of channels at a time. Sums over a leaf
- * are f32 over NORM_ROWS pixels, then f64: an order that depends on the leaf only.
+ * Own loops of batch normalisation over chunks of a leaf's pixels, which batch_norm.c shares among
+ * threads: sums over a chunk, and then what they are for, in one pass each.
+ *
+ * A sum over a chunk is that of NORM_TALL sums, of every NORM_TALL-th pixel: one alone would wait
+ * for each of its additions. A channel's bits depend neither on its neighbours nor on the level.
  */
 #include "cpu/loops/loops.h"
 
-#include "cpu/own/stage.h"
-#include "ref/fold.h"
+#include "cpu/loops/lanes.h"
 
-#include <math.h>
+#define NORM_TALL 4
+#define NORM_WIDE 2 /* vectors of channels at a time */
 
-#define NORM_ROWS 256
-
-/* As CPU_BLOCKS, with a constant count also for 32 and 16 channels, which narrow networks have.
- * What a channel gives does not depend on its block. */
-#define NORM_BLOCKS(dtype, size, run, ...)                                                         \
+/* Call run(dtype, wide, lanes of the last vector, channel, ...) for all `channels`. */
+#define NORM_BLOCKS(dtype, channels, run, ...)                                                     \
     do {                                                                                           \
         int64_t norm_at = 0;                                                                       \
-        for (; norm_at + CPU_BLOCK <= (size); norm_at += CPU_BLOCK)                                \
-            run(dtype, norm_at, CPU_BLOCK, __VA_ARGS__);                                           \
-        for (; norm_at + 32 <= (size); norm_at += 32)                                              \
-            run(dtype, norm_at, 32, __VA_ARGS__);                                                  \
-        for (; norm_at + 16 <= (size); norm_at += 16)                                              \
-            run(dtype, norm_at, 16, __VA_ARGS__);                                                  \
-        if (norm_at < (size))                                                                      \
-            run(dtype, norm_at, (size)-norm_at, __VA_ARGS__);                                      \
+        for (; norm_at + NORM_WIDE * CPU_LANES <= (channels); norm_at += NORM_WIDE * CPU_LANES)    \
+            run(dtype, NORM_WIDE, CPU_LANES, norm_at, __VA_ARGS__);                                \
+        for (; norm_at + CPU_LANES <= (channels); norm_at += CPU_LANES)                            \
+            run(dtype, 1, CPU_LANES, norm_at, __VA_ARGS__);                                        \
+        if (norm_at < (channels))                                                                  \
+            run(dtype, 1, (channels)-norm_at, norm_at, __VA_ARGS__);                               \
     } while (0)
 
-#define NORM_BLOCKS_BY_DTYPE(dtype, size, run, ...)                                                \
+#define NORM_BLOCKS_BY_DTYPE(dtype, channels, run, ...)                                            \
     do {                                                                                           \
         if ((dtype) == TESS_F32)                                                                   \
-            NORM_BLOCKS(TESS_F32, size, run, __VA_ARGS__);                                         \
+            NORM_BLOCKS(TESS_F32, channels, run, __VA_ARGS__);                                     \
         else if ((dtype) == TESS_BF16)                                                             \
-            NORM_BLOCKS(TESS_BF16, size, run, __VA_ARGS__);                                        \
+            NORM_BLOCKS(TESS_BF16, channels, run, __VA_ARGS__);                                    \
         else                                                                                       \
-            CPU_BLOCKS(TESS_F16, size, run, __VA_ARGS__);                                          \
+            NORM_BLOCKS(TESS_F16, channels, run, __VA_ARGS__);                                     \
     } while (0)
 
-/* One leaf's block of channels: `pixels` rows of `channels` elements from element `first` on. */
-struct norm_part {
-    int64_t first, pixels, channels;
+/* One chunk: `rows` pixels of `channels` elements from element `first` on. */
+struct norm_chunk {
+    int64_t first, rows, channels;
+    const float *coef; /* of its leaf */
 };
 
-/* That of the leaf whose pixels begin with `first_pixel`, from channel `channel` on. */
-CPU_INLINE struct norm_part norm_part(const struct tess_op_desc *d, int64_t first_pixel,
-                                      int64_t channel)
+static struct norm_chunk norm_chunk(const struct cpu_batch_norm *n, int64_t number)
 {
-    return (struct norm_part){.first = first_pixel * d->in + channel,
-                              .pixels = d->leaf_rows * d->height * d->width,
-                              .channels = d->in};
+    const int64_t in_leaf = (n->pixels + CPU_NORM_CHUNK - 1) / CPU_NORM_CHUNK;
+    const int64_t leaf = number / in_leaf, row = number % in_leaf * CPU_NORM_CHUNK;
+    const int64_t channels = n->desc->in;
+    return (struct norm_chunk){.first = (leaf * n->pixels + row) * channels,
+                               .rows = tess__cpu_min(n->pixels - row, CPU_NORM_CHUNK),
+                               .channels = channels,
+                               .coef = n->coef + leaf * CPU_NORM_COEFS * channels};
 }
 
-/* mean and square[count]: the mean of each channel and the sum of squares about it. */
-CPU_INLINE void norm_statistics(enum tess_dtype dtype, const struct norm_part *p, int64_t count,
-                                const void *x, double *mean, double *square)
+/* Coefficient `which` of a block's vector v. */
+CPU_INLINE void norm_coef(const struct norm_chunk *c, int which, int64_t at, int v, int64_t lanes,
+                          lanes_float *coef)
 {
-    float value[CPU_BLOCK], middle[CPU_BLOCK];
-    for (int pass = 0; pass < 2; pass++) {
-        double total[CPU_BLOCK] = {0};
-        for (int64_t begin = 0; begin < p->pixels; begin += NORM_ROWS) {
-            int64_t end = p->pixels - begin < NORM_ROWS ? p->pixels : begin + NORM_ROWS;
-            float part[CPU_BLOCK] = {0};
-            for (int64_t row = begin; row < end; row++) {
-                cpu_read(dtype, x, p->first + row * p->channels, count, value);
-                if (pass == 0) {
-                    for (int64_t c = 0; c < count; c++)
-                        part[c] += value[c];
-                } else {
-                    for (int64_t c = 0; c < count; c++)
-                        part[c] += (value[c] - middle[c]) * (value[c] - middle[c]);
-                }
-            }
-            for (int64_t c = 0; c < count; c++)
-                total[c] += (double)part[c];
-        }
-        for (int64_t c = 0; c < count; c++) {
-            if (pass == 0) {
-                mean[c] = total[c] / (double)p->pixels;
-                middle[c] = (float)mean[c];
-            } else {
-                square[c] = total[c];
-            }
-        }
+    lanes_read(TESS_F32, c->coef + which * c->channels, at + v * CPU_LANES, lanes, coef);
+}
+
+/* ---- forward -------------------------------------------------------------------------------- */
+
+/* sum[v] += the vectors of pixel `row`, or the squares of what they are away from mid. */
+CPU_INLINE void norm_add_row(enum tess_dtype dtype, int wide, int64_t lanes, const void *x,
+                             int64_t from, bool squares, const lanes_float *mid, lanes_float *sum)
+{
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        lanes_float value;
+        lanes_read(dtype, x, from + v * CPU_LANES, lanes, &value);
+        if (squares)
+            sum[v] += (value - mid[v]) * (value - mid[v]);
+        else
+            sum[v] += value;
     }
 }
 
-/* y = (x - mean) scale + shift, then the ReLU. */
-CPU_INLINE void norm_apply(enum tess_dtype dtype, const struct norm_part *p, int64_t count,
-                           bool relu, const float *mean, const float *scale, const float *shift,
-                           const void *x, void *y)
+/* total[wide] over a chunk. */
+CPU_INLINE void norm_sum(enum tess_dtype dtype, int wide, int64_t lanes, const void *x, int64_t at,
+                         const struct norm_chunk *c, bool squares, const lanes_float *mid,
+                         lanes_float *total)
 {
-    float value[CPU_BLOCK];
-    for (int64_t row = 0; row < p->pixels; row++) {
-        int64_t at = p->first + row * p->channels;
-        cpu_read(dtype, x, at, count, value);
-        for (int64_t c = 0; c < count; c++)
-            value[c] = (value[c] - mean[c]) * scale[c] + shift[c];
-        if (relu)
-            for (int64_t c = 0; c < count; c++)
-                value[c] = value[c] < 0 ? 0.0f : value[c];
-        cpu_write(dtype, y, at, count, value);
-    }
+    lanes_float sum[NORM_TALL][NORM_WIDE] = {{{0}}};
+    int64_t from = c->first + at, row = 0;
+    for (; row + NORM_TALL <= c->rows; row += NORM_TALL)
+        CPU_UNROLL
+    for (int r = 0; r < NORM_TALL; r++, from += c->channels)
+        norm_add_row(dtype, wide, lanes, x, from, squares, mid, sum[r]);
+    CPU_UNROLL
+    for (int r = 0; r < NORM_TALL - 1; r++, from += c->channels)
+        if (row + r < c->rows)
+            norm_add_row(dtype, wide, lanes, x, from, squares, mid, sum[r]);
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++)
+        total[v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
 }
 
-/* What one call of forward works on: pointers at the block's first channel. */
-struct norm_forward {
-    const void *x, *gamma, *beta;
-    void *y;
-    float *mean, *rstd, *leaf_mean, *leaf_var;
-};
-
-CPU_INLINE void norm_forward_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
-                                   const struct tess_op_desc *d, int64_t first_pixel,
-                                   const struct norm_forward *f)
+/* The sum of each channel and of the squares about its mean: the chunk is read once from memory
+ * and once from the cache. */
+CPU_INLINE void norm_moments(enum tess_dtype dtype, int wide, int64_t lanes, int64_t at,
+                             const void *x, const struct norm_chunk *c, float *sums)
 {
-    const int64_t channel = first + at;
-    struct norm_part p = norm_part(d, first_pixel, channel);
-    double mean[CPU_BLOCK], square[CPU_BLOCK];
-    float scale[CPU_BLOCK], shift[CPU_BLOCK];
-    norm_statistics(dtype, &p, count, f->x, mean, square);
-    cpu_read(dtype, f->gamma, channel, count, scale);
-    cpu_read(dtype, f->beta, channel, count, shift);
-    double rest = p.pixels > 1 ? (double)(p.pixels - 1) : 1.0;
-    for (int64_t c = 0; c < count; c++) {
-        double var = square[c] / (double)p.pixels;
-        f->mean[channel + c] = f->leaf_mean[channel + c] = (float)mean[c];
-        f->leaf_var[channel + c] = (float)(square[c] / rest);
-        f->rstd[channel + c] = (float)(1.0 / sqrt(var + (double)d->epsilon));
-        scale[c] *= f->rstd[channel + c];
+    lanes_float total[NORM_WIDE], mid[NORM_WIDE] = {{0}};
+    norm_sum(dtype, wide, lanes, x, at, c, false, mid, total);
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        lanes_write(TESS_F32, sums, at + v * CPU_LANES, lanes, &total[v]);
+        mid[v] = total[v] / (float)c->rows;
     }
-    norm_apply(dtype, &p, count, d->relu, f->mean + channel, scale, shift, f->x, f->y);
+    norm_sum(dtype, wide, lanes, x, at, c, true, mid, total);
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++)
+        lanes_write(TESS_F32, sums + c->channels, at + v * CPU_LANES, lanes, &total[v]);
 }
 
-/* The two folds over the leaves, for some channels. */
-static void norm_folds(const struct cpu_batch_norm *n, int64_t first, int64_t count,
-                       struct tess_fold fold[2])
-{
-    const struct tess_op_desc *d = n->desc;
-    char *scratch = n->scratch;
-    for (int i = 0; i < 2; i++, scratch += tess__fold_bytes(d->in, d->rows / d->leaf_rows)) {
-        struct tess_fold whole;
-        tess__fold_init(&whole, d->in, n->sum[i], scratch);
-        fold[i] = tess__fold_piece(&whole, first, count);
-    }
-}
-
-void CPU_LOOP(batch_norm_forward)(const void *arguments, int64_t first, int64_t count)
+void CPU_LOOP(batch_norm_moments)(const void *arguments, int64_t first, int64_t count)
 {
     const struct cpu_batch_norm *n = arguments;
-    const struct tess_op_desc *d = n->desc;
-    int64_t leaves = d->rows / d->leaf_rows, pixels = d->leaf_rows * d->height * d->width;
-    struct tess_fold fold[2];
-    norm_folds(n, first, count, fold);
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        struct norm_forward f = {.x = n->x,
-                                 .gamma = n->gamma,
-                                 .beta = n->beta,
-                                 .y = n->y,
-                                 .mean = n->mean + leaf * d->in,
-                                 .rstd = n->rstd + leaf * d->in,
-                                 .leaf_mean = tess__fold_leaf(&fold[0]) - first,
-                                 .leaf_var = tess__fold_leaf(&fold[1]) - first};
-        NORM_BLOCKS_BY_DTYPE(d->dtype, count, norm_forward_block, first, d, leaf * pixels, &f);
-        tess__fold_push(&fold[0]);
-        tess__fold_push(&fold[1]);
+    for (int64_t number = first; number < first + count; number++) {
+        const struct norm_chunk c = norm_chunk(n, number);
+        NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_moments, n->x, &c,
+                             n->sums + number * 2 * c.channels);
     }
-    tess__fold_finish(&fold[0]);
-    tess__fold_finish(&fold[1]);
 }
 
-CPU_INLINE void norm_infer_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
-                                 const struct tess_op_desc *d, const struct cpu_batch_norm *n)
+/* y = (x - mean) scale + shift, then the ReLU, which a NaN passes. */
+CPU_INLINE void norm_apply(enum tess_dtype dtype, int wide, int64_t lanes, int64_t at,
+                           const struct cpu_batch_norm *n, const struct norm_chunk *c)
 {
-    float scale[CPU_BLOCK], shift[CPU_BLOCK], middle[CPU_BLOCK], spread[CPU_BLOCK];
-    const int64_t channel = first + at;
-    cpu_read(dtype, n->gamma, channel, count, scale);
-    cpu_read(dtype, n->beta, channel, count, shift);
-    cpu_read(dtype, n->middle, channel, count, middle);
-    cpu_read(dtype, n->spread, channel, count, spread);
-    for (int64_t c = 0; c < count; c++)
-        scale[c] *= (float)(1.0 / sqrt((double)spread[c] + (double)d->epsilon));
-    struct norm_part p = {
-        .first = channel, .pixels = d->rows * d->height * d->width, .channels = d->in};
-    norm_apply(dtype, &p, count, d->relu, middle, scale, shift, n->x, n->y);
+    const void *x = n->x;
+    void *y = n->y;
+    const int64_t cut = n->desc->relu ? -1 : 0, step = c->channels;
+    lanes_float mean[NORM_WIDE], scale[NORM_WIDE], shift[NORM_WIDE];
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
+        norm_coef(c, CPU_NORM_SCALE, at, v, lanes, &scale[v]);
+        norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &shift[v]);
+    }
+    int64_t from = c->first + at;
+    for (int64_t row = 0; row < c->rows; row++, from += step)
+        CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        lanes_float value;
+        lanes_read(dtype, x, from + v * CPU_LANES, lanes, &value);
+        value = (value - mean[v]) * scale[v] + shift[v];
+        const lanes_int low = (value < 0) & (lanes_int)((lanes_int){0} + (int32_t)cut);
+        value = (lanes_float)((lanes_int)value & ~low);
+        lanes_write(dtype, y, from + v * CPU_LANES, lanes, &value);
+    }
 }
 
-void CPU_LOOP(batch_norm_infer)(const void *arguments, int64_t first, int64_t count)
+void CPU_LOOP(batch_norm_apply)(const void *arguments, int64_t first, int64_t count)
 {
     const struct cpu_batch_norm *n = arguments;
-    NORM_BLOCKS_BY_DTYPE(n->desc->dtype, count, norm_infer_block, first, n->desc, n);
+    for (int64_t number = first; number < first + count; number++) {
+        const struct norm_chunk c = norm_chunk(n, number);
+        NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_apply, n, &c);
+    }
 }
 
-struct norm_backward {
-    const void *x, *y, *dy, *gamma;
-    const float *mean, *rstd;
-    void *dx;
-    float *dgamma, *dbeta; /* of this leaf */
-};
+/* ---- backward ------------------------------------------------------------------------------- */
 
-/* The gradient of one pixel's normalised output, after the ReLU, and the normalised input. */
-CPU_INLINE void norm_pixel(enum tess_dtype dtype, bool relu, int64_t at, int64_t count,
-                           const struct norm_backward *b, const float *mean, const float *rstd,
-                           float *grad, float *hat)
+/* The gradient g of one vector of the normalised output, after the ReLU. */
+CPU_INLINE void norm_grad(enum tess_dtype dtype, bool relu, int64_t lanes, int64_t from,
+                          const struct cpu_batch_norm *n, lanes_float *grad)
 {
-    float output[CPU_BLOCK];
-    cpu_read(dtype, b->dy, at, count, grad);
-    cpu_read(dtype, b->x, at, count, hat);
+    lanes_read(dtype, n->dy, from, lanes, grad);
     if (relu) {
-        cpu_read(dtype, b->y, at, count, output);
-        for (int64_t c = 0; c < count; c++)
-            grad[c] = output[c] > 0 ? grad[c] : 0.0f;
+        lanes_float output;
+        lanes_read(dtype, n->y, from, lanes, &output);
+        *grad = (lanes_float)((lanes_int)*grad & (lanes_int)(output > 0));
     }
-    for (int64_t c = 0; c < count; c++)
-        hat[c] = (hat[c] - mean[c]) * rstd[c];
 }
 
-/*
- * With n elements per channel, x_hat = (x - mean) rstd and g = dy after the ReLU:
- *   dbeta = sum g, dgamma = sum g x_hat, dx = gamma rstd (g - dbeta / n - x_hat dgamma / n)
- * All sums are done before dx is written: dx may be dy.
- */
-CPU_INLINE void norm_backward_block(enum tess_dtype dtype, int64_t at, int64_t count, int64_t first,
-                                    const struct tess_op_desc *d, int64_t first_pixel,
-                                    const struct norm_backward *b)
+CPU_INLINE void norm_grad_row(enum tess_dtype dtype, int wide, int64_t lanes, bool relu,
+                              const struct cpu_batch_norm *n, int64_t from, const lanes_float *mean,
+                              lanes_float *beta, lanes_float *gamma)
 {
-    const int64_t channel = first + at;
-    struct norm_part p = norm_part(d, first_pixel, channel);
-    bool relu = d->relu;
-    double sum_beta[CPU_BLOCK] = {0}, sum_gamma[CPU_BLOCK] = {0};
-    float grad[CPU_BLOCK], hat[CPU_BLOCK], scale[CPU_BLOCK];
-    const float *mean = b->mean + channel, *rstd = b->rstd + channel;
-    for (int64_t begin = 0; begin < p.pixels; begin += NORM_ROWS) {
-        int64_t end = p.pixels - begin < NORM_ROWS ? p.pixels : begin + NORM_ROWS;
-        float beta[CPU_BLOCK] = {0}, gamma[CPU_BLOCK] = {0};
-        for (int64_t row = begin; row < end; row++) {
-            norm_pixel(dtype, relu, p.first + row * p.channels, count, b, mean, rstd, grad, hat);
-            for (int64_t c = 0; c < count; c++) {
-                beta[c] += grad[c];
-                gamma[c] += grad[c] * hat[c];
-            }
-        }
-        for (int64_t c = 0; c < count; c++) {
-            sum_beta[c] += (double)beta[c];
-            sum_gamma[c] += (double)gamma[c];
-        }
-    }
-    float mean_beta[CPU_BLOCK], mean_gamma[CPU_BLOCK];
-    cpu_read(dtype, b->gamma, channel, count, scale);
-    for (int64_t c = 0; c < count; c++) {
-        b->dbeta[channel + c] = (float)sum_beta[c];
-        b->dgamma[channel + c] = (float)sum_gamma[c];
-        mean_beta[c] = (float)(sum_beta[c] / (double)p.pixels);
-        mean_gamma[c] = (float)(sum_gamma[c] / (double)p.pixels);
-        scale[c] *= rstd[c];
-    }
-    for (int64_t row = 0; row < p.pixels; row++) {
-        int64_t pixel = p.first + row * p.channels;
-        norm_pixel(dtype, relu, pixel, count, b, mean, rstd, grad, hat);
-        for (int64_t c = 0; c < count; c++)
-            grad[c] = scale[c] * ((grad[c] - mean_beta[c]) - hat[c] * mean_gamma[c]);
-        cpu_write(dtype, b->dx, pixel, count, grad);
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        lanes_float grad, value;
+        norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
+        lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
+        beta[v] += grad;
+        gamma[v] += grad * (value - mean[v]);
     }
 }
 
-void CPU_LOOP(batch_norm_backward)(const void *arguments, int64_t first, int64_t count)
+/* The sums of g and of g (x - mean). */
+CPU_INLINE void norm_grad_sums(enum tess_dtype dtype, int wide, int64_t lanes, int64_t at,
+                               bool relu, const struct cpu_batch_norm *n,
+                               const struct norm_chunk *c, float *sums)
+{
+    lanes_float beta[NORM_TALL][NORM_WIDE] = {{{0}}}, gamma[NORM_TALL][NORM_WIDE] = {{{0}}};
+    lanes_float mean[NORM_WIDE];
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++)
+        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
+    int64_t from = c->first + at, row = 0;
+    for (; row + NORM_TALL <= c->rows; row += NORM_TALL)
+        CPU_UNROLL
+    for (int r = 0; r < NORM_TALL; r++, from += c->channels)
+        norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+    CPU_UNROLL
+    for (int r = 0; r < NORM_TALL - 1; r++, from += c->channels)
+        if (row + r < c->rows)
+            norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        beta[0][v] = (beta[0][v] + beta[1][v]) + (beta[2][v] + beta[3][v]);
+        gamma[0][v] = (gamma[0][v] + gamma[1][v]) + (gamma[2][v] + gamma[3][v]);
+        lanes_write(TESS_F32, sums, at + v * CPU_LANES, lanes, &beta[0][v]);
+        lanes_write(TESS_F32, sums + c->channels, at + v * CPU_LANES, lanes, &gamma[0][v]);
+    }
+}
+
+void CPU_LOOP(batch_norm_grad_sums)(const void *arguments, int64_t first, int64_t count)
 {
     const struct cpu_batch_norm *n = arguments;
-    const struct tess_op_desc *d = n->desc;
-    int64_t leaves = d->rows / d->leaf_rows, pixels = d->leaf_rows * d->height * d->width;
-    struct tess_fold fold[2];
-    norm_folds(n, first, count, fold);
-    for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        struct norm_backward b = {.x = n->x,
-                                  .y = n->y,
-                                  .dy = n->dy,
-                                  .gamma = n->gamma,
-                                  .mean = n->mean + leaf * d->in,
-                                  .rstd = n->rstd + leaf * d->in,
-                                  .dx = n->dx,
-                                  .dgamma = tess__fold_leaf(&fold[0]) - first,
-                                  .dbeta = tess__fold_leaf(&fold[1]) - first};
-        NORM_BLOCKS_BY_DTYPE(d->dtype, count, norm_backward_block, first, d, leaf * pixels, &b);
-        tess__fold_push(&fold[0]);
-        tess__fold_push(&fold[1]);
+    for (int64_t number = first; number < first + count; number++) {
+        const struct norm_chunk c = norm_chunk(n, number);
+        float *sums = n->sums + number * 2 * c.channels;
+        if (n->desc->relu)
+            NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_grad_sums, true, n, &c, sums);
+        else
+            NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_grad_sums, false, n, &c, sums);
     }
-    tess__fold_finish(&fold[0]);
-    tess__fold_finish(&fold[1]);
+}
+
+/* dx = scale ((g - shift) - (x - mean) slope). */
+CPU_INLINE void norm_grad_apply(enum tess_dtype dtype, int wide, int64_t lanes, int64_t at,
+                                bool relu, const struct cpu_batch_norm *n,
+                                const struct norm_chunk *c)
+{
+    lanes_float mean[NORM_WIDE], scale[NORM_WIDE], shift[NORM_WIDE], slope[NORM_WIDE];
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
+        norm_coef(c, CPU_NORM_SCALE, at, v, lanes, &scale[v]);
+        norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &shift[v]);
+        norm_coef(c, CPU_NORM_SLOPE, at, v, lanes, &slope[v]);
+    }
+    int64_t from = c->first + at;
+    for (int64_t row = 0; row < c->rows; row++, from += c->channels)
+        CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        lanes_float grad, value;
+        norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
+        lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
+        value = scale[v] * ((grad - shift[v]) - (value - mean[v]) * slope[v]);
+        lanes_write(dtype, n->dx, from + v * CPU_LANES, lanes, &value);
+    }
+}
+
+void CPU_LOOP(batch_norm_grad_apply)(const void *arguments, int64_t first, int64_t count)
+{
+    const struct cpu_batch_norm *n = arguments;
+    for (int64_t number = first; number < first + count; number++) {
+        const struct norm_chunk c = norm_chunk(n, number);
+        if (n->desc->relu)
+            NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_grad_apply, true, n, &c);
+        else
+            NORM_BLOCKS_BY_DTYPE(n->desc->dtype, c.channels, norm_grad_apply, false, n, &c);
+    }
 }

@@ -45,6 +45,7 @@ static void own_look(void)
     own_tiles = own_vectors;
 #define OWN_ENTRY(type, name) own_tiles.name = tess__amx_##name;
     CPU_AMX_LIST(OWN_ENTRY)
+    CPU_TILE_LIST(OWN_ENTRY)
 #undef OWN_ENTRY
 }
 
