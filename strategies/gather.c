@@ -99,6 +99,14 @@ static struct tess_gather_slot *gather_slot(const struct tess_gather_lane *lane,
     return &lane->slot[(s - lane->first) % lane->slot_count];
 }
 
+/* Does a pass do without the values of segment `s`? One that is still there is as any other. */
+static bool gather_skips(const struct tess_gather *gather, const struct tess_gather_lane *lane,
+                         const struct tess_plan *plan, int32_t s, enum tess_phase phase)
+{
+    return phase != TESS_PHASE_FORWARD && plan->segment[s].forward_only &&
+           gather_slot(lane, s)->segment != gather_source(gather, plan, s);
+}
+
 /* Have the values of segment `s` in their buffer, or on their way there. */
 static enum tess_status gather_launch(struct tess_gather *gather, struct tess_gather_lane *lane,
                                       struct tess_plan *plan, int32_t s,
@@ -127,19 +135,22 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
     for (int32_t l = 0; l < TESS_GATHER_LANES; l++) {
         struct tess_gather_lane *lane = &gather->lane[l];
         const int32_t s = lane->segment_of[unit];
+        slot[l] = NULL;
         if (s < 0)
             continue;
-        TESS_TRY(gather_launch(gather, lane, plan, s, &slot[l]));
+        if (!gather_skips(gather, lane, plan, s, phase))
+            TESS_TRY(gather_launch(gather, lane, plan, s, &slot[l]));
         /* Queue the next unit before waiting for this one: both are then on their way together. Its
          * buffer is the one of the unit before this, which was dropped when it was left. */
         const int32_t next = phase == TESS_PHASE_FORWARD ? s + 1 : s - 1;
         if (next >= lane->first && next < lane->end &&
-            tess__shard_chunk(plan, next) == tess__shard_chunk(plan, s))
+            tess__shard_chunk(plan, next) == tess__shard_chunk(plan, s) &&
+            !gather_skips(gather, lane, plan, next, phase))
             TESS_TRY(gather_launch(gather, lane, plan, next, &ahead));
     }
     for (int32_t l = 0; l < TESS_GATHER_LANES; l++) {
         const int32_t s = gather->lane[l].segment_of[unit];
-        if (s < 0)
+        if (slot[l] == NULL)
             continue;
         TESS_TRY(tess_event_wait(&slot[l]->event));
         plan->segment[s].param = slot[l]->buffer;
@@ -153,7 +164,8 @@ void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strate
     for (int32_t l = 0; l < TESS_GATHER_LANES; l++) {
         const struct tess_gather_lane *lane = &gather->lane[l];
         const int32_t s = lane->segment_of[unit];
-        if (s < 0 || gather->keep_last == TESS_GATHER_ALL)
+        if (s < 0 || gather->keep_last == TESS_GATHER_ALL ||
+            gather_skips(gather, lane, strategy->plan, s, phase))
             continue;
         /* An evaluation has no backward to keep anything for; a step after it must find nothing. */
         if (phase == TESS_PHASE_FORWARD && strategy->training && s >= lane->end - gather->keep_last)
@@ -179,7 +191,7 @@ uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last
             const uint64_t bytes = tess__shard_scatter_bytes((uint64_t)plan->segment[s].count *
                                                                  tess_dtype_bytes(plan->dtype),
                                                              plan->shard_count);
-            const bool twice = s < lane.end - keep_last;
+            const bool twice = s < lane.end - keep_last && !plan->segment[s].forward_only;
             if (all)
                 sent += l == 0 && plan->segment[s].values_of < 0 ? bytes : 0;
             else

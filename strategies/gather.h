@@ -22,6 +22,9 @@
  *
  * A unit that shares the values of another one (a tied embedding) is gathered as if they were its
  * own, into the buffer of its turn; where all are kept, it reads the other one's buffer.
+ *
+ * Backward of the first unit of a model mostly reads no values (tess_segment.forward_only): then
+ * they are not gathered for it.
  */
 #ifndef TESS_GATHER_H
 #define TESS_GATHER_H
@@ -81,10 +84,11 @@ void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan, boo
  * keep_last segments, and S micro-batches:
  *
  *     forward   S P
- *     backward  S (P - P_last)
+ *     backward  S (P - P_last - P_forward)
  *
- * times (N-1)/N, without evaluations, for trained and frozen ones apart. With TESS_GATHER_ALL: P
- * once, without shared values and frozen ones, which stay. Pure.
+ * (P_forward: of segments that only forward reads, the last ones left out) times (N-1)/N, without
+ * evaluations, for trained and frozen ones apart. With TESS_GATHER_ALL: P once, without shared
+ * values and frozen ones, which stay. Pure.
  */
 uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last);
 

@@ -69,6 +69,38 @@ static enum tess_status engine_make_strategy(struct tess_engine *engine, enum te
     return tess__engine_has_room(engine);
 }
 
+/* Without a gradient of its input, backward of a product reads neither weight nor bias. */
+static bool engine_is_forward_only(const struct tess_engine *engine, int32_t unit)
+{
+    const struct tess_declare *declare = &engine->declare;
+    int32_t params = 0, read = 0;
+    if (tess__engine_recompute(engine, unit) != TESS_RECOMPUTE_NONE)
+        return false;
+    for (int32_t p = 0; p < declare->param_count; p++)
+        params += declare->param[p].unit == unit;
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        const struct tess_op_desc *desc = &declare->op[o].desc;
+        const bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
+        if (declare->op[o].unit != unit || desc->kind == TESS_OP_MAX_POOL ||
+            desc->kind == TESS_OP_AVG_POOL)
+            continue;
+        if (!product || desc->input_grad)
+            return false;
+        read += 2;
+    }
+    return params <= read; /* else something without a descriptor reads the others */
+}
+
+static void engine_mark_forward_only(struct tess_engine *engine)
+{
+    for (int32_t s = 0; s < engine->plan.segment_count; s++) {
+        struct tess_segment *segment = &engine->plan.segment[s];
+        segment->forward_only = segment->param_count > 0 &&
+                                segment->unit_first == segment->unit_last &&
+                                engine_is_forward_only(engine, segment->unit_first);
+    }
+}
+
 static enum tess_status engine_plan_strategy(struct tess_engine *engine)
 {
     struct tess_strategy *strategy = &engine->strategy;
@@ -79,6 +111,7 @@ static enum tess_status engine_plan_strategy(struct tess_engine *engine)
     TESS_TRY(tess_layout_begin(&engine->plan, &engine->model, &engine->declare));
     TESS_TRY(strategy->ops->plan(strategy));
     TESS_TRY(tess_layout_finish(&engine->plan, &engine->declare));
+    engine_mark_forward_only(engine);
     const struct tess_plan *plan = &engine->plan;
     const bool gathers =
         plan->holds_loss || plan->skips_loss || plan->holds_input || plan->skips_input;

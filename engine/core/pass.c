@@ -49,7 +49,9 @@ static void pass_bind_unit(struct tess_engine *engine, int32_t unit, enum tess_p
         const int32_t index = plan->param[p].index;
         int64_t at = plan->param[p].begin - segment->begin;
         engine->tables.param_of[index] =
-            (const char *)segment->param + (size_t)at * engine->sizes.dtype_bytes;
+            segment->param == NULL
+                ? NULL /* only forward reads it */
+                : (const char *)segment->param + (size_t)at * engine->sizes.dtype_bytes;
         if (phase == TESS_PHASE_BACKWARD)
             engine->tables.grad_of[index] = segment->grad != NULL ? segment->grad + at : NULL;
     }

@@ -171,6 +171,23 @@ static void test_sent_after_evaluation(void **state)
     }
 }
 
+/* Backward of the first layer reads no values, unless it runs forward again. */
+static void test_sent_forward_only(void **state)
+{
+    static const char *const options[] = {EQUAL_MLP "--optimizer momentum --mlp.hidden 40,24",
+                                          EQUAL_MLP "--optimizer momentum --mlp.hidden 40,24 "
+                                                    "--recompute full"};
+    struct run_outcome outcome[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct run run = equal_run("fsdp", options[i], 4);
+        run_train(&run, &outcome[i]);
+        run_check_sent(&run, &outcome[i]);
+    }
+    assert_int_equal(outcome[0].hash, outcome[1].hash);
+    assert_true(outcome[0].sent[0] > 0 && outcome[0].sent[0] < outcome[1].sent[0]);
+}
+
 #define EQUAL_FAST_STEPS 3
 #define EQUAL_FAST_RANKS 4
 #define EQUAL_FAST_ROWS  48
@@ -259,9 +276,9 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_hash_tells_apart),
-        cmocka_unit_test(test_sent_bytes), cmocka_unit_test(test_sent_after_evaluation),
-        cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_refused),           cmocka_unit_test(test_hash_tells_apart),
+        cmocka_unit_test(test_sent_bytes),        cmocka_unit_test(test_sent_after_evaluation),
+        cmocka_unit_test(test_sent_forward_only), cmocka_unit_test(test_fast),
     };
     const struct CMUnitTest other_kernel[] = {cmocka_unit_test(test_like_ref)};
     const struct CMUnitTest full[] = {

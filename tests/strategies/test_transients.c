@@ -62,7 +62,7 @@ static void transient_sweep(struct tess_gather *gather, struct fixture *fixture,
         const int32_t u = forward ? i : last - i, next = forward ? u + 1 : u - 1;
         const int32_t before = note->count;
         assert_int_equal(tess__gather_enter(gather, &fixture->strategy, u, phase), TESS_OK);
-        assert_non_null(plan->segment[u].param);
+        assert_int_equal(plan->segment[u].param != NULL, forward || !plan->segment[u].forward_only);
         transient_check_held(note, plan);
         /* The next unit was asked for ahead of its turn, and only the first of a pass in its own.
          */
@@ -171,6 +171,21 @@ static void test_gather_two_buffers(void **state)
             transient_sweep(&its.gather, &its.fixture, &its.note, TESS_PHASE_FORWARD, 0);
         assert_int_equal(its.note.count, count + 2 * 4);
         gathering_check_step(&its, expected, count);
+        gathering_close(&its);
+    }
+}
+
+/* What only forward reads is not gathered for backward, and the others' order stays. */
+static void test_gather_forward_only(void **state)
+{
+    static const int32_t one[] = {0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2, 1};
+    static const int32_t two[] = {0, 1, 2, 3, 1, 0, 1, 2, 3, 1};
+    struct gathering its;
+    (void)state;
+    for (int32_t keep_last = 1; keep_last <= 2; keep_last++) {
+        gathering_open(&its, 2, keep_last);
+        its.fixture.plan.segment[0].forward_only = true;
+        gathering_check_step(&its, keep_last == 1 ? one : two, keep_last == 1 ? 12 : 10);
         gathering_close(&its);
     }
 }
@@ -359,9 +374,10 @@ static void test_scatter_across(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gather_diagram), cmocka_unit_test(test_gather_two_buffers),
-        cmocka_unit_test(test_gather_all),     cmocka_unit_test(test_gather_any_order),
-        cmocka_unit_test(test_scatter_units),  cmocka_unit_test(test_scatter_across),
+        cmocka_unit_test(test_gather_diagram),      cmocka_unit_test(test_gather_two_buffers),
+        cmocka_unit_test(test_gather_forward_only), cmocka_unit_test(test_gather_all),
+        cmocka_unit_test(test_gather_any_order),    cmocka_unit_test(test_scatter_units),
+        cmocka_unit_test(test_scatter_across),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,7 @@ struct tess_segment {
     int32_t unit_first, unit_last; /* units that hold its parameters */
     int32_t values_of; /* the segment of this rank whose values it shares (tied parameters): what
                           concerns values, not gradients, is done there alone; -1: its own */
+    bool forward_only; /* backward reads no value of it, so `param` may be NULL there */
     /*
      * Storage, by the core when the arena exists, unless marked (strategy): then the strategy keeps
      * it right in its hooks. `own` is this rank's part: the whole segment when not sharded. What is
