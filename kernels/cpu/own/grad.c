@@ -36,6 +36,10 @@ struct grad {
     int64_t rows, in; /* rows of the block, from one to the next */
     int32_t columns;  /* valid ones of the panel */
     bool add;         /* to what is in dw */
+    /* What the next panel reads of x: prefetched in equal shares, one before each tile. */
+    const char *soon;
+    int64_t soon_rows;
+    size_t soon_row;
 };
 
 /* sum = the products over one leaf */
@@ -75,9 +79,25 @@ CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 *sum
     }
 }
 
+/* Own the tile's lines of dw before its products, as stores that wait for lines delay loads, and
+ * fetch a share of what the next panel reads. */
+CPU_INLINE void grad_ask(const struct grad *g, int64_t tile, bool half, int tall, int wide)
+{
+    const float *dw = g->dw + tile * tall * g->in;
+    const int64_t tiles = (g->rows + tall - 1) / tall;
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++)
+        for (int c = 0; c < wide && tile * tall + r < g->rows; c++)
+            __builtin_prefetch(dw + r * g->in + c * GRAD_LANES, 1, 3);
+    for (int64_t row = g->soon_rows * tile / tiles; row < g->soon_rows * (tile + 1) / tiles; row++)
+        for (size_t byte = 0; byte < GRAD_PANEL * (half ? 2 : 4); byte += 64)
+            _mm_prefetch(g->soon + (size_t)row * g->soon_row + byte, _MM_HINT_T1);
+}
+
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
     __m512 sum[GRAD_ONE * GRAD_WIDE];
+    grad_ask(g, tile, half, GRAD_ONE, wide);
     grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
     grad_store(g, tile, sum, GRAD_ONE, wide);
 }
@@ -93,6 +113,7 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
     const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
     int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
     int depth = 0, count = GRAD_TREE * wide;
+    grad_ask(g, tile, half, GRAD_TREE, wide);
     for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
         grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
         if (leaf + 1 < g->leaves) {
@@ -216,6 +237,7 @@ static void grad_part(void *context, int64_t part, void *work)
     uint32_t *panel = work;
     uint32_t *packed = (uint32_t *)((char *)work + grad_panel_bytes(desc));
     int64_t row = part * call->block, rows = desc->out - row;
+    const size_t element = tess_dtype_bytes(desc->dtype);
     struct grad g = {.x = panel,
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
@@ -223,6 +245,7 @@ static void grad_part(void *context, int64_t part, void *work)
                      .tile = grad_tile_words(grad_all_steps(desc), grad_tall(desc)),
                      .rows = rows < call->block ? rows : call->block,
                      .in = desc->in,
+                     .soon_row = (size_t)desc->in * element,
                      .add = desc->add_grad};
     if (g.leaves == 1)
         grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
@@ -232,6 +255,8 @@ static void grad_part(void *context, int64_t part, void *work)
         int64_t left = desc->in - first;
         g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
         g.dw = call->dw + row * desc->in + first;
+        g.soon = (const char *)call->x + (size_t)(first + GRAD_PANEL) * element;
+        g.soon_rows = left > GRAD_PANEL ? desc->rows : 0;
         grad_pack_x(desc, call->x, first, g.columns, panel);
         grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
     }
