@@ -17,7 +17,9 @@ struct grad_call {
     const struct tess_op_desc *desc;
     const void *x, *dy;
     float *dw;
-    int64_t block; /* rows of dw in a part */
+    const struct cpu_update *update; /* NULL: dw is written */
+    uint32_t *x_packed;              /* grad.c, by groups: all panels of x */
+    int64_t block;                   /* rows of dw in a part */
 };
 
 /* grad_long.c: one part of a call, and the work memory it takes. */
