@@ -59,8 +59,8 @@ enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, 
                                              float *dw, float *dbias)
 {
     if (op->desc.rows == 0 && !op->desc.add_grad)
-        TESS_TRY(prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out,
-                               dbias));
+        TESS_TRY(
+            prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out, dbias));
     else
         TESS_TRY(OP_RUN(op, TESS_OP_LINEAR, linear_backward_weight, x, dy, dw, dbias));
     return prepared_update(op, op->update);

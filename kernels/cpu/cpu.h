@@ -212,9 +212,9 @@ struct cpu_update {
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
- * rows), then the tree; desc.add_grad adds the tree's value to dw. With `update`, where `updates` is
- * true, dw is not written: the parameter is updated by rows of it. Its scratch is `shared` bytes for
- * all threads, then that of the first.
+ * rows), then the tree; desc.add_grad adds the tree's value to dw. With `update`, where `updates`
+ * is true, dw is not written: the parameter is updated by rows of it. Its scratch is `shared` bytes
+ * for all threads, then that of the first.
  */
 typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           const void *x, const void *dy, float *dw, const struct cpu_update *update,

@@ -178,7 +178,7 @@ struct tess_op {
      * does once the gradients are there, and clear it: the update of w by dw. dw may then be left
      * as it was, so that a backend may update a part of w while its gradient is in a cache. */
     const struct tess_update *update;
-    void *data;                      /* backend's own */
+    void *data; /* backend's own */
 };
 
 /* What computes convolutions, where there is a choice. Each has its own bits, always the same. */

@@ -12,8 +12,8 @@
  *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
  * Where all of x packed stays in a cache, it is packed once, and blocks are groups of few rows that
- * go through all panels: then whole rows of dw are finished while they are in the second-level
- * cache, and an update of the parameter may follow there.
+ * go through all panels (those of long leaves in grad_long.c): then whole rows of dw are finished
+ * while they are in the second-level cache, and an update of the parameter may follow there.
  *
  *     for every panel of x                      the threads share these
  *       packed [step][64]
@@ -36,11 +36,11 @@
  * first-level cache by far, or several that are long enough for sums to go through memory. */
 #define GRAD_LONG_ONE  256
 #define GRAD_LONG_TREE 32
-/* By groups: what of x stays in the second-level cache, and rows of a group, whole tiles, for which
- * a panel is fetched from there again. */
-#define GRAD_X_BYTES ((size_t)1 << 20)
+/* By groups: x packed at most, and rows of a group, whole tiles, for which a panel is fetched again
+ * from the cache where x stays: some thousandths of the products. */
+#define GRAD_X_BYTES ((size_t)4 << 20)
 #define GRAD_GROUP   48
-#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_LEVELS  40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words, for the tile kernels. */
 struct grad {
@@ -223,7 +223,7 @@ static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, i
 
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
-    return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
+    return (size_t)grad_panel_words(desc) * sizeof(uint32_t);
 }
 
 static size_t grad_panels(const struct tess_op_desc *desc)
@@ -242,10 +242,10 @@ static int grad_tall(const struct tess_op_desc *desc)
     return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
 }
 
-/* Is it computed by groups? */
+/* Is it computed by groups? Where there are several. */
 static bool grad_is_grouped(const struct tess_op_desc *desc)
 {
-    return !grad_is_long(desc) && grad_panels(desc) * grad_panel_bytes(desc) <= GRAD_X_BYTES;
+    return desc->out > GRAD_GROUP && grad_panels(desc) * grad_panel_bytes(desc) <= GRAD_X_BYTES;
 }
 
 bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
@@ -263,7 +263,8 @@ size_t tess__cpu_grad_shared(const struct tess_op_desc *desc)
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
     if (grad_is_long(desc))
-        return tess__cpu_grad_long_scratch(desc);
+        return tess__cpu_grad_long_scratch(desc, grad_is_grouped(desc) ? GRAD_GROUP : GRAD_ROWS,
+                                           grad_is_grouped(desc));
     if (grad_is_grouped(desc)) /* dy packed, and a group's rows of dw where an update reads them */
         return grad_packed_bytes(desc, GRAD_GROUP, grad_tall(desc)) +
                (size_t)(GRAD_GROUP * desc->in) * sizeof(float);
@@ -339,7 +340,7 @@ static void grad_group_part(void *context, int64_t part, void *work)
         g.columns = (int32_t)tess__cpu_min(desc->in - first, GRAD_PANEL);
         g.dw = dw + first;
         grad_panel_run[half][(g.columns - 1) / GRAD_LANES](&g);
-        g.x += grad_all_steps(desc) * GRAD_PANEL;
+        g.x += grad_panel_words(desc);
     }
     if (call->update != NULL)
         tess__cpu_update_piece(call->update, row * desc->in, rows * desc->in, dw);
@@ -355,7 +356,8 @@ static void grad_groups(const struct tess_kernel *kernel, struct grad_call *call
     call->block *= CPU_TILE_TALL;
     call->x_packed = (uint32_t *)(void *)scratch;
     tess__cpu_share(kernel, (int64_t)grad_panels(desc), grad_panel_part, call, NULL);
-    tess__cpu_share(kernel, (desc->out + call->block - 1) / call->block, grad_group_part, call,
+    tess__cpu_share(kernel, (desc->out + call->block - 1) / call->block,
+                    grad_is_long(desc) ? tess__cpu_grad_long : grad_group_part, call,
                     scratch + tess__cpu_grad_shared(desc));
 }
 
