@@ -173,12 +173,9 @@ struct tess_op {
     size_t thread_bytes;    /* at least those in needs, a multiple of 64 */
     uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
     uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
-    struct tess_attention_drop drop; /* ATTENTION: set by the owner before a call */
-    /* LINEAR: set by the owner before backward_weight or backward, which apply it as tess_update
-     * does once the gradients are there, and clear it: the update of w by dw. dw may then be left
-     * as it was, so that a backend may update a part of w while its gradient is in a cache. */
-    const struct tess_update *update;
-    void *data; /* backend's own */
+    struct tess_attention_drop drop;  /* ATTENTION: set by the owner before a call */
+    const struct tess_update *update; /* LINEAR: see tess_update; NULL: none */
+    void *data;                       /* backend's own */
 };
 
 /* What computes convolutions, where there is a choice. Each has its own bits, always the same. */
