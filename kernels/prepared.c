@@ -46,13 +46,39 @@ enum tess_status tess_linear_backward_data_gelu(struct tess_op *op, const void *
     return OP_RUN(op, TESS_OP_LINEAR, linear_backward_data_gelu, dy, w, before, dx);
 }
 
+/* What a backend has left of the update. */
+static enum tess_status prepared_update(struct tess_op *op, const struct tess_update *update)
+{
+    op->update = NULL;
+    if (update != NULL)
+        tess_update(op->kernel, update);
+    return TESS_OK;
+}
+
 enum tess_status tess_linear_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                              float *dw, float *dbias)
 {
     if (op->desc.rows == 0 && !op->desc.add_grad)
-        return prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out,
-                             dbias);
-    return OP_RUN(op, TESS_OP_LINEAR, linear_backward_weight, x, dy, dw, dbias);
+        TESS_TRY(
+            prepared_zero(op, TESS_OP_LINEAR, op->desc.out * op->desc.in, dw, op->desc.out, dbias));
+    else
+        TESS_TRY(OP_RUN(op, TESS_OP_LINEAR, linear_backward_weight, x, dy, dw, dbias));
+    return prepared_update(op, op->update);
+}
+
+/* The gradient of x needs w as it was. */
+static enum tess_status prepared_backward_update(struct tess_op *op, const void *x, const void *dy,
+                                                 const void *w, float *dw, float *dbias, void *term,
+                                                 void *dx)
+{
+    const struct tess_update *update = op->update;
+    if (dx != x) {
+        TESS_TRY(tess_linear_backward(op, x, dy, w, NULL, NULL, term, dx));
+        return tess_linear_backward_weight(op, x, dy, dw, dbias);
+    }
+    op->update = NULL;
+    TESS_TRY(OP_RUN(op, TESS_OP_LINEAR, linear_backward, x, dy, w, dw, dbias, term, dx));
+    return prepared_update(op, update);
 }
 
 enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const void *dy,
@@ -66,6 +92,8 @@ enum tess_status tess_linear_backward(struct tess_op *op, const void *x, const v
             tess_add(op->kernel, op->desc.dtype, op->desc.rows * op->desc.in, dx, term, dx);
         return TESS_OK;
     }
+    if (op->update != NULL)
+        return prepared_backward_update(op, x, dy, w, dw, dbias, term, dx);
     return OP_RUN(op, TESS_OP_LINEAR, linear_backward, x, dy, w, dw, dbias, term, dx);
 }
 

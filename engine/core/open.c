@@ -193,6 +193,7 @@ static enum tess_status open_all(struct tess_engine *engine)
     TESS_TRY(tess__unused_open(engine));
     TESS_TRY(tess__audit_open(engine));
     TESS_TRY(tess__shared_open(engine));
+    TESS_TRY(tess__early_open(engine));
     engine->opened_strategy = true;
     TESS_TRY(strategy->ops->open(strategy));
     if (engine->tensor_strategy.ops != NULL)

@@ -140,6 +140,7 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         .used = engine->unused.pass,
         .tensor = engine->tables.tensor + (ptrdiff_t)place->slot * engine->model.tensor_count,
         .op = engine->tables.op_of,
+        .early = engine->early,
     };
     if (chunk->last && unit == chunk->unit_end - 1) {
         pass.label = flight->label;

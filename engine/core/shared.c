@@ -56,7 +56,7 @@ struct tess_shared {
 
 /* ---- where it is possible -------------------------------------------------------------------- */
 
-static bool shared_fits_optim(const struct tess_engine *engine)
+bool tess__shared_fits_optim(const struct tess_engine *engine)
 {
     const struct tess_optim *optim = &engine->optim;
     if (optim->options.clip > 0 || optim->ops->tensor_moment || optim->ops->trust_ratio ||
@@ -68,7 +68,7 @@ static bool shared_fits_optim(const struct tess_engine *engine)
     return true;
 }
 
-static bool shared_fits_model(const struct tess_engine *engine)
+bool tess__shared_fits_model(const struct tess_engine *engine)
 {
     const struct tess_declare *model = &engine->model;
     return !model->conditional && !model->axis.sequence && engine->schedule.chunk_count == 1 &&
@@ -88,7 +88,7 @@ static bool shared_fits_rank(const struct tess_engine *engine)
 static bool shared_fits(const struct tess_engine *engine)
 {
     return engine->plan.optim_extent != TESS_EXTENT_NONE && shared_fits_rank(engine) &&
-           shared_fits_model(engine) && shared_fits_optim(engine);
+           tess__shared_fits_model(engine) && tess__shared_fits_optim(engine);
 }
 
 /* ---- a slice --------------------------------------------------------------------------------- */

@@ -264,6 +264,7 @@ struct tess_engine {
     struct tess_optim optim;
     struct tess_piece *piece;                 /* [piece_count] */
     int32_t piece_count, trained_piece_count; /* frozen ones are the last */
+    struct tess_early *early; /* NULL: all updates follow after backward */
     struct tess_scale scale;
     void *upload;       /* host, pinned: see tess_optim_room */
     int64_t grad_total; /* elements of all parameters that have gradients */
@@ -434,6 +435,15 @@ enum tess_status tess__shared_open(struct tess_engine *engine);
 enum tess_status tess__shared_begin(struct tess_engine *engine);
 bool tess__shared_took(const struct tess_engine *engine);
 enum tess_status tess__shared_settle(struct tess_engine *engine, bool moments);
+/* Can parameters be updated before all gradients are known? */
+bool tess__shared_fits_model(const struct tess_engine *engine);
+bool tess__shared_fits_optim(const struct tess_engine *engine);
+
+/* early.c: updates within backward on one rank. Open follows after the optimizer's. begin: a step;
+ * finish: the updates that are left; false: all of them, which are the caller's. */
+enum tess_status tess__early_open(struct tess_engine *engine);
+enum tess_status tess__early_begin(struct tess_engine *engine);
+bool tess__early_finish(struct tess_engine *engine);
 
 /* crossing.c */
 enum tess_status tess__crossing_reserve(struct tess_engine *engine);

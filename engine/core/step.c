@@ -135,7 +135,7 @@ static enum tess_status step_update(struct tess_engine *engine, bool want_loss)
         tess_optim_prepare(&engine->optim, engine->progress.rate);
     if (engine->saved != NULL) /* the update overwrites what is being copied for a checkpoint */
         TESS_TRY(engine->kernel->queue->ops->follow(engine->kernel->queue, engine->saved));
-    if (!updated)
+    if (!updated && !tess__early_finish(engine))
         TESS_TRY(tess_optim_step(&engine->optim));
     engine->progress.weight_token++;
     /* Due after a skipped step too: strategies release what they hold for one step. */
@@ -150,6 +150,7 @@ static enum tess_status step_queue(struct tess_engine *engine, bool want_loss)
               engine->found.verdict);
     engine->progress.count_zeros = want_loss;
     TESS_TRY(tess__shared_begin(engine));
+    TESS_TRY(tess__early_begin(engine));
     TESS_TRY(tess__engine_pipe_step(engine));
     TESS_TRY(tess__laps_enter(&engine->laps, TESS_LAP_OTHER));
     TESS_TRY(tess__audit_step(engine));

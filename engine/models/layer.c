@@ -419,6 +419,15 @@ static enum tess_status layer_backward_columns(const struct tess_pass *pass,
     return tess_pass_sum_end(pass);
 }
 
+/* May the weight be updated where its gradient is computed? 8-bit products narrow dy once for both
+ * gradients, which are then computed in one call. */
+static bool layer_is_updated(const struct tess_pass *pass, const struct tess__layer *layer)
+{
+    return layer->kind == TESS_OP_LINEAR && layer_parts(pass, layer) == 1 &&
+           layer->stack_grad < 0 && pass->grad[layer->weight] != NULL &&
+           layer_op(pass, layer)->desc.fp8 == TESS_FP8_OFF;
+}
+
 enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct tess__layer *layer,
                                       const void *x, const void *y, void *dy, void *dx)
 {
@@ -431,6 +440,8 @@ enum tess_status tess__layer_backward(const struct tess_pass *pass, const struct
         tess_relu_backward(pass->kernel, pass->dtype, columns ? parts * out : out, y, dy, dy);
     if (columns && dx != NULL)
         return layer_backward_columns(pass, layer, x, dy, dx);
+    if (layer_is_updated(pass, layer))
+        layer_op(pass, layer)->update = tess_pass_update(pass, layer->weight);
     for (int32_t p = 0; p < parts; p++)
         TESS_TRY(tess__layer_backward_part(pass, layer, p, layer_at(pass, x, rows ? p * in : 0),
                                            layer_at(pass, dy, columns ? p * out : 0), NULL,

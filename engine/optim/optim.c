@@ -264,8 +264,9 @@ enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *upl
     optim->tensor_state = (float *)(void *)left;
     optim->upload = upload;
     optim->update = calloc((size_t)optim->piece_count + 1, sizeof(*optim->update));
+    optim->rest = calloc((size_t)optim->piece_count + 1, sizeof(*optim->rest));
     optim->square = calloc((size_t)optim->piece_count + 1, sizeof(*optim->square));
-    if (optim->update == NULL || optim->square == NULL)
+    if (optim->update == NULL || optim->rest == NULL || optim->square == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the updates of %d pieces", optim->piece_count);
     optim->update_count = 0;
     for (int32_t i = 0; i < optim->piece_count; i++)
@@ -277,8 +278,10 @@ enum tess_status tess_optim_open(struct tess_optim *optim, void *room, void *upl
 void tess_optim_close(struct tess_optim *optim)
 {
     free(optim->update);
+    free(optim->rest);
     free(optim->square);
     optim->update = NULL;
+    optim->rest = NULL;
     optim->square = NULL;
 }
 
@@ -370,6 +373,20 @@ enum tess_status tess_optim_begin(struct tess_optim *optim)
     TESS_TRY(optim_upload(optim));
     tess_update_judge(optim->kernel, &judge);
     return TESS_OK;
+}
+
+const struct tess_update *tess_optim_update_of(const struct tess_optim *optim, int32_t piece)
+{
+    return &optim->update[piece];
+}
+
+void tess_optim_update_rest(struct tess_optim *optim, const bool *done)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < optim->piece_count; i++)
+        if (!done[optim->piece[i].param])
+            optim->rest[count++] = optim->update[i];
+    tess_update_all(optim->kernel, optim->rest, count);
 }
 
 void tess_optim_update_part(const struct tess_optim *optim, const struct tess_piece *piece,

@@ -144,6 +144,7 @@ struct tess_optim {
     float *tensor_state;               /* [param_count] with a tensor moment, else empty */
     void *upload;                      /* host: rates, age and unused of the coming step */
     struct tess_update *update;        /* [piece_count] of the pieces updated by one call */
+    struct tess_update *rest;          /* [piece_count]: room for those that are left */
     struct tess_square *square;        /* [piece_count]: room for those that a step adds up */
     int32_t update_count;
 };
@@ -176,7 +177,8 @@ enum tess_status tess_optim_step(struct tess_optim *optim);
 
 /*
  * The same of parts of pieces, in any order, where the step finds nothing out of all gradients:
- * begin takes the host's values of the step; update_part updates `count` elements from `at` on by
+ * begin takes the host's values of the step; update_of is a piece's update, valid until the
+ * optimizer is closed; update_part updates `count` elements from `at` on by
  * the gradient g [count]; count_part_zeros adds to *sum as tess_optim_count_zeros does. For pieces
  * that are whole: updated and rounded in one go. Not collective.
  */
@@ -184,6 +186,9 @@ bool tess_optim_is_whole(const struct tess_optim *optim, const struct tess_piece
 enum tess_status tess_optim_begin(struct tess_optim *optim);
 void tess_optim_update_part(const struct tess_optim *optim, const struct tess_piece *piece,
                             int64_t at, int64_t count, const float *g);
+/* The step's updates of whole pieces but those of parameters p with done[p]. */
+void tess_optim_update_rest(struct tess_optim *optim, const bool *done);
+const struct tess_update *tess_optim_update_of(const struct tess_optim *optim, int32_t piece);
 void tess_optim_count_part_zeros(const struct tess_optim *optim, const struct tess_piece *piece,
                                  int64_t count, const float *g, double *sum);
 

@@ -216,13 +216,21 @@ typedef void cpu_own_forward(const struct tess_kernel *kernel, const struct tess
                              void *scratch);
 typedef void cpu_own_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           const void *dy, const void *w, void *dx, void *scratch);
+/* An update without its factor, applied to a parameter in parts by an own loop. */
+struct cpu_update {
+    cpu_update_loop *run;
+    struct tess_update update;
+};
 /*
  * Weight gradient of a linear layer with the tree over leaves kept in registers (grad.c). The bits
  * are those of one product per leaf, fused multiply-adds over rows in order (bf16: over pairs of
- * rows), then the tree; desc.add_grad adds the tree's value to dw.
+ * rows), then the tree; desc.add_grad adds the tree's value to dw. With `update`, where `updates`
+ * is true, dw is not written: the parameter is updated by rows of it. Its scratch is `shared` bytes
+ * for all threads, then that of the first.
  */
 typedef void cpu_own_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                          const void *x, const void *dy, float *dw, void *scratch);
+                          const void *x, const void *dy, float *dw, const struct cpu_update *update,
+                          void *scratch);
 /*
  * Weight gradient of a convolution over one leaf for `count` output channels from `first` on, into
  * dw [count, window, window, in] (conv_grad.c): sums over pixels in order (bf16: over pairs of
@@ -279,6 +287,8 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, data_scratch)                                                               \
     X(cpu_own_data, data)                                                                          \
     X(cpu_own_scratch, grad_scratch)                                                               \
+    X(cpu_own_scratch, grad_shared)                                                                \
+    X(cpu_own_takes, grad_updates)                                                                 \
     X(cpu_own_grad, grad)                                                                          \
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
@@ -318,6 +328,8 @@ CPU_OWN_LIST(CPU_OWN_FUNCTION)
     X(cpu_own_scratch, data_scratch)                                                               \
     X(cpu_own_data, data)                                                                          \
     X(cpu_own_scratch, grad_scratch)                                                               \
+    X(cpu_own_scratch, grad_shared)                                                                \
+    X(cpu_own_takes, grad_updates)                                                                 \
     X(cpu_own_grad, grad)                                                                          \
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
@@ -392,6 +404,22 @@ static inline struct cpu_plain cpu_plain_piece(const struct cpu_plain *p, int64_
         if (p->out[i] != NULL)
             piece.out[i] = (char *)p->out[i] + (size_t)first * tess_dtype_bytes(p->to);
     return piece;
+}
+
+/* Elements first .. first + count - 1 of an update, by the gradient g [count]. */
+static inline void tess__cpu_update_piece(const struct cpu_update *all, int64_t first,
+                                          int64_t count, const float *g)
+{
+    struct tess_update u = all->update;
+    u.count = count;
+    u.w = u.w != NULL ? u.w + first : NULL;
+    u.g = g;
+    u.m = u.m != NULL ? u.m + first : NULL;
+    u.v = u.v != NULL ? u.v + first : NULL;
+    u.direction = u.direction != NULL ? u.direction + first : NULL;
+    if (u.param_low != NULL)
+        u.param_low = (char *)u.param_low + (size_t)first * tess_dtype_bytes(u.low);
+    all->run(&u);
 }
 
 static inline size_t tess__cpu_round_up(size_t bytes)

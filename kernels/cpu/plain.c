@@ -332,37 +332,20 @@ void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, int32_t blo
         tess_sum_merge(sum, &s.sum[part]);
 }
 
-struct plain_update {
-    cpu_update_loop *run;
-    struct tess_update update;
-};
-
-static float *plain_from(float *array, int64_t first)
-{
-    return array != NULL ? array + first : NULL;
-}
-
 static void plain_update_piece(void *context, int64_t part, void *work)
 {
     (void)work;
-    const struct plain_update *call = context;
-    struct tess_update u = call->update;
-    int64_t first = part * PLAIN_PIECE;
-    u.count = tess__cpu_min(u.count - first, PLAIN_PIECE);
-    u.w = plain_from(u.w, first);
-    u.g = u.g != NULL ? u.g + first : NULL;
-    u.m = plain_from(u.m, first);
-    u.v = plain_from(u.v, first);
-    u.direction = plain_from(u.direction, first);
-    if (u.param_low != NULL)
-        u.param_low = (char *)u.param_low + (size_t)first * tess_dtype_bytes(u.low);
-    call->run(&u);
+    const struct cpu_update *call = context;
+    const int64_t first = part * PLAIN_PIECE, left = call->update.count - first;
+    const float *g = call->update.g;
+    tess__cpu_update_piece(call, first, tess__cpu_min(left, PLAIN_PIECE),
+                           g != NULL ? g + first : NULL);
 }
 
 static void plain_update(struct tess_kernel *kernel, cpu_update_loop *run,
                          const struct tess_update *update)
 {
-    struct plain_update call = {.run = run};
+    struct cpu_update call = {.run = run};
     if (tess__rule_resolve(update, &call.update))
         tess__cpu_share(kernel, (update->count + PLAIN_PIECE - 1) / PLAIN_PIECE, plain_update_piece,
                         &call, NULL);

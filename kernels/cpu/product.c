@@ -20,6 +20,7 @@
 #include "cpu/prim.h"
 
 #include "ref/fold.h"
+#include "ref/rules.h"
 #include "tessera/check.h"
 
 /*
@@ -89,7 +90,8 @@ static size_t product_thread_scratch(const struct product_choice *c,
 static size_t product_own_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
 {
     if (desc->kind == TESS_OP_LINEAR)
-        return product_thread_scratch(c, desc);
+        return tess__cpu_max(product_thread_scratch(c, desc),
+                             c->own->grad_shared(desc) + c->own->grad_scratch(desc));
     size_t bytes = product_conv_scratch(c, desc) +
                    tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
     return c->wino ? tess__cpu_max(bytes, c->own->wino_scratch(desc) + c->own->wino_weights(desc))
@@ -257,6 +259,19 @@ static void product_bias(struct tess_op *op, const char *dy, float *dbias)
                     NULL);
 }
 
+/* An own kernel may update the parameter by the way; else the caller does. */
+static void product_grad(struct tess_op *op, const struct cpu_own *own, const void *x,
+                         const void *dy, float *dw)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct cpu_update update = {.run = tess__cpu_loops(op->kernel)->update};
+    const bool fits = op->update != NULL && own->grad_updates(desc) &&
+                      tess__rule_resolve(op->update, &update.update);
+    own->grad(op->kernel, desc, x, dy, dw, fits ? &update : NULL, op->scratch);
+    if (fits)
+        op->update = NULL;
+}
+
 static enum tess_status product_backward_weight(struct tess_op *op, const void *x, const void *dy,
                                                 float *dw, float *dbias)
 {
@@ -265,7 +280,7 @@ static enum tess_status product_backward_weight(struct tess_op *op, const void *
     if (c.library[CPU_BACKWARD_WEIGHT])
         TESS_TRY(tess__cpu_library_weight(op, x, dy, dw));
     else if (desc->kind == TESS_OP_LINEAR)
-        c.own->grad(op->kernel, desc, x, dy, dw, op->scratch);
+        product_grad(op, c.own, x, dy, dw);
     else
         product_conv_weight(&c, op, x, dy, dw);
     if (dbias != NULL)

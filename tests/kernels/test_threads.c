@@ -153,6 +153,96 @@ static void run_linear(struct twin *twin, enum tess_dtype dtype)
     run_linear_shape(twin, dtype, 600, 300, 700, 600);
 }
 
+/* What an update changes, and the gradients beside it. */
+struct linear_update {
+    float *w, *m, *v, *dw, *db;
+    void *low, *dx; /* low: what the product reads, w itself in f32 */
+};
+
+static struct linear_update update_take(struct twin *twin, const struct tess_op_desc *d)
+{
+    const int64_t count = d->in * d->out;
+    const bool half = d->dtype != TESS_F32;
+    struct linear_update u = {
+        .w = put(twin, TESS_F32, 2, count),
+        .m = put(twin, TESS_F32, 5, count),
+        .v = take(twin, (size_t)count * 4),
+        .dw = take(twin, (size_t)count * 4),
+        .db = take(twin, (size_t)d->out * 4),
+        .dx = take(twin, (size_t)(d->rows * d->in) * tess_dtype_bytes(d->dtype))};
+    memset(u.v, 0, (size_t)count * 4);
+    u.low = half ? put(twin, d->dtype, 2, count) : u.w;
+    return u;
+}
+
+/* An update given to the operation does what it does after the operation, to the bit; `together`:
+ * with the gradient of x, which is that by the old weights. */
+static void run_linear_update_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows,
+                                    int64_t leaf, int64_t in, int64_t out, bool together)
+{
+    struct tess_op_desc d = {.kind = TESS_OP_LINEAR,
+                             .dtype = dtype,
+                             .rows = rows,
+                             .leaf_rows = leaf,
+                             .in = in,
+                             .out = out,
+                             .input_grad = true};
+    char why[160];
+    if (!twin->kernel->ops->supports(&d, why, sizeof(why)))
+        return; /* bf16 without the instructions */
+    const size_t bytes = (size_t)(in * out) * 4;
+    void *x = put(twin, dtype, 1, rows * in), *dy = put(twin, dtype, 3, rows * out);
+    struct linear_update u[2];
+    struct tess_op op;
+    op_open(twin, &d, &op);
+    for (int i = 0; i < 2; i++) {
+        u[i] = update_take(twin, &d);
+        const struct tess_update update = {.kind = TESS_UPDATE_ADAMW,
+                                           .low = dtype,
+                                           .count = in * out,
+                                           .w = u[i].w,
+                                           .param_low = dtype != TESS_F32 ? u[i].low : NULL,
+                                           .g = u[i].dw,
+                                           .m = u[i].m,
+                                           .v = u[i].v,
+                                           .lr = 0.01f,
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.99f,
+                                           .epsilon = 1e-8f,
+                                           .weight_decay = 0.1f,
+                                           .correction1 = 10,
+                                           .correction2 = 100,
+                                           .grad_scale = 1,
+                                           .tensor_scale = 1};
+        op.weight_token++;
+        op.update = i == 1 ? &update : NULL;
+        assert_int_equal(
+            together ? tess_linear_backward(&op, x, dy, u[i].low, u[i].dw, u[i].db, NULL, u[i].dx)
+                     : tess_linear_backward_weight(&op, x, dy, u[i].dw, u[i].db),
+            TESS_OK);
+        assert_null(op.update);
+        if (i == 0)
+            tess_update(twin->kernel, &update);
+    }
+    op_close(&op);
+    check_bytes("w", u[1].w, u[0].w, bytes);
+    check_bytes("m", u[1].m, u[0].m, bytes);
+    check_bytes("v", u[1].v, u[0].v, bytes);
+    check_bytes("bias", u[1].db, u[0].db, (size_t)out * 4);
+    check_bytes("compute copy", u[1].low, u[0].low, (size_t)(in * out) * tess_dtype_bytes(dtype));
+    check_bytes("dx", u[1].dx, u[0].dx, (size_t)(rows * in) * tess_dtype_bytes(dtype));
+}
+
+static void run_linear_update(struct twin *twin, enum tess_dtype dtype)
+{
+    run_linear_update_shape(twin, dtype, 70, 70, 130, 200, true);
+    run_linear_update_shape(twin, dtype, 96, 8, 65, 67, false); /* a tree of short leaves */
+    run_linear_update_shape(twin, dtype, 300, 300, 70, 110, true);
+    run_linear_update_shape(twin, dtype, 140, 70, 64, 53, false); /* a tree of long ones */
+    run_linear_update_shape(twin, dtype, 33, 33, 70, 10, true);
+    run_linear_update_shape(twin, dtype, 1500, 1500, 800, 50, false); /* x fills a cache */
+}
+
 static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t in,
                            int64_t out, int64_t size, int32_t window, int32_t stride,
                            int32_t leaves, enum tess_conv_f32 conv)
@@ -439,6 +529,7 @@ static void run_xent(struct twin *twin, enum tess_dtype dtype)
 static void all(enum tess_dtype dtype)
 {
     check_twins("linear", run_linear, dtype);
+    check_twins("linear with an update", run_linear_update, dtype);
     check_twins("convolution", run_conv, dtype);
     check_twins("pooling", run_pool, dtype);
     check_twins("batch normalisation", run_batch_norm, dtype);

@@ -168,13 +168,13 @@ struct tess_op {
     struct tess_op_desc desc;
     struct tess_kernel *kernel;
     void *scratch, *packed; /* of the sizes in needs; 64-byte aligned */
-    void *thread_scratch;   /* [threads - 1, thread_bytes], as aligned; NULL: the operation runs on
-                               the calling thread where its threads would need memory */
+    void *thread_scratch;   /* [threads - 1, thread_bytes], as aligned; NULL: one thread runs it */
     size_t thread_bytes;    /* at least those in needs, a multiple of 64 */
     uint64_t weight_token;  /* set by the owner before a call: changes when the weights changed */
     uint64_t packed_token;  /* backend: the token that `packed` was made from; 0 = none */
-    struct tess_attention_drop drop; /* ATTENTION: set by the owner before a call */
-    void *data;                      /* backend's own */
+    struct tess_attention_drop drop;  /* ATTENTION: set by the owner before a call */
+    const struct tess_update *update; /* LINEAR: see tess_update; NULL: none */
+    void *data;                       /* backend's own */
 };
 
 /* What computes convolutions, where there is a choice. Each has its own bits, always the same. */

@@ -247,7 +247,15 @@ struct tess_pass {
                    buffer's statistic then counts as zero for these leaves. */
     void *const *tensor;
     struct tess_op *const *op;
+    struct tess_early *early; /* of tess_pass_update */
 };
+
+/*
+ * The update of a parameter for tess_op.update, NULL where the step does that after backward. Take
+ * it where one operation computes the parameter's whole gradient and nothing of this pass reads its
+ * value afterwards; the step then leaves it out.
+ */
+const struct tess_update *tess_pass_update(const struct tess_pass *pass, int32_t param);
 
 /*
  * A uniform number in [0, 1) for a model's own choices, such as which branch to take: keyed by the

@@ -152,7 +152,14 @@ void tess_square_sum_all(struct tess_kernel *kernel, const struct tess_square *s
 void tess_find_flag(struct tess_kernel *kernel, int64_t count, const float *x, int32_t flag,
                     struct tess_verdict *verdict);
 void tess_update_judge(struct tess_kernel *kernel, const struct tess_judge *judge);
-/* Apply one update rule to one piece; the formulas are at enum tess_update_kind. */
+/*
+ * Apply one update rule to one piece; the formulas are at enum tess_update_kind.
+ *
+ * An owner may set tess_op.update of a LINEAR operation before backward_weight or backward, to the
+ * update of w by dw. These then apply it, as after the call, and clear the field; dx is that by the
+ * old w. dw may be left as it was, so that a backend may update a part of w while its gradient is
+ * in a cache.
+ */
 void tess_update(struct tess_kernel *kernel, const struct tess_update *update);
 /* For several pieces that share no memory, in any order. `update` may be reused at once. */
 void tess_update_all(struct tess_kernel *kernel, const struct tess_update *update, int32_t count);

@@ -246,9 +246,23 @@ static void grad_part(void *context, int64_t part, void *memory)
     cpu_amx_end();
 }
 
-void tess__amx_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *x, const void *dy, float *dw, void *scratch)
+size_t tess__amx_grad_shared(const struct tess_op_desc *desc)
 {
+    (void)desc;
+    return 0;
+}
+
+bool tess__amx_grad_updates(const struct tess_op_desc *desc)
+{
+    (void)desc;
+    return false;
+}
+
+void tess__amx_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, const struct cpu_update *update,
+                    void *scratch)
+{
+    (void)update;
     struct amx_grad g = grad_cut(desc);
     g.x = x;
     g.dy = dy;

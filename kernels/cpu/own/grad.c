@@ -11,6 +11,17 @@
  *         for every tile of the block
  *           for every leaf: products over its rows; add to the subtrees that wait (fold.h)
  *
+ * Where all of x packed stays in a cache, it is packed once, and blocks are groups of few rows that
+ * go through all panels (those of long leaves in grad_long.c): then whole rows of dw are finished
+ * while they are in the second-level cache, and an update of the parameter may follow there.
+ *
+ *     for every panel of x                      the threads share these
+ *       packed [step][64]
+ *     for every group of rows of dw             the threads share these
+ *       dy packed [tile][step][rows of the tile]
+ *       for every panel, every tile of the group: the same
+ *       update of the group's rows
+ *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
  * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
  * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
@@ -25,7 +36,11 @@
  * first-level cache by far, or several that are long enough for sums to go through memory. */
 #define GRAD_LONG_ONE  256
 #define GRAD_LONG_TREE 32
-#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
+/* By groups: x packed at most, and rows of a group, whole tiles, for which a panel is fetched again
+ * from the cache where x stays: some thousandths of the products. */
+#define GRAD_X_BYTES ((size_t)4 << 20)
+#define GRAD_GROUP   48
+#define GRAD_LEVELS  40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words, for the tile kernels. */
 struct grad {
@@ -36,6 +51,10 @@ struct grad {
     int64_t rows, in; /* rows of the block, from one to the next */
     int32_t columns;  /* valid ones of the panel */
     bool add;         /* to what is in dw */
+    /* What the next panel reads of x: prefetched in equal shares, one before each tile. */
+    const char *soon;
+    int64_t soon_rows;
+    size_t soon_row;
 };
 
 /* sum = the products over one leaf */
@@ -75,9 +94,25 @@ CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 *sum
     }
 }
 
+/* Own the tile's lines of dw before its products, as stores that wait for lines delay loads, and
+ * fetch a share of what the next panel reads. */
+CPU_INLINE void grad_ask(const struct grad *g, int64_t tile, bool half, int tall, int wide)
+{
+    const int64_t tiles = (g->rows + tall - 1) / tall;
+    const float *dw = g->dw + tile * tall * g->in;
+    CPU_UNROLL
+    for (int r = 0; r < tall; r++)
+        for (int c = 0; c < wide && tile * tall + r < g->rows; c++)
+            __builtin_prefetch(dw + r * g->in + c * GRAD_LANES, 1, 3);
+    for (int64_t row = g->soon_rows * tile / tiles; row < g->soon_rows * (tile + 1) / tiles; row++)
+        for (size_t byte = 0; byte < GRAD_PANEL * (half ? 2 : 4); byte += 64)
+            _mm_prefetch(g->soon + (size_t)row * g->soon_row + byte, _MM_HINT_T1);
+}
+
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
     __m512 sum[GRAD_ONE * GRAD_WIDE];
+    grad_ask(g, tile, half, GRAD_ONE, wide);
     grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
     grad_store(g, tile, sum, GRAD_ONE, wide);
 }
@@ -93,6 +128,7 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
     const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
     int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
     int depth = 0, count = GRAD_TREE * wide;
+    grad_ask(g, tile, half, GRAD_TREE, wide);
     for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
         grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
         if (leaf + 1 < g->leaves) {
@@ -187,7 +223,12 @@ static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, i
 
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
-    return (size_t)grad_all_steps(desc) * GRAD_PANEL * sizeof(uint32_t);
+    return (size_t)grad_panel_words(desc) * sizeof(uint32_t);
+}
+
+static size_t grad_panels(const struct tess_op_desc *desc)
+{
+    return (size_t)(desc->in + GRAD_PANEL - 1) / GRAD_PANEL;
 }
 
 static bool grad_is_long(const struct tess_op_desc *desc)
@@ -201,10 +242,32 @@ static int grad_tall(const struct tess_op_desc *desc)
     return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
 }
 
+/* Is it computed by groups? Where there are several. */
+static bool grad_is_grouped(const struct tess_op_desc *desc)
+{
+    return desc->out > GRAD_GROUP && grad_panels(desc) * grad_panel_bytes(desc) <= GRAD_X_BYTES;
+}
+
+bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
+{
+    return desc->kind == TESS_OP_LINEAR && desc->dtype == TESS_F32 && !desc->add_grad &&
+           grad_is_grouped(desc);
+}
+
+/* All panels of x. */
+size_t tess__cpu_grad_shared(const struct tess_op_desc *desc)
+{
+    return grad_is_grouped(desc) ? grad_panels(desc) * grad_panel_bytes(desc) : 0;
+}
+
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
     if (grad_is_long(desc))
-        return tess__cpu_grad_long_scratch(desc);
+        return tess__cpu_grad_long_scratch(desc, grad_is_grouped(desc) ? GRAD_GROUP : GRAD_ROWS,
+                                           grad_is_grouped(desc));
+    if (grad_is_grouped(desc)) /* dy packed, and a group's rows of dw where an update reads them */
+        return grad_packed_bytes(desc, GRAD_GROUP, grad_tall(desc)) +
+               (size_t)(GRAD_GROUP * desc->in) * sizeof(float);
     int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
     return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, grad_tall(desc));
 }
@@ -216,6 +279,7 @@ static void grad_part(void *context, int64_t part, void *work)
     uint32_t *panel = work;
     uint32_t *packed = (uint32_t *)((char *)work + grad_panel_bytes(desc));
     int64_t row = part * call->block, rows = desc->out - row;
+    const size_t element = tess_dtype_bytes(desc->dtype);
     struct grad g = {.x = panel,
                      .dy = packed,
                      .leaves = desc->rows / desc->leaf_rows,
@@ -223,6 +287,7 @@ static void grad_part(void *context, int64_t part, void *work)
                      .tile = grad_tile_words(grad_all_steps(desc), grad_tall(desc)),
                      .rows = rows < call->block ? rows : call->block,
                      .in = desc->in,
+                     .soon_row = (size_t)desc->in * element,
                      .add = desc->add_grad};
     if (g.leaves == 1)
         grad_pack_dy(desc, call->dy, row, g.rows, GRAD_ONE, packed);
@@ -232,15 +297,79 @@ static void grad_part(void *context, int64_t part, void *work)
         int64_t left = desc->in - first;
         g.columns = left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL;
         g.dw = call->dw + row * desc->in + first;
+        g.soon = (const char *)call->x + (size_t)(first + GRAD_PANEL) * element;
+        g.soon_rows = left > GRAD_PANEL ? desc->rows : 0;
         grad_pack_x(desc, call->x, first, g.columns, panel);
         grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
     }
 }
 
-void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *x, const void *dy, float *dw, void *scratch)
+static void grad_panel_part(void *context, int64_t part, void *work)
 {
-    struct grad_call call = {.desc = desc, .x = x, .dy = dy, .dw = dw};
+    (void)work;
+    const struct grad_call *call = context;
+    const int64_t first = part * GRAD_PANEL, left = call->desc->in - first;
+    char *panel = (char *)call->x_packed + (size_t)part * grad_panel_bytes(call->desc);
+    grad_pack_x(call->desc, call->x, first, left < GRAD_PANEL ? (int32_t)left : GRAD_PANEL,
+                (uint32_t *)(void *)panel);
+}
+
+static void grad_group_part(void *context, int64_t part, void *work)
+{
+    const struct grad_call *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    const int tall = grad_tall(desc);
+    const bool half = desc->dtype == TESS_BF16;
+    const int64_t row = part * call->block, rows = tess__cpu_min(desc->out - row, call->block);
+    float *dw = call->dw + row * desc->in;
+    struct grad g = {.x = call->x_packed,
+                     .dy = work,
+                     .leaves = desc->rows / desc->leaf_rows,
+                     .steps = grad_steps(desc),
+                     .tile = grad_tile_words(grad_all_steps(desc), tall),
+                     .rows = rows,
+                     .in = desc->in,
+                     .add = desc->add_grad};
+    if (call->update != NULL)
+        dw = (float *)(void *)((char *)work + grad_packed_bytes(desc, GRAD_GROUP, tall));
+    if (g.leaves == 1)
+        grad_pack_dy(desc, call->dy, row, rows, GRAD_ONE, work);
+    else
+        grad_pack_dy(desc, call->dy, row, rows, GRAD_TREE, work);
+    for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
+        g.columns = (int32_t)tess__cpu_min(desc->in - first, GRAD_PANEL);
+        g.dw = dw + first;
+        grad_panel_run[half][(g.columns - 1) / GRAD_LANES](&g);
+        g.x += grad_panel_words(desc);
+    }
+    if (call->update != NULL)
+        tess__cpu_update_piece(call->update, row * desc->in, rows * desc->in, dw);
+}
+
+/* Groups in whole tiles, as many for each thread. */
+static void grad_groups(const struct tess_kernel *kernel, struct grad_call *call, char *scratch)
+{
+    const struct tess_op_desc *desc = call->desc;
+    int64_t groups = (desc->out + GRAD_GROUP - 1) / GRAD_GROUP;
+    groups = (groups + kernel->threads - 1) / kernel->threads * kernel->threads;
+    call->block = ((desc->out + groups - 1) / groups + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
+    call->block *= CPU_TILE_TALL;
+    call->x_packed = (uint32_t *)(void *)scratch;
+    tess__cpu_share(kernel, (int64_t)grad_panels(desc), grad_panel_part, call, NULL);
+    tess__cpu_share(kernel, (desc->out + call->block - 1) / call->block,
+                    grad_is_long(desc) ? tess__cpu_grad_long : grad_group_part, call,
+                    scratch + tess__cpu_grad_shared(desc));
+}
+
+void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                    const void *x, const void *dy, float *dw, const struct cpu_update *update,
+                    void *scratch)
+{
+    struct grad_call call = {.desc = desc, .x = x, .dy = dy, .dw = dw, .update = update};
+    if (grad_is_grouped(desc)) {
+        grad_groups(kernel, &call, scratch);
+        return;
+    }
     /* As many blocks for each thread, in whole tiles. */
     int64_t blocks = (desc->out + GRAD_ROWS - 1) / GRAD_ROWS;
     blocks = (blocks + kernel->threads - 1) / kernel->threads * kernel->threads;

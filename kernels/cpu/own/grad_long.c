@@ -12,6 +12,8 @@
  *         dw = sums
  *
  * The sums of a panel, 96 KiB, stay in the second-level cache from one run of steps to the next.
+ * By groups of rows x is packed as a whole before, and the sums stay in the first-level cache; an
+ * update of the rows follows where there is one.
  */
 #include "cpu/own/grad_room.h"
 
@@ -47,12 +49,17 @@ static size_t long_sum_bytes(int64_t rows)
     return (size_t)(rows * GRAD_PANEL) * sizeof(float);
 }
 
-size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc)
+static size_t long_fold_bytes(const struct tess_op_desc *desc, int64_t rows)
 {
-    int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
+    return tess__cpu_round_up(tess__fold_bytes(rows * GRAD_PANEL, desc->rows / desc->leaf_rows));
+}
+
+size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows, bool grouped)
+{
+    rows = tess__cpu_min(desc->out, rows);
     rows = (rows + CPU_TILE_TALL - 1) / CPU_TILE_TALL * CPU_TILE_TALL;
-    return long_x_bytes() + long_dy_bytes(desc, rows) + long_sum_bytes(rows) +
-           tess__fold_bytes(rows * GRAD_PANEL, desc->rows / desc->leaf_rows);
+    return (grouped ? (size_t)(rows * desc->in) * sizeof(float) : long_x_bytes()) +
+           long_dy_bytes(desc, rows) + long_sum_bytes(rows) + long_fold_bytes(desc, rows);
 }
 
 /* Columns first .. first + count - 1 of dy by steps. */
@@ -88,13 +95,19 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
     int wide = (int)((columns + GRAD_LANES - 1) / GRAD_LANES);
     for (int64_t step = 0; step < steps; step += LONG_STEPS) {
         int64_t count = steps - step < LONG_STEPS ? steps - step : LONG_STEPS;
-        long_pack(desc, call->x, leaf, step, count, first, columns, w->x);
+        const uint32_t *x = w->x;
+        if (call->x_packed != NULL)
+            x = call->x_packed + first / GRAD_PANEL * grad_panel_words(desc) +
+                (leaf * steps + step) * GRAD_PANEL;
+        else
+            long_pack(desc, call->x, leaf, step, count, first, columns, w->x);
         const uint32_t *dy = w->dy + (leaf * steps + step) * dy_row;
         int64_t soon = leaf * desc->leaf_rows + (step + count) * per_step, ahead = count * per_step;
         for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
-            cpu_ask_rows(half, call->x, desc->rows, desc->in, soon + ahead * row / rows,
-                         soon + ahead * (row + CPU_TILE_TALL) / rows, first);
-            struct cpu_tile tile = {.column = w->x,
+            if (call->x_packed == NULL)
+                cpu_ask_rows(half, call->x, desc->rows, desc->in, soon + ahead * row / rows,
+                             soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            struct cpu_tile tile = {.column = x,
                                     .column_step = GRAD_PANEL,
                                     .scalar = dy + row,
                                     .scalar_row = sizeof(*dy),
@@ -109,14 +122,14 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
     }
 }
 
-static void long_store(const struct grad_call *call, const float *sum, int64_t row, int64_t rows,
+/* To dw, of which the first row is given. */
+static void long_store(const struct tess_op_desc *desc, const float *sum, float *dw, int64_t rows,
                        int64_t first, int64_t columns)
 {
-    int64_t in = call->desc->in;
-    float *dw = call->dw + row * in + first;
-    for (int64_t r = 0; r < rows; r++, dw += in, sum += GRAD_PANEL)
+    dw += first;
+    for (int64_t r = 0; r < rows; r++, dw += desc->in, sum += GRAD_PANEL)
         for (int64_t c = 0; c < columns; c += GRAD_LANES)
-            grad_store_vector(dw + c, cpu_lanes(columns - c), call->desc->add_grad,
+            grad_store_vector(dw + c, cpu_lanes(columns - c), desc->add_grad,
                               _mm512_load_ps(sum + c));
 }
 
@@ -127,10 +140,11 @@ void tess__cpu_grad_long(void *context, int64_t part, void *work)
     int64_t row = part * call->block, rows = desc->out - row;
     rows = rows < call->block ? rows : call->block;
     char *base = work;
-    struct long_work w = {.x = work, .dy = (uint32_t *)(void *)(base + long_x_bytes())};
-    base += long_x_bytes() + long_dy_bytes(desc, rows);
-    w.root = (float *)(void *)base;
-    w.fold = base + long_sum_bytes(rows);
+    struct long_work w = {.dy = work, .root = (float *)(void *)(base + long_dy_bytes(desc, rows))};
+    w.fold = (char *)w.root + long_sum_bytes(rows);
+    char *const rest = (char *)w.fold + long_fold_bytes(desc, rows);
+    w.x = (uint32_t *)(void *)rest;
+    float *dw = call->update != NULL ? (float *)(void *)rest : call->dw + row * desc->in;
     long_pack_dy(desc, call->dy, row, rows, w.dy);
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         int64_t left = desc->in - first, columns = left < GRAD_PANEL ? left : GRAD_PANEL;
@@ -141,6 +155,8 @@ void tess__cpu_grad_long(void *context, int64_t part, void *work)
             tess__fold_push(&fold);
         }
         tess__fold_finish(&fold);
-        long_store(call, w.root, row, rows, first, columns);
+        long_store(desc, w.root, dw, rows, first, columns);
     }
+    if (call->update != NULL)
+        tess__cpu_update_piece(call->update, row * desc->in, rows * desc->in, dw);
 }

@@ -17,16 +17,24 @@ struct grad_call {
     const struct tess_op_desc *desc;
     const void *x, *dy;
     float *dw;
-    int64_t block; /* rows of dw in a part */
+    const struct cpu_update *update; /* NULL: dw is written */
+    uint32_t *x_packed;              /* by groups: all panels of x; else NULL */
+    int64_t block;                   /* rows of dw in a part */
 };
 
-/* grad_long.c: one part of a call, and the work memory it takes. */
+/* grad_long.c: one part of a call, and the work memory it takes for blocks of `rows` at most. */
 void tess__cpu_grad_long(void *call, int64_t part, void *work);
-size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc);
+size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows, bool grouped);
 
 static inline int64_t grad_steps(const struct tess_op_desc *desc)
 {
     return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
+}
+
+/* Words of a panel of all leaves. */
+static inline int64_t grad_panel_words(const struct tess_op_desc *desc)
+{
+    return desc->rows / desc->leaf_rows * grad_steps(desc) * GRAD_PANEL;
 }
 
 static inline int64_t grad_all_steps(const struct tess_op_desc *desc)
