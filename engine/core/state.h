@@ -264,7 +264,7 @@ struct tess_engine {
     struct tess_optim optim;
     struct tess_piece *piece;                 /* [piece_count] */
     int32_t piece_count, trained_piece_count; /* frozen ones are the last */
-    struct tess_early *early; /* NULL: all updates follow after backward */
+    struct tess_early *early;                 /* NULL: all updates follow after backward */
     struct tess_scale scale;
     void *upload;       /* host, pinned: see tess_optim_room */
     int64_t grad_total; /* elements of all parameters that have gradients */
