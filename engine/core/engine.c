@@ -69,26 +69,37 @@ static enum tess_status engine_make_strategy(struct tess_engine *engine, enum te
     return tess__engine_has_room(engine);
 }
 
-/* Without a gradient of its input, backward of a product reads neither weight nor bias. */
+/* Is a parameter with `count` elements the weight or the bias of a product of the unit? */
+static bool engine_is_of_product(const struct tess_declare *declare, int32_t unit, int64_t count)
+{
+    for (int32_t o = 0; o < declare->op_count; o++) {
+        const struct tess_op_desc *d = &declare->op[o].desc;
+        const int64_t window = d->kind == TESS_OP_CONV2D ? d->window * d->window : 1;
+        if (declare->op[o].unit == unit && (count == d->out || count == d->out * window * d->in))
+            return true;
+    }
+    return false;
+}
+
+/* Without a gradient of its input, backward of a product reads neither weight nor bias. What has no
+ * descriptor may read other parameters. */
 static bool engine_is_forward_only(const struct tess_engine *engine, int32_t unit)
 {
     const struct tess_declare *declare = &engine->declare;
-    int32_t params = 0, read = 0;
     if (tess__engine_recompute(engine, unit) != TESS_RECOMPUTE_NONE)
         return false;
-    for (int32_t p = 0; p < declare->param_count; p++)
-        params += declare->param[p].unit == unit;
     for (int32_t o = 0; o < declare->op_count; o++) {
         const struct tess_op_desc *desc = &declare->op[o].desc;
         const bool product = desc->kind == TESS_OP_LINEAR || desc->kind == TESS_OP_CONV2D;
-        if (declare->op[o].unit != unit || desc->kind == TESS_OP_MAX_POOL ||
-            desc->kind == TESS_OP_AVG_POOL)
-            continue;
-        if (!product || desc->input_grad)
+        if (declare->op[o].unit == unit && desc->kind != TESS_OP_MAX_POOL &&
+            desc->kind != TESS_OP_AVG_POOL && (!product || desc->input_grad))
             return false;
-        read += 2;
     }
-    return params <= read; /* else something without a descriptor reads the others */
+    for (int32_t p = 0; p < declare->param_count; p++)
+        if (declare->param[p].unit == unit &&
+            !engine_is_of_product(declare, unit, tess_shape_count(&declare->param[p].shape)))
+            return false;
+    return true;
 }
 
 static void engine_mark_forward_only(struct tess_engine *engine)
