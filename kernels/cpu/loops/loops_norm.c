@@ -82,10 +82,11 @@ CPU_INLINE void norm_sum(enum tess_dtype dtype, int wide, int64_t lanes, const v
 {
     lanes_float sum[NORM_TALL][NORM_WIDE] = {{{0}}};
     int64_t from = c->first + at, row = 0;
-    for (; row + NORM_TALL <= c->rows; row += NORM_TALL)
+    for (; row + NORM_TALL <= c->rows; row += NORM_TALL) {
         CPU_UNROLL
-    for (int r = 0; r < NORM_TALL; r++, from += c->channels)
-        norm_add_row(dtype, wide, lanes, x, from, squares, mid, sum[r]);
+        for (int r = 0; r < NORM_TALL; r++, from += c->channels)
+            norm_add_row(dtype, wide, lanes, x, from, squares, mid, sum[r]);
+    }
     CPU_UNROLL
     for (int r = 0; r < NORM_TALL - 1; r++, from += c->channels)
         if (row + r < c->rows)
@@ -138,15 +139,16 @@ CPU_INLINE void norm_apply(enum tess_dtype dtype, int wide, int64_t lanes, int64
         norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &shift[v]);
     }
     int64_t from = c->first + at;
-    for (int64_t row = 0; row < c->rows; row++, from += step)
+    for (int64_t row = 0; row < c->rows; row++, from += step) {
         CPU_UNROLL
-    for (int v = 0; v < wide; v++) {
-        lanes_float value;
-        lanes_read(dtype, x, from + v * CPU_LANES, lanes, &value);
-        value = (value - mean[v]) * scale[v] + shift[v];
-        const lanes_int low = (value < 0) & (lanes_int)((lanes_int){0} + (int32_t)cut);
-        value = (lanes_float)((lanes_int)value & ~low);
-        lanes_write(dtype, y, from + v * CPU_LANES, lanes, &value);
+        for (int v = 0; v < wide; v++) {
+            lanes_float value;
+            lanes_read(dtype, x, from + v * CPU_LANES, lanes, &value);
+            value = (value - mean[v]) * scale[v] + shift[v];
+            const lanes_int low = (value < 0) & (lanes_int)((lanes_int){0} + (int32_t)cut);
+            value = (lanes_float)((lanes_int)value & ~low);
+            lanes_write(dtype, y, from + v * CPU_LANES, lanes, &value);
+        }
     }
 }
 
@@ -198,10 +200,11 @@ CPU_INLINE void norm_grad_sums(enum tess_dtype dtype, int wide, int64_t lanes, i
     for (int v = 0; v < wide; v++)
         norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
     int64_t from = c->first + at, row = 0;
-    for (; row + NORM_TALL <= c->rows; row += NORM_TALL)
+    for (; row + NORM_TALL <= c->rows; row += NORM_TALL) {
         CPU_UNROLL
-    for (int r = 0; r < NORM_TALL; r++, from += c->channels)
-        norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+        for (int r = 0; r < NORM_TALL; r++, from += c->channels)
+            norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+    }
     CPU_UNROLL
     for (int r = 0; r < NORM_TALL - 1; r++, from += c->channels)
         if (row + r < c->rows)
@@ -242,14 +245,15 @@ CPU_INLINE void norm_grad_apply(enum tess_dtype dtype, int wide, int64_t lanes, 
         norm_coef(c, CPU_NORM_SLOPE, at, v, lanes, &slope[v]);
     }
     int64_t from = c->first + at;
-    for (int64_t row = 0; row < c->rows; row++, from += c->channels)
+    for (int64_t row = 0; row < c->rows; row++, from += c->channels) {
         CPU_UNROLL
-    for (int v = 0; v < wide; v++) {
-        lanes_float grad, value;
-        norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
-        lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
-        value = scale[v] * ((grad - shift[v]) - (value - mean[v]) * slope[v]);
-        lanes_write(dtype, n->dx, from + v * CPU_LANES, lanes, &value);
+        for (int v = 0; v < wide; v++) {
+            lanes_float grad, value;
+            norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
+            lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
+            value = scale[v] * ((grad - shift[v]) - (value - mean[v]) * slope[v]);
+            lanes_write(dtype, n->dx, from + v * CPU_LANES, lanes, &value);
+        }
     }
 }
 
