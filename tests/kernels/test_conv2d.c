@@ -317,7 +317,7 @@ static void case_random_f16(void **state)
 
 int main(int argc, char **argv)
 {
-    device_open(&device, device_backend(argc, argv), 8u << 20);
+    device_open(&device, device_backend(argc, argv), 16u << 20);
     const bool cudnn = argc > 2 && strcmp(argv[2], "cudnn") == 0;
     const struct tess_kernel_choices choices = {.conv = cudnn ? TESS_CONV_CUDNN : TESS_CONV_AUTO};
     if (device.kernel->ops->choose(device.kernel, &choices) != TESS_OK)
