@@ -276,7 +276,8 @@ static enum tess_status calibrate_conv(struct calibrate *calibrate, enum tess_dt
                                               .window = (int32_t)size[i][4],
                                               .stride = (int32_t)size[i][5],
                                               .padding = (int32_t)size[i][6],
-                                              .input_grad = true};
+                                              .input_grad = true,
+                                              .conv = TESS_CONV_F32_AUTO}; /* as by default */
             const int64_t side =
                 tess_op_output_size(desc.height, desc.window, desc.stride, desc.padding);
             TESS_TRY(product_measure(calibrate, &desc, which, (double)(desc.rows * side * side),
