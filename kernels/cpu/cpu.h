@@ -280,8 +280,9 @@ typedef void cpu_own_flash_decode(const struct tess_kernel *kernel, const struct
                                   const void *v, void *y, void *scratch);
 typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays);
 
-/* The own kernels, tess__cpu_<name>: X(type, name). */
-#define CPU_OWN_LIST(X)                                                                            \
+/* Own kernels: X(type, name). Those that AMX tiles do as well, in bf16, tess__amx_<name>
+ * (own/amx_*.c): */
+#define CPU_AMX_LIST(X)                                                                            \
     X(cpu_own_scratch, forward_scratch)                                                            \
     X(cpu_own_forward, forward)                                                                    \
     X(cpu_own_scratch, data_scratch)                                                               \
@@ -293,16 +294,19 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
     X(cpu_own_conv_grad, conv_grad)                                                                \
+    X(cpu_own_scratch, flash_scratch)                                                              \
+    X(cpu_own_flash, flash)                                                                        \
+    X(cpu_own_flash_decode, flash_decode)                                                          \
+    X(cpu_own_flash_grad, flash_grad)
+/* All, tess__cpu_<name>: */
+#define CPU_OWN_LIST(X)                                                                            \
+    CPU_AMX_LIST(X)                                                                                \
     X(cpu_own_takes, wino_takes)                                                                   \
     X(cpu_own_scratch, wino_scratch)                                                               \
     X(cpu_own_scratch, wino_weights)                                                               \
     X(cpu_own_wino, wino)                                                                          \
     X(cpu_own_scratch, wino_grad_scratch)                                                          \
-    X(cpu_own_conv_grad, wino_grad)                                                                \
-    X(cpu_own_scratch, flash_scratch)                                                              \
-    X(cpu_own_flash, flash)                                                                        \
-    X(cpu_own_flash_decode, flash_decode)                                                          \
-    X(cpu_own_flash_grad, flash_grad)
+    X(cpu_own_conv_grad, wino_grad)
 
 /* Those that only tiles have, tess__amx_<name>. */
 #define CPU_TILE_LIST(X)                                                                           \
@@ -320,24 +324,6 @@ struct cpu_own {
 #define CPU_OWN_FUNCTION(type, name) type tess__cpu_##name;
 CPU_OWN_LIST(CPU_OWN_FUNCTION)
 #undef CPU_OWN_FUNCTION
-
-/* Those of bf16 that AMX tiles do instead, tess__amx_<name> (own/amx_*.c). */
-#define CPU_AMX_LIST(X)                                                                            \
-    X(cpu_own_scratch, forward_scratch)                                                            \
-    X(cpu_own_forward, forward)                                                                    \
-    X(cpu_own_scratch, data_scratch)                                                               \
-    X(cpu_own_data, data)                                                                          \
-    X(cpu_own_scratch, grad_scratch)                                                               \
-    X(cpu_own_scratch, grad_shared)                                                                \
-    X(cpu_own_takes, grad_updates)                                                                 \
-    X(cpu_own_grad, grad)                                                                          \
-    X(cpu_own_takes, conv_grad_takes)                                                              \
-    X(cpu_own_scratch, conv_grad_scratch)                                                          \
-    X(cpu_own_conv_grad, conv_grad)                                                                \
-    X(cpu_own_scratch, flash_scratch)                                                              \
-    X(cpu_own_flash, flash)                                                                        \
-    X(cpu_own_flash_decode, flash_decode)                                                          \
-    X(cpu_own_flash_grad, flash_grad)
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
 CPU_TILE_LIST(CPU_AMX_FUNCTION)

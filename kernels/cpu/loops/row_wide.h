@@ -12,7 +12,7 @@
 
 #if defined(__AVX512F__)
 
-#include <immintrin.h>
+#include "cpu/own/pack.h"
 
 #define ROW_LANES 16
 #define ROW_SUMS  (CPU_BLOCK / ROW_LANES) /* vectors of sums */
@@ -21,8 +21,7 @@ CPU_INLINE __m512 row_load(enum tess_dtype dtype, const void *from, int64_t at)
 {
     if (dtype == TESS_F32)
         return _mm512_loadu_ps((const float *)from + at);
-    const __m256i half = _mm256_loadu_si256((const void *)((const uint16_t *)from + at));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    return cpu_widen(_mm256_loadu_si256((const void *)((const uint16_t *)from + at)));
 }
 
 /* The value as it is stored. */
@@ -34,7 +33,7 @@ CPU_INLINE __m512 row_store(enum tess_dtype dtype, void *to, int64_t at, __m512 
     }
     const __m256i half = cpu_bf16_of(value);
     _mm256_storeu_si256((void *)((uint16_t *)to + at), half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    return cpu_widen(half);
 }
 
 /* cpu_lane_sum of vectors. */
