@@ -148,6 +148,7 @@ static void run_linear(struct twin *twin, enum tess_dtype dtype)
     /* Long sums over few rows or columns, which a matrix product may split between threads. */
     run_linear_shape(twin, dtype, 128, 128, 784, 128);
     run_linear_shape(twin, dtype, 1500, 1500, 60, 20);
+    run_linear_shape(twin, dtype, 4200, 4200, 40, 120); /* a panel of x fills a cache */
     run_linear_shape(twin, dtype, 6, 6, 3000, 40);
     run_linear_shape(twin, dtype, 24, 8, 40, 3000);
     run_linear_shape(twin, dtype, 600, 300, 700, 600);
@@ -240,7 +241,7 @@ static void run_linear_update(struct twin *twin, enum tess_dtype dtype)
     run_linear_update_shape(twin, dtype, 300, 300, 70, 110, true);
     run_linear_update_shape(twin, dtype, 140, 70, 64, 53, false); /* a tree of long ones */
     run_linear_update_shape(twin, dtype, 33, 33, 70, 10, true);
-    run_linear_update_shape(twin, dtype, 1500, 1500, 800, 50, false); /* x fills a cache */
+    run_linear_update_shape(twin, dtype, 1500, 1500, 800, 100, false); /* x fills a cache */
 }
 
 static void run_conv_shape(struct twin *twin, enum tess_dtype dtype, int64_t rows, int64_t in,

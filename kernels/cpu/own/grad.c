@@ -30,17 +30,18 @@
  */
 #include "cpu/own/grad_room.h"
 
-#define GRAD_ONE  6 /* rows of a tile with one leaf */
-#define GRAD_TREE 3 /* and with more */
 /* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
- * first-level cache by far, or several that are long enough for sums to go through memory. */
-#define GRAD_LONG_ONE  256
+ * second-level cache, or several that are long enough for sums to go through memory. */
+#define GRAD_LONG_ONE  2048
 #define GRAD_LONG_TREE 32
 /* By groups: x packed at most, and rows of a group, whole tiles, for which a panel is fetched again
- * from the cache where x stays: some thousandths of the products. */
-#define GRAD_X_BYTES ((size_t)4 << 20)
-#define GRAD_GROUP   48
-#define GRAD_LEVELS  40 /* subtrees that can wait: no more than bits in the number of leaves */
+ * from the cache where x stays: some thousandths of the products. They are more where leaves have
+ * GRAD_FAR steps, whose panels are not in the first-level cache from one tile to the next. */
+#define GRAD_X_BYTES   ((size_t)4 << 20)
+#define GRAD_GROUP     48
+#define GRAD_GROUP_FAR 96
+#define GRAD_FAR       256
+#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words, for the tile kernels. */
 struct grad {
@@ -163,64 +164,6 @@ CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 /* A narrow last panel costs no more than it must. */
 CPU_BY_WIDTH(grad_panel_run, grad_panel, const struct grad *)
 
-CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x, int64_t first,
-                                  int32_t columns, uint32_t *panel)
-{
-    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
-        for (int64_t step = 0; step < grad_steps(desc); step++, panel += GRAD_PANEL)
-            grad_pack(desc, x, desc->in, leaf, step, first, columns, panel);
-}
-
-/* A whole panel's width is known to the compiler. */
-static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
-                        int32_t columns, uint32_t *panel)
-{
-    if (columns == GRAD_PANEL)
-        grad_pack_columns(desc, x, first, GRAD_PANEL, panel);
-    else
-        grad_pack_columns(desc, x, first, columns, panel);
-}
-
-/* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
- * the same step of many tiles is not in one set. */
-static int64_t grad_tile_words(int64_t steps, int tall)
-{
-    return ((steps * tall + 8 + 15) / 16 | 1) * 16;
-}
-
-/* Deal one step's words out to the tiles, a few too many each: the next step overwrites them. */
-CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int tall, int64_t tile_words,
-                          uint32_t *packed)
-{
-    for (int64_t tile = 0; tile < tiles; tile++, line += tall, packed += tile_words) {
-        if (tall > 4)
-            _mm256_storeu_si256((void *)packed, _mm256_loadu_si256((const void *)line));
-        else
-            _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
-    }
-}
-
-/* Columns first .. first + count - 1 of dy; rows of the last tile that dy lacks are zeros. */
-CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
-                             int64_t count, int tall, uint32_t *packed)
-{
-    _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
-    int64_t tiles = (count + tall - 1) / tall;
-    int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
-    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
-        for (int64_t step = 0; step < grad_steps(desc); step++, packed += tall) {
-            grad_pack(desc, dy, desc->out, leaf, step, first, count, line);
-            grad_deal(line, tiles, tall, tile_words, packed);
-        }
-}
-
-/* Bytes of dy packed for a block of `rows`. */
-static size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t rows, int tall)
-{
-    int64_t words = grad_tile_words(grad_all_steps(desc), tall);
-    return (size_t)((rows + tall - 1) / tall * words) * sizeof(uint32_t);
-}
-
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
     return (size_t)grad_panel_words(desc) * sizeof(uint32_t);
@@ -242,10 +185,38 @@ static int grad_tall(const struct tess_op_desc *desc)
     return desc->rows == desc->leaf_rows ? GRAD_ONE : GRAD_TREE;
 }
 
+static int64_t grad_group(const struct tess_op_desc *desc)
+{
+    return grad_steps(desc) >= GRAD_FAR ? GRAD_GROUP_FAR : GRAD_GROUP;
+}
+
 /* Is it computed by groups? Where there are several. */
 static bool grad_is_grouped(const struct tess_op_desc *desc)
 {
-    return desc->out > GRAD_GROUP && grad_panels(desc) * grad_panel_bytes(desc) <= GRAD_X_BYTES;
+    return desc->out > grad_group(desc) &&
+           grad_panels(desc) * grad_panel_bytes(desc) <= GRAD_X_BYTES;
+}
+
+CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x, int64_t first,
+                                  int32_t columns, uint32_t *panel)
+{
+    const bool ask = grad_is_grouped(desc); /* else tiles of the panel before have done it */
+    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
+        for (int64_t step = 0; step < grad_steps(desc); step++, panel += GRAD_PANEL) {
+            if (ask)
+                grad_pack_ask(desc, x, desc->in, leaf, step, first, columns);
+            grad_pack(desc, x, desc->in, leaf, step, first, columns, panel);
+        }
+}
+
+/* A whole panel's width is known to the compiler. */
+static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t first,
+                        int32_t columns, uint32_t *panel)
+{
+    if (columns == GRAD_PANEL)
+        grad_pack_columns(desc, x, first, GRAD_PANEL, panel);
+    else
+        grad_pack_columns(desc, x, first, columns, panel);
 }
 
 bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
@@ -263,11 +234,11 @@ size_t tess__cpu_grad_shared(const struct tess_op_desc *desc)
 size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
 {
     if (grad_is_long(desc))
-        return tess__cpu_grad_long_scratch(desc, grad_is_grouped(desc) ? GRAD_GROUP : GRAD_ROWS,
-                                           grad_is_grouped(desc));
+        return tess__cpu_grad_long_scratch(
+            desc, grad_is_grouped(desc) ? grad_group(desc) : GRAD_ROWS, grad_is_grouped(desc));
     if (grad_is_grouped(desc)) /* dy packed, and a group's rows of dw where an update reads them */
-        return grad_packed_bytes(desc, GRAD_GROUP, grad_tall(desc)) +
-               (size_t)(GRAD_GROUP * desc->in) * sizeof(float);
+        return grad_packed_bytes(desc, grad_group(desc), grad_tall(desc)) +
+               (size_t)(grad_group(desc) * desc->in) * sizeof(float);
     int64_t rows = desc->out < GRAD_ROWS ? desc->out : GRAD_ROWS;
     return grad_panel_bytes(desc) + grad_packed_bytes(desc, rows, grad_tall(desc));
 }
@@ -331,7 +302,7 @@ static void grad_group_part(void *context, int64_t part, void *work)
                      .in = desc->in,
                      .add = desc->add_grad};
     if (call->update != NULL)
-        dw = (float *)(void *)((char *)work + grad_packed_bytes(desc, GRAD_GROUP, tall));
+        dw = (float *)(void *)((char *)work + grad_packed_bytes(desc, grad_group(desc), tall));
     if (g.leaves == 1)
         grad_pack_dy(desc, call->dy, row, rows, GRAD_ONE, work);
     else
@@ -350,7 +321,8 @@ static void grad_group_part(void *context, int64_t part, void *work)
 static void grad_groups(const struct tess_kernel *kernel, struct grad_call *call, char *scratch)
 {
     const struct tess_op_desc *desc = call->desc;
-    int64_t groups = (desc->out + GRAD_GROUP - 1) / GRAD_GROUP;
+    const int64_t most = grad_group(desc);
+    int64_t groups = (desc->out + most - 1) / most;
     groups = (groups + kernel->threads - 1) / kernel->threads * kernel->threads;
     call->block = ((desc->out + groups - 1) / groups + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
     call->block *= CPU_TILE_TALL;

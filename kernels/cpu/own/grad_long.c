@@ -3,7 +3,7 @@
  * dot products (CMakeLists.txt).
  *
  *     for every block of rows of dw                        the threads share these (grad.c)
- *       dy packed [step][rows]
+ *       dy packed [tile][step][rows of the tile]
  *       for every panel of 64 columns of x
  *         for every leaf
  *           for every LONG_STEPS steps of it               x packed [step][64]: first-level cache
@@ -33,17 +33,6 @@ static size_t long_x_bytes(void)
     return LONG_STEPS * GRAD_PANEL * sizeof(uint32_t);
 }
 
-/* Words from step to step of dy: an odd number of cache lines. */
-static int64_t long_dy_row(int64_t rows)
-{
-    return ((rows + 15) / 16 | 1) * 16;
-}
-
-static size_t long_dy_bytes(const struct tess_op_desc *desc, int64_t rows)
-{
-    return (size_t)(grad_all_steps(desc) * long_dy_row(rows)) * sizeof(uint32_t);
-}
-
 static size_t long_sum_bytes(int64_t rows)
 {
     return (size_t)(rows * GRAD_PANEL) * sizeof(float);
@@ -59,16 +48,8 @@ size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows
     rows = tess__cpu_min(desc->out, rows);
     rows = (rows + CPU_TILE_TALL - 1) / CPU_TILE_TALL * CPU_TILE_TALL;
     return (grouped ? (size_t)(rows * desc->in) * sizeof(float) : long_x_bytes()) +
-           long_dy_bytes(desc, rows) + long_sum_bytes(rows) + long_fold_bytes(desc, rows);
-}
-
-/* Columns first .. first + count - 1 of dy by steps. */
-static void long_pack_dy(const struct tess_op_desc *desc, const void *dy, int64_t first,
-                         int64_t count, uint32_t *packed)
-{
-    for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
-        for (int64_t step = 0; step < grad_steps(desc); step++, packed += long_dy_row(count))
-            grad_pack(desc, dy, desc->out, leaf, step, first, count, packed);
+           grad_packed_bytes(desc, rows, CPU_TILE_TALL) + long_sum_bytes(rows) +
+           long_fold_bytes(desc, rows);
 }
 
 /* Steps `step` .. step + steps - 1 of leaf `leaf`. A whole panel's width is known to the compiler.
@@ -84,14 +65,24 @@ static void long_pack(const struct tess_op_desc *desc, const void *x, int64_t le
     }
 }
 
-/* sum [rows, GRAD_PANEL] = the products over one leaf. */
+/* Own a tile's lines of dw, whose rows are `in` apart, before they are stored. */
+CPU_INLINE void long_ask_dw(const float *dw, int64_t in, int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r++, dw += in)
+        for (int64_t c = 0; c < GRAD_PANEL; c += GRAD_LANES)
+            __builtin_prefetch(dw + c, 1, 2);
+}
+
+/* sum [rows, GRAD_PANEL] = the products over one leaf; dw: where its tree's sums will go, or NULL
+ * where other leaves follow. */
 static void long_leaf(const struct grad_call *call, const struct long_work *w, int64_t leaf,
-                      int64_t rows, int64_t first, int64_t columns, float *sum)
+                      int64_t rows, int64_t first, int64_t columns, const float *dw, float *sum)
 {
     const struct tess_op_desc *desc = call->desc;
     int64_t steps = grad_steps(desc);
     bool half = desc->dtype == TESS_BF16;
-    int64_t dy_row = long_dy_row(rows), per_step = half ? 2 : 1;
+    const int64_t per_step = half ? 2 : 1;
+    const int64_t dy_tile = grad_tile_words(grad_all_steps(desc), CPU_TILE_TALL);
     int wide = (int)((columns + GRAD_LANES - 1) / GRAD_LANES);
     for (int64_t step = 0; step < steps; step += LONG_STEPS) {
         int64_t count = steps - step < LONG_STEPS ? steps - step : LONG_STEPS;
@@ -101,17 +92,21 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
                 (leaf * steps + step) * GRAD_PANEL;
         else
             long_pack(desc, call->x, leaf, step, count, first, columns, w->x);
-        const uint32_t *dy = w->dy + (leaf * steps + step) * dy_row;
+        const uint32_t *dy = w->dy + (leaf * steps + step) * CPU_TILE_TALL;
         int64_t soon = leaf * desc->leaf_rows + (step + count) * per_step, ahead = count * per_step;
-        for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
+        const bool last = step + count == steps;
+        for (int64_t row = 0; row < rows; row += CPU_TILE_TALL, dy += dy_tile) {
             if (call->x_packed == NULL)
                 cpu_ask_rows(half, call->x, desc->rows, desc->in, soon + ahead * row / rows,
                              soon + ahead * (row + CPU_TILE_TALL) / rows, first);
+            if (last && dw != NULL)
+                long_ask_dw(dw + row * desc->in, desc->in,
+                            tess__cpu_min(rows - row, CPU_TILE_TALL));
             struct cpu_tile tile = {.column = x,
                                     .column_step = GRAD_PANEL,
-                                    .scalar = dy + row,
+                                    .scalar = dy,
                                     .scalar_row = sizeof(*dy),
-                                    .scalar_step = (size_t)dy_row * sizeof(*dy),
+                                    .scalar_step = CPU_TILE_TALL * sizeof(*dy),
                                     .rows = tess__cpu_min(rows - row, CPU_TILE_TALL),
                                     .steps = count,
                                     .sum = sum + row * GRAD_PANEL,
@@ -140,18 +135,21 @@ void tess__cpu_grad_long(void *context, int64_t part, void *work)
     int64_t row = part * call->block, rows = desc->out - row;
     rows = rows < call->block ? rows : call->block;
     char *base = work;
-    struct long_work w = {.dy = work, .root = (float *)(void *)(base + long_dy_bytes(desc, rows))};
+    struct long_work w = {
+        .dy = work, .root = (float *)(void *)(base + grad_packed_bytes(desc, rows, CPU_TILE_TALL))};
     w.fold = (char *)w.root + long_sum_bytes(rows);
     char *const rest = (char *)w.fold + long_fold_bytes(desc, rows);
     w.x = (uint32_t *)(void *)rest;
     float *dw = call->update != NULL ? (float *)(void *)rest : call->dw + row * desc->in;
-    long_pack_dy(desc, call->dy, row, rows, w.dy);
+    grad_pack_dy(desc, call->dy, row, rows, CPU_TILE_TALL, w.dy);
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         int64_t left = desc->in - first, columns = left < GRAD_PANEL ? left : GRAD_PANEL;
         struct tess_fold fold;
         tess__fold_init(&fold, rows * GRAD_PANEL, w.root, w.fold);
-        for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++) {
-            long_leaf(call, &w, leaf, rows, first, columns, tess__fold_leaf(&fold));
+        const int64_t leaves = desc->rows / desc->leaf_rows;
+        for (int64_t leaf = 0; leaf < leaves; leaf++) {
+            long_leaf(call, &w, leaf, rows, first, columns, leaf + 1 < leaves ? NULL : dw + first,
+                      tess__fold_leaf(&fold));
             tess__fold_push(&fold);
         }
         tess__fold_finish(&fold);

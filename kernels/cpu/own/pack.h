@@ -73,6 +73,20 @@ CPU_INLINE void cpu_pack_step(bool half, const void *x, int64_t width, int64_t r
     cpu_pack_bf16(even, pair ? even + width : NULL, columns, packed);
 }
 
+#define CPU_PACK_AHEAD 16 /* steps */
+
+/* Prefetch what packing a step CPU_PACK_AHEAD later reads; `row` is the first one of this step. It
+ * is a few cache lines of rows that lie far apart, which the hardware does not foresee. */
+CPU_INLINE void cpu_pack_ask(bool half, const void *x, int64_t width, int64_t row, int64_t first,
+                             int64_t columns)
+{
+    const int64_t per_step = half ? 2 : 1, element = half ? 2 : 4;
+    const int64_t at = (row + CPU_PACK_AHEAD * per_step) * width + first;
+    for (int64_t r = 0; r < per_step; r++)
+        for (int64_t byte = 0; byte < columns * element; byte += 64)
+            _mm_prefetch((const char *)x + (at + r * width) * element + byte, _MM_HINT_T0);
+}
+
 /* Prefetch 64 columns from `first` on of rows begin .. end - 1, where x [rows, width] has them. */
 CPU_INLINE void cpu_ask_rows(bool half, const void *x, int64_t rows, int64_t width, int64_t begin,
                              int64_t end, int64_t first)
