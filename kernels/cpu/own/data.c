@@ -25,7 +25,7 @@ struct data_call {
     const struct tess_op_desc *desc;
     const void *dy, *w;
     void *dx;
-    int64_t panels;
+    int64_t panels, threads;
 };
 
 /* The work memory of one thread. */
@@ -80,25 +80,31 @@ CPU_INLINE void data_pack(const struct tess_op_desc *desc, const void *w, int64_
                       packed);
 }
 
-/* Prefetch the same steps of the rows of the next tile. */
-CPU_INLINE void data_ask_dy(const char *dy, size_t row_bytes, int64_t rows, int64_t steps)
+/* Own the lines of dx that the next rows of a panel go to, before they are stored. */
+CPU_INLINE void data_ask_dx(const struct data_call *call, const char *dx, int64_t rows)
 {
-    for (int64_t r = 0; r < rows && r < CPU_TILE_TALL; r++)
-        for (int64_t byte = 0; byte < steps * 4; byte += 64)
-            _mm_prefetch(dy + (size_t)r * row_bytes + byte, _MM_HINT_T0);
+    const size_t element = tess_dtype_bytes(call->desc->dtype);
+    for (int64_t r = 0; r < rows; r++, dx += (size_t)call->desc->in * element)
+        for (size_t byte = 0; byte < DATA_PANEL * element; byte += 64)
+            __builtin_prefetch(dx + byte, 1, 2);
 }
 
 /* A panel's sums over all outputs. `dy` is the block's first row, `row_bytes` from row to row. */
 static void data_sums(const struct data_call *call, const struct data_work *work, const char *dy,
-                      size_t row_bytes, int64_t rows, int64_t first, int64_t columns)
+                      size_t row_bytes, int64_t rows, int64_t first, int64_t columns,
+                      const char *dx)
 {
     const struct tess_op_desc *desc = call->desc;
     bool half = desc->dtype == TESS_BF16;
+    const size_t dx_row = (size_t)desc->in * tess_dtype_bytes(desc->dtype);
     int64_t steps = data_steps(desc), per_step = half ? 2 : 1;
     int wide = (int)((columns + CPU_WORDS - 1) / CPU_WORDS);
     for (int64_t step = 0; step < steps; step += DATA_STEPS) {
         int64_t count = steps - step < DATA_STEPS ? steps - step : DATA_STEPS;
-        int64_t soon = (step + count) * per_step, ahead = DATA_STEPS * per_step;
+        /* What is packed next: the next steps, or the first ones of this thread's next panel. */
+        const bool last = step + count == steps;
+        int64_t soon = last ? 0 : (step + count) * per_step, ahead = DATA_STEPS * per_step;
+        const int64_t soon_first = last ? first + call->threads * DATA_PANEL : first;
         if (columns == DATA_PANEL) /* known to the compiler */
             data_pack(desc, call->w, step, count, first, DATA_PANEL, work->w);
         else
@@ -106,9 +112,11 @@ static void data_sums(const struct data_call *call, const struct data_work *work
         for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
             int64_t left = rows - row;
             const char *at = dy + (size_t)row * row_bytes + (size_t)step * 4;
-            cpu_ask_rows(half, call->w, desc->out, desc->in, soon + ahead * row / rows,
-                         soon + ahead * (row + CPU_TILE_TALL) / rows, first);
-            data_ask_dy(at + CPU_TILE_TALL * row_bytes, row_bytes, left - CPU_TILE_TALL, count);
+            if (soon_first < desc->in)
+                cpu_ask_rows(half, call->w, desc->out, desc->in, soon + ahead * row / rows,
+                             soon + ahead * (row + CPU_TILE_TALL) / rows, soon_first);
+            if (last)
+                data_ask_dx(call, dx + (size_t)row * dx_row, tess__cpu_min(left, CPU_TILE_TALL));
             struct cpu_tile tile = {.column = work->w,
                                     .column_step = DATA_PANEL,
                                     .scalar = at,
@@ -118,7 +126,10 @@ static void data_sums(const struct data_call *call, const struct data_work *work
                                     .steps = count,
                                     .sum = work->sum + row * DATA_PANEL,
                                     .sum_row = DATA_PANEL,
-                                    .begin = step == 0};
+                                    .begin = step == 0,
+                                    .ask = left > CPU_TILE_TALL ? at + CPU_TILE_TALL * row_bytes
+                                           : !last              ? dy + (step + count) * 4
+                                                                : NULL};
             tess__cpu_tile(half, wide, &tile);
         }
     }
@@ -161,14 +172,15 @@ static void data_part(void *context, int64_t part, void *memory)
         dy = (const char *)work.dy;
         row_bytes = padded;
     }
-    data_sums(call, &work, dy, row_bytes, rows, first, columns);
+    const size_t at = (size_t)(row * desc->in + first) * tess_dtype_bytes(desc->dtype);
+    data_sums(call, &work, dy, row_bytes, rows, first, columns, (char *)call->dx + at);
     data_store(desc, work.sum, row, rows, first, columns, call->dx);
 }
 
 void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                     const void *dy, const void *w, void *dx, void *scratch)
 {
-    struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx};
+    struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx, .threads = kernel->threads};
     call.panels = (desc->in + DATA_PANEL - 1) / DATA_PANEL;
     tess__cpu_share(kernel, (desc->rows + DATA_ROWS - 1) / DATA_ROWS * call.panels, data_part,
                     &call, scratch);

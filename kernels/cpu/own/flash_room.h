@@ -163,11 +163,31 @@ CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, __mmask
         _mm256_mask_storeu_epi16((uint16_t *)row + c, mask, (__m256i)_mm512_cvtneps_pbh(value));
 }
 
+#define FLASH_AHEAD 16 /* rows that a copy asks for before it reads them */
+
+/* Prefetch a row of D elements FLASH_AHEAD rows on, perhaps of the next call or of none: rows are
+ * too short, and too far apart, for the prefetchers of the hardware. */
+CPU_INLINE void flash_ask(const struct flash *f, const char *from, size_t bytes)
+{
+    const size_t row = (size_t)f->size * tess_dtype_bytes(f->desc->dtype);
+    for (size_t byte = 0; byte < row; byte += 64)
+        _mm_prefetch(from + FLASH_AHEAD * bytes + byte, _MM_HINT_T0);
+}
+
+/* Own the lines of a row of D elements before it is written. */
+CPU_INLINE void flash_own(const struct flash *f, const char *to)
+{
+    const size_t row = (size_t)f->size * tess_dtype_bytes(f->desc->dtype);
+    for (size_t byte = 0; byte < row; byte += 64)
+        __builtin_prefetch(to + byte, 1, 3);
+}
+
 /* Copy rows of D elements, `bytes` apart, to [rows, f->row] words, with zeros behind each. */
 static inline void flash_copy(const struct flash *f, const char *from, size_t bytes, int64_t rows,
                               uint32_t *copy)
 {
     for (int64_t r = 0; r < rows; r++, from += bytes, copy += f->row) {
+        flash_ask(f, from, bytes);
         for (int64_t c = 0; c < f->row; c += CPU_WORDS) {
             if (f->half) {
                 int64_t left = f->size - 2 * c;

@@ -47,11 +47,19 @@ struct forward {
     const char *soon;
     int64_t soon_rows;
     size_t soon_row, soon_bytes; /* from row to row, and of a row */
+    /* Lines of y that will be written, to own before: likewise, 0 rows before the last part. */
+    const char *y;
+    int64_t y_rows;
+    size_t y_row, y_bytes;
 };
 
-/* This tile's share of what the next part reads, into the second-level cache. */
+/* This tile's share of what the next part reads, into the second-level cache, and of y. */
 CPU_INLINE void forward_ask(const struct forward *f, int64_t first, int64_t tall)
 {
+    for (int64_t row = f->y_rows * first / f->outputs;
+         row < f->y_rows * (first + tall) / f->outputs; row++)
+        for (size_t at = 0; at < f->y_bytes; at += 64)
+            __builtin_prefetch(f->y + (size_t)row * f->y_row + at, 1, 2);
     int64_t end = f->soon_rows * (first + tall) / f->outputs;
     for (int64_t row = f->soon_rows * first / f->outputs; row < end; row++)
         for (size_t at = 0; at < f->soon_bytes; at += 64)
@@ -231,9 +239,11 @@ size_t tess__cpu_forward_scratch(const struct tess_op_desc *desc)
     return (size_t)((FORWARD_STEPS + outputs) * words) * sizeof(uint32_t);
 }
 
-/* Up to 64 rows and all of end->columns; `x`, `w` and end->y are at the first ones. */
+/* Up to 64 rows and all of end->columns; `x`, `w` and end->y are at the first ones. `next`: the
+ * rows of x of this thread's next part, next_rows of them. */
 static void forward_rows(const struct tess_op_desc *desc, const char *x, const char *w,
-                         const struct forward_end *end, int64_t wide, uint32_t *turned)
+                         const struct forward_end *end, int64_t wide, const char *next,
+                         int64_t next_rows, uint32_t *turned)
 {
     bool half = desc->dtype == TESS_BF16;
     size_t row_bytes = (size_t)desc->in * tess_dtype_bytes(desc->dtype);
@@ -251,10 +261,14 @@ static void forward_rows(const struct tess_op_desc *desc, const char *x, const c
                             .odd_step = last && half && desc->in % 2 != 0,
                             .first = step == 0,
                             .sum = sum,
-                            .soon = x + (step + part_steps) * 4,
-                            .soon_rows = last ? 0 : end->rows,
+                            .soon = last ? next : x + (step + part_steps) * 4,
+                            .soon_rows = last ? next_rows : end->rows,
                             .soon_row = row_bytes,
-                            .soon_bytes = (size_t)part_steps * 4};
+                            .soon_bytes = (size_t)part_steps * 4,
+                            .y = end->y,
+                            .y_rows = last ? end->rows : 0,
+                            .y_row = end->row_bytes,
+                            .y_bytes = (size_t)end->columns * tess_dtype_bytes(desc->dtype)};
         cpu_turn(x + step * 4, row_bytes, end->rows, wide, f.steps, f.odd_step, turned);
         forward_run[half][wide - 1](&f);
     }
@@ -266,7 +280,7 @@ struct forward_call {
     const struct tess_op_desc *desc;
     const char *x, *w, *bias;
     char *y;
-    int64_t panels, outputs;
+    int64_t panels, outputs, threads;
 };
 
 static void forward_part_run(void *context, int64_t part, void *work)
@@ -285,14 +299,20 @@ static void forward_part_run(void *context, int64_t part, void *work)
                               .row_bytes = (size_t)desc->out * element,
                               .rows = rows < wide * CPU_WORDS ? rows : wide * CPU_WORDS,
                               .columns = outputs < call->outputs ? outputs : call->outputs};
+    /* Threads take parts in turn. */
+    const int64_t next = row + call->threads * FORWARD_WIDE * CPU_WORDS;
+    const int64_t next_rows = next < desc->rows ? desc->rows - next : 0;
     forward_rows(desc, call->x + (size_t)(row * desc->in) * element,
-                 call->w + (size_t)(output * desc->in) * element, &end, wide, work);
+                 call->w + (size_t)(output * desc->in) * element, &end, wide,
+                 call->x + (size_t)(next * desc->in) * element,
+                 tess__cpu_min(next_rows, FORWARD_WIDE * CPU_WORDS), work);
 }
 
 void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                        const void *x, const void *w, const void *bias, void *y, void *scratch)
 {
-    struct forward_call call = {.desc = desc, .x = x, .w = w, .bias = bias, .y = y};
+    struct forward_call call = {
+        .desc = desc, .x = x, .w = w, .bias = bias, .y = y, .threads = kernel->threads};
     int64_t panel = FORWARD_WIDE * CPU_WORDS;
     call.panels = (desc->rows + panel - 1) / panel;
     /* Even blocks in whole tiles, and as many parts for each thread, if they are not too small. */

@@ -33,12 +33,23 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
     const char *low = (const char *)t->scalar + (size_t)first * t->scalar_row;
     const char *high = low + 3 * t->scalar_row;
     size_t row = t->scalar_row, step = t->scalar_step;
-    for (int64_t k = 0; k < t->steps; k++, column += t->column_step, low += step, high += step) {
-        uint32_t word[CPU_TILE_TALL];
-        CPU_UNROLL
-        for (int r = 0; r < tall; r++)
-            memcpy(&word[r], r < 3 ? low + (size_t)r * row : high + (size_t)(r - 3) * row, 4);
-        cpu_step(sum, half, tall, wide, column, word);
+    const char *ask = t->ask;
+    for (int64_t k = 0; k < t->steps;) {
+        int64_t end = t->steps;
+        if (ask != NULL) { /* a line of each row, between products */
+            CPU_UNROLL
+            for (int r = 0; r < tall; r++)
+                _mm_prefetch(ask + (size_t)(first + r) * row, _MM_HINT_T0);
+            ask += CPU_WORDS * sizeof(uint32_t);
+            end = k + CPU_WORDS < end ? k + CPU_WORDS : end;
+        }
+        for (; k < end; k++, column += t->column_step, low += step, high += step) {
+            uint32_t word[CPU_TILE_TALL];
+            CPU_UNROLL
+            for (int r = 0; r < tall; r++)
+                memcpy(&word[r], r < 3 ? low + (size_t)r * row : high + (size_t)(r - 3) * row, 4);
+            cpu_step(sum, half, tall, wide, column, word);
+        }
     }
     float *to = t->sum + first * t->sum_row;
     CPU_UNROLL

@@ -27,6 +27,9 @@ struct cpu_tile {
     int64_t sum_row;
     bool begin;
     const float *scale; /* or NULL */
+    /* Scalars of a later tile, in rows like these, to prefetch on the way; where scalar_step is a
+     * word; or NULL. */
+    const char *ask;
 };
 
 /* tile->rows rows, wide * 16 columns. */
