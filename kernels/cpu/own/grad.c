@@ -34,7 +34,7 @@
 #define GRAD_TREE 3 /* and with more */
 /* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
  * first-level cache by far, or several that are long enough for sums to go through memory. */
-#define GRAD_LONG_ONE  256
+#define GRAD_LONG_ONE  512
 #define GRAD_LONG_TREE 32
 /* By groups: x packed at most, and rows of a group, whole tiles, for which a panel is fetched again
  * from the cache where x stays: some thousandths of the products. */
@@ -250,8 +250,7 @@ static bool grad_is_grouped(const struct tess_op_desc *desc)
 
 bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
 {
-    return desc->kind == TESS_OP_LINEAR && desc->dtype == TESS_F32 && !desc->add_grad &&
-           grad_is_grouped(desc);
+    return desc->kind == TESS_OP_LINEAR && !desc->add_grad && grad_is_grouped(desc);
 }
 
 /* All panels of x. */
