@@ -70,7 +70,7 @@ static enum tess_status ddp_launch(struct tess_strategy *strategy, int32_t s)
     struct tess_segment *segment = &strategy->plan->segment[s];
     if (ddp_updates(strategy, s)) {
         TESS_TRY(tess__wire_wait_tied(strategy, s));
-        return tess_segment_update(strategy, s, segment->grad, &wire->event[s]);
+        return tess_segment_update(strategy, s, segment->grad, NULL, &wire->event[s]);
     }
     void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
     return tess_comm_all_reduce(strategy->comm, grads, grads, (size_t)segment->count, wire->dtype,

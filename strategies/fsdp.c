@@ -125,6 +125,7 @@ static enum tess_status fsdp_open(struct tess_strategy *strategy)
         shard = group[HSDP_SHARD];
     }
     TESS_TRY(tess__gather_open(&state->gather, strategy, shard));
+    state->scatter.gather = &state->gather;
     return tess__scatter_open(strategy, shard, group[HSDP_REPLICA]);
 }
 

@@ -84,6 +84,7 @@ static void gather_drop(struct tess_gather_slot *slot, struct tess_plan *plan)
         if (plan->segment[s].param == slot->buffer)
             plan->segment[s].param = NULL;
     slot->segment = -1;
+    slot->how = GATHER_GATHERED;
 }
 
 /* The segment whose values stand for those of `s`. */
@@ -115,15 +116,24 @@ static enum tess_status gather_launch(struct tess_gather *gather, struct tess_ga
     const int32_t source = gather_source(gather, plan, s);
     struct tess_gather_slot *slot = gather_slot(lane, source);
     *slot_out = slot;
-    if (slot->segment == source)
+    const size_t count = (size_t)tess_plan_own_count(plan, source, TESS_EXTENT_SHARD);
+    if (slot->segment == source) {
+        /* What was given counts when it is used, as the gather in whose place it is. */
+        const uint64_t given =
+            (uint64_t)(plan->shard_count - 1) * count * tess_dtype_bytes(plan->dtype);
+        if (slot->how == GATHER_GIVEN) {
+            gather->shard->stats.sent_bytes += given;
+            gather->shard->stats.received_bytes += given;
+        }
+        slot->how = GATHER_GATHERED;
         return TESS_OK;
+    }
     /* Whatever is here was gathered ahead or kept for a unit that has not come: it may still be on
      * its way. */
     TESS_TRY(tess_event_wait(&slot->event));
     gather_drop(slot, plan);
     slot->segment = source;
-    return tess_comm_all_gather(gather->shard, plan->segment[source].param_own, slot->buffer,
-                                (size_t)tess_plan_own_count(plan, source, TESS_EXTENT_SHARD),
+    return tess_comm_all_gather(gather->shard, plan->segment[source].param_own, slot->buffer, count,
                                 plan->dtype, &slot->event);
 }
 
@@ -174,11 +184,30 @@ void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strate
     }
 }
 
+/* Forward fills the buffers with the first segments, in order: these are the next to be there. */
+void *tess__gather_take(struct tess_gather *gather, struct tess_plan *plan, int32_t s)
+{
+    const struct tess_gather_lane *lane = &gather->lane[0];
+    struct tess_gather_slot *slot = gather_slot(lane, s);
+    if (s - lane->first >= lane->slot_count || (slot->segment >= 0 && slot->segment != s))
+        return NULL;
+    gather_drop(slot, plan);
+    slot->segment = s;
+    slot->event = (struct tess_event){0};
+    slot->how = GATHER_UPDATED;
+    return slot->buffer;
+}
+
 void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan, bool frozen)
 {
     for (int32_t l = 0; l < TESS_GATHER_LANES; l++)
-        for (int32_t i = 0; i < gather->lane[l].slot_count && (l == 0 || frozen); i++)
-            gather_drop(&gather->lane[l].slot[i], plan);
+        for (int32_t i = 0; i < gather->lane[l].slot_count && (l == 0 || frozen); i++) {
+            struct tess_gather_slot *slot = &gather->lane[l].slot[i];
+            if (slot->how == GATHER_UPDATED)
+                slot->how = GATHER_GIVEN;
+            else
+                gather_drop(slot, plan);
+        }
 }
 
 uint64_t tess__gather_sent_bytes(const struct tess_plan *plan, int32_t keep_last)

@@ -37,6 +37,9 @@ enum { TESS_GATHER_ALL = -1 };
 struct tess_gather_slot {
     char *buffer;
     int32_t segment; /* -1: empty */
+    /* Gathered; or given by the ranks that updated it, in a step that goes on or in the last one.
+     */
+    enum { GATHER_GATHERED, GATHER_UPDATED, GATHER_GIVEN } how;
     struct tess_event event;
 };
 
@@ -76,7 +79,15 @@ enum tess_status tess__gather_enter(struct tess_gather *gather, struct tess_stra
 /* The unit has run: drop its parameters unless they stay. */
 void tess__gather_leave(struct tess_gather *gather, struct tess_strategy *strategy, int32_t unit,
                         enum tess_phase phase);
-/* The optimizer has run: what the buffers hold of trained parameters is old; `frozen`: of all. */
+/*
+ * The buffer for the values of segment `s` after this step's update, which are then not gathered
+ * for the next forward; NULL where another segment would need the buffer before. After backward of
+ * the segment in the step's last micro-batch, once all ranks have it; values are there before
+ * tess__gather_forget. The answer is the same on all ranks.
+ */
+void *tess__gather_take(struct tess_gather *gather, struct tess_plan *plan, int32_t s);
+/* The optimizer has run: what the buffers hold of trained parameters is old, but for those taken in
+ * this step; `frozen`: of all. */
 void tess__gather_forget(struct tess_gather *gather, struct tess_plan *plan, bool frozen);
 
 /*

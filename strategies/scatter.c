@@ -194,7 +194,10 @@ enum tess_status tess__scatter_send(struct tess_strategy *strategy, int32_t s)
     if (scatter_updates(strategy, s)) {
         TESS_TRY(scatter_retire_tied(strategy, s));
         slot->stage = SCATTER_UPDATING;
-        return tess_segment_update(strategy, s, slot->buffer, &slot->event);
+        return tess_segment_update(
+            strategy, s, slot->buffer,
+            scatter->gather != NULL ? tess__gather_take(scatter->gather, plan, s) : NULL,
+            &slot->event);
     }
     void *grads = tess__wire_pack(strategy, slot->place, plan->segment[s].count, slot->buffer);
     TESS_TRY(tess_comm_reduce_scatter(scatter->shard, grads, scatter_arrival(strategy, slot),

@@ -14,6 +14,7 @@
 #ifndef TESS_SCATTER_H
 #define TESS_SCATTER_H
 
+#include "gather.h"
 #include "tessera/strategy.h"
 #include "wire.h"
 
@@ -29,7 +30,8 @@ struct tess_scatter_slot {
 
 struct tess_scatter {
     struct tess_wire wire;
-    struct tess_comm *shard;   /* group whose ranks own the parts; borrowed */
+    struct tess_comm *shard;    /* group whose ranks own the parts; borrowed */
+    struct tess_gather *gather; /* whose buffers want updated values; NULL: none; borrowed */
     struct tess_comm *replica; /* ranks that own the same part; NULL where there is one; borrowed */
     struct tess_block block;
     int32_t slot_count; /* segment s goes to slot s % slot_count, as large as the largest there */

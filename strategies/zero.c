@@ -61,7 +61,7 @@ static enum tess_status zero1_grads_ready(struct tess_strategy *strategy, int32_
         return TESS_OK;
     if (tess_segment_updates(strategy, s)) {
         TESS_TRY(tess__wire_wait_tied(strategy, s));
-        return tess_segment_update(strategy, s, segment->grad, &wire->event[s]);
+        return tess_segment_update(strategy, s, segment->grad, NULL, &wire->event[s]);
     }
     void *grads = tess__wire_pack(strategy, segment->begin, segment->count, segment->grad);
     /* grad_own is this rank's part of the folded gradient: the call is in place. */

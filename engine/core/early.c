@@ -3,7 +3,7 @@
  * known of all gradients before a parameter is updated. Then a model may have the operation that
  * computes a gradient apply the update too, part by part, while a part is in a cache
  * (tess_pass_update), and the step's end updates the rest. The arithmetic, and so the bits, are the
- * optimizer's. In f32 only: kernels of 16 bits have nothing to gain from it.
+ * optimizer's.
  *
  * Steps that report which gradients are zero keep all of them until the end.
  */
@@ -24,9 +24,8 @@ static bool early_fits(const struct tess_engine *engine)
 {
     const struct tess_kernel *kernel = engine->kernel;
     return engine->model.labels == 0 && !engine->model.tied && engine->plan.mesh.rank_count == 1 &&
-           engine->plan.accumulate == 1 && engine->plan.dtype == TESS_F32 &&
-           engine->plan.optim_extent == TESS_EXTENT_FULL && kernel->queue == NULL &&
-           !kernel->ops->far_memory && tess__shared_fits_model(engine) &&
+           engine->plan.accumulate == 1 && engine->plan.optim_extent == TESS_EXTENT_FULL &&
+           kernel->queue == NULL && !kernel->ops->far_memory && tess__shared_fits_model(engine) &&
            tess__shared_fits_optim(engine);
 }
 

@@ -6,7 +6,8 @@
  *     for every block of the slice          in the first-level cache
  *       sum of the ranks' gradients         read where they lie; not written
  *       update                              value, moments and compute copy of this rank
- *       new values to the other ranks       where each of them has all of the parameters
+ *       new values to all ranks             where each of them has all of the parameters, or a
+ *                                           place for those that it would gather next
  *
  * The gradient of a tied parameter is summed before, as without this; its sum is added to that of
  * the parameter whose values it shares, as tess__tied_finish adds them.
@@ -33,11 +34,12 @@ struct shared_segment {
     int64_t begin;                  /* flat */
     int32_t piece_first, piece_end; /* this rank's */
     bool tied;                      /* another segment shares its values */
+    char *gathered;                 /* where every rank wants its values, or NULL; in this step */
     struct tess_comm_share update, settle;
 };
 
 /* Arrays of which every rank has all, where strategies keep that; and where a rank's begin. */
-enum shared_array { SHARED_PARAM, SHARED_MASTER, SHARED_STATE, SHARED_ARRAYS };
+enum shared_array { SHARED_PARAM, SHARED_MASTER, SHARED_STATE, SHARED_ARENA, SHARED_ARRAYS };
 struct shared_bases {
     char *at[SHARED_ARRAYS];
 };
@@ -111,6 +113,7 @@ static void shared_each(const struct shared_segment *segment, int64_t from, int6
 
 /* A block of sums, and where it begins. */
 struct shared_sums {
+    const struct shared_segment *segment;
     int64_t from;
     _Alignas(64) float sum[SHARED_BLOCK];
 };
@@ -135,11 +138,17 @@ static void shared_update_part(struct tess_shared *shared, int32_t i, int64_t at
         tess_optim_count_part_zeros(&engine->optim, piece, count, g,
                                     &engine->found.sums[2 * engine->plan.grid]);
     tess_optim_update_part(&engine->optim, piece, at, count, g);
-    if (!shared->copies)
-        return;
-    const size_t word = engine->sizes.dtype_bytes;
+    const size_t word = engine->sizes.dtype_bytes, bytes = (size_t)count * word;
     const char *value = piece->low != NULL ? piece->low : (const void *)piece->w;
-    shared_give(shared, SHARED_PARAM, value + (size_t)at * word, (size_t)count * word);
+    value += (size_t)at * word;
+    if (shared->copies)
+        shared_give(shared, SHARED_PARAM, value, bytes);
+    if (sums->segment->gathered != NULL) {
+        const int64_t place = shared->piece_begin[i] + at - sums->segment->begin;
+        char *const gathered = sums->segment->gathered + (size_t)place * word;
+        memcpy(gathered, value, bytes);
+        shared_give(shared, SHARED_ARENA, gathered, bytes);
+    }
 }
 
 /* Add the sums of the gradients that are tied to those of the segment; `at`: its element that sum
@@ -165,6 +174,7 @@ static void shared_update(void *context, const void *const *source, size_t begin
     const struct tess_shared *shared = segment->shared;
     struct shared_sums sums;
     void *const target = sums.sum;
+    sums.segment = segment;
     for (size_t at = begin, n; at < begin + count; at += n) {
         n = begin + count - at < SHARED_BLOCK ? begin + count - at : SHARED_BLOCK;
         for (int32_t r = 0; r < shared->rank_count; r++)
@@ -184,7 +194,7 @@ bool tess_segment_updates(const struct tess_strategy *strategy, int32_t s)
 }
 
 enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, const float *grad,
-                                     struct tess_event *event_out)
+                                     void *gathered, struct tess_event *event_out)
 {
     struct tess_shared *shared = strategy->shared;
     const size_t count = (size_t)strategy->plan->segment[s].count;
@@ -194,6 +204,7 @@ enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, 
                   strategy->ops->name, s);
     shared->took = true;
     shared->stale = shared->copies;
+    shared->segment[s].gathered = gathered;
     return tess_comm_share(strategy->comm, grad, count, TESS_F32, &shared->segment[s].update,
                            event_out);
 }
@@ -306,10 +317,11 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
                                    .piece_begin = begin,
                                    .base = base,
                                    .segment = segment};
-    const struct tess_block block[SHARED_ARRAYS] = {engine->block.param, engine->block.master,
-                                                    engine->block.optim};
+    const struct tess_block block[SHARED_ARENA] = {engine->block.param, engine->block.master,
+                                                   engine->block.optim};
     for (int a = 0; a < SHARED_ARRAYS; a++)
-        base[plan->rank].at[a] = tess_memory_get(engine->memory, block[a]);
+        base[plan->rank].at[a] =
+            a == SHARED_ARENA ? engine->arena.start : tess_memory_get(engine->memory, block[a]);
     TESS_TRY(tess_comm_all_gather(comm, &base[plan->rank], base, sizeof(*base), TESS_U8, NULL));
     shared_fill(shared);
     engine->strategy.shared = shared;

@@ -241,6 +241,7 @@ static void run_linear_update(struct twin *twin, enum tess_dtype dtype)
     run_linear_update_shape(twin, dtype, 300, 300, 70, 110, true);
     run_linear_update_shape(twin, dtype, 140, 70, 64, 53, false); /* a tree of long ones */
     run_linear_update_shape(twin, dtype, 33, 33, 70, 10, true);
+    run_linear_update_shape(twin, dtype, 600, 600, 650, 110, true);
     run_linear_update_shape(twin, dtype, 1500, 1500, 800, 100, false); /* x fills a cache */
 }
 

@@ -145,12 +145,49 @@ static void test_sent(void **state)
                      3 * (clipped.sent[0] + clipped.sent[1]));
 }
 
+/* fsdp: what fills its buffers first in forward has come there with the update. Evaluation takes
+ * these buffers in between. */
+static void test_gathers(void **state)
+{
+    static const struct {
+        const char *options;
+        uint64_t shared, clipped; /* gathers of a step */
+    } runs[] = {
+        {"", 1, 3},
+        {"--precision bf16 --fsdp.keep-last 1 ", 2, 4},
+        {"--fsdp.reshard-after-forward off ", 0, 3},
+        {"--mlp.hidden 40,24,33,20 ", 5, 7},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(runs) / sizeof(runs[0]); i++) {
+        char words[512], clip[540];
+        struct run_outcome shared, clipped;
+        const bool evaluate = i % 2 != 0;
+        snprintf(words, sizeof(words), MLP "--evaluate=%s %s", evaluate ? "on" : "off",
+                 runs[i / 2].options);
+        snprintf(clip, sizeof(clip), "%s--clip 1e9 ", words);
+        struct run run = shared_run("fsdp", words, 2, TESS_RANKS_PROCESSES);
+        run.evaluate = evaluate;
+        run_train(&run, &shared);
+        run.options = clip;
+        run_train(&run, &clipped);
+        assert_true(shared.hash == clipped.hash);
+        assert_true(shared.test_loss == clipped.test_loss);
+        if (evaluate)
+            continue; /* the step that is counted follows it */
+        run_check_sent(&run, &shared);
+        assert_int_equal(shared.calls[TESS_COLLECTIVE_ALL_GATHER], runs[i / 2].shared);
+        assert_int_equal(clipped.calls[TESS_COLLECTIVE_ALL_GATHER], runs[i / 2].clipped);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_where),
         cmocka_unit_test(test_sent),
+        cmocka_unit_test(test_gathers),
     };
     for (int i = 1; i < argc; i++)
         shared_kernel = argv[i];

@@ -366,9 +366,13 @@ void tess_segment_fold(struct tess_strategy *strategy, int32_t s);
  * (values_of): their gradients are summed as without it, and the sum has been waited for before the
  * segment whose values they share is updated, by the sum of both. A rank sends what the others read
  * of its gradient, and the values that it gives them. Collective.
+ *
+ * `gathered` [count, dtype of the plan], or NULL: where every rank wants all new values of the
+ * segment, at the same place of the arena on every rank. No rank may use that memory from its call
+ * until the event has been waited for. The caller counts these bytes.
  */
 enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, const float *grad,
-                                     struct tess_event *event_out);
+                                     void *gathered, struct tess_event *event_out);
 /* Not collective. */
 bool tess_segment_updates(const struct tess_strategy *strategy, int32_t s);
 

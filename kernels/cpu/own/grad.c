@@ -221,8 +221,7 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
 
 bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
 {
-    return desc->kind == TESS_OP_LINEAR && desc->dtype == TESS_F32 && !desc->add_grad &&
-           grad_is_grouped(desc);
+    return desc->kind == TESS_OP_LINEAR && !desc->add_grad && grad_is_grouped(desc);
 }
 
 /* All panels of x. */
