@@ -146,6 +146,75 @@ static void test_launches(void **state)
     tess_prediction_fini(&prediction);
 }
 
+/* ---- updates within backward ------------------------------------------------------------------
+ */
+
+#define ELEMENT_S 1e-6
+
+/* Updates take a time of their own, and nothing else but products does. */
+static struct tess_profile update_profile(void)
+{
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    for (int width = 0; width < TESS_WIDTHS; width++)
+        profile.work_s[TESS_WORK_UPDATE_MOMENTUM][width] = ELEMENT_S;
+    return profile;
+}
+
+/* One rank updates weights where their gradients are computed, the biases at the end. */
+static void test_early(void **state)
+{
+    const struct tess_profile profile = update_profile();
+    const double product_s = 2 * 32.0 * (36 * 64 + 2 * 64 * 5) / FLOPS_PER_S;
+    struct tess_prediction prediction;
+    (void)state;
+    fixture_predict(MLP "--kernel ref", &profile, ENDLESS, &prediction);
+    fixture_same(prediction.stage[0].backward_s, product_s + (36 * 64 + 64 * 5) * ELEMENT_S);
+    fixture_same(prediction.stage[0].optim_s, (64 + 5) * ELEMENT_S);
+    tess_prediction_fini(&prediction);
+}
+
+/* A sum that ends in a share, the update of it, and what the others are given: each value, in the
+ * type of the parameters. */
+static void test_shared(void **state)
+{
+    static const char options[] =
+        "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy ddp --ranks 2 "
+        "--kernel ref --threads 1 --precision ";
+    static const char *const precision[] = {"f32", "bf16"};
+    const double scatter_per_s = 1e9, copy_per_s = 5e8;
+    const struct tess_profile profile = update_profile();
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tess_config *config;
+        struct tess_dataset *dataset;
+        struct tess_engine *engine;
+        struct tess_prediction prediction;
+        char words[256];
+        snprintf(words, sizeof(words), "%s%s", options, precision[i]);
+        fixture_open(words, &config, &dataset);
+        struct tess_network network = fixture_network(config, copy_per_s);
+        assert_int_equal(tess_engine_plan(config, dataset, 0, &engine), TESS_OK);
+        assert_int_equal(tess_engine_plan_of(engine)->segment_count, 1);
+        const int64_t count = tess_engine_plan_of(engine)->segment[0].count;
+        const int64_t params = 36 * 64 + 64 + 64 * 5 + 5, slice = count / 2 / 64 * 64;
+        network.cluster.busy = true;
+        network.cluster.sum_bytes_per_s = 2e9;
+        network.cluster.scatter_bytes_per_s = scatter_per_s;
+        assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction),
+                         TESS_OK);
+        assert_true(slice < params);
+        fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA],
+                     0.75 * 4 * (double)count / scatter_per_s + (double)slice * ELEMENT_S +
+                         0.5 * (i == 0 ? 4 : 2) * (double)count / copy_per_s);
+        assert_true(prediction.stage[0].optim_s < ELEMENT_S);
+        fixture_same(prediction.step_s,
+                     prediction.stage[0].product_s + prediction.stage[0].exposed_s[TESS_AXIS_DATA]);
+        tess_prediction_fini(&prediction);
+        tess_engine_close(engine);
+        fixture_close(config, dataset);
+    }
+}
+
 /* ---- overlap --------------------------------------------------------------------------------- */
 
 #define FSDP                                                                                       \
@@ -485,6 +554,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_passes),   cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_early),    cmocka_unit_test(test_shared),
         cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_timeline),
         cmocka_unit_test(test_hsdp),     cmocka_unit_test(test_cores),
         cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
