@@ -67,13 +67,16 @@ static void test_products(void **state)
 }
 
 /* Two stages that compute all the time on one core: each takes twice as long, and longer where the
- * system gives a core late. One that has a core for itself does not. */
+ * system gives a core late. One that has a core for itself does not. Of more stages on two cores
+ * only those that cannot be dealt out evenly get one late: three, and not four. The pipeline that
+ * shows it has four slots' time of even turns on one core, half of it with two stages, and nine on
+ * two cores, three with three. */
 static void test_turns(void **state)
 {
-    const double begin_s[2] = {0, 0}, step_s[2] = {3, 3};
-    double stretch[2];
+    const double begin_s[4] = {0}, step_s[4] = {3, 3, 3, 3};
+    double stretch[4];
     struct tess_profile profile = fixture_profile(FLOPS_PER_S);
-    struct virtual_rank rank[2] = {{.stage = 0}, {.stage = 1}};
+    struct virtual_rank rank[4] = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {.stage = 3}};
     struct virtual_world world = {
         .profile = &profile, .stage_count = 2, .together = true, .alike = 1, .rank = rank};
     (void)state;
@@ -81,9 +84,14 @@ static void test_turns(void **state)
     fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
     assert_true(stretch[0] == 2 && stretch[1] == 2);
     profile.turn_chain = 1.5;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 9);
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6 * (1 + 0.5 * 4 / 2));
     profile.cores = 2;
     fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 3);
+    world.stage_count = 3;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 4.5 * (1 + 0.5 * 9 / 3));
+    fixture_same(stretch[2], 1.5 * (1 + 0.5 * 9 / 3));
+    world.stage_count = 4;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
 }
 
 /* Plain operations, by the bytes that they touch: the operation, and how many of 4 it takes. */
