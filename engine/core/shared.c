@@ -308,7 +308,8 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
     if (plan->rank_count == 1)
         return TESS_OK;
     int32_t fits = shared_fits(engine);
-    TESS_TRY(tess_comm_all_reduce(comm, &fits, &fits, 1, TESS_I32, TESS_REDUCE_MIN, NULL));
+    if (!engine->hollow) /* there all ranks are alike */
+        TESS_TRY(tess_comm_all_reduce(comm, &fits, &fits, 1, TESS_I32, TESS_REDUCE_MIN, NULL));
     if (!fits)
         return TESS_OK;
     struct tess_shared *shared = tess__engine_room(engine, 0, sizeof(*shared));
@@ -330,7 +331,8 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
                                                     engine->block.optim};
     for (int a = 0; a < SHARED_ARRAYS; a++)
         base[plan->rank].at[a] = tess_memory_get(engine->memory, block[a]);
-    TESS_TRY(tess_comm_all_gather(comm, &base[plan->rank], base, sizeof(*base), TESS_U8, NULL));
+    if (!engine->hollow)
+        TESS_TRY(tess_comm_all_gather(comm, &base[plan->rank], base, sizeof(*base), TESS_U8, NULL));
     shared_fill(shared);
     engine->strategy.shared = shared;
     return TESS_OK;
