@@ -166,6 +166,15 @@ void tess__call_count_slice(struct tess_comm *comm, const struct tess_comm_call 
     comm->stats.received_bytes += others * slice_bytes + (all || root ? rest : 0);
 }
 
+void tess__call_count_share(struct tess_comm *comm, const struct tess_comm_call *call,
+                            size_t slice_count)
+{
+    const size_t others = (size_t)comm->rank_count - 1, rest = call->count - slice_count;
+    const size_t size = tess_dtype_bytes(call->dtype), given = call->share->given_bytes;
+    comm->stats.sent_bytes += rest * size + others * slice_count * given;
+    comm->stats.received_bytes += others * slice_count * size + rest * given;
+}
+
 void tess__call_name(const struct tess_comm_call *call, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s%s%s", tess_collective_name(call->collective),

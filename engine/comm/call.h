@@ -68,14 +68,24 @@ enum tess_status tess__call_take(const struct tess_comm *comm, const struct tess
                                  const struct tess__call_queue *queue, const void **source,
                                  size_t stride, size_t begin, size_t count);
 
+/* Of ranks that reach each other's arrays: slice `r` of `count` elements begins here; whole cache
+ * lines where possible. */
+static inline size_t tess__call_slice(size_t count, int32_t r, int32_t rank_count)
+{
+    return r == rank_count ? count : count / (size_t)rank_count * (size_t)r / 64 * 64;
+}
+
 /*
  * Count payload. Every rank gives `bytes` to each other one, but for a broadcast's root and for
  * messages; or, of a sum, each adds up a slice of all sources, this rank's of slice_bytes, and
- * hands it to the others or to the root.
+ * hands it to the others or to the root; or does with its slice of so many elements what
+ * tess_comm_share says.
  */
 void tess__call_count(struct tess_comm *comm, const struct tess_comm_call *call, size_t bytes);
 void tess__call_count_slice(struct tess_comm *comm, const struct tess_comm_call *call,
                             size_t slice_bytes);
+void tess__call_count_share(struct tess_comm *comm, const struct tess_comm_call *call,
+                            size_t slice_count);
 
 /* A ticket names the sequence, the peer (of 22 bits) and the number (from 0): complete or not is
  * then a matter of counters. */

@@ -32,7 +32,7 @@ static bool early_fits(const struct tess_engine *engine)
 enum tess_status tess__early_open(struct tess_engine *engine)
 {
     const int32_t params = engine->model.param_count;
-    if (engine->hollow || !early_fits(engine))
+    if (!early_fits(engine))
         return TESS_OK;
     struct tess_early *early = tess__engine_room(engine, 0, sizeof(*early));
     int32_t *piece = tess__engine_room(engine, params, sizeof(*piece));

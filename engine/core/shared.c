@@ -188,6 +188,24 @@ static void shared_update(void *context, const void *const *source, size_t begin
     }
 }
 
+static void shared_update_hollow_part(struct tess_shared *shared, int32_t i, int64_t at,
+                                      int64_t count, const void *context)
+{
+    (void)context;
+    tess_optim_update_part(&shared->engine->optim, &shared->engine->piece[i], at, count, NULL);
+}
+
+/* The same where nothing is computed: the update alone, by sums that are in a cache. What else a
+ * slice takes the communicator knows. */
+static void shared_update_hollow(void *context, const void *const *source, size_t begin,
+                                 size_t count)
+{
+    const struct shared_segment *segment = context;
+    const int64_t from = segment->begin + (int64_t)begin;
+    (void)source;
+    shared_each(segment, from, from + (int64_t)count, shared_update_hollow_part, NULL);
+}
+
 bool tess_segment_updates(const struct tess_strategy *strategy, int32_t s)
 {
     return strategy->shared != NULL && strategy->plan->segment[s].values_of < 0;
@@ -268,6 +286,8 @@ static void shared_fill(struct tess_shared *shared)
     struct tess_engine *engine = shared->engine;
     const struct tess_plan *plan = &engine->plan;
     const size_t low = shared->copies ? engine->sizes.dtype_bytes : 0;
+    void (*const update)(void *, const void *const *, size_t, size_t) =
+        engine->hollow ? shared_update_hollow : shared_update;
     const size_t arrays = (size_t)engine->optim.ops->state_arrays + (plan->dtype != TESS_F32);
     int32_t p = 0, i = 0;
     for (int32_t s = 0; s < plan->grad_segment_count; s++) {
@@ -275,7 +295,7 @@ static void shared_fill(struct tess_shared *shared)
         *segment = (struct shared_segment){.shared = shared,
                                            .begin = plan->segment[s].begin,
                                            .piece_first = i,
-                                           .update = {shared_update, segment, low},
+                                           .update = {update, segment, low},
                                            .settle = {shared_settle, segment, 4 * arrays}};
         for (; i < engine->trained_piece_count; i++) {
             const struct tess_piece *piece = &engine->piece[i];
@@ -296,10 +316,11 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
 {
     const struct tess_plan *plan = &engine->plan;
     struct tess_comm *comm = engine->strategy.comm;
-    if (plan->rank_count == 1 || engine->hollow)
+    if (plan->rank_count == 1)
         return TESS_OK;
     int32_t fits = shared_fits(engine);
-    TESS_TRY(tess_comm_all_reduce(comm, &fits, &fits, 1, TESS_I32, TESS_REDUCE_MIN, NULL));
+    if (!engine->hollow) /* there all ranks are alike */
+        TESS_TRY(tess_comm_all_reduce(comm, &fits, &fits, 1, TESS_I32, TESS_REDUCE_MIN, NULL));
     if (!fits)
         return TESS_OK;
     struct tess_shared *shared = tess__engine_room(engine, 0, sizeof(*shared));
@@ -322,7 +343,8 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
     for (int a = 0; a < SHARED_ARRAYS; a++)
         base[plan->rank].at[a] =
             a == SHARED_ARENA ? engine->arena.start : tess_memory_get(engine->memory, block[a]);
-    TESS_TRY(tess_comm_all_gather(comm, &base[plan->rank], base, sizeof(*base), TESS_U8, NULL));
+    if (!engine->hollow)
+        TESS_TRY(tess_comm_all_gather(comm, &base[plan->rank], base, sizeof(*base), TESS_U8, NULL));
     shared_fill(shared);
     engine->strategy.shared = shared;
     return TESS_OK;

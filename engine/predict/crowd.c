@@ -49,16 +49,39 @@ static void crowd_stage(struct crowd *crowd, const struct virtual_rank *rank, do
     crowd_add(crowd, rank->stage, begin_s + from_s, begin_s + step_s);
 }
 
-/* Go through the step: how much longer it becomes, and the work of each stage. `each` core's worth
- * of a stage's ranks, by cores. */
-static double crowd_sweep(const struct crowd *crowd, int32_t stages, double each, double *work_s,
-                          double *stretched_s)
+/*
+ * What ranks that cannot be dealt out evenly take by even turns, three of them on two cores: the
+ * system gives one a core late. The calibrated pipeline of 2 C stages and micro-batches on C cores
+ * has 4 C - 1 slots in each direction, with 1, 2, .. 2 C .. 2, 1 stages; by even turns these take
+ * 5 C - 1 times what one takes, of it 3 C - 3 with more than C stages and fewer than 2 C. On one
+ * core all that it has with two stages, 2, counts.
+ */
+static double crowd_uneven(double cores, double chain)
 {
+    const double c = fmax(1, floor(cores));
+    return 1 + (fmax(1, chain) - 1) * (5 * c - 1) / (c > 1 ? 3 * c - 3 : 2);
+}
+
+/* By how much longer `stages` that compute at once take, of `alike` ranks each, which would share
+ * the cores evenly if they were alone. */
+static double crowd_stretch(const struct virtual_world *world, int32_t stages)
+{
+    const double cores = world->profile->cores, turns = fmax(1, stages * world->alike / cores);
+    const bool even = turns == 1 || (cores > 1 && fabs(turns - round(turns)) < 1e-9);
+    return turns / fmax(1, world->alike / cores) *
+           (even ? 1 : crowd_uneven(cores, world->profile->turn_chain));
+}
+
+/* Go through the step: how much longer it becomes, and the work of each stage. */
+static double crowd_sweep(const struct crowd *crowd, const struct virtual_world *world,
+                          double *work_s, double *stretched_s)
+{
+    const int32_t stages = world->stage_count;
     double now_s = 0, sum_s = 0;
     int32_t *active = calloc((size_t)stages, sizeof(*active)), count = 0;
     for (size_t i = 0; i <= crowd->count && active != NULL; i++) {
         const double at_s = i < crowd->count ? crowd->edge[i].at_s : crowd->length_s;
-        const double stretch = fmax(1, count * each) / fmax(1, each);
+        const double stretch = crowd_stretch(world, count);
         sum_s += (at_s - now_s) * stretch;
         for (int32_t s = 0; s < stages && at_s > now_s; s++) {
             work_s[s] += active[s] > 0 ? at_s - now_s : 0;
@@ -95,10 +118,9 @@ double virtual_crowd(const struct virtual_world *world, const double *begin_s, c
         for (int32_t s = 0; s < stages; s++)
             crowd_stage(&crowd, &world->rank[s], begin_s[s], step_s[s]);
         qsort(crowd.edge, crowd.count, sizeof(*crowd.edge), crowd_order);
-        sum_s = crowd_sweep(&crowd, stages, each, work_s, work_s + stages);
+        sum_s = crowd_sweep(&crowd, world, work_s, work_s + stages);
         for (int32_t s = 0; s < stages; s++)
             stretch_out[s] = work_s[s] > 0 ? work_s[stages + s] / work_s[s] : 1;
-        sum_s *= fmax(1, world->profile->turn_chain); /* which a core may be given late */
     }
     free(work_s);
     free(crowd.edge);

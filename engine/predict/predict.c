@@ -306,8 +306,21 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
     stage->out->memory_beside = tess_memory_beside(memory);
-    stage->all_bytes = (double)stage->out->memory_total * predict->here;
     return TESS_OK;
+}
+
+/* Ranks of one host have those stages that follow each other. */
+static void predict_touched(struct predict *predict)
+{
+    const int32_t stages = predict->world.stage_count;
+    const int32_t alike = (int32_t)predict->config.run.ranks / stages;
+    const int32_t near = predict->here > alike ? predict->here / alike : 1;
+    const double each = (double)predict->here / near;
+    for (int32_t s = 0; s < stages; s++) {
+        const int32_t first = s / near * near, end = first + near < stages ? first + near : stages;
+        for (int32_t other = first; other < end; other++)
+            predict->stage[s].all_bytes += each * (double)predict->stage[other].out->memory_total;
+    }
 }
 
 static enum tess_status predict_map(struct predict *predict)
@@ -481,6 +494,7 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
         predict->stage[s].out = &out->stage[s];
         TESS_TRY(predict_plan(predict, dataset, s));
     }
+    predict_touched(predict);
     if (predict->kernel.far_memory)
         TESS_TRY(predict_map(predict));
     TESS_TRY(predict_run(predict));

@@ -63,6 +63,7 @@ struct virtual_rank {
     char *memory_end;             /* of the device: from world->space to here */
     double met_s;                 /* when it last came from a call */
     double far_s;                 /* more for a byte that was last touched a step ago */
+    double *aside_s;              /* work is added to it, not to the clock; NULL: to the clock */
     const char *lacking;          /* an operation that is not modelled was called; NULL: none */
     const struct tess_board *board;
     /* While a step is recorded, what was spent before; and the records. */

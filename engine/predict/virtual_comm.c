@@ -147,20 +147,36 @@ static double call_far_s(const struct virtual_comm *virtual, const struct tess_c
     double moved = 2 * bytes;
     if (call->collective == TESS_COLLECTIVE_ALL_GATHER)
         return bytes / k * virtual->rank->far_s;
-    if (call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
-        call->collective == TESS_COLLECTIVE_REDUCE)
+    if (call->share != NULL)
+        moved = bytes + (double)call->count * (double)call->share->given_bytes;
+    else if (call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
+             call->collective == TESS_COLLECTIVE_REDUCE)
         moved = (1 + 1 / k) * bytes;
     else if (call->collective == TESS_COLLECTIVE_ALL_TO_ALL)
         moved = 2 * (k - 1) / k * bytes;
     return moved * tess_profile_lost_s(&world->profile->cache_one, bytes * fmax(1, world->alike));
 }
 
+struct call_slice {
+    size_t begin, count;
+};
+
+/* What this rank does of a shared update. */
+static struct call_slice call_slice(const struct tess_comm *comm, const struct tess_comm_call *call)
+{
+    const size_t begin = tess__call_slice(call->count, comm->rank, comm->rank_count);
+    return (struct call_slice){
+        begin, tess__call_slice(call->count, comm->rank + 1, comm->rank_count) - begin};
+}
+
 /* Payload, as other communicators count it; of a sum each rank adds a share. */
 static void call_count(struct tess_comm *comm, const struct tess_comm_call *call)
 {
     const size_t bytes = call->count * tess_dtype_bytes(call->dtype);
-    if (call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
-        call->collective == TESS_COLLECTIVE_REDUCE)
+    if (call->share != NULL)
+        tess__call_count_share(comm, call, call_slice(comm, call).count);
+    else if (call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
+             call->collective == TESS_COLLECTIVE_REDUCE)
         tess__call_count_slice(comm, call, bytes / (size_t)comm->rank_count);
     else
         tess__call_count(comm, call, bytes);
@@ -244,8 +260,34 @@ static double call_taken(const struct virtual_comm *virtual, const struct tess_c
     return bytes * comm->rank_count / fmax(1, comm->rank_count - 1);
 }
 
+/*
+ * A sum of which each rank does something with its slice: the sum is one that ends in a share for
+ * each, and what a rank gives the others is what gathering it would move. What the rank does
+ * besides, its kernels know.
+ */
+static double share_s(const struct virtual_comm *virtual, const struct tess_comm_call *call)
+{
+    const struct tess_network *network = &virtual->network;
+    const int32_t ranks = virtual->comm.rank_count;
+    const struct call_slice slice = call_slice(&virtual->comm, call);
+    const double given = (double)call->count * (double)call->share->given_bytes;
+    double update_s = 0;
+    virtual->rank->aside_s = &update_s;
+    call->share->run(call->share->context, NULL, slice.begin, slice.count);
+    virtual->rank->aside_s = NULL;
+    return update_s +
+           tess_network_s(network, virtual->group, TESS_COLLECTIVE_REDUCE_SCATTER, call->order,
+                          ranks, call_bytes(&virtual->comm, call)) +
+           tess_network_s(network, virtual->group, TESS_COLLECTIVE_ALL_GATHER, call->order, ranks,
+                          given) -
+           tess_network_s(network, virtual->group, TESS_COLLECTIVE_ALL_GATHER, call->order, ranks,
+                          0);
+}
+
 static double comm_call_s(struct virtual_comm *virtual, const struct tess_comm_call *call)
 {
+    if (call->share != NULL)
+        return share_s(virtual, call);
     const double bytes = call_taken(virtual, call);
     const uint32_t collective = (uint32_t)call->collective, order = (uint32_t)call->order;
     if (virtual->network.cluster.busy && tess__call_is_message(call))
@@ -578,6 +620,14 @@ static enum tess_status comm_split(struct tess_comm *comm, int32_t color, int32_
     return TESS_OK;
 }
 
+/* Ranks of a processor that share memory do. The core asks of all that it takes from here. */
+static bool comm_reaches(const struct tess_comm *comm, const void *memory, size_t bytes)
+{
+    const struct tess_cluster *cluster = &((const struct virtual_comm *)comm)->network.cluster;
+    (void)memory, (void)bytes;
+    return cluster->busy && cluster->sum_bytes_per_s > 0;
+}
+
 /* No stage waits for another one's code. */
 static void comm_abort(struct tess_comm *comm, const char *reason)
 {
@@ -599,6 +649,7 @@ static const struct tess_comm_ops virtual_comm_ops = {
     .alloc = comm_alloc,
     .release = comm_release,
     .split = comm_split,
+    .reaches = comm_reaches,
     .abort = comm_abort,
     .close = comm_close,
 };

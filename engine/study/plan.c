@@ -50,8 +50,8 @@ static const struct tess_option plan_option_table[] = {
      "of every other product that is predicted within 15 % of the first; the list and --out are "
      "then in order of what was measured; 0: train none"},
     {"try-rounds", TESS_OPTION_INT, PLAN_FIELD(try_rounds), "5", 1, TESS__PLAN_ROUNDS_MAX, NULL,
-     "rounds of each layout; then those within 3 % of the fastest go on, up to three times as "
-     "many"},
+     "rounds of a layout that is not far behind; then those within 3 % of the fastest go on, up to "
+     "three times as many"},
     {"try-s", TESS_OPTION_REAL, PLAN_FIELD(try_s), "30", 0.01, 86400, NULL,
      "seconds that --try takes, where three rounds need no more"},
     {"trace", TESS_OPTION_STRING, PLAN_FIELD(trace), "", 0, 0, NULL,

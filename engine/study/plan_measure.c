@@ -18,18 +18,23 @@
 
 /* Tried is also the best layout of every other product that is predicted so near to the first. */
 #define MEASURE_NEAR 1.15
-/* Every layout has so many rounds, whatever the time. */
+/* After so many rounds those end that took this much longer than the fastest in each of them. */
+#define MEASURE_ROUNDS_FAR 2
+#define MEASURE_FAR        1.1
+/* Every other layout has so many, whatever the time. */
 #define MEASURE_ROUNDS_LEAST 3
 /* After --try-rounds those go on that are so near to the fastest, up to so many times the rounds.
  */
 #define MEASURE_LEAD      1.03
 #define MEASURE_GO_ON     3
 #define MEASURE_ROUND_MAX (MEASURE_GO_ON * TESS__PLAN_ROUNDS_MAX)
-/* Steps of a round, and the seconds that they may take where the time allows it. */
-#define MEASURE_STEPS_LEAST 6
-#define MEASURE_STEPS_MOST  300
-#define MEASURE_STEPS_S     0.2
-#define MEASURE_START_S     0.1 /* about what starting ranks takes */
+/* Steps of a round, and the seconds that they may take where the time allows it, and where not. */
+#define MEASURE_STEPS_LEAST   6
+#define MEASURE_STEPS_MOST    300
+#define MEASURE_STEPS_S       0.2
+#define MEASURE_STEPS_LEAST_S 0.08
+#define MEASURE_START_S       0.06 /* about what starting ranks takes */
+#define MEASURE_LEADERS       3    /* that go on, mostly */
 
 struct measure_one {
     int64_t number; /* in the list */
@@ -38,7 +43,8 @@ struct measure_one {
     char why[TESS__PLAN_WHY];         /* it failed; "": it did not */
     double step_s[MEASURE_ROUND_MAX]; /* in each of its rounds, which are the first ones */
     int rounds;
-    double share; /* of what the others take in the same round */
+    double turn_s; /* that its last one took, with its start */
+    double share;  /* of what the others take in the same round */
 };
 
 struct measure {
@@ -126,12 +132,17 @@ static enum tess_status measure_choose(struct measure *measure)
     return TESS_OK;
 }
 
-/* Steps of a round: as many as the time has room for, if all need what is predicted. */
+/* Steps of a round: as many as the time has room for, if all need what is predicted, and a few lead
+ * after the first rounds. */
 static int64_t measure_steps(const struct measure *measure, const struct tess__plan_layout *layout)
 {
     const struct tess__plan_options *given = measure->plan->given;
-    const double each_s = given->try_s / (double)(given->try_rounds * measure->count);
-    const double steps = fmin(each_s - MEASURE_START_S, MEASURE_STEPS_S) / layout->step_s;
+    const int leaders = measure->count < MEASURE_LEADERS ? measure->count : MEASURE_LEADERS;
+    const double turns =
+        (double)(MEASURE_ROUNDS_FAR * measure->count) +
+        (double)((MEASURE_GO_ON * given->try_rounds - MEASURE_ROUNDS_FAR) * leaders);
+    const double room_s = fmax(given->try_s / turns - MEASURE_START_S, MEASURE_STEPS_LEAST_S);
+    const double steps = fmin(room_s, MEASURE_STEPS_S) / layout->step_s;
     return (int64_t)fmax(MEASURE_STEPS_LEAST, fmin(steps, MEASURE_STEPS_MOST));
 }
 
@@ -245,7 +256,9 @@ static enum tess_status measure_turn(struct measure *measure, struct measure_one
              tess_clock_s() - measure->begin_s, measure->plan->given->try_s,
              (int)(one->number + 1));
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
+    const double begin_s = tess_clock_s();
     const enum tess_status status = tess__trial_run(&one->trial, sign);
+    one->turn_s = tess_clock_s() - begin_s;
     (void)tess__log_redirect(before);
     if (status == TESS_ERR_INTERRUPTED)
         TESS_FAIL(status, "interrupted in round %d of --try", round);
@@ -269,36 +282,73 @@ static enum tess_status measure_round(struct measure *measure, int round)
     return TESS_OK;
 }
 
-/* Those that are too far from the fastest end here; how many go on? */
-static int measure_end_slow(struct measure *measure)
+/* The least that it took by what the other one did in the same round. */
+static double measure_least(const struct measure_one *one, const struct measure_one *other)
 {
     double least = INFINITY;
+    for (int r = 0; r < one->rounds && r < other->rounds; r++)
+        least = fmin(least, one->step_s[r] / other->step_s[r]);
+    return least;
+}
+
+/* Those that are too far from the fastest end here, before round `round`; how many go on? */
+static int measure_end_slow(struct measure *measure, int round)
+{
+    const struct measure_one *first = NULL;
     int count = 0;
     measure_compare(measure);
     for (int i = 0; i < measure->count; i++)
-        if (measure->one[i].goes_on)
-            least = fmin(least, measure->one[i].share);
+        if (measure->one[i].goes_on && (first == NULL || measure->one[i].share < first->share))
+            first = &measure->one[i];
     for (int i = 0; i < measure->count; i++) {
         struct measure_one *one = &measure->one[i];
-        one->goes_on = one->goes_on && one->share <= MEASURE_LEAD * least;
+        if (!one->goes_on)
+            continue;
+        one->goes_on = measure_least(one, first) <= MEASURE_FAR &&
+                       (round <= measure->plan->given->try_rounds ||
+                        one->share <= MEASURE_LEAD * first->share);
         count += one->goes_on;
     }
     return count;
+}
+
+/* What a round of those that go on takes. */
+static double measure_round_s(const struct measure *measure)
+{
+    double seconds = 0;
+    for (int i = 0; i < measure->count; i++)
+        seconds += measure->one[i].goes_on ? measure->one[i].turn_s : 0;
+    return seconds;
+}
+
+/* Where not all have time for one more, the slowest end here; how many go on? */
+static int measure_end_late(struct measure *measure, double left_s)
+{
+    for (;;) {
+        struct measure_one *last = NULL;
+        int count = 0;
+        for (int i = 0; i < measure->count; i++) {
+            struct measure_one *one = &measure->one[i];
+            count += one->goes_on;
+            if (one->goes_on && (last == NULL || one->share > last->share))
+                last = one;
+        }
+        if (count < 2 || measure_round_s(measure) <= left_s)
+            return count;
+        last->goes_on = false;
+    }
 }
 
 static enum tess_status measure_rounds(struct measure *measure)
 {
     const struct tess__plan_options *given = measure->plan->given;
     const double end_s = measure->begin_s + given->try_s;
-    double round_s = 0;
     for (int round = 1; round <= MEASURE_GO_ON * given->try_rounds; round++) {
-        const double now_s = tess_clock_s();
-        if (round > MEASURE_ROUNDS_LEAST && now_s + round_s > end_s)
+        if (round > MEASURE_ROUNDS_FAR && measure_end_slow(measure, round) < 2)
             break;
-        if (round > given->try_rounds && measure_end_slow(measure) < 2)
+        if (round > MEASURE_ROUNDS_LEAST && measure_end_late(measure, end_s - tess_clock_s()) < 2)
             break;
         TESS_TRY(measure_round(measure, round));
-        round_s = tess_clock_s() - now_s;
     }
     return TESS_OK;
 }

@@ -67,13 +67,16 @@ static void test_products(void **state)
 }
 
 /* Two stages that compute all the time on one core: each takes twice as long, and longer where the
- * system gives a core late. One that has a core for itself does not. */
+ * system gives a core late. One that has a core for itself does not. Of more stages on two cores
+ * only those that cannot be dealt out evenly get one late: three, and not four. The pipeline that
+ * shows it has four slots' time of even turns on one core, half of it with two stages, and nine on
+ * two cores, three with three. */
 static void test_turns(void **state)
 {
-    const double begin_s[2] = {0, 0}, step_s[2] = {3, 3};
-    double stretch[2];
+    const double begin_s[4] = {0}, step_s[4] = {3, 3, 3, 3};
+    double stretch[4];
     struct tess_profile profile = fixture_profile(FLOPS_PER_S);
-    struct virtual_rank rank[2] = {{.stage = 0}, {.stage = 1}};
+    struct virtual_rank rank[4] = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {.stage = 3}};
     struct virtual_world world = {
         .profile = &profile, .stage_count = 2, .together = true, .alike = 1, .rank = rank};
     (void)state;
@@ -81,9 +84,14 @@ static void test_turns(void **state)
     fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
     assert_true(stretch[0] == 2 && stretch[1] == 2);
     profile.turn_chain = 1.5;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 9);
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6 * (1 + 0.5 * 4 / 2));
     profile.cores = 2;
     fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 3);
+    world.stage_count = 3;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 4.5 * (1 + 0.5 * 9 / 3));
+    fixture_same(stretch[2], 1.5 * (1 + 0.5 * 9 / 3));
+    world.stage_count = 4;
+    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
 }
 
 /* Plain operations, by the bytes that they touch: the operation, and how many of 4 it takes. */
@@ -144,6 +152,75 @@ static void test_launches(void **state)
     fixture_same(played->step_s, played->launch_s + played->product_s + played->pass_s);
     fixture_same(played->product_s, product_s);
     tess_prediction_fini(&prediction);
+}
+
+/* ---- updates within backward ------------------------------------------------------------------
+ */
+
+#define ELEMENT_S 1e-6
+
+/* Updates take a time of their own, and nothing else but products does. */
+static struct tess_profile update_profile(void)
+{
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    for (int width = 0; width < TESS_WIDTHS; width++)
+        profile.work_s[TESS_WORK_UPDATE_MOMENTUM][width] = ELEMENT_S;
+    return profile;
+}
+
+/* One rank updates weights where their gradients are computed, the biases at the end. */
+static void test_early(void **state)
+{
+    const struct tess_profile profile = update_profile();
+    const double product_s = 2 * 32.0 * (36 * 64 + 2 * 64 * 5) / FLOPS_PER_S;
+    struct tess_prediction prediction;
+    (void)state;
+    fixture_predict(MLP "--kernel ref", &profile, ENDLESS, &prediction);
+    fixture_same(prediction.stage[0].backward_s, product_s + (36 * 64 + 64 * 5) * ELEMENT_S);
+    fixture_same(prediction.stage[0].optim_s, (64 + 5) * ELEMENT_S);
+    tess_prediction_fini(&prediction);
+}
+
+/* A sum that ends in a share, the update of it, and what the others are given: each value, in the
+ * type of the parameters. */
+static void test_shared(void **state)
+{
+    static const char options[] =
+        "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy ddp --ranks 2 "
+        "--kernel ref --threads 1 --precision ";
+    static const char *const precision[] = {"f32", "bf16"};
+    const double scatter_per_s = 1e9, copy_per_s = 5e8;
+    const struct tess_profile profile = update_profile();
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tess_config *config;
+        struct tess_dataset *dataset;
+        struct tess_engine *engine;
+        struct tess_prediction prediction;
+        char words[256];
+        snprintf(words, sizeof(words), "%s%s", options, precision[i]);
+        fixture_open(words, &config, &dataset);
+        struct tess_network network = fixture_network(config, copy_per_s);
+        assert_int_equal(tess_engine_plan(config, dataset, 0, &engine), TESS_OK);
+        assert_int_equal(tess_engine_plan_of(engine)->segment_count, 1);
+        const int64_t count = tess_engine_plan_of(engine)->segment[0].count;
+        const int64_t params = 36 * 64 + 64 + 64 * 5 + 5, slice = count / 2 / 64 * 64;
+        network.cluster.busy = true;
+        network.cluster.sum_bytes_per_s = 2e9;
+        network.cluster.scatter_bytes_per_s = scatter_per_s;
+        assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction),
+                         TESS_OK);
+        assert_true(slice < params);
+        fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA],
+                     0.75 * 4 * (double)count / scatter_per_s + (double)slice * ELEMENT_S +
+                         0.5 * (i == 0 ? 4 : 2) * (double)count / copy_per_s);
+        assert_true(prediction.stage[0].optim_s < ELEMENT_S);
+        fixture_same(prediction.step_s,
+                     prediction.stage[0].product_s + prediction.stage[0].exposed_s[TESS_AXIS_DATA]);
+        tess_prediction_fini(&prediction);
+        tess_engine_close(engine);
+        fixture_close(config, dataset);
+    }
 }
 
 /* ---- overlap --------------------------------------------------------------------------------- */
@@ -384,6 +461,33 @@ static void test_pipeline(void **state)
     }
 }
 
+/* Caches keep what all stages of a host touch up to its sum, however unlike they are. */
+static void test_touched(void **state)
+{
+    static const char options[] =
+        "--model mlp --mlp.hidden 256,8 --batch-size 8 --grid 4 --accumulate 4 --ranks 2 "
+        "--strategy pp --kernel ref";
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    struct tess_prediction prediction;
+    (void)state;
+    fixture_predict(options, &profile, ENDLESS, &prediction);
+    const double kept_s = prediction.step_s, first = (double)prediction.stage[0].memory_total,
+                 last = (double)prediction.stage[1].memory_total;
+    tess_prediction_fini(&prediction);
+    assert_true(first > 2 * last);
+    for (int lost = 0; lost < 2; lost++) {
+        profile.cache_one = (struct tess_profile_cache){.share_bytes = first + last - lost,
+                                                        .gone_bytes = first + last + 1,
+                                                        .lost_byte_s = 1e-6};
+        fixture_predict(options, &profile, ENDLESS, &prediction);
+        if (lost == 0)
+            fixture_same(prediction.step_s, kept_s);
+        else
+            assert_true(prediction.step_s > 1.1 * kept_s);
+        tess_prediction_fini(&prediction);
+    }
+}
+
 /* ---- the same bits --------------------------------------------------------------------------- */
 
 static void test_same(void **state)
@@ -485,10 +589,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products), cmocka_unit_test(test_turns),
         cmocka_unit_test(test_passes),   cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_early),    cmocka_unit_test(test_shared),
         cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_timeline),
         cmocka_unit_test(test_hsdp),     cmocka_unit_test(test_cores),
         cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_touched),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

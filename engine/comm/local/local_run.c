@@ -149,20 +149,14 @@ static void run_plan(struct local_group *group, uint64_t t)
     group->planned = true;
 }
 
-/* Slice `r` of `count` elements begins here; whole cache lines where possible. */
-static size_t run_slice(size_t count, int32_t r, int32_t rank_count)
-{
-    return r == rank_count ? count : count / (size_t)rank_count * (size_t)r / 64 * 64;
-}
-
 /* This rank's slice of a sum, from all sources into all targets in place. */
 static enum tess_status run_slice_sum(struct local_group *group, const struct tess_comm_call *call,
                                       const struct tess__call_queue *queue, uint64_t t)
 {
     int32_t n = group->comm.rank_count, rank = group->comm.rank;
     size_t size = tess_dtype_bytes(call->dtype);
-    size_t begin = run_slice(call->count, rank, n);
-    size_t count = run_slice(call->count, rank + 1, n) - begin;
+    size_t begin = tess__call_slice(call->count, rank, n);
+    size_t count = tess__call_slice(call->count, rank + 1, n) - begin;
     int32_t m = 0;
     for (int32_t r = 0; r < n; r++) {
         const struct local_desc *desc = run_desc(group, r, t);
@@ -179,16 +173,13 @@ static enum tess_status run_slice_sum(struct local_group *group, const struct te
 static void run_share(struct local_group *group, const struct tess_comm_call *call, uint64_t t)
 {
     const int32_t n = group->comm.rank_count, rank = group->comm.rank;
-    const size_t begin = run_slice(call->count, rank, n);
-    const size_t count = run_slice(call->count, rank + 1, n) - begin;
-    const size_t others = (size_t)n - 1, size = tess_dtype_bytes(call->dtype);
+    const size_t begin = tess__call_slice(call->count, rank, n);
+    const size_t count = tess__call_slice(call->count, rank + 1, n) - begin;
     for (int32_t r = 0; r < n; r++)
         group->source[r] = run_desc(group, r, t)->source;
     if (count > 0)
         call->share->run(call->share->context, group->source, begin, count);
-    const size_t given = call->share->given_bytes;
-    group->comm.stats.sent_bytes += (call->count - count) * size + others * count * given;
-    group->comm.stats.received_bytes += others * count * size + (call->count - count) * given;
+    tess__call_count_share(&group->comm, call, count);
 }
 
 /* Bytes that cross ranks when each takes what it needs from the sources. */
@@ -251,7 +242,8 @@ static void run_sum_piece(struct local_group *group, const struct tess_comm_call
                           size_t count)
 {
     const int32_t n = group->comm.rank_count, rank = group->comm.rank;
-    const size_t begin = run_slice(count, rank, n), end = run_slice(count, rank + 1, n);
+    const size_t begin = tess__call_slice(count, rank, n),
+                 end = tess__call_slice(count, rank + 1, n);
     const size_t at = begin * tess_dtype_bytes(call->dtype);
     for (int32_t r = 0; r < n; r++)
         group->source[r] = run_chunk(group, r, group->chunk) + at;
@@ -270,7 +262,7 @@ static void run_take_slices(struct local_group *group, const struct tess_comm_ca
     if (call->collective == TESS_COLLECTIVE_REDUCE && group->comm.rank != call->peer)
         return;
     for (int32_t r = 0; r < n; r++) {
-        const size_t begin = run_slice(count, r, n), end = run_slice(count, r + 1, n);
+        const size_t begin = tess__call_slice(count, r, n), end = tess__call_slice(count, r + 1, n);
         memcpy((char *)call->target + (first + begin) * size,
                run_chunk(group, r, group->chunk) + begin * size, (end - begin) * size);
     }
