@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define REPEATS_MAX 400
 
@@ -19,6 +20,20 @@
  * too slow for shorter ones. */
 #define LONG_S 50e-6
 
+void *calibrate_pages(size_t bytes)
+{
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return NULL;
+    (void)madvise(pages, bytes, MADV_HUGEPAGE); /* a hint */
+    return pages;
+}
+
+void calibrate_pages_free(void *pages, size_t bytes)
+{
+    (void)munmap(pages, bytes);
+}
+
 float *calibrate_part(const struct calibrate *calibrate, int number)
 {
     const size_t bytes = BYTES_MAX / CALIBRATE_PARTS / 64 * 64;
@@ -26,12 +41,16 @@ float *calibrate_part(const struct calibrate *calibrate, int number)
 }
 
 /* Four of these, or two and what belongs to a product, are more than a second cache keeps, and less
- * than the last. */
-#define FAR_BYTES ((size_t)2 << 20)
+ * than the last. What is larger is at three places: a step with such arrays comes back to one when
+ * the last cache has it no more. */
+#define FAR_BYTES  ((size_t)2 << 20)
+#define FAR_PLACES 3
 
 float *calibrate_far(const struct calibrate *calibrate, int number, double bytes)
 {
-    const size_t each = tess_round_up((size_t)bytes + 64, 64), places = FAR_BYTES / each;
+    const size_t each = tess_round_up((size_t)bytes + 64, 64);
+    const size_t few = BYTES_MAX / CALIBRATE_PARTS / each, many = FAR_BYTES / each;
+    const size_t places = many > FAR_PLACES ? many : few < FAR_PLACES ? few : FAR_PLACES;
     const size_t place = places > 1 ? (size_t)calibrate->turn % places : 0;
     return calibrate_part(calibrate, number) + place * each / sizeof(float);
 }
@@ -85,10 +104,85 @@ double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
     return seconds[CALIBRATE_REPEATS / 2] / bytes;
 }
 
+/*
+ * Wide multiplications lower a core's clock for as long as most of its time goes to them, as in a
+ * step, and what runs between them is slower by that too. So what is no product is measured with
+ * products before it, for so many times as long.
+ */
+#define HEAVY_TIMES 8.0
+#define HEAVY_ROWS  64
+#define HEAVY_WIDTH 256
+#define HEAVY_FROM  ((size_t)16 << 20)
+
+enum tess_status calibrate_heavy_open(struct calibrate *calibrate)
+{
+    const struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
+                                      .dtype = TESS_F32,
+                                      .rows = HEAVY_ROWS,
+                                      .leaf_rows = HEAVY_ROWS,
+                                      .in = HEAVY_WIDTH,
+                                      .out = HEAVY_WIDTH};
+    struct tess_op_needs needs = {0};
+    TESS_TRY(calibrate->kernel->ops->op_needs(&desc, &needs));
+    const size_t scratch = tess_round_up(needs.scratch_bytes + 64, 64);
+    char *memory = aligned_alloc(64, scratch + tess_round_up(needs.packed_bytes + 64, 64));
+    if (memory == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure an operation");
+    calibrate->heavy_memory = memory;
+    calibrate->heavy = (struct tess_op){.desc = desc,
+                                        .kernel = calibrate->kernel,
+                                        .scratch = memory,
+                                        .packed = memory + scratch,
+                                        .weight_token = 1};
+    return calibrate->kernel->ops->op_open(&calibrate->heavy);
+}
+
+void calibrate_heavy_close(struct calibrate *calibrate)
+{
+    if (calibrate->heavy_memory != NULL)
+        calibrate->kernel->ops->op_close(&calibrate->heavy);
+    free(calibrate->heavy_memory);
+    calibrate->heavy_memory = NULL;
+}
+
+static void measure_heavy(struct calibrate *calibrate, double seconds)
+{
+    const float *x = calibrate_part(calibrate, 3) + HEAVY_FROM / sizeof(float);
+    const float *w = x + HEAVY_ROWS * HEAVY_WIDTH, *bias = w + HEAVY_WIDTH * HEAVY_WIDTH;
+    float *y = calibrate_part(calibrate, 3) + (HEAVY_FROM + ((size_t)1 << 20)) / sizeof(float);
+    const double begin_s = tess_clock_s();
+    while (tess_clock_s() - begin_s < seconds) {
+        calibrate->heavy.weight_token++;
+        (void)tess_linear_forward(&calibrate->heavy, x, w, bias, y);
+    }
+}
+
+static bool measure_is_heavy(const struct tess_sample *sample)
+{
+    return sample->kind == TESS_SAMPLE_PRODUCT && sample->which < TESS_PRODUCT_ATTENTION_FORWARD;
+}
+
+/* A step comes to an operation with caches that others have filled, and written to. */
+#define OTHERS_COUNT 131072 /* elements of each of three arrays, more than a second cache keeps */
+#define OTHERS_FROM  ((size_t)12 << 20)
+
+static void measure_settle(struct calibrate *calibrate)
+{
+    float *others = calibrate_part(calibrate, 3) + OTHERS_FROM / sizeof(float);
+    tess_add(calibrate->kernel, TESS_F32, OTHERS_COUNT, others, others + OTHERS_COUNT,
+             others + 2 * (ptrdiff_t)OTHERS_COUNT);
+    for (int i = 0; i < CALIBRATE_PARTS; i++) {
+        volatile char *part = (volatile char *)calibrate_part(calibrate, i);
+        for (size_t at = 0; at < (size_t)calibrate->near_bytes[i]; at += 64)
+            part[at] = part[at];
+    }
+}
+
 static enum tess_status measure_once(struct calibrate *calibrate, const struct tess_sample *sample,
                                      calibrate_run *run, double *seconds_out)
 {
     calibrate->turn++;
+    measure_settle(calibrate);
     const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
     TESS_TRY(run(calibrate, sample));
     *seconds_out = tess_clock_s() - begin_s;
@@ -101,7 +195,7 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
                                    calibrate_run *run)
 {
     const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
-    double seconds[REPEATS_MAX];
+    double seconds[REPEATS_MAX], last_s = 0;
     int count = 0;
     if (calibrate->count == SAMPLES_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d measurements", SAMPLES_MAX);
@@ -109,8 +203,12 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
         if (count >= REPEATS_LEAST && (tess_clock_thread_s() - processor_s > calibrate->each_s ||
                                        tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
             break;
+        if (!measure_is_heavy(&sample))
+            measure_heavy(calibrate, HEAVY_TIMES * last_s);
         TESS_TRY(measure_once(calibrate, &sample, run, &seconds[count]));
+        last_s = seconds[count];
     }
+    memset(calibrate->near_bytes, 0, sizeof(calibrate->near_bytes));
     qsort(seconds, (size_t)count, sizeof(*seconds), calibrate_order);
     calibrate_add(&calibrate->seconds[calibrate->count], fmax(seconds[count / 2], 1e-9));
     calibrate->sample[calibrate->count++] = sample;
@@ -147,8 +245,10 @@ enum tess_status calibrate_op(struct calibrate *calibrate, const struct tess_op_
                               struct tess_sample sample, calibrate_run *run)
 {
     char why[160];
-    if (!calibrate->kernel->ops->supports(desc, why, sizeof(why)))
+    if (!calibrate->kernel->ops->supports(desc, why, sizeof(why))) {
+        memset(calibrate->near_bytes, 0, sizeof(calibrate->near_bytes));
         return TESS_OK;
+    }
     enum tess_status status = op_open(calibrate, desc);
     if (status == TESS_OK)
         status = calibrate_measure(calibrate, sample, run);

@@ -5,7 +5,7 @@
 #include "predict/calibrate.h"
 
 #define SAMPLES_MAX   512
-#define BYTES_MAX     ((size_t)96 << 20)
+#define BYTES_MAX     ((size_t)192 << 20)
 #define CALIBRATE_IDS 16384 /* tokens and labels, each below 128 */
 
 /*
@@ -25,14 +25,19 @@ static inline void calibrate_add(struct calibrate_rounds *rounds, double value)
     rounds->value[rounds->count++] = value;
 }
 
+#define CALIBRATE_PARTS 8
+
 struct calibrate {
     struct tess_kernel *kernel;
-    char *memory;   /* [BYTES_MAX] small numbers, also where they are read in 16 bits */
-    int32_t *id;    /* [CALIBRATE_IDS] */
-    double each_s;  /* for one measurement in one round */
-    double first_s; /* of the first product in f32, in the first round */
-    bool fast_16;   /* that product is faster in 16 bits */
-    int64_t turn;   /* runs of operations so far */
+    char *memory;         /* [BYTES_MAX] small numbers, also where they are read in 16 bits */
+    int32_t *id;          /* [CALIBRATE_IDS] */
+    double each_s;        /* for one measurement in one round */
+    double first_s;       /* of the first product in f32, in the first round */
+    bool fast_16;         /* that product is faster in 16 bits */
+    int64_t turn;         /* runs of operations so far */
+    struct tess_op heavy; /* what most of a step is made of: a product */
+    void *heavy_memory;   /* its scratch and packed operand */
+    double near_bytes[CALIBRATE_PARTS]; /* of each part, what the operation before has written */
     struct tess_sample sample[SAMPLES_MAX];
     struct calibrate_rounds seconds[SAMPLES_MAX]; /* of each sample */
     int32_t count;                                /* samples of this round so far */
@@ -44,9 +49,13 @@ struct calibrate {
 typedef enum tess_status calibrate_run(struct calibrate *calibrate,
                                        const struct tess_sample *sample);
 
+/* Memory as that of ranks of a host, which share it: with huge pages only where the system gives
+ * them to shared memory. NULL: there is none. */
+void *calibrate_pages(size_t bytes);
+void calibrate_pages_free(void *pages, size_t bytes);
+
 /* Part `number` of the memory, of eight: the same place in every run, as of what the operation
  * before has just written. */
-#define CALIBRATE_PARTS 8
 float *calibrate_part(const struct calibrate *calibrate, int number);
 /* `bytes` in that part, elsewhere in every run, as of parameters and of what forward has kept for
  * backward: the last cache has it, those near the core have not. What the last cache does not keep
@@ -62,7 +71,13 @@ double calibrate_low(const struct calibrate_rounds *rounds);
 double calibrate_median(const struct calibrate_rounds *rounds);
 double calibrate_apart(const struct calibrate_rounds *rounds);
 
-/* The sample with its seconds in this round: the median of several. */
+/* The product that measurements of what is none are between. */
+enum tess_status calibrate_heavy_open(struct calibrate *calibrate);
+void calibrate_heavy_close(struct calibrate *calibrate);
+
+/* The sample with its seconds in this round: the median of several. Before each the nearest caches
+ * are full of what other operations wrote, and then calibrate->near_bytes of each part is written,
+ * which are cleared with it. */
 enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_sample sample,
                                    calibrate_run *run);
 /* The same of an operation that is opened for it; nothing where the kernel has no such. */

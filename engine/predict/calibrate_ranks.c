@@ -222,7 +222,7 @@ static enum tess_status ranks_passes(struct ranks_one *mine, struct tess_comm *c
     struct ranks *all = mine->all;
     const double share = (double)(1 << 20) / comm->rank_count;
     const size_t most = (size_t)(calibrate_mib[CALIBRATE_SIZES - 1] * share);
-    float *memory = malloc(most);
+    float *memory = calibrate_pages(most);
     if (memory == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory of %zu MiB to measure its passes", most >> 20);
     memset(memory, 0, most);
@@ -233,7 +233,7 @@ static enum tess_status ranks_passes(struct ranks_one *mine, struct tess_comm *c
         if (mine->rank == 0)
             all->byte_s[i] = byte_s;
     }
-    free(memory);
+    calibrate_pages_free(memory, most);
     return status;
 }
 

@@ -24,16 +24,21 @@ struct work_arrays {
     float *a, *b, *c;
 };
 
-static struct work_arrays work_arrays(const struct calibrate *calibrate,
-                                      const struct tess_sample *sample)
+static bool work_back(const struct tess_sample *sample)
 {
     static const bool back[TESS_WORK_COUNT] = {
         [TESS_WORK_RELU_BACKWARD] = true,       [TESS_WORK_GELU_BACKWARD] = true,
         [TESS_WORK_SWIGLU_BACKWARD] = true,     [TESS_WORK_NORM_BACKWARD] = true,
         [TESS_WORK_BATCH_NORM_BACKWARD] = true,
     };
+    return back[sample->which];
+}
+
+static struct work_arrays work_arrays(const struct calibrate *calibrate,
+                                      const struct tess_sample *sample)
+{
     const double bytes = 4 * sample->size[0];
-    return back[sample->which]
+    return work_back(sample)
                ? (struct work_arrays){calibrate_far(calibrate, 0, bytes),
                                       calibrate_part(calibrate, 1), calibrate_part(calibrate, 2)}
                : (struct work_arrays){calibrate_part(calibrate, 0), calibrate_part(calibrate, 1),
@@ -255,6 +260,8 @@ static enum tess_status work_measure(struct calibrate *calibrate, struct tess_sa
     struct tess_op_desc desc;
     if (work_one_type((enum tess_work)sample.which, sample.type))
         return TESS_OK;
+    calibrate->near_bytes[work_back(&sample) ? 1 : 0] =
+        sample.size[0] * (double)tess_dtype_bytes(work_dtype(&sample));
     if (!work_desc(&sample, &desc))
         return calibrate_measure(calibrate, sample, work_plain);
     if (sample.which == TESS_WORK_MAX_POOL_BACKWARD) { /* the greatest of each four */

@@ -46,14 +46,6 @@ struct tess_profile_cache tess_profile_cache_of(const struct tess_profile *profi
         .lost_byte_s = one->lost_byte_s + share * (all->lost_byte_s - one->lost_byte_s)};
 }
 
-double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
-                            double far_bytes, double far_s)
-{
-    if (!(far_s > 0) || !(profile->cache_bytes_per_s > 0))
-        return near_s + far_bytes * far_s;
-    return fmax(near_s, bytes / profile->cache_bytes_per_s + far_bytes * far_s);
-}
-
 double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s)
 {
     const double short_s = turns ? profile->turn_lag_short_s : profile->lag_short_s;
@@ -135,9 +127,14 @@ static double profile_weight(double square)
     return 1 / (sum * sum);
 }
 
+/* So much of a distance counts along the rows of a layer, as loops over them are the same for few
+ * and many: what a kernel does otherwise depends on the layer. */
+#define POINT_ROWS 0.5
+
 /* Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968, of the
- * logarithms. */
-static double profile_around(const struct tess_product_rate *rate, double m, double n, double k)
+ * logarithms. rows: the axis of a layer's rows. */
+static double profile_around(const struct tess_product_rate *rate, int rows, double m, double n,
+                             double k)
 {
     const double at[3] = {log2(m), log2(n), log2(k)};
     double sum = 0, weights = profile_weight(POINT_FAR * POINT_FAR);
@@ -145,7 +142,7 @@ static double profile_around(const struct tess_product_rate *rate, double m, dou
         double square = 0;
         for (int axis = 0; axis < 3; axis++) {
             const double away = at[axis] - rate->point[i].log2_size[axis];
-            square += away * away;
+            square += away * away * (axis == rows ? POINT_ROWS * POINT_ROWS : 1);
         }
         const double weight = profile_weight(square);
         sum += weight * log(rate->point[i].ratio);
@@ -163,7 +160,8 @@ double tess_profile_layer_s(const struct tess_profile *profile, enum tess_produc
         return tess_profile_product_s(profile, type, m, n, k, bytes);
     const double seconds = 2 * m * n * (k + rate->half_k) * (1 + rate->half_m / m) *
                            (1 + rate->half_n / n) / rate->flops_per_s;
-    return (profile->start_s + seconds) * profile_around(rate, m, n, k);
+    const bool weight = product == TESS_PRODUCT_WEIGHT || product == TESS_PRODUCT_CONV_WEIGHT;
+    return (profile->start_s + seconds) * profile_around(rate, weight ? 2 : 0, m, n, k);
 }
 
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,

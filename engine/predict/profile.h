@@ -229,10 +229,6 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
  * left. 0 where that was not measured. */
 double tess_profile_lost_s(const struct tess_profile_cache *cache, double all_bytes);
 double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s);
-/* Seconds of an operation over `bytes` that takes near_s where caches have them, and of which
- * far_bytes are far_s more away. A processor fetches ahead while it computes: the longer counts. */
-double tess_profile_fetch_s(const struct tess_profile *profile, double near_s, double bytes,
-                            double far_bytes, double far_s);
 /* How much later the last rank comes that has computed for work_s, its turns counted: a power of
  * that through what was measured. 0 where it was not. */
 double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s);

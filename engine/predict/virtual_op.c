@@ -31,6 +31,10 @@ static enum tess_product op_kind(const struct tess_op *op, enum tess_product pro
     return conv ? product + TESS_PRODUCT_CONV_FORWARD : product;
 }
 
+/* Of what operands and results of linear layers take that no cache has, the share that is fetched
+ * while the panels before are multiplied. The tiles of convolutions lie too far apart for that. */
+#define OP_HIDDEN 0.5
+
 /* `calls` products of this shape, with so many bytes of operands and results each. far_bytes: of
  * operands and results that were last touched a step ago. They are copied into another order before
  * anything is computed, so each such byte counts. */
@@ -51,7 +55,10 @@ static void op_product(struct tess_op *op, enum tess_product product, double cal
         known->seconds = calls * tess_profile_layer_s(rank->world->profile, kind, type, known->m,
                                                       known->n, known->k, bytes);
     }
-    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds + calls * far_bytes * rank->far_s);
+    const double hidden = op->desc.kind == TESS_OP_LINEAR ? OP_HIDDEN : 0;
+    const double more_s =
+        far_bytes * rank->far_s + (bytes - far_bytes) * kernel_near_s(rank, bytes);
+    virtual_work(rank, VIRTUAL_PRODUCT, known->seconds + calls * (1 - hidden) * more_s);
 }
 
 _Static_assert(VIRTUAL_PRODUCTS == 64, "op_product takes six bits of a hash");

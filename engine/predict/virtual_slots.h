@@ -22,6 +22,9 @@ void kernel_math(struct tess_kernel *kernel, enum tess_work work, enum tess_dtyp
 void kernel_far(struct tess_kernel *kernel, enum tess_work work, int width, double calls,
                 double elements, double bytes, double far_bytes);
 
+/* What a byte costs more that the operation before has touched, where this one touches so many. */
+double kernel_near_s(const struct virtual_rank *rank, double bytes);
+
 static inline double kernel_bytes(enum tess_dtype dtype, int64_t count)
 {
     return (double)count * (double)tess_dtype_bytes(dtype);

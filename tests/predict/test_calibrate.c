@@ -1,6 +1,8 @@
 /* From measurements to a profile: made-up ones of a known processor, and, with the word "measure",
  * those of this one. */
+#include "base/clock.h"
 #include "harness/scratch_file.h"
+#include "kernel_open.h"
 #include "predict/calibrate_op.h"
 #include "tessera/registry.h"
 
@@ -151,6 +153,72 @@ static void test_points(void **state)
     assert_true(fabs(far / far_known - 1) < 0.1);
 }
 
+/* Small arrays change places as long as a second cache may have them; those too large for that have
+ * three, as long as they fit. */
+static void test_far(void **state)
+{
+    static char memory[64];
+    struct calibrate calibrate = {.memory = memory};
+    static const struct {
+        double bytes;
+        int64_t places;
+    } known_places[] = {{1 << 17, 15}, {5 << 20, 3}, {11 << 20, 2}, {20 << 20, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(known_places) / sizeof(*known_places); i++) {
+        const double bytes = known_places[i].bytes;
+        calibrate.turn = 0;
+        const float *first = calibrate_far(&calibrate, 2, bytes), *next = first;
+        for (calibrate.turn = 1; calibrate.turn < known_places[i].places; calibrate.turn++) {
+            const float *before = next;
+            next = calibrate_far(&calibrate, 2, bytes);
+            assert_true((const char *)next - (const char *)before >= (ptrdiff_t)bytes);
+        }
+        assert_ptr_equal(calibrate_far(&calibrate, 2, bytes), first);
+    }
+}
+
+static double gap_s, ended_s;
+
+static enum tess_status gap_run(struct calibrate *calibrate, const struct tess_sample *one)
+{
+    const double processor_s = tess_clock_thread_s();
+    (void)calibrate, (void)one;
+    if (ended_s > 0)
+        gap_s = fmin(gap_s, tess_clock_s() - ended_s);
+    while (tess_clock_thread_s() - processor_s < 1e-3)
+        ;
+    ended_s = tess_clock_s();
+    return TESS_OK;
+}
+
+/* Before what is no product runs the processor multiplies for longer than that takes. */
+static void test_heavy(void **state)
+{
+    const struct tess_kernel_ops *ops;
+    struct calibrate *calibrate = calloc(1, sizeof(*calibrate));
+    (void)state;
+    if (tess_registry_get_kernel("cpu", &ops) != TESS_OK)
+        assert_int_equal(tess_registry_get_kernel("ref", &ops), TESS_OK);
+    assert_non_null(calibrate);
+    calibrate->memory = calibrate_pages(BYTES_MAX);
+    assert_non_null(calibrate->memory);
+    assert_int_equal(tess_kernel_open(ops, 1, &calibrate->kernel), TESS_OK);
+    assert_int_equal(calibrate_heavy_open(calibrate), TESS_OK);
+    gap_s = INFINITY;
+    ended_s = 0;
+    calibrate->near_bytes[1] = 4096;
+    assert_int_equal(
+        calibrate_measure(calibrate, (struct tess_sample){.kind = TESS_SAMPLE_WORK}, gap_run),
+        TESS_OK);
+    assert_true(gap_s > 2e-3);
+    assert_true(calibrate->near_bytes[1] == 0);
+    assert_true(calibrate->count == 1 && calibrate->seconds[0].value[0] >= 0.9e-3);
+    calibrate_heavy_close(calibrate);
+    tess_kernel_close(calibrate->kernel);
+    calibrate_pages_free(calibrate->memory, BYTES_MAX);
+    free(calibrate);
+}
+
 /* Of rounds that other machines disturbed the second least counts, or the median. */
 static void test_rounds(void **state)
 {
@@ -232,9 +300,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit),          cmocka_unit_test(test_points),
         cmocka_unit_test(test_rounds),       cmocka_unit_test(test_beside_share),
-        cmocka_unit_test(test_beside_child), cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_beside_child), cmocka_unit_test(test_far),
+        cmocka_unit_test(test_heavy),        cmocka_unit_test(test_measure),
     };
     const bool measure = argc > 1 && strcmp(argv[1], "measure") == 0;
-    return _cmocka_run_group_tests("calibrate", tests, measure ? 6 : 5, scratch_file_make,
+    return _cmocka_run_group_tests("calibrate", tests, measure ? 8 : 7, scratch_file_make,
                                    scratch_file_remove);
 }

@@ -66,6 +66,24 @@ static void test_products(void **state)
     }
 }
 
+/* Where no cache keeps anything, half of what each product touches is fetched while it multiplies.
+ */
+static void test_fetched(void **state)
+{
+    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
+    struct tess_prediction near, far;
+    const double first = 32 * 36 + 36 * 64 + 32 * 64, second = 32 * 64 + 64 * 5 + 32 * 5;
+    const double bytes = sizeof(float) * (2 * first + 3 * second);
+    (void)state;
+    fixture_predict(MLP "--kernel ref", &profile, ENDLESS, &near);
+    profile.cache_one = (struct tess_profile_cache){0, 1, 1e-9};
+    fixture_predict(MLP "--kernel ref", &profile, ENDLESS, &far);
+    fixture_same(far.stage[0].product_s - near.stage[0].product_s, 0.5e-9 * bytes);
+    assert_true(far.stage[0].pass_s > near.stage[0].pass_s);
+    tess_prediction_fini(&near);
+    tess_prediction_fini(&far);
+}
+
 /* Two stages that compute all the time on one core: each takes twice as long, and longer where the
  * system gives a core late. One that has a core for itself does not. Of more stages on two cores
  * only those that cannot be dealt out evenly get one late: three, and not four. The pipeline that
@@ -587,14 +605,14 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_passes),   cmocka_unit_test(test_launches),
-        cmocka_unit_test(test_early),    cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_fsdp),     cmocka_unit_test(test_timeline),
-        cmocka_unit_test(test_hsdp),     cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_pipeline), cmocka_unit_test(test_same),
-        cmocka_unit_test(test_touched),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_fetched),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_launches), cmocka_unit_test(test_early),
+        cmocka_unit_test(test_shared),   cmocka_unit_test(test_fsdp),
+        cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
+        cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_same),     cmocka_unit_test(test_touched),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,15 +136,33 @@ static void test_busy_cores(void **state)
     assert_true(fabs(many.gone_bytes - 7e8) < 1 && fabs(many.lost_byte_s - 8e-11) < 1e-20);
 }
 
-/* What is far is fetched while the processor computes: the longer of both counts. */
-static void test_fetch(void **state)
+/* A point four octaves away counts as much as the formula; along a layer's rows it is half as far.
+ */
+static void test_rows(void **state)
 {
+    static const struct {
+        enum tess_product product;
+        int rows;
+    } known[] = {{TESS_PRODUCT_FORWARD, 0},
+                 {TESS_PRODUCT_DATA, 0},
+                 {TESS_PRODUCT_CONV_WEIGHT, 2},
+                 {TESS_PRODUCT_ATTENTION_BACKWARD, 0}};
     struct tess_profile cpu = *tess_profile_find("cpu");
     (void)state;
-    cpu.cache_bytes_per_s = 1e11;
-    assert_true(tess_profile_fetch_s(&cpu, 1e-3, 1e6, 1e6, 0) == 1e-3);
-    assert_true(tess_profile_fetch_s(&cpu, 1e-3, 1e6, 1e6, 5e-11) == 1e-3);
-    assert_true(fabs(tess_profile_fetch_s(&cpu, 2e-5, 1e6, 5e5, 5e-11) - 3.5e-5) < 1e-15);
+    cpu.start_s = 0;
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+        cpu.product[known[i].product][TESS_WIDTH_32] =
+            (struct tess_product_rate){.flops_per_s = 2e9, .point[0] = {{6, 6, 6}, 2}};
+        for (int axis = 0; axis < 3; axis++) {
+            double size[3] = {64, 64, 64};
+            size[axis] *= 16;
+            const double twice = log2(tess_profile_layer_s(&cpu, known[i].product, TESS_PEAK_F32,
+                                                           size[0], size[1], size[2], 0) /
+                                      (16 * 64 * 64 * 64 / 1e9));
+            assert_true(axis == known[i].rows ? twice > 0.9 && twice < 1
+                                              : fabs(twice - 0.5) < 1e-9);
+        }
+    }
 }
 
 /* Measured after 1 and 10 ms; between them and beyond by the power through both. */
@@ -252,7 +270,7 @@ int main(void)
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
         cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_busy_cores),
-        cmocka_unit_test(test_fetch),        cmocka_unit_test(test_lag),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
