@@ -74,7 +74,7 @@ void tess__nccl_group_shape(struct nccl_group *group)
     const bool equal = group->shape.places == places;
     if (equal && (places & (places - 1)) == 0 && places > 1)
         return;
-    group->shape = (struct net_shape){rank, n, 1, n};
+    group->shape = (struct net_shape){rank, n, 1, n, NULL};
     if (rank == 0 && places < n && !(equal && places == 1))
         tess_log(TESS_LOG_DEBUG,
                  "NCCL: canonical sums of %d ranks go between nodes rank by rank, not node by "

@@ -1,7 +1,8 @@
-/* The table of net_hosts.h. */
+/* The table of net_hosts.h, and which ranks of a group are on one host (net_path.h). */
 #include "comm/net/net_hosts.h"
 
 #include "base/hash.h"
+#include "comm/net/net_path.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -26,4 +27,30 @@ enum tess_status tess__net_firsts(int32_t rank_count, const uint64_t *key, int32
     }
     free(place);
     return TESS_OK;
+}
+
+struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host)
+{
+    struct net_shape shape = {rank, rank_count, 1, rank_count, NULL};
+    int32_t places = 1;
+    bool ordered = true;
+
+    while (places < rank_count && host[places] == host[0])
+        places++;
+    if (rank_count % places != 0)
+        return shape;
+    for (int32_t r = 0; r < rank_count; r++) {
+        if (host[r] != host[r / places * places])
+            return shape;
+    }
+    /* Hosts that come in the order of their numbers come once each. */
+    for (int32_t r = places; r < rank_count; r += places)
+        ordered = ordered && host[r] > host[r - places];
+    for (int32_t r = 0; r < rank_count && !ordered; r += places)
+        for (int32_t q = 0; q < r; q += places)
+            if (host[q] == host[r])
+                return shape;
+    shape.hosts = rank_count / places;
+    shape.places = places;
+    return shape;
 }

@@ -118,6 +118,24 @@ void tess__net_jobs_close(struct net_group *group)
     tess__net_plan_close(&group->plan);
 }
 
+/* All moves, by kind and level, then in the order of lanes. */
+static void job_turns(struct net_plan *plan)
+{
+    int32_t count = 0;
+
+    for (int kind = NET_UP; kind <= NET_DOWN; kind++)
+        for (int32_t level = 0, last = 0; level <= last; level++)
+            for (int32_t i = 0; i < plan->lane_count; i++) {
+                const struct net_lane *lane = &plan->lane[plan->order[kind][i]];
+                for (int32_t k = 0; k < lane->move_count; k++) {
+                    const struct net_move *move = &lane->move[k];
+                    last = move->kind == kind && move->level > last ? move->level : last;
+                    if (move->kind == kind && move->level == level)
+                        plan->turn[count++] = (struct net_turn){plan->order[kind][i], k};
+                }
+            }
+}
+
 /* All rows of one round of the plan. */
 static enum tess_status job_round(struct net_group *group, int32_t round)
 {
@@ -125,6 +143,7 @@ static enum tess_status job_round(struct net_group *group, int32_t round)
 
     group->round = round;
     tess__net_plan(&group->shape, call, round, &group->plan);
+    job_turns(&group->plan);
     job_cut(group, call);
     group->row_next = group->row_done = 0;
     for (int32_t k = 0; k < group->plan.move_count; k++)
@@ -202,25 +221,23 @@ static void job_own(const struct tess_comm_call *call, const struct net_job *job
         memmove(to, from, count * size);
 }
 
-/* Receives begin, sends get their turns. */
+/* A receive begins, a send gets its turn. */
 static enum tess_status job_begin(struct net_group *group, const struct tess_comm_call *call,
-                                  struct net_job *job, enum net_kind kind)
+                                  struct net_job *job, int32_t k)
 {
-    for (int32_t k = 0; k < job->lane->move_count && !job->over; k++) {
-        const struct net_move *move = &job->lane->move[k];
-        if (move->kind != kind)
-            continue;
-        struct net_turns *turns = &group->turns[move->peer];
-        if (move->sends) {
-            job->turn[k] = turns->given[kind]++;
-            continue;
-        }
-        TESS_TRY(tess__net_begin(group, false, move->peer, tess__net_tag(group, kind, group->hash),
-                                 job_place(group, call, job, k), job_comes(call, job, k),
-                                 &job->request[k]));
-        turns->receives++;
-        group->receives++;
+    const struct net_move *move = &job->lane->move[k];
+    const enum net_kind kind = (enum net_kind)move->kind;
+    struct net_turns *turns = &group->turns[move->peer];
+
+    if (move->sends) {
+        job->turn[k] = turns->given[kind]++;
+        return TESS_OK;
     }
+    TESS_TRY(tess__net_begin(group, false, move->peer, tess__net_tag(group, kind, group->hash),
+                             job_place(group, call, job, k), job_comes(call, job, k),
+                             &job->request[k]));
+    turns->receives++;
+    group->receives++;
     return TESS_OK;
 }
 
@@ -257,9 +274,11 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
             memcpy(job_target(call, job), job->value, job->count * size);
         row->left += job->over ? 0 : 1;
     }
-    for (enum net_kind kind = NET_UP; kind <= NET_DOWN; kind++)
-        for (int32_t l = 0; l < plan->lane_count; l++)
-            TESS_TRY(job_begin(group, call, &row->job[plan->order[kind][l]], kind));
+    for (int32_t i = 0; i < plan->move_count; i++) {
+        const struct net_turn *turn = &plan->turn[i];
+        if (!row->job[turn->lane].over)
+            TESS_TRY(job_begin(group, call, &row->job[turn->lane], turn->move));
+    }
     return TESS_OK;
 }
 

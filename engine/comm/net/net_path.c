@@ -1,6 +1,7 @@
 /* The schedules of net_path.h. */
 #include "comm/net/net_path.h"
 
+#include "comm/net/net_ways.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -26,8 +27,7 @@ _Static_assert(PATH_PARTS <= 1 << NET_KEPT, "a level of parts keeps a sum");
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-/* The largest power of two below count > 1: where the tree of tessera/comm.h splits. */
-static int32_t path_split(int32_t count)
+int32_t tess__net_split(int32_t count)
 {
     int32_t power = 1;
 
@@ -49,7 +49,7 @@ static int32_t path_deal(int32_t rank_count, int32_t first, int32_t lane)
     int32_t begin = 0, count = rank_count, dealt = 0;
 
     while ((count & (count - 1)) != 0) {
-        const int32_t left = path_split(count);
+        const int32_t left = tess__net_split(count);
         count = first < begin + left ? left : count - left;
         begin += first < begin + left ? 0 : left;
     }
@@ -74,7 +74,7 @@ int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32
             return first + (path_deal(rank_count, first, lane) & (count - 1));
         if (lane >= first && lane < first + count)
             return lane;
-        const int32_t left = path_split(count), deal = lane / left;
+        const int32_t left = tess__net_split(count), deal = lane / left;
         if ((deal + 1) * left / count != deal * left / count)
             return first + (lane & (left - 1));
         first += left;
@@ -95,16 +95,33 @@ static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
     lane->adds++;
 }
 
+/* In a plan: by the ways of its hosts, where it has them. */
+static int32_t path_holder(const struct net_shape *shape, int32_t first, int32_t count,
+                           int32_t lane)
+{
+    const int32_t places = shape->places;
+
+    if (shape->ways == NULL)
+        return tess__net_holder(shape->rank_count, first, count, lane);
+    if (count <= places)
+        return first + (lane & (count - 1));
+    const int32_t block = (first + tess__net_split(count)) / places;
+    return shape->ways->holder[lane / places][block] * places + lane % places;
+}
+
 /*
  * The size of the parts in which the left block of [first, first + count) comes to the lane's owner
- * to the right of it; that block's: it comes as one. Parts are whole hosts, as many as even out
- * what hosts get: about as large as the right block, which is one host or a small one.
+ * to the right of it; the block's own: as one. Parts are whole hosts, as many as even out what
+ * hosts get: about as large as the right block.
  */
 static int32_t path_part(const struct net_shape *shape, int32_t first, int32_t count, int32_t owner)
 {
-    const int32_t left = path_split(count), right = count - left, places = shape->places;
+    const int32_t left = tess__net_split(count), right = count - left, places = shape->places;
     int32_t part = places > left / PATH_PARTS ? places : left / PATH_PARTS;
 
+    if (shape->ways != NULL)
+        return count <= places ? left
+                               : left / shape->ways->parts[owner / places][(first + left) / places];
     if ((count & (count - 1)) == 0 || shape->hosts == 1 || (places & (places - 1)) != 0 ||
         owner < first + left || owner >= first + count || (right > left / 2 && right != places))
         return left;
@@ -118,7 +135,7 @@ static int32_t path_crossings(const struct net_shape *shape, const int32_t *host
 {
     if (count == 1)
         return 0;
-    const int32_t n = shape->rank_count, left = path_split(count), right = first + left;
+    const int32_t n = shape->rank_count, left = tess__net_split(count), right = first + left;
     const int32_t part = path_part(shape, first, count, lane);
     const int32_t to = host[tess__net_holder(n, right, count - left, lane)];
     int32_t crossings = path_crossings(shape, host, right, count - left, lane);
@@ -142,7 +159,7 @@ static bool path_is_block(int32_t rank_count, const int32_t *host, int32_t which
         ranks++;
     }
     while (count > ranks) {
-        const int32_t left = path_split(count);
+        const int32_t left = tess__net_split(count);
         if (least < first + left && most >= first + left)
             return false;
         count = least < first + left ? left : count - left;
@@ -176,8 +193,7 @@ static void path_take_parts(const struct net_shape *shape, int32_t first, int32_
     const int32_t parts = left / part;
 
     for (int32_t i = 0; i < parts; i++) {
-        path_add(lane, tess__net_holder(shape->rank_count, first + i * part, part, owner), false,
-                 part == 1);
+        path_add(lane, path_holder(shape, first + i * part, part, owner), false, part == 1);
         struct net_move *move = &lane->move[lane->move_count - 1];
         move->starts = i % 2 == 0;
         move->keeps_left = i > 0;
@@ -185,14 +201,23 @@ static void path_take_parts(const struct net_shape *shape, int32_t first, int32_
     }
 }
 
+/* By ways ranks give a block's sum when they have it, lanes with small blocks first. */
+static void path_level(const struct net_shape *shape, int32_t count, int32_t begin,
+                       struct net_lane *lane)
+{
+    for (int32_t k = begin; shape->ways != NULL && k < lane->move_count; k++)
+        while (1 << lane->move[k].level < count)
+            lane->move[k].level++;
+}
+
 /* From this rank alone up through the blocks it is in; false: it has given its sum to another. */
 static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t count, int32_t owner,
                          struct net_lane *lane)
 {
-    const int32_t rank = shape->rank, n = shape->rank_count;
+    const int32_t rank = shape->rank;
     if (count == 1)
         return true;
-    const int32_t left = path_split(count);
+    const int32_t left = tess__net_split(count);
     const bool right = rank >= first + left;
     const int32_t part = path_part(shape, first, count, owner);
     const int32_t near = right ? first + left : first + (rank - first) / part * part;
@@ -200,16 +225,19 @@ static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t c
     const int32_t far = right ? first : first + left, far_count = right ? left : count - left;
     if (!path_tree_up(shape, near, near_count, owner, lane))
         return false;
+    const int32_t begin = lane->move_count;
     if (right && part < left) {
         path_take_parts(shape, first, left, part, owner, lane);
+        path_level(shape, count, begin, lane);
         return true;
     }
-    const int32_t other = tess__net_holder(n, far, far_count, owner);
-    const bool holds = tess__net_holder(n, first, count, owner) == rank;
+    const int32_t other = path_holder(shape, far, far_count, owner);
+    const bool holds = path_holder(shape, first, count, owner) == rank;
     if (holds)
         path_add(lane, other, right, far_count == 1);
     else
         path_move(lane, NET_UP, true, other);
+    path_level(shape, count, begin, lane);
     return holds;
 }
 
@@ -237,7 +265,7 @@ static void path_exchange_hosts(const struct net_shape *shape, int32_t first, in
     const int32_t places = shape->places, host = shape->rank / places;
     if (count == 1)
         return;
-    const int32_t left = path_split(count), right = count - left;
+    const int32_t left = tess__net_split(count), right = count - left;
     const bool is_left = host < first + left;
     const int32_t i = is_left ? host - first : host - first - left;
     path_exchange_hosts(shape, is_left ? first : first + left, is_left ? left : right, lane);
@@ -252,10 +280,11 @@ static void path_exchange_hosts(const struct net_shape *shape, int32_t first, in
 /* There is one lane; the tree over the ranks of a host is that of its first rank's lane. */
 static void path_exchange(const struct net_shape *shape, struct net_lane *lane)
 {
-    const struct net_shape within = {shape->rank % shape->places, shape->places, 1, shape->places};
+    const int32_t places = shape->places;
+    const struct net_shape within = {shape->rank % places, places, 1, places, NULL};
     const int32_t first = shape->rank - within.rank;
 
-    (void)path_tree_up(&within, 0, shape->places, 0, lane);
+    (void)path_tree_up(&within, 0, places, 0, lane);
     const int32_t inner = lane->move_count;
     for (int32_t k = 0; k < inner; k++)
         lane->move[k].peer += first;
@@ -282,7 +311,7 @@ static bool path_gather_up(const struct net_shape *shape, const struct path_shar
     const int32_t rank = shape->rank, n = shape->rank_count;
     if (count == 1)
         return true;
-    const int32_t left = path_split(count);
+    const int32_t left = tess__net_split(count);
     const bool right = rank >= first + left;
     const int32_t near = right ? first + left : first, near_count = right ? count - left : left;
     const int32_t far = right ? first : first + left, far_count = count - near_count;
@@ -374,15 +403,21 @@ static void path_ring_down(const struct net_shape *shape, int32_t owner, bool ch
     const int32_t hosts = shape->hosts, places = shape->places;
     const int32_t h = shape->rank / places, p = shape->rank % places;
     const int32_t to_h = owner / places, to_p = owner % places;
-    const int32_t before = path_way(hosts, to_h, chain, h, -1);
-    const int32_t after = path_way(hosts, to_h, chain, h, 1);
+    const struct net_ways *ways = shape->ways;
+    const int32_t before =
+        ways != NULL ? ways->before[to_h][h] : path_way(hosts, to_h, chain, h, -1);
+    const int32_t after = ways != NULL ? ways->next[to_h][h] : path_way(hosts, to_h, chain, h, 1);
 
     if (p != to_p)
         path_move(lane, NET_DOWN, false, path_rank(shape, h, p - 1));
     else if (before >= 0)
         path_move(lane, NET_DOWN, false, path_rank(shape, before, p));
+    if (p == to_p && ways != NULL && before >= 0)
+        lane->move[lane->move_count - 1].level = (uint8_t)(ways->place[to_h][h] - 1);
     if (p == to_p && after >= 0)
         path_move(lane, NET_DOWN, true, path_rank(shape, after, p));
+    if (p == to_p && ways != NULL && after >= 0)
+        lane->move[lane->move_count - 1].level = (uint8_t)ways->place[to_h][h];
     if ((p + 1) % places != to_p)
         path_move(lane, NET_DOWN, true, path_rank(shape, h, p + 1));
 }
@@ -410,32 +445,6 @@ static void path_ring_orders(const struct net_shape *shape, struct net_plan *pla
         }
 }
 
-struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host)
-{
-    struct net_shape shape = {rank, rank_count, 1, rank_count};
-    int32_t places = 1;
-    bool ordered = true;
-
-    while (places < rank_count && host[places] == host[0])
-        places++;
-    if (rank_count % places != 0)
-        return shape;
-    for (int32_t r = 0; r < rank_count; r++) {
-        if (host[r] != host[r / places * places])
-            return shape;
-    }
-    /* Hosts that come in the order of their numbers come once each. */
-    for (int32_t r = places; r < rank_count; r += places)
-        ordered = ordered && host[r] > host[r - places];
-    for (int32_t r = 0; r < rank_count && !ordered; r += places)
-        for (int32_t q = 0; q < r; q += places)
-            if (host[q] == host[r])
-                return shape;
-    shape.hosts = rank_count / places;
-    shape.places = places;
-    return shape;
-}
-
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_out)
@@ -455,9 +464,10 @@ enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_o
         .move_room = moves,
         .lane = calloc((size_t)lanes, sizeof(*plan_out->lane)),
         .move = calloc((size_t)moves, sizeof(*plan_out->move)),
+        .turn = calloc((size_t)moves, sizeof(*plan_out->turn)),
         .order = {calloc((size_t)lanes, sizeof(int32_t)), calloc((size_t)lanes, sizeof(int32_t))}};
-    if (plan_out->lane == NULL || plan_out->move == NULL || plan_out->order[0] == NULL ||
-        plan_out->order[1] == NULL)
+    if (plan_out->lane == NULL || plan_out->move == NULL || plan_out->turn == NULL ||
+        plan_out->order[0] == NULL || plan_out->order[1] == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the schedules of %d ranks", (int)rank_count);
     return TESS_OK;
 }
@@ -466,6 +476,7 @@ void tess__net_plan_close(struct net_plan *plan)
 {
     free(plan->lane);
     free(plan->move);
+    free(plan->turn);
     free(plan->order[0]);
     free(plan->order[1]);
     *plan = (struct net_plan){0};
@@ -574,19 +585,22 @@ static int32_t path_width(int32_t rank_count, const struct tess_comm_call *call)
     return width;
 }
 
+static bool path_is_long(int32_t rank_count, const struct tess_comm_call *call)
+{
+    return path_bytes(rank_count, call) >= NET_LANE_BYTES && path_width(rank_count, call) == 1;
+}
+
 /* Long lanes in the fast order go along rings. */
 static bool path_is_ring(int32_t rank_count, const struct tess_comm_call *call)
 {
-    return call->order != TESS_ORDER_CANONICAL && path_bytes(rank_count, call) >= NET_LANE_BYTES &&
-           path_width(rank_count, call) == 1;
+    return call->order != TESS_ORDER_CANONICAL && path_is_long(rank_count, call);
 }
 
 /* Does the whole of a long lane that was added up along the tree go down a chain of hosts? */
 static bool path_is_chain(const struct net_shape *shape, const struct tess_comm_call *call)
 {
     return shape->hosts >= PATH_CHAIN_HOSTS && (shape->hosts & (shape->hosts - 1)) != 0 &&
-           path_bytes(shape->rank_count, call) >= NET_LANE_BYTES &&
-           path_width(shape->rank_count, call) == 1;
+           path_is_long(shape->rank_count, call);
 }
 
 /* The lane of ranks [first, last). Owners of neighbouring lanes differ in their last bits, by which
@@ -631,8 +645,13 @@ static void path_lanes(const struct net_shape *shape, const struct tess_comm_cal
     const int32_t n = shape->rank_count;
 
     plan->width = path_width(n, call);
+    struct net_shape by = *shape;
+    by.ways = call->collective == TESS_COLLECTIVE_ALL_REDUCE && path_is_chain(shape, call) &&
+                      !path_is_ring(n, call)
+                  ? tess__net_ways(shape->hosts, shape->places)
+                  : NULL;
     for (int32_t l = 0; l * plan->width < n; l++)
-        path_lane_of(shape, call, l, plan->width, path_lane(plan));
+        path_lane_of(&by, call, l, plan->width, path_lane(plan));
 }
 
 static bool path_takes(const struct net_lane *lane)

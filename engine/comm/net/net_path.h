@@ -28,16 +28,15 @@
  *
  * So no host gets more than 1.2 times as much as in a ring, up and down together 1.1 times. Hosts
  * are in racks, mostly, and the links of those are narrow: where the tree does not fit racks, sums
- * cross them more often than in a ring. On 6 or more hosts that are no power of two the whole
- * therefore goes down a chain, from the owner to the nearer end and then to the rest, which crosses
- * few links twice. It ends at another host for each lane:
+ * cross them more often than in a ring. On 6 to 48 hosts that are no power of two a sum for all
+ * therefore goes up and down by ways that are searched once, for racks of any equal size:
+ * net_ways.h. On more hosts, and of a gather, the whole goes down a chain, from the owner to the
+ * nearer end and then to the rest, which crosses few links twice. It ends at another host for each
+ * lane:
  *
  *     6 hosts     0 1 2 5 4 3     1 0 2 3 5 4     2 1 0 3 4 5     3 4 5 2 1 0 ...
  *
- * On 2 racks of 3, 5 or 6 hosts the link of a rack then has 1, 1.1 and 0.9 times the bytes of a
- * ring, in place of 1.3, 1.7 and 1.2 times. The bits are those of the tree, which the hosts do not
- * change. Racks of which each splits a pair of the tree get more than that, as the order has it: 3
- * racks of 3 hosts 1.75 times, where no schedule of this order has less than 1.4.
+ * The bits are those of the tree, which neither hosts nor racks change.
  *
  * Where they are no blocks (3 ranks on each of 2 hosts: 2 and 3 are added first) sums cross more
  * often, as often as the tree's order has it; tess__net_spread counts.
@@ -85,7 +84,8 @@ enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
  * not. */
 struct net_shape {
     int32_t rank, rank_count;
-    int32_t hosts, places; /* hosts * places = rank_count */
+    int32_t hosts, places;       /* hosts * places = rank_count */
+    const struct net_ways *ways; /* a plan's own; NULL for it */
 };
 
 /* One message of this rank in a lane. */
@@ -100,6 +100,7 @@ struct net_move {
      * so many that were kept are added once this has been, the latest first. */
     bool starts, keeps_left;
     uint8_t joins;
+    uint8_t level;    /* messages of a lower one go first, whatever their lanes */
     size_t at, count; /* the elements of the lane that it has; 0, SIZE_MAX: all */
 };
 
@@ -117,8 +118,8 @@ struct net_lane {
 };
 
 /*
- * Orders, up and down: in which lanes meet the ranks they have in common, the same on both sides.
- * An all-to-all of many ranks is several plans, one after the other: rounds.
+ * Orders, up and down: in which lanes of one level meet the ranks they have in common, the same on
+ * both sides. An all-to-all of many ranks is several plans, one after the other: rounds.
  */
 struct net_plan {
     int32_t round_count;
@@ -128,6 +129,9 @@ struct net_plan {
     struct net_lane *lane;
     struct net_move *move; /* those of lane 0, of lane 1, ... */
     int32_t *order[2];
+    struct net_turn {
+        int32_t lane, move; /* of the lane */
+    } * turn;               /* [move_room]; for net_job.c */
 };
 
 /* TESS_ERR_MEMORY. */
@@ -150,6 +154,9 @@ struct net_spread {
 };
 
 struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host);
+
+/* The largest power of two below count > 1: where the tree of tessera/comm.h splits. */
+int32_t tess__net_split(int32_t count);
 
 /* Of the tree over rank_count ranks: which rank of the block [first, first + count) holds lane
  * `lane`? */

@@ -1,0 +1,316 @@
+/* The search of net_ways.h: prices, the cheapest tree for a lane, the cheapest chain behind it. */
+#include "comm/net/net_ways.h"
+
+#include "comm/net/net_path.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAYS_PASSES 40     /* of up to 20 hosts; of more as many as take the same time, */
+#define WAYS_TIME   160000 /* which grows with the fourth power of the hosts */
+#define WAYS_ROOTS  4      /* the cheapest trees, whose chains are looked at */
+#define WAYS_PARTS  4      /* a left block comes as a whole, in 2 or in 4 parts */
+#define WAYS_CUTS   12     /* sizes of equal racks: divisors of up to 48 */
+
+/* Of the links of hosts, or of racks: the lanes that they carry, and how often that was most. */
+struct ways_load {
+    uint64_t lanes[2][NET_WAYS_HOSTS], full[2][NET_WAYS_HOSTS]; /* [0]: out, [1]: in */
+};
+
+struct ways_search {
+    struct net_ways ways; /* so far */
+    int32_t hosts, cuts;
+    int32_t rack_hosts[WAYS_CUTS];    /* of a rack; [0]: 1, a host by itself */
+    struct ways_load load[WAYS_CUTS]; /* by rack of the cut */
+    /* From one host to another: all that it costs; of it what is not the two hosts' own. */
+    uint64_t cost[NET_WAYS_HOSTS][NET_WAYS_HOSTS], far[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
+    /* [block][host]: to add it up there; in how many parts the left one comes. */
+    uint64_t up[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
+    int8_t parts[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
+};
+
+static uint64_t ways_link(const struct ways_load *load, int way, int32_t which)
+{
+    const uint64_t lanes = load->lanes[way][which] + load->full[way][which] + 1;
+
+    return lanes * lanes * lanes * lanes * lanes * lanes;
+}
+
+static void ways_price(struct ways_search *search)
+{
+    const int32_t n = search->hosts;
+
+    memset(search->far, 0, sizeof(search->far));
+    for (int32_t cut = search->cuts; cut-- > 0;)
+        for (int32_t a = 0; a < n; a++)
+            for (int32_t b = 0; b < n; b++) {
+                const int32_t from = a / search->rack_hosts[cut], to = b / search->rack_hosts[cut];
+                const struct ways_load *load = &search->load[cut];
+                const uint64_t price = ways_link(load, 0, from) + ways_link(load, 1, to);
+                if (cut == 0)
+                    search->cost[a][b] = search->far[a][b] + price;
+                else if (from != to)
+                    search->far[a][b] += price;
+            }
+}
+
+/* ---- up -------------------------------------------------------------------------------------- */
+
+static uint64_t ways_up(const struct ways_search *search, int32_t first, int32_t count, int32_t at)
+{
+    return count == 1 ? 0 : search->up[first + tess__net_split(count)][at];
+}
+
+/* To add up a block anywhere and bring it to `host`; *from_out: where. */
+static uint64_t ways_bring(const struct ways_search *search, int32_t first, int32_t count,
+                           int32_t host, int32_t *from_out)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (int32_t from = first; from < first + count; from++) {
+        const uint64_t cost = ways_up(search, first, count, from) + search->cost[from][host];
+        if (cost < least) {
+            least = cost;
+            *from_out = from;
+        }
+    }
+    return least;
+}
+
+static void ways_tree(struct ways_search *search, int32_t first, int32_t count)
+{
+    if (count == 1)
+        return;
+    const int32_t left = tess__net_split(count), right = count - left, block = first + left;
+    int32_t from;
+    ways_tree(search, first, left);
+    ways_tree(search, block, right);
+    for (int32_t at = first; at < block; at++) {
+        search->up[block][at] =
+            ways_up(search, first, left, at) + ways_bring(search, block, right, at, &from);
+        search->parts[block][at] = 1;
+    }
+    for (int32_t at = block; at < block + right; at++) {
+        search->up[block][at] = UINT64_MAX;
+        for (int32_t parts = 1;
+             parts <= WAYS_PARTS && parts <= left && (parts == 1 || right < left); parts *= 2) {
+            uint64_t cost = ways_up(search, block, right, at);
+            for (int32_t i = 0; i < parts; i++)
+                cost += ways_bring(search, first + i * (left / parts), left / parts, at, &from);
+            if (cost < search->up[block][at]) {
+                search->up[block][at] = cost;
+                search->parts[block][at] = (int8_t)parts;
+            }
+        }
+    }
+}
+
+/* ---- down ------------------------------------------------------------------------------------ */
+
+/* From `root` through all hosts to `last`, each time to the cheapest, and of these the nearest. */
+static uint64_t ways_chain(const struct ways_search *search, int32_t root, int32_t last,
+                           int8_t *next)
+{
+    uint64_t cost = 0;
+    int32_t at = root;
+
+    memset(next, -1, NET_WAYS_HOSTS);
+    for (int32_t left = search->hosts - 2; left >= 0; left--) {
+        int32_t to = last;
+        for (int32_t host = 0; host < search->hosts && left > 0; host++) {
+            if (host == root || host == last || host == at || next[host] >= 0)
+                continue;
+            const uint64_t far = search->far[at][host], best = search->far[at][to];
+            if (to == last || far < best || (far == best && abs(host - at) < abs(to - at)))
+                to = host;
+        }
+        cost += search->cost[at][to];
+        next[at] = (int8_t)to;
+        at = to;
+    }
+    return cost;
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+static void ways_carry(struct ways_search *search, int32_t from, int32_t to, uint64_t lanes)
+{
+    for (int32_t cut = 0; cut < search->cuts; cut++) {
+        const int32_t size = search->rack_hosts[cut];
+        if (from / size == to / size)
+            continue;
+        search->load[cut].lanes[0][from / size] += lanes;
+        search->load[cut].lanes[1][to / size] += lanes;
+    }
+}
+
+static int32_t ways_holder(const struct net_ways *ways, int32_t lane, int32_t first, int32_t count)
+{
+    return count == 1 ? first : ways->holder[lane][first + tess__net_split(count)];
+}
+
+/* What the lane's tree puts on links, or takes off them. */
+static void ways_carry_tree(struct ways_search *search, int32_t lane, int32_t first, int32_t count,
+                            uint64_t lanes)
+{
+    if (count == 1)
+        return;
+    const struct net_ways *ways = &search->ways;
+    const int32_t left = tess__net_split(count), block = first + left,
+                  to = ways->holder[lane][block];
+    const int32_t parts = ways->parts[lane][block], part = left / parts;
+    ways_carry_tree(search, lane, block, count - left, lanes);
+    if (to < block)
+        ways_carry(search, ways_holder(ways, lane, block, count - left), to, lanes);
+    for (int32_t at = first; at < block; at += part) {
+        ways_carry_tree(search, lane, at, part, lanes);
+        if (to >= block)
+            ways_carry(search, ways_holder(ways, lane, at, part), to, lanes);
+    }
+}
+
+static void ways_carry_lane(struct ways_search *search, int32_t lane, uint64_t lanes)
+{
+    const struct net_ways *ways = &search->ways;
+
+    ways_carry_tree(search, lane, 0, search->hosts, lanes);
+    for (int32_t host = 0; host < search->hosts; host++)
+        if (ways->next[lane][host] >= 0)
+            ways_carry(search, host, ways->next[lane][host], lanes);
+}
+
+/* Of the trees that were searched, that in which the block comes to `holder`. */
+static void ways_take_tree(struct ways_search *search, int32_t lane, int32_t first, int32_t count,
+                           int32_t holder)
+{
+    if (count == 1)
+        return;
+    const int32_t left = tess__net_split(count), block = first + left;
+    const int32_t parts = search->parts[block][holder], part = left / parts;
+    int32_t from = holder;
+    search->ways.holder[lane][block] = (int8_t)holder;
+    search->ways.parts[lane][block] = (int8_t)parts;
+    if (holder < block)
+        (void)ways_bring(search, block, count - left, holder, &from);
+    ways_take_tree(search, lane, block, count - left, from);
+    for (int32_t at = first; at < block; at += part) {
+        from = holder;
+        if (holder >= block)
+            (void)ways_bring(search, at, part, holder, &from);
+        ways_take_tree(search, lane, at, part, from);
+    }
+}
+
+static void ways_take(struct ways_search *search, int32_t lane)
+{
+    const int32_t n = search->hosts;
+    const uint64_t *up = search->up[tess__net_split(n)];
+    uint64_t least = UINT64_MAX;
+    int8_t next[NET_WAYS_HOSTS];
+    bool tried[NET_WAYS_HOSTS] = {false};
+
+    ways_price(search);
+    ways_tree(search, 0, n);
+    for (int32_t k = 0; k < WAYS_ROOTS && k < n; k++) {
+        int32_t root = -1;
+        for (int32_t host = 0; host < n; host++)
+            if (!tried[host] && (root < 0 || up[host] < up[root]))
+                root = host;
+        tried[root] = true;
+        for (int32_t last = 0; last < n; last++) {
+            if (last == root)
+                continue;
+            const uint64_t cost = up[root] + ways_chain(search, root, last, next);
+            if (cost >= least)
+                continue;
+            least = cost;
+            search->ways.root[lane] = (int8_t)root;
+            memcpy(search->ways.next[lane], next, sizeof(next));
+        }
+    }
+    ways_take_tree(search, lane, 0, n, search->ways.root[lane]);
+}
+
+/*
+ * How far the fullest link of each cut is from 1.05 times a ring's: squares, so that a cut of which
+ * no way takes as little does not spoil the others; hosts' own links count more. Those links get
+ * dearer for the passes to come.
+ */
+static uint64_t ways_excess(struct ways_search *search)
+{
+    const uint64_t ring = 2 * (uint64_t)(search->hosts - 1), most = ring * 21 / 20;
+    uint64_t excess = 0;
+
+    for (int32_t cut = 0; cut < search->cuts; cut++) {
+        struct ways_load *load = &search->load[cut];
+        const int32_t racks = search->hosts / search->rack_hosts[cut];
+        uint64_t fullest = most;
+        for (int32_t rack = 0; rack < racks; rack++)
+            for (int way = 0; way < 2; way++)
+                fullest = load->lanes[way][rack] > fullest ? load->lanes[way][rack] : fullest;
+        excess += (fullest - most) * (fullest - most) * (cut == 0 ? 4 : 1);
+        for (int32_t rack = 0; rack < racks; rack++)
+            for (int way = 0; way < 2; way++)
+                if (fullest > most && load->lanes[way][rack] == fullest &&
+                    load->full[way][rack] < ring)
+                    load->full[way][rack]++;
+    }
+    return excess;
+}
+
+/* The best of some passes. */
+static void ways_find(struct net_ways *ways, int32_t hosts)
+{
+    static struct ways_search search; /* tess__net_ways lets one in */
+    const int32_t limit = WAYS_PASSES * WAYS_TIME / (hosts * hosts * hosts * hosts);
+    const int32_t passes = limit < 1 ? 1 : limit < WAYS_PASSES ? limit : WAYS_PASSES;
+    uint64_t least = UINT64_MAX;
+
+    search = (struct ways_search){.hosts = hosts};
+    for (int32_t size = 1; size < hosts; size++)
+        if (hosts % size == 0)
+            search.rack_hosts[search.cuts++] = size;
+    for (int pass = 0; pass < passes && least > 0; pass++) {
+        for (int32_t lane = 0; lane < hosts; lane++) {
+            if (pass > 0)
+                ways_carry_lane(&search, lane, UINT64_MAX); /* less one */
+            ways_take(&search, lane);
+            ways_carry_lane(&search, lane, 1);
+        }
+        const uint64_t excess = ways_excess(&search);
+        if (excess < least) {
+            least = excess;
+            *ways = search.ways;
+        }
+    }
+    memset(ways->before, -1, sizeof(ways->before));
+    for (int32_t lane = 0; lane < hosts; lane++)
+        for (int8_t place = 0, host = ways->root[lane]; host >= 0; place++) {
+            const int8_t next = ways->next[lane][host];
+            ways->place[lane][host] = place;
+            if (next >= 0)
+                ways->before[lane][next] = host;
+            host = next;
+        }
+}
+
+const struct net_ways *tess__net_ways(int32_t hosts, int32_t places)
+{
+    static struct net_ways found[NET_WAYS_HOSTS + 1];
+    static atomic_bool is_found[NET_WAYS_HOSTS + 1];
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+    if (hosts > NET_WAYS_HOSTS || (places & (places - 1)) != 0)
+        return NULL;
+    if (!atomic_load_explicit(&is_found[hosts], memory_order_acquire)) {
+        pthread_mutex_lock(&mutex);
+        if (!atomic_load_explicit(&is_found[hosts], memory_order_relaxed))
+            ways_find(&found[hosts], hosts);
+        atomic_store_explicit(&is_found[hosts], true, memory_order_release);
+        pthread_mutex_unlock(&mutex);
+    }
+    return &found[hosts];
+}
