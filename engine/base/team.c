@@ -40,6 +40,16 @@
 #define TEAM_SPIN_NS  20000
 #define TEAM_YIELD_NS 150000
 
+/* Parts that follow each other are one thread's as long as it is in time, since what it reads ahead
+ * is then its own: every thread begins with a range of them and goes on with those of the others.
+ * More threads than ranges share them. */
+#define TEAM_RANGES 16
+
+struct team_range {
+    _Alignas(64) atomic_int_fast64_t next;
+    int64_t end;
+};
+
 struct team_thread {
     struct tess_team *team;
     int hand;
@@ -55,10 +65,10 @@ struct tess_team {
     void (*begin)(void *context);
     void *begin_context;
     /* Of the open turn. */
-    _Alignas(64) atomic_int_fast64_t next;
+    struct team_range range[TEAM_RANGES];
     _Alignas(64) tess_team_part *run;
     void *context;
-    int64_t parts;
+    int ranges;
     uint32_t most; /* threads inside, without the caller */
     bool crowded;  /* fewer cores than threads: spinning would only keep the others waiting */
     int count;     /* threads started */
@@ -119,11 +129,14 @@ static bool team_waits(const struct tess_team *team, struct team_patience *patie
 
 static void team_take_parts(struct tess_team *team)
 {
-    for (;;) {
-        const int64_t part = atomic_fetch_add_explicit(&team->next, 1, memory_order_relaxed);
-        if (part >= team->parts)
-            return;
-        team->run(team->context, part);
+    for (int r = 0; r < team->ranges; r++) {
+        struct team_range *range = &team->range[(team_hand + r) % team->ranges];
+        for (;;) {
+            const int64_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
+            if (part >= range->end)
+                break;
+            team->run(team->context, part);
+        }
     }
 }
 
@@ -256,9 +269,13 @@ void tess_team_run(struct tess_team *team, int hands, int64_t parts, tess_team_p
 {
     team->run = run;
     team->context = context;
-    team->parts = parts;
+    team->ranges = hands < TEAM_RANGES ? hands : TEAM_RANGES;
+    for (int64_t r = 0; r < team->ranges; r++) {
+        struct team_range *range = &team->range[r];
+        atomic_store_explicit(&range->next, parts * r / team->ranges, memory_order_relaxed);
+        range->end = parts * (r + 1) / team->ranges;
+    }
     team->most = (uint32_t)(hands > team->count ? team->count : hands - 1);
-    atomic_store_explicit(&team->next, 0, memory_order_relaxed);
     const uint32_t turn = atomic_load_explicit(&team->state, memory_order_relaxed) & ~0xffffu;
     atomic_store_explicit(&team->state, (turn + TEAM_TURN) | TEAM_OPEN, memory_order_release);
     atomic_fetch_add(&team->bell, 1);

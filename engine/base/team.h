@@ -22,6 +22,7 @@ void tess_team_close(struct tess_team *team); /* ends the threads; NULL is allow
 
 /*
  * Run parts 0 .. parts - 1, each once, in any order, on the caller and at most `hands` - 1 others.
+ * A thread takes parts that follow each other as long as the others keep up.
  * Returns when all are done, and what they wrote can be read. A thread that gets no processor in
  * time takes no part, so the caller never waits for one that has not begun. No allocation. By one
  * thread at a time; a part may not call it.

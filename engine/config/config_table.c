@@ -36,7 +36,7 @@ const struct tess_option tess_run_option_table[] = {
      "joined by commas"},
     {"f32-conv", TESS_OPTION_CHOICE, CONFIG_FIELD(f32_conv), "auto", 0, 0, "direct|winograd|auto",
      "how CPU ranks compute 3x3 convolutions of stride 1 in f32: direct sums, or Winograd's "
-     "F(4x4), a quarter of the products with more rounding; auto: winograd for 32 to 241 channels"},
+     "F(4x4), a quarter of the products with more rounding; auto: winograd for 16 to 241 channels"},
     {"reduce-dtype", TESS_OPTION_CHOICE, CONFIG_FIELD(reduce_dtype), "f32", 0, 0, "f32|bf16|f16",
      "type in which gradients travel between ranks; added in f32 and rounded once"},
     {"loss-scale", TESS_OPTION_STRING, CONFIG_FIELD(loss_scale), "auto", 0, 0, NULL,

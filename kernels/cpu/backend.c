@@ -129,7 +129,7 @@ static enum tess_status cpu_backward_weight(struct tess_op *op, const void *x, c
 const struct tess_kernel_ops tess_kernel_cpu = {
     .abi = TESS_ABI,
     .name = "cpu",
-    .summary = "oneDNN and own vector kernels; ref for average pooling",
+    .summary = "oneDNN and own vector kernels",
     .host_memory = true,
     .threaded = true,
     .state_size = sizeof(struct cpu_state),
@@ -148,6 +148,8 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .conv2d_backward_weight = cpu_backward_weight,
     .max_pool_forward = tess__cpu_max_pool_forward,
     .max_pool_backward = tess__cpu_max_pool_backward,
+    .avg_pool_forward = tess__cpu_avg_pool_forward,
+    .avg_pool_backward = tess__cpu_avg_pool_backward,
     .batch_norm_forward = tess__cpu_batch_norm_forward,
     .batch_norm_infer = tess__cpu_batch_norm_infer,
     .batch_norm_backward = tess__cpu_batch_norm_backward,

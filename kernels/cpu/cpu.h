@@ -142,6 +142,8 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_plain_loop, accumulate)                                                                  \
     X(__typeof__(tess_max_pool_forward), max_pool_forward)                                         \
     X(__typeof__(tess_max_pool_backward), max_pool_backward)                                       \
+    X(__typeof__(tess_avg_pool_forward), avg_pool_forward)   /* of whole images */                 \
+    X(__typeof__(tess_avg_pool_backward), avg_pool_backward) /* of whole images */                 \
     X(cpu_rows_loop, batch_norm_moments)                                                           \
     X(cpu_rows_loop, batch_norm_apply)                                                             \
     X(cpu_rows_loop, batch_norm_grad_sums)                                                         \

@@ -39,7 +39,11 @@ static void image_pool_part(void *context, int64_t part, void *work)
     const size_t x = (size_t)(first * p->x_count) * element;
     const size_t y = (size_t)(first * p->y_count) * element;
     op.desc.rows = tess__cpu_min(op.desc.rows - first, p->images);
-    if (p->back)
+    if (op.desc.kind == TESS_OP_AVG_POOL && p->back)
+        (void)loops->avg_pool_backward(&op, p->from + y, p->to + x);
+    else if (op.desc.kind == TESS_OP_AVG_POOL)
+        (void)loops->avg_pool_forward(&op, p->from + x, p->to + y);
+    else if (p->back)
         (void)loops->max_pool_backward(&op, p->from + y, p->which + first * p->y_count, p->to + x);
     else
         (void)loops->max_pool_forward(&op, p->from + x, p->to + y, p->which + first * p->y_count);
@@ -70,6 +74,30 @@ enum tess_status tess__cpu_max_pool_backward(struct tess_op *op, const void *dy,
         return tess_kernel_ref.max_pool_backward(op, dy, which, dx);
     /* which is only read */
     struct image_pool p = image_pool(op, dy, dx, (uint8_t *)(uintptr_t)which, true);
+    image_pool_share(&p);
+    return TESS_OK;
+}
+
+/* Whether one window is the whole image; averages of others are rare and left to ref. */
+static bool image_is_whole(const struct tess_op_desc *d)
+{
+    return d->window == d->height && d->window == d->width && d->padding == 0;
+}
+
+enum tess_status tess__cpu_avg_pool_forward(struct tess_op *op, const void *x, void *y)
+{
+    if (!image_is_whole(&op->desc))
+        return tess_kernel_ref.avg_pool_forward(op, x, y);
+    struct image_pool p = image_pool(op, x, y, NULL, false);
+    image_pool_share(&p);
+    return TESS_OK;
+}
+
+enum tess_status tess__cpu_avg_pool_backward(struct tess_op *op, const void *dy, void *dx)
+{
+    if (!image_is_whole(&op->desc))
+        return tess_kernel_ref.avg_pool_backward(op, dy, dx);
+    struct image_pool p = image_pool(op, dy, dx, NULL, true);
     image_pool_share(&p);
     return TESS_OK;
 }

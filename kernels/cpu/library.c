@@ -17,13 +17,11 @@
  */
 #include "cpu/library.h"
 
-#include "ref/fold.h"
+#include "cpu/wave.h"
 #include "tessera/check.h"
 
 #include <stdatomic.h>
 #include <string.h>
-
-#define LIBRARY_PIECE 16384 /* elements of a weight gradient that a thread adds at a time */
 
 /* ---- one pass ------------------------------------------------------------------------------- */
 
@@ -125,76 +123,34 @@ static void library_leaf(const struct tess_op_desc *desc, const void *x, const v
     data[1] = (const char *)dy + (size_t)(first_row * n.y) * element;
 }
 
-/*
- * Sums over parts of a convolution's leaves, as many at a time as there are threads: one in a place
- * of each thread, then added by pieces of their elements. Units are the parts of all leaves.
- */
-struct library_wave {
+/* A convolution's: the units of wave.h, whose images are the pass's part. */
+struct library_units {
     struct library_share share;
     const void *x, *dy;
-    struct tess_fold *fold;
-    int64_t first, units, in_leaf; /* of the wave; of a leaf */
-    char *work;                    /* the primitive's scratch, then the sum: of the first thread */
-    size_t sum_offset;
 };
 
-/* Where a unit's sum goes: that of a leaf's first part alone to the leaf at once. */
-static float *library_sum(const struct library_wave *wave, int64_t unit)
+static void library_unit(void *context, int64_t unit, int64_t block, float *sum, void *work)
 {
-    if (wave->units == 1 && wave->first % wave->in_leaf == 0)
-        return tess__fold_leaf(wave->fold);
-    const struct tess_op *op = wave->share.op;
-    char *work =
-        unit == 0 ? wave->work : (char *)op->thread_scratch + (size_t)(unit - 1) * op->thread_bytes;
-    return (float *)(void *)(work + wave->sum_offset);
+    (void)block;
+    struct library_units *units = context;
+    const void *data[3] = {NULL, NULL, sum};
+    library_leaf(&units->share.op->desc, units->x, units->dy,
+                 unit * units->share.pass->cut.part_rows, data);
+    library_run_prim(&units->share, 0, work, data);
 }
 
-static void library_wave_part(void *context, int64_t part, void *work)
+static enum tess_status library_run_units(struct cpu_wave *wave, struct library_units *units)
 {
-    struct library_wave *wave = context;
-    const int64_t rows = wave->share.pass->cut.part_rows;
-    const void *data[3] = {NULL, NULL, library_sum(wave, part)};
-    library_leaf(&wave->share.op->desc, wave->x, wave->dy, (wave->first + part) * rows, data);
-    library_run_prim(&wave->share, 0, work, data);
-}
-
-static void library_wave_piece(void *context, int64_t part, void *work)
-{
-    (void)work;
-    const struct library_wave *wave = context;
-    const struct cpu_loops *loops = tess__cpu_loops(wave->share.op->kernel);
-    const int64_t first = part * LIBRARY_PIECE;
-    const int64_t count = tess__cpu_min(wave->fold->count - first, LIBRARY_PIECE);
-    struct tess_fold piece = tess__fold_piece(wave->fold, first, count);
-    for (int64_t u = 0; u < wave->units; u++) {
-        const int64_t in_leaf = (wave->first + u) % wave->in_leaf;
-        const float *sum = library_sum(wave, u) + first;
-        if (sum == tess__fold_leaf(&piece))
-            ;
-        else if (in_leaf == 0)
-            memcpy(tess__fold_leaf(&piece), sum, (size_t)count * sizeof(float));
-        else
-            loops->plain_add(count, sum, tess__fold_leaf(&piece));
-        if (in_leaf == wave->in_leaf - 1)
-            tess__fold_push(&piece);
-    }
-}
-
-static enum tess_status library_wave_run(struct library_wave *wave, int64_t units)
-{
-    const struct tess_kernel *kernel = wave->share.op->kernel;
-    const int64_t most = tess__cpu_share_helps(kernel) ? kernel->threads : 1;
-    for (; wave->first < units; wave->first += wave->units) {
-        wave->units = tess__cpu_min(units - wave->first, most);
-        tess__cpu_share(kernel, wave->units, library_wave_part, wave, wave->work);
-        TESS_TRY(library_verdict(&wave->share));
-        tess__cpu_share(kernel, (wave->fold->count + LIBRARY_PIECE - 1) / LIBRARY_PIECE,
-                        library_wave_piece, wave, NULL);
-        for (int64_t u = wave->first; u < wave->first + wave->units; u++)
-            if (u % wave->in_leaf == wave->in_leaf - 1)
-                tess__fold_pushed(wave->fold);
-    }
-    return TESS_OK;
+    const struct tess_op_desc *desc = &wave->op->desc;
+    const struct library_cut *cut = &units->share.pass->cut;
+    atomic_init(&units->share.status, TESS_OK);
+    wave->run = library_unit;
+    wave->context = units;
+    wave->in_leaf = library_row_parts(cut);
+    wave->together = wave->op->kernel->threads;
+    wave->blocks = 1;
+    tess__cpu_wave_run(wave, desc->rows / cut->part_rows);
+    return library_verdict(&units->share);
 }
 
 enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, const void *dy,
@@ -211,25 +167,22 @@ enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, con
     float *sum = pass->weight_bytes > 0 ? op->scratch : dw;
     if (desc->add_grad)
         sum = (float *)(void *)(levels + tess__fold_bytes(count, leaves));
-    struct tess_fold fold;
-    tess__fold_init(&fold, count, sum, levels);
-    struct library_wave wave = {.share = {.op = op, .pass = pass, .what = CPU_BACKWARD_WEIGHT},
-                                .x = x,
-                                .dy = dy,
-                                .fold = &fold,
-                                .in_leaf = library_row_parts(&pass->cut),
-                                .work = scratch,
-                                .sum_offset = sum_offset};
-    atomic_init(&wave.share.status, TESS_OK);
-    if (desc->kind == TESS_OP_CONV2D)
-        TESS_TRY(library_wave_run(&wave, leaves * wave.in_leaf));
-    for (int64_t g = 0; g < leaves && desc->kind == TESS_OP_LINEAR; g++) {
-        const void *data[3] = {NULL, NULL, tess__fold_leaf(&fold)};
-        library_leaf(desc, x, dy, g * desc->leaf_rows, data);
-        TESS_TRY(tess__cpu_library_call(op, CPU_BACKWARD_WEIGHT, pass, 1, scratch, data));
-        tess__fold_push(&fold);
+    struct cpu_wave wave = {.op = op, .work = scratch, .sum_offset = sum_offset};
+    struct tess_fold *fold = &wave.fold;
+    tess__fold_init(fold, count, sum, levels);
+    if (desc->kind == TESS_OP_CONV2D) {
+        struct library_units units = {
+            .share = {.op = op, .pass = pass, .what = CPU_BACKWARD_WEIGHT}, .x = x, .dy = dy};
+        TESS_TRY(library_run_units(&wave, &units));
+    } else {
+        for (int64_t g = 0; g < leaves; g++) {
+            const void *data[3] = {NULL, NULL, tess__fold_leaf(fold)};
+            library_leaf(desc, x, dy, g * desc->leaf_rows, data);
+            TESS_TRY(tess__cpu_library_call(op, CPU_BACKWARD_WEIGHT, pass, 1, scratch, data));
+            tess__fold_push(fold);
+        }
+        tess__fold_finish(fold);
     }
-    tess__fold_finish(&fold);
     if (desc->add_grad)
         tess__cpu_loops(op->kernel)->plain_add(count, sum, dw);
     const void *reorder[2] = {sum, dw};

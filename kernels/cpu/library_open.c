@@ -4,7 +4,7 @@
  */
 #include "cpu/library.h"
 
-#include "ref/fold.h"
+#include "cpu/wave.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -23,12 +23,9 @@
 
 /* Multiplications of a part of a convolution, about 0.03 ms: many times what a call costs. */
 #define LIBRARY_PART_WORK 4e6
-/* A sum over a part of a leaf's images is written and added once: from so many products for each
- * weight on, that is a few hundredths of the work. No more parts than that of a leaf, and one of a
- * leaf with fewer multiplications, some milliseconds. */
+/* Of a sum over images, see wave.h. */
 #define LIBRARY_SUM_PIXELS 2048
 #define LIBRARY_SUM_PARTS  16
-#define LIBRARY_SUM_WORK   1.28e8
 
 /* Columns of a part: a multiple of 16 up to `most`, such that the parts are about even. */
 static int64_t library_part(int64_t columns, int64_t most)
@@ -61,16 +58,10 @@ static int64_t library_images(const struct tess_op_desc *desc, enum cpu_what wha
 {
     const double pixels = (double)(tess__cpu_sizes(desc).y / desc->out);
     const double work = pixels * (double)tess__cpu_sizes(desc).w;
-    if (what != CPU_BACKWARD_WEIGHT)
-        return library_divisor(rows, (int64_t)(LIBRARY_PART_WORK / work) + 1);
-    if ((double)rows * work < LIBRARY_SUM_WORK)
-        return rows;
-    const int64_t least = (int64_t)(LIBRARY_SUM_PIXELS / pixels) + 1;
-    int64_t images = (rows + LIBRARY_SUM_PARTS - 1) / LIBRARY_SUM_PARTS;
-    images = images > least ? images : least;
-    for (; images < rows && rows % images != 0; images++)
-        ;
-    return images < rows ? images : rows;
+    return what == CPU_BACKWARD_WEIGHT
+               ? tess__cpu_wave_images(rows, work, tess__cpu_wave_work(desc, LIBRARY_SUM_PIXELS),
+                                       LIBRARY_SUM_PARTS)
+               : library_divisor(rows, (int64_t)(LIBRARY_PART_WORK / work) + 1);
 }
 
 static struct library_cut library_cut(const struct tess_op_desc *desc, enum cpu_what what,

@@ -17,9 +17,8 @@
  * With AVX-512 convolutions that desc.conv gives to Winograd are own kernels in all directions
  * (wino.c, wino_grad.c).
  */
-#include "cpu/prim.h"
+#include "cpu/wave.h"
 
-#include "ref/fold.h"
 #include "ref/rules.h"
 #include "tessera/check.h"
 
@@ -57,10 +56,21 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     return c;
 }
 
-/* Scratch of the own weight gradient of a convolution, for each thread. */
-static size_t product_conv_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
+static size_t product_sum_bytes(int64_t count)
+{
+    return tess__cpu_round_up((size_t)count * sizeof(float));
+}
+
+/* Scratch of the own weight gradient of a convolution, for each thread: the kernel's, and with a
+ * sum behind it. */
+static size_t product_conv_work(const struct product_choice *c, const struct tess_op_desc *desc)
 {
     return c->wino ? c->own->wino_grad_scratch(desc) : c->own->conv_grad_scratch(desc);
+}
+
+static size_t product_conv_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
+{
+    return product_conv_work(c, desc) + product_sum_bytes(tess__cpu_sizes(desc).w);
 }
 
 /* What forward and the data gradient of a convolution on tiles need, for each thread and in all. */
@@ -103,8 +113,8 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
 {
     struct product_choice c = product_choose(desc);
     size_t bytes = tess__fold_bytes(desc->out, desc->rows / desc->leaf_rows) +
-                   tess__cpu_round_up((size_t)desc->out * sizeof(float)); /* product_bias() */
-    if (c.small) /* weights, one row in, one row out, a bias */
+                   product_sum_bytes(desc->out); /* of a bias */
+    if (c.small)                                 /* weights, one row in, one row out, a bias */
         bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
                                          sizeof(float));
     if (c.own != NULL)
@@ -112,6 +122,9 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
     bytes = tess__cpu_max(bytes, product_tiles_scratch(&c, desc));
     *needs_out = (struct tess_op_needs){.scratch_bytes = bytes,
                                         .thread_bytes = product_tiles_thread(&c, desc)};
+    if (desc->kind == TESS_OP_CONV2D)
+        needs_out->thread_bytes =
+            tess__cpu_max(needs_out->thread_bytes, product_sum_bytes(desc->out));
     if (c.own != NULL)
         needs_out->thread_bytes =
             tess__cpu_max(needs_out->thread_bytes, product_thread_scratch(&c, desc));
@@ -159,52 +172,71 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     return TESS_OK;
 }
 
-/* The own kernel is for one leaf; the tree over the leaves is folded here. The threads share the
- * output channels. */
+/* Of a sum over images by own kernels, see wave.h; by Winograd it is transformed once more. */
+#define PRODUCT_SUM_PIXELS 3072
+#define PRODUCT_SUM_PARTS  4
+
+/* The sum over a unit's images, in blocks of output channels. */
 struct product_conv {
     cpu_own_conv_grad *run;
-    const struct tess_op_desc *desc;
+    struct tess_op_desc desc; /* leaf_rows: the unit's images */
     const char *x, *dy;
-    struct tess_fold fold; /* of all of dw */
-    int64_t channels;      /* of a part */
+    int64_t channels; /* of a block */
 };
 
-static void product_conv_part(void *context, int64_t part, void *work)
+static void product_conv_unit(void *context, int64_t unit, int64_t block, float *sum, void *work)
 {
     const struct product_conv *call = context;
-    const struct tess_op_desc *desc = call->desc;
-    struct cpu_sizes n = tess__cpu_sizes(desc);
-    size_t leaf_bytes = (size_t)desc->leaf_rows * tess_dtype_bytes(desc->dtype);
-    int64_t first = part * call->channels, of_channel = n.w / desc->out;
-    int64_t count = tess__cpu_min(desc->out - first, call->channels);
-    struct tess_fold fold = tess__fold_piece(&call->fold, first * of_channel, count * of_channel);
-    for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
-        call->run(desc, call->x + (size_t)(g * n.x) * leaf_bytes,
-                  call->dy + (size_t)(g * n.y) * leaf_bytes, first, count, tess__fold_leaf(&fold),
-                  work);
-        tess__fold_push(&fold);
-    }
-    tess__fold_finish(&fold);
+    const struct tess_op_desc *desc = &call->desc;
+    const struct cpu_sizes n = tess__cpu_sizes(desc);
+    const size_t bytes = (size_t)(unit * desc->leaf_rows) * tess_dtype_bytes(desc->dtype);
+    const int64_t first = block * call->channels;
+    call->run(desc, call->x + (size_t)n.x * bytes, call->dy + (size_t)n.y * bytes, first,
+              tess__cpu_min(desc->out - first, call->channels), sum + first * (n.w / desc->out),
+              work);
+}
+
+/* As many units at a time as leave none over, and as many blocks as give each thread as much. */
+static void product_conv_cut(const struct tess_op *op, int64_t units, struct product_conv *call,
+                             struct cpu_wave *wave)
+{
+    const bool on_tiles = op->desc.dtype == TESS_BF16 && tess__cpu_tiles();
+    const int64_t least = on_tiles ? CPU_CONV_TILE : CPU_CONV_CHANNELS;
+    const int64_t threads = tess__cpu_share_helps(op->kernel) ? op->kernel->threads : 1;
+    const int64_t pieces = op->desc.out / least;
+    int64_t blocks = 1;
+    wave->together = tess__cpu_min(units, threads);
+    while (units % wave->together != 0)
+        wave->together--;
+    while (wave->together * blocks % threads != 0 && blocks < pieces)
+        blocks++;
+    call->channels = (pieces + blocks - 1) / blocks * least;
+    wave->blocks = (op->desc.out + call->channels - 1) / call->channels;
 }
 
 static void product_conv_weight(const struct product_choice *c, struct tess_op *op, const char *x,
                                 const char *dy, float *dw)
 {
-    const struct tess_op_desc *desc = &op->desc;
     struct product_conv call = {
-        .run = c->wino ? c->own->wino_grad : c->own->conv_grad, .desc = desc, .x = x, .dy = dy};
-    const bool on_tiles = desc->dtype == TESS_BF16 && tess__cpu_tiles();
-    const int64_t least = on_tiles ? CPU_CONV_TILE : CPU_CONV_CHANNELS;
-    const int64_t pieces = desc->out / least, threads = op->kernel->threads;
-    tess__fold_init(&call.fold, tess__cpu_sizes(desc).w, dw,
-                    (char *)op->scratch + product_conv_scratch(c, desc));
-    call.channels = (pieces + threads - 1) / threads * least;
-    tess__cpu_share(op->kernel, (desc->out + call.channels - 1) / call.channels, product_conv_part,
-                    &call, op->scratch);
+        .run = c->wino ? c->own->wino_grad : c->own->conv_grad, .desc = op->desc, .x = x, .dy = dy};
+    const struct cpu_sizes n = tess__cpu_sizes(&op->desc);
+    call.desc.leaf_rows = tess__cpu_wave_images(
+        op->desc.leaf_rows, (double)(n.y / op->desc.out) * (double)n.w,
+        tess__cpu_wave_work(&op->desc, PRODUCT_SUM_PIXELS), PRODUCT_SUM_PARTS);
+    struct cpu_wave wave = {.op = op,
+                            .run = product_conv_unit,
+                            .context = &call,
+                            .in_leaf = op->desc.leaf_rows / call.desc.leaf_rows,
+                            .work = op->scratch,
+                            .sum_offset = product_conv_work(c, &op->desc)};
+    const int64_t units = op->desc.rows / call.desc.leaf_rows;
+    tess__fold_init(&wave.fold, n.w, dw, (char *)op->scratch + product_conv_scratch(c, &op->desc));
+    product_conv_cut(op, units, &call, &wave);
+    tess__cpu_wave_run(&wave, units);
 }
 
-/* The gradient of a bias: sums over the rows of each leaf, then over the leaves. The threads share
- * the columns. */
+/* The gradient of a linear layer's bias: sums over the rows of each leaf, then over the leaves. The
+ * threads share the columns. */
 #define PRODUCT_BIAS      64    /* columns of a part at most */
 #define PRODUCT_BIAS_LINE 16    /* a multiple of which it is */
 #define PRODUCT_BIAS_WORK 65536 /* elements from which on they share: tens of microseconds */
@@ -223,14 +255,13 @@ static void product_bias_part(void *context, int64_t part, void *work)
     (void)work;
     const struct product_bias *call = context;
     const struct tess_op_desc *desc = call->desc;
-    int64_t leaf = desc->leaf_rows * tess__cpu_sizes(desc).y; /* elements */
-    int64_t first = part * call->columns;
-    int64_t width = tess__cpu_min(desc->out - first, call->columns);
+    const int64_t first = part * call->columns;
+    const int64_t width = tess__cpu_min(desc->out - first, call->columns);
+    const size_t leaf = (size_t)(desc->leaf_rows * desc->out) * tess_dtype_bytes(desc->dtype);
     struct tess_fold fold = tess__fold_piece(&call->fold, first, width);
     for (int64_t g = 0; g < desc->rows / desc->leaf_rows; g++) {
-        call->loops->column_sum(desc->dtype, leaf / desc->out, desc->out, first, width,
-                                call->dy + (size_t)(g * leaf) * tess_dtype_bytes(desc->dtype),
-                                tess__fold_leaf(&fold));
+        call->loops->column_sum(desc->dtype, desc->leaf_rows, desc->out, first, width,
+                                call->dy + (size_t)g * leaf, tess__fold_leaf(&fold));
         tess__fold_push(&fold);
     }
     tess__fold_finish(&fold);
@@ -250,13 +281,55 @@ static void product_bias(struct tess_op *op, const char *dy, float *dbias)
                                 .columns = cols};
     tess__fold_init(&call.fold, cols, desc->add_grad ? (float *)(void *)behind : dbias,
                     op->scratch);
-    if (threads > 1 && desc->rows * tess__cpu_sizes(desc).y >= PRODUCT_BIAS_WORK) {
+    if (threads > 1 && desc->rows * desc->out >= PRODUCT_BIAS_WORK) {
         call.columns = tess__cpu_min((cols + threads - 1) / threads, PRODUCT_BIAS);
         call.columns =
             (call.columns + PRODUCT_BIAS_LINE - 1) / PRODUCT_BIAS_LINE * PRODUCT_BIAS_LINE;
     }
     tess__cpu_share(op->kernel, (cols + call.columns - 1) / call.columns, product_bias_part, &call,
                     NULL);
+}
+
+/* The gradient of a convolution's bias. Its few columns are not shared, since threads would read
+ * the same lines of memory: the units of wave.h are. */
+#define PRODUCT_BIAS_UNIT  2e5 /* elements of a unit at least: tens of microseconds */
+#define PRODUCT_BIAS_PARTS 16
+
+struct product_pixels {
+    const struct cpu_loops *loops;
+    const struct tess_op_desc *desc;
+    const char *dy;
+    int64_t images; /* of a unit */
+};
+
+static void product_bias_unit(void *context, int64_t unit, int64_t block, float *sum, void *work)
+{
+    (void)block;
+    (void)work;
+    const struct product_pixels *call = context;
+    const struct tess_op_desc *desc = call->desc;
+    const int64_t count = call->images * tess__cpu_sizes(desc).y;
+    call->loops->column_sum(desc->dtype, count / desc->out, desc->out, 0, desc->out,
+                            call->dy + (size_t)(unit * count) * tess_dtype_bytes(desc->dtype), sum);
+}
+
+static void product_conv_bias(struct tess_op *op, const char *dy, float *dbias)
+{
+    const struct tess_op_desc *desc = &op->desc;
+    struct product_pixels call = {.loops = tess__cpu_loops(op->kernel), .desc = desc, .dy = dy};
+    call.images = tess__cpu_wave_images(desc->leaf_rows, (double)tess__cpu_sizes(desc).y,
+                                        PRODUCT_BIAS_UNIT, PRODUCT_BIAS_PARTS);
+    const int64_t units = desc->rows / call.images;
+    struct cpu_wave wave = {.op = op,
+                            .run = product_bias_unit,
+                            .context = &call,
+                            .in_leaf = desc->leaf_rows / call.images,
+                            .together = tess__cpu_min(units, op->kernel->threads),
+                            .blocks = 1,
+                            .work = op->scratch};
+    tess__fold_init(&wave.fold, desc->out, dbias,
+                    (char *)op->scratch + product_sum_bytes(desc->out));
+    tess__cpu_wave_run(&wave, units);
 }
 
 /* An own kernel may update the parameter by the way; else the caller does. */
@@ -283,8 +356,10 @@ static enum tess_status product_backward_weight(struct tess_op *op, const void *
         product_grad(op, c.own, x, dy, dw);
     else
         product_conv_weight(&c, op, x, dy, dw);
-    if (dbias != NULL)
+    if (dbias != NULL && desc->kind == TESS_OP_LINEAR)
         product_bias(op, dy, dbias);
+    else if (dbias != NULL)
+        product_conv_bias(op, dy, dbias);
     return TESS_OK;
 }
 

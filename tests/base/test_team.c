@@ -72,15 +72,49 @@ static void test_parts(void **state)
     assert_int_equal(tess_team_hand(), 0);
 }
 
-static void count_begin(void *begun)
-{
-    atomic_fetch_add((atomic_int *)begun, 1);
-}
-
 static void nap(long ns)
 {
     const struct timespec time = {.tv_nsec = ns};
     nanosleep(&time, NULL);
+}
+
+struct first {
+    atomic_int begun;
+    bool seen[2];
+    int64_t part[2]; /* the first part of each thread */
+};
+
+/* The first parts wait for one another, a few seconds at most. */
+static void first_part(void *context, int64_t part)
+{
+    struct first *first = context;
+    const int hand = tess_team_hand();
+    if (first->seen[hand])
+        return;
+    first->seen[hand] = true;
+    first->part[hand] = part;
+    atomic_fetch_add(&first->begun, 1);
+    for (int i = 0; i < 5000 && atomic_load(&first->begun) < 2; i++)
+        nap(1000000);
+}
+
+/* Threads begin with ranges of their own. */
+static void test_ranges(void **state)
+{
+    struct tess_team *team;
+    struct first first = {0};
+    (void)state;
+    assert_int_equal(tess_team_open(2, NULL, NULL, &team), TESS_OK);
+    tess_team_run(team, 2, 10, first_part, &first);
+    tess_team_close(team);
+    assert_int_equal(first.begun, 2);
+    assert_int_equal(first.part[0], 0);
+    assert_int_equal(first.part[1], 5);
+}
+
+static void count_begin(void *begun)
+{
+    atomic_fetch_add((atomic_int *)begun, 1);
 }
 
 /* The threads have gone to sleep between turns, or are about to. */
@@ -146,8 +180,8 @@ static void test_several(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_sleep),
-                                       cmocka_unit_test(test_caller_sleeps),
-                                       cmocka_unit_test(test_several)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts), cmocka_unit_test(test_ranges), cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_caller_sleeps), cmocka_unit_test(test_several)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

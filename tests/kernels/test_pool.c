@@ -257,6 +257,22 @@ static void case_avg(void **state)
     pool_edges(TESS_OP_AVG_POOL, TESS_F32);
     pool_edges(TESS_OP_AVG_POOL, TESS_BF16);
     pool_edges(TESS_OP_AVG_POOL, TESS_F16);
+    /* one window over all of an image, as before a last layer */
+    for (int dtype = 0; dtype < 3; dtype++) {
+        const struct tess_op_desc d = {
+            .kind = TESS_OP_AVG_POOL,
+            .dtype = (enum tess_dtype[]){TESS_F32, TESS_BF16, TESS_F16}[dtype],
+            .rows = 6,
+            .leaf_rows = 3,
+            .in = 37,
+            .out = 37,
+            .height = 7,
+            .width = 7,
+            .window = 7,
+            .stride = 1};
+        avg_run(d, (uint64_t)dtype);
+        leaves_run(d, (uint64_t)dtype);
+    }
 }
 
 /*

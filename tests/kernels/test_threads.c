@@ -296,8 +296,10 @@ static void run_conv(struct twin *twin, enum tess_dtype dtype)
     run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 7, 32, 32, 16, 3, 1, 1, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 6, 16, 16, 32, 3, 1, 6, TESS_CONV_F32_DIRECT);
+    run_conv_shape(twin, dtype, 32, 3, 40, 28, 3, 1, 1, TESS_CONV_F32_DIRECT);
     run_conv_shape(twin, dtype, 6, 16, 48, 14, 3, 1, 2, TESS_CONV_F32_WINOGRAD);
     run_conv_shape(twin, dtype, 20, 32, 32, 28, 3, 1, 1, TESS_CONV_F32_WINOGRAD);
+    run_conv_shape(twin, dtype, 30, 16, 16, 28, 3, 1, 2, TESS_CONV_F32_WINOGRAD);
 }
 
 static void run_pool(struct twin *twin, enum tess_dtype dtype)
@@ -323,6 +325,17 @@ static void run_pool(struct twin *twin, enum tess_dtype dtype)
     op_open(twin, &d, &op);
     assert_int_equal(tess_max_pool_forward(&op, x, y, which), TESS_OK);
     assert_int_equal(tess_max_pool_backward(&op, dy, which, dx), TESS_OK);
+    op_close(&op);
+
+    d.kind = TESS_OP_AVG_POOL;
+    d.window = (int32_t)size;
+    d.stride = 1;
+    d.relu = false;
+    y = take(twin, (size_t)(rows * channels) * word);
+    dx = take(twin, (size_t)x_count * word);
+    op_open(twin, &d, &op);
+    assert_int_equal(tess_avg_pool_forward(&op, x, y), TESS_OK);
+    assert_int_equal(tess_avg_pool_backward(&op, dy, dx), TESS_OK);
     op_close(&op);
 }
 

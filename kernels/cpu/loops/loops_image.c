@@ -163,3 +163,67 @@ enum tess_status CPU_LOOP(max_pool_backward)(struct tess_op *op, const void *dy,
         image_max_backward_window(d, TESS_BF16, dy, which, dx);
     return TESS_OK;
 }
+
+/* ---- average of whole images ----------------------------------------------------------------- */
+
+CPU_INLINE void image_average(const struct tess_op_desc *d, enum tess_dtype dtype, int64_t first,
+                              int64_t lanes, const void *x, int64_t target, void *y)
+{
+    const int64_t pixels = d->height * d->width;
+    lanes_float sum = {0}, value;
+    for (int64_t p = 0; p < pixels; p++, first += d->in) {
+        lanes_read(dtype, x, first, lanes, &value);
+        sum += value;
+    }
+    sum /= (float)pixels;
+    lanes_write(dtype, y, target, lanes, &sum);
+}
+
+CPU_INLINE void image_average_forward(enum tess_dtype dtype, const struct tess_op_desc *d,
+                                      const void *x, void *y)
+{
+    for (int64_t b = 0; b < d->rows; b++) {
+        const int64_t first = b * d->height * d->width * d->in, target = b * d->in;
+        int64_t c = 0;
+        for (; c + CPU_LANES <= d->in; c += CPU_LANES)
+            image_average(d, dtype, first + c, CPU_LANES, x, target + c, y);
+        if (c < d->in)
+            image_average(d, dtype, first + c, d->in - c, x, target + c, y);
+    }
+}
+
+enum tess_status CPU_LOOP(avg_pool_forward)(struct tess_op *op, const void *x, void *y)
+{
+    CPU_BY_DTYPE(op->desc.dtype, image_average_forward, &op->desc, x, y);
+    return TESS_OK;
+}
+
+CPU_INLINE void image_share(const struct tess_op_desc *d, enum tess_dtype dtype, int64_t first,
+                            int64_t lanes, int64_t from, const void *dy, void *dx)
+{
+    const int64_t pixels = d->height * d->width;
+    lanes_float grad;
+    lanes_read(dtype, dy, from, lanes, &grad);
+    grad /= (float)pixels;
+    for (int64_t p = 0; p < pixels; p++, first += d->in)
+        lanes_write(dtype, dx, first, lanes, &grad);
+}
+
+CPU_INLINE void image_average_backward(enum tess_dtype dtype, const struct tess_op_desc *d,
+                                       const void *dy, void *dx)
+{
+    for (int64_t b = 0; b < d->rows; b++) {
+        const int64_t first = b * d->height * d->width * d->in, from = b * d->in;
+        int64_t c = 0;
+        for (; c + CPU_LANES <= d->in; c += CPU_LANES)
+            image_share(d, dtype, first + c, CPU_LANES, from + c, dy, dx);
+        if (c < d->in)
+            image_share(d, dtype, first + c, d->in - c, from + c, dy, dx);
+    }
+}
+
+enum tess_status CPU_LOOP(avg_pool_backward)(struct tess_op *op, const void *dy, void *dx)
+{
+    CPU_BY_DTYPE(op->desc.dtype, image_average_backward, &op->desc, dy, dx);
+    return TESS_OK;
+}

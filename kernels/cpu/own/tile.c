@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define TILE_TALL_MOST 8
+
 /* Rows first .. first + tall - 1: the sums that the steps are added to. */
 CPU_INLINE void tile_begin(const struct cpu_tile *t, int64_t first, int tall, int wide, __m512 *sum)
 {
@@ -24,15 +26,15 @@ CPU_INLINE void tile_begin(const struct cpu_tile *t, int64_t first, int tall, in
     }
 }
 
-/* Rows first .. first + tall - 1. */
+/* Rows first .. first + tall - 1, whose scalars are reached from every third one. */
 CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wide, int64_t first)
 {
     __m512 sum[CPU_TILE_TALL * CPU_TILE_WIDE];
     tile_begin(t, first, tall, wide, sum);
     const uint32_t *column = t->column;
-    const char *low = (const char *)t->scalar + (size_t)first * t->scalar_row;
-    const char *high = low + 3 * t->scalar_row;
-    size_t row = t->scalar_row, step = t->scalar_step;
+    const size_t row = t->scalar_row, step = t->scalar_step;
+    const char *low = (const char *)t->scalar + (size_t)first * row;
+    const char *high = low + 3 * row, *top = high + 3 * row;
     const char *ask = t->ask;
     for (int64_t k = 0; k < t->steps;) {
         int64_t end = t->steps;
@@ -43,13 +45,19 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
             ask += CPU_WORDS * sizeof(uint32_t);
             end = k + CPU_WORDS < end ? k + CPU_WORDS : end;
         }
-        for (; k < end; k++, column += t->column_step, low += step, high += step) {
-            uint32_t word[CPU_TILE_TALL];
+        for (; k < end; k++, column += t->column_step) {
+            uint32_t word[TILE_TALL_MOST];
             CPU_UNROLL
-            for (int r = 0; r < tall; r++)
-                memcpy(&word[r], r < 3 ? low + (size_t)r * row : high + (size_t)(r - 3) * row, 4);
+            for (int r = 0; r < tall; r++) {
+                const char *from = r < 3 ? low : r < 6 ? high : top;
+                memcpy(&word[r], from + (size_t)(r % 3) * row, 4);
+            }
             cpu_step(sum, half, tall, wide, column, word);
+            low += step;
+            high += step;
+            top += step;
         }
+    }
     }
     float *to = t->sum + first * t->sum_row;
     CPU_UNROLL
@@ -63,8 +71,10 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
 CPU_INLINE void tile_all(const struct cpu_tile *t, bool half, int wide)
 {
     int64_t first = 0;
-    for (; first + CPU_TILE_TALL <= t->rows; first += CPU_TILE_TALL)
-        tile_rows(t, half, CPU_TILE_TALL, wide, first);
+    /* A sum waits four cycles for its last addition, in which there are eight. */
+    const int tall = wide == 1 ? TILE_TALL_MOST : CPU_TILE_TALL;
+    for (; first + tall <= t->rows; first += tall)
+        tile_rows(t, half, tall, wide, first);
     for (; first + 4 <= t->rows; first += 4)
         tile_rows(t, half, 4, wide, first);
     for (; first + 2 <= t->rows; first += 2)

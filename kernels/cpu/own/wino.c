@@ -20,7 +20,6 @@
 
 #define WINO_TALL  24              /* tiles of a group are a multiple: whole tiles of tile.c */
 #define WINO_GROUP (3 << 18)       /* bytes of v and m that are to stay in the second-level cache */
-#define WINO_LEAST 32              /* channels: with fewer the transforms take what products save */
 #define WINO_MOST  (4 * WINO_TALL) /* tiles of a group at most */
 
 struct wino_call {
@@ -42,17 +41,21 @@ static int64_t wino_group(int64_t in, int64_t out)
 /* ---- transforms ------------------------------------------------------------------------------ */
 
 /* 16 channels of a tile. `x`: its first input pixel, which may lie in the padding; bit i of `rows`
- * and `columns`: input row or column i of the tile is in the image. */
+ * and lanes of columns[j]: input row i and column j of the tile are in the image. */
 CPU_INLINE void wino_tile_data(const float *x, int64_t row, int64_t pixel, unsigned rows,
-                               unsigned columns, int64_t place, float *v)
+                               const __mmask16 *columns, int64_t place, float *v)
 {
     __m512 half[WINO_IN][WINO_IN];
     for (int i = 0; i < WINO_IN; i++, x += row) {
         __m512 d[WINO_IN];
         CPU_UNROLL
         for (int j = 0; j < WINO_IN; j++)
-            d[j] = (rows >> i & columns >> j & 1) != 0 ? _mm512_loadu_ps(x + j * pixel)
-                                                       : _mm512_setzero_ps();
+            d[j] = columns == NULL ? _mm512_loadu_ps(x + j * pixel) : _mm512_setzero_ps();
+        if (columns != NULL && (rows >> i & 1) != 0) {
+            CPU_UNROLL
+            for (int j = 0; j < WINO_IN; j++)
+                d[j] = _mm512_maskz_loadu_ps(columns[j], x + j * pixel);
+        }
         wino_data(d, half[i]);
     }
     for (int j = 0; j < WINO_IN; j++) {
@@ -70,10 +73,9 @@ CPU_INLINE void wino_tile_data(const float *x, int64_t row, int64_t pixel, unsig
 /* Which of the 6 pixels from `first` on there are, of `count`. */
 static unsigned wino_inside(int64_t first, int64_t count)
 {
-    unsigned bits = 0;
-    for (int i = 0; i < WINO_IN; i++)
-        bits |= (unsigned)(first + i >= 0 && first + i < count) << i;
-    return bits;
+    const int64_t below = first < 0 ? -first : 0, above = count - first;
+    const unsigned all = (1u << WINO_IN) - 1;
+    return (above < WINO_IN ? (1u << above) - 1 : all) & all << below;
 }
 
 void tess__wino_data(const struct wino_images *n, const float *x, int64_t first, int64_t count,
@@ -81,16 +83,19 @@ void tess__wino_data(const struct wino_images *n, const float *x, int64_t first,
 {
     const int64_t pixel = n->channels, row = n->width * pixel, place = wino_place(tiles, pixel);
     const unsigned all = (1u << WINO_IN) - 1;
-    for (int64_t t = 0; t < count; t++, v += pixel) {
-        const struct wino_tile at = wino_tile(n, first + t);
+    struct wino_tile at = wino_tile(n, first);
+    for (int64_t t = 0; t < count; t++, v += pixel, wino_next(n, &at)) {
         const int64_t top = at.row - n->padding, left = at.column - n->padding;
         const unsigned rows = wino_inside(top, n->height), columns = wino_inside(left, n->width);
         const float *from = x + ((at.image * n->height + top) * n->width + left) * pixel;
+        __mmask16 lanes[WINO_IN];
+        for (int j = 0; j < WINO_IN; j++)
+            lanes[j] = (__mmask16) - (columns >> j & 1);
         for (int64_t c = 0; c < pixel; c += CPU_WORDS) {
             if (rows == all && columns == all)
-                wino_tile_data(from + c, row, pixel, all, all, place, v + c);
+                wino_tile_data(from + c, row, pixel, all, NULL, place, v + c);
             else
-                wino_tile_data(from + c, row, pixel, rows, columns, place, v + c);
+                wino_tile_data(from + c, row, pixel, rows, lanes, place, v + c);
         }
     }
 }
@@ -173,8 +178,8 @@ static void wino_result(const struct wino_call *call, int64_t first, int64_t cou
     const struct wino_images *n = &call->n;
     const int64_t pixel = call->out, row = n->out_w * pixel, place = wino_place(call->group, pixel);
     const bool relu = call->desc->relu && !call->back;
-    for (int64_t t = 0; t < count; t++, m += pixel) {
-        const struct wino_tile at = wino_tile(n, first + t);
+    struct wino_tile at = wino_tile(n, first);
+    for (int64_t t = 0; t < count; t++, m += pixel, wino_next(n, &at)) {
         const int64_t rows = tess__cpu_min(n->out_h - at.row, WINO_OUT);
         const int64_t columns = tess__cpu_min(n->out_w - at.column, WINO_OUT);
         float *y = call->y + ((at.image * n->out_h + at.row) * n->out_w + at.column) * pixel;
@@ -240,10 +245,9 @@ bool tess__cpu_wino_takes(const struct tess_op_desc *desc)
         desc->conv == TESS_CONV_F32_DIRECT || desc->window != WINO_WINDOW || desc->stride != 1 ||
         desc->padding >= WINO_WINDOW || desc->in % CPU_WORDS != 0 || desc->out % CPU_WORDS != 0)
         return false;
-    const int64_t least = tess__cpu_min(desc->in, desc->out);
-    const int64_t sums = desc->in + desc->out - least;
+    const int64_t sums = desc->in > desc->out ? desc->in : desc->out;
     const double bound = (double)(sums + CPU_WINO_ROUNDINGS) * CPU_WINO_GROWTH * CPU_WINO_UNIT;
-    return desc->conv == TESS_CONV_F32_WINOGRAD || (least >= WINO_LEAST && bound <= CPU_WINO_BOUND);
+    return desc->conv == TESS_CONV_F32_WINOGRAD || bound <= CPU_WINO_BOUND;
 }
 
 void tess__cpu_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc, bool back,

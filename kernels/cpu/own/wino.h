@@ -76,6 +76,19 @@ static inline struct wino_tile wino_tile(const struct wino_images *n, int64_t ti
                               .column = tile % n->tiles_w * WINO_OUT};
 }
 
+static inline void wino_next(const struct wino_images *n, struct wino_tile *at)
+{
+    at->column += WINO_OUT;
+    if (at->column < n->out_w)
+        return;
+    at->column = 0;
+    at->row += WINO_OUT;
+    if (at->row < n->out_h)
+        return;
+    at->row = 0;
+    at->image++;
+}
+
 /* Products of a group of tiles: [WINO_PLACES][tiles, channels]. Places are a line further apart
  * than they need be: with a power of two all 36 would share a set of the first-level cache. */
 CPU_INLINE int64_t wino_place(int64_t tiles, int64_t channels)

@@ -14,21 +14,35 @@
 
 #include "cpu/own/tile.h"
 
-#define GRAD_TILES 48 /* of a group */
+/* Tiles of a group: as many as leave v, m and u in the second-level cache. Where these do not fit,
+ * u goes through it once a group, and a group is long. */
+#define GRAD_ROOM  (5 << 17) /* bytes */
+#define GRAD_LEAST 24
+#define GRAD_MOST  48
+
+static int64_t grad_tiles(const struct tess_op_desc *desc)
+{
+    const int64_t word = WINO_PLACES * (int64_t)sizeof(float);
+    const int64_t left = GRAD_ROOM - word * desc->in * desc->out;
+    const int64_t fits = left / (word * (desc->in + desc->out)) / 8 * 8;
+    return fits >= GRAD_LEAST && fits < GRAD_MOST ? fits : GRAD_MOST;
+}
 
 /* Scratch of `count` output channels; only their channels of dy are transformed. */
 struct grad_work {
     float *v, *m, *u;
     int64_t v_place, m_place, u_place;
     int64_t m_channels; /* whole vectors of them */
+    int64_t tiles;      /* of a group */
     size_t bytes;
 };
 
 static struct grad_work grad_work(const struct tess_op_desc *desc, int64_t count, float *base)
 {
-    struct grad_work w = {.m_channels = (count + CPU_WORDS - 1) / CPU_WORDS * CPU_WORDS};
-    w.v_place = wino_place(GRAD_TILES, desc->in);
-    w.m_place = wino_place(GRAD_TILES, w.m_channels);
+    struct grad_work w = {.m_channels = (count + CPU_WORDS - 1) / CPU_WORDS * CPU_WORDS,
+                          .tiles = grad_tiles(desc)};
+    w.v_place = wino_place(w.tiles, desc->in);
+    w.m_place = wino_place(w.tiles, w.m_channels);
     w.u_place = wino_place(count, desc->in);
     w.bytes = (size_t)(WINO_PLACES * (w.v_place + w.m_place + w.u_place)) * sizeof(float);
     if (base != NULL) {
@@ -68,8 +82,8 @@ static void grad_out(const struct wino_images *n, const struct grad_work *w, con
                      int64_t channels, int64_t count, int64_t first, int64_t tiles)
 {
     float *m = w->m;
-    for (int64_t t = first; t < first + tiles; t++, m += w->m_channels) {
-        const struct wino_tile at = wino_tile(n, t);
+    struct wino_tile at = wino_tile(n, first);
+    for (int64_t t = 0; t < tiles; t++, m += w->m_channels, wino_next(n, &at)) {
         const int64_t rows = n->out_h - at.row, columns = n->out_w - at.column;
         const float *from = dy + ((at.image * n->out_h + at.row) * n->out_w + at.column) * channels;
         for (int64_t c = 0; c < count; c += CPU_WORDS)
@@ -117,12 +131,12 @@ void tess__cpu_wino_grad(const struct tess_op_desc *desc, const void *x, const v
         wino_images(desc->leaf_rows, desc->height, desc->width, desc->in, desc->padding);
     const struct grad_work w = grad_work(desc, count, scratch);
     const int64_t tiles = n.images * n.tiles_h * n.tiles_w;
-    for (int64_t t = 0; t < tiles; t += GRAD_TILES) {
-        const int64_t group = tess__cpu_min(tiles - t, GRAD_TILES);
+    for (int64_t t = 0; t < tiles; t += w.tiles) {
+        const int64_t group = tess__cpu_min(tiles - t, w.tiles);
         const struct wino_ahead ahead[2] = {
-            wino_ahead(&n, x, n.height, n.width, desc->in, t + group, GRAD_TILES),
-            wino_ahead(&n, dy, n.out_h, n.out_w, desc->out, t + group, GRAD_TILES)};
-        tess__wino_data(&n, x, t, group, GRAD_TILES, w.v);
+            wino_ahead(&n, x, n.height, n.width, desc->in, t + group, w.tiles),
+            wino_ahead(&n, dy, n.out_h, n.out_w, desc->out, t + group, w.tiles)};
+        tess__wino_data(&n, x, t, group, w.tiles, w.v);
         grad_out(&n, &w, (const float *)dy + first, desc->out, count, t, group);
         for (int64_t p = 0; p < WINO_PLACES; p++) {
             wino_fetch(&ahead[0], p, false);
