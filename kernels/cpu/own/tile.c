@@ -58,7 +58,6 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
             top += step;
         }
     }
-    }
     float *to = t->sum + first * t->sum_row;
     CPU_UNROLL
     for (int r = 0; r < tall; r++, to += t->sum_row) {
