@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/pages.h"
 #include "comm/local/shared.h"
 #include "tessera/check.h"
 
@@ -86,7 +87,7 @@ static void world_lay_out(struct tess_world *layout)
 /* A sparse shared mapping, aligned so that huge pages fit the windows. */
 static enum tess_status world_map_shared(size_t bytes, char **memory_out)
 {
-    int fd = (int)syscall(SYS_memfd_create, "tessera", 1u /* MFD_CLOEXEC */);
+    const int fd = tess_pages_file();
     if (fd < 0)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot create shared memory (memfd_create): %s",
                   strerror(errno));
@@ -134,9 +135,6 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
     char *memory = NULL;
     if (processes) {
         TESS_TRY(world_map_shared(layout.map_bytes, &memory));
-        /* A hint: without huge pages everything works, slower. */
-        (void)madvise(memory + layout.window_offset, layout.map_bytes - layout.window_offset,
-                      MADV_HUGEPAGE);
     } else {
         /* Shared, because the launcher reads boards and aborts from outside the ranks' process. */
         memory = mmap(NULL, layout.map_bytes, PROT_READ | PROT_WRITE,

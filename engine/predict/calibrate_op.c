@@ -2,12 +2,15 @@
 #include "predict/calibrate_op.h"
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/pages.h"
 #include "tessera/check.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define REPEATS_MAX 400
 
@@ -22,7 +25,12 @@
 
 void *calibrate_pages(size_t bytes)
 {
-    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *pages = MAP_FAILED;
+    const int fd = tess_pages_file();
+    if (fd >= 0 && tess_file_resize(fd, bytes) == 0)
+        pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
     if (pages == MAP_FAILED)
         return NULL;
     (void)madvise(pages, bytes, MADV_HUGEPAGE); /* a hint */

@@ -49,8 +49,7 @@ struct calibrate {
 typedef enum tess_status calibrate_run(struct calibrate *calibrate,
                                        const struct tess_sample *sample);
 
-/* Memory as that of ranks of a host, which share it: with huge pages only where the system gives
- * them to shared memory. NULL: there is none. */
+/* Memory as that of ranks of a host, which share it. NULL: there is none. */
 void *calibrate_pages(size_t bytes);
 void calibrate_pages_free(void *pages, size_t bytes);
 

@@ -39,6 +39,8 @@ static enum tess_status memory_cut(struct local_rank *rank, struct local_block *
                   "use a smaller batch or model",
                   block->bytes >> 20, (int)rank->rank, world->window_bytes >> 20);
     block->memory = window + begin;
+    if (block->bytes >= MEMORY_HUGE) /* a hint, for its last page too */
+        (void)madvise(block->memory, memory_round(block->bytes, MEMORY_HUGE), MADV_HUGEPAGE);
     block->next = *link;
     *link = block;
     return TESS_OK;

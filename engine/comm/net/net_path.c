@@ -27,15 +27,6 @@ _Static_assert(PATH_PARTS <= 1 << NET_KEPT, "a level of parts keeps a sum");
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-int32_t tess__net_split(int32_t count)
-{
-    int32_t power = 1;
-
-    while (power * 2 < count)
-        power *= 2;
-    return power;
-}
-
 /*
  * By which number a lane is dealt out to the full blocks that rank `first` is in: its own. To the
  * right of the largest of them there are fewer lanes than ranks in it, whose own numbers would all

@@ -32,6 +32,15 @@ struct ways_search {
     int8_t parts[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
 };
 
+int32_t tess__net_split(int32_t count)
+{
+    int32_t power = 1;
+
+    while (power * 2 < count)
+        power *= 2;
+    return power;
+}
+
 static uint64_t ways_link(const struct ways_load *load, int way, int32_t which)
 {
     const uint64_t lanes = load->lanes[way][which] + load->full[way][which] + 1;
