@@ -1,6 +1,6 @@
 /*
- * One product of a layer with arrays of its own, beside the same product by oneDNN: what `bench
- * kernels` prints, and what the ceiling of `bench step` is the sum of.
+ * One product of a layer, or attention, with arrays of its own, a product beside the same by
+ * oneDNN: what `bench kernels` prints, and what the ceiling of `bench step` is the sum of.
  */
 #ifndef TESSERA_BENCH_BENCH_LAYER_H
 #define TESSERA_BENCH_BENCH_LAYER_H
@@ -9,18 +9,19 @@
 #include "cpu/best.h"
 
 enum tess__bench_array {
-    TESS__BENCH_X,
-    TESS__BENCH_W,
-    TESS__BENCH_BIAS,
+    TESS__BENCH_X,    /* ATTENTION: q, k, v */
+    TESS__BENCH_W,    /* and their gradients */
+    TESS__BENCH_BIAS, /* and lse */
     TESS__BENCH_Y,
-    TESS__BENCH_DW,
+    TESS__BENCH_DW, /* and dy */
     TESS__BENCH_ARRAYS
 };
 
-/* An open LINEAR or CONV2D with its arrays. */
+/* An open LINEAR, CONV2D or ATTENTION with its arrays. */
 struct tess__bench_layer {
     struct tess_op op;
-    enum tess_best_what what; /* which product tess__bench_layer_run computes */
+    /* Which product tess__bench_layer_run computes; of ATTENTION all that are not forward. */
+    enum tess_best_what what;
     void *array[TESS__BENCH_ARRAYS];
 };
 
@@ -32,7 +33,7 @@ void tess__bench_layer_close(struct tess__bench_layer *layer);
 /* A tess__bench_task's run, whose context is a layer. */
 enum tess_status tess__bench_layer_run(void *context);
 
-/* FLOPs of one product, each of the three kinds alike. */
+/* FLOPs of one product of a LINEAR or CONV2D, each of the three kinds alike. */
 double tess__bench_layer_flops(const struct tess_op_desc *desc);
 
 /* Seconds of a product in this run, all measured in turns. */
@@ -42,7 +43,7 @@ struct tess__bench_product {
     const char *best; /* static */
 };
 
-/* Measure layer->what. TESS_ERR_UNSUPPORTED in a build without oneDNN. */
+/* Measure layer->what, of a LINEAR or CONV2D. TESS_ERR_UNSUPPORTED in a build without oneDNN. */
 enum tess_status tess__bench_layer_product(struct tess__bench *bench,
                                            struct tess__bench_layer *layer,
                                            struct tess__bench_product *product_out);

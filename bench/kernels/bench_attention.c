@@ -2,7 +2,7 @@
  * Part of `tessera bench kernels`: attention against the form that keeps T x T scores, which is two
  * oneDNN matmuls and a softmax forward and four matmuls backward, head by head.
  */
-#include "bench/bench.h"
+#include "bench/bench_layer.h"
 
 #include "cpu/best.h"
 #include "tessera/check.h"
@@ -25,44 +25,34 @@ static const struct attention_shape attention_shapes[] = {
 
 /* Tessera's kernel and the reference, with all their arrays. */
 struct attention {
-    struct tess_op op;
-    void *qkv, *grad, *y, *dy, *lse;
+    struct tess__bench_layer layer;
     struct tess_best *best[3]; /* of one head: q k^T, p v, and p^T dy */
     void *p, *dp;              /* [T, T] */
 };
 
-static char *attention_part(const struct attention *a, void *array, int part)
-{
-    const struct tess_op_desc *d = &a->op.desc;
-    return (char *)array + (size_t)(part * d->heads * d->in) * tess_dtype_bytes(d->dtype);
-}
-
 static enum tess_status attention_forward(void *context)
 {
     struct attention *a = context;
-    return tess_attention_forward(&a->op, attention_part(a, a->qkv, 0),
-                                  attention_part(a, a->qkv, 1), attention_part(a, a->qkv, 2), a->y,
-                                  a->lse);
+    a->layer.what = TESS_BEST_FORWARD;
+    return tess__bench_layer_run(&a->layer);
 }
 
 static enum tess_status attention_backward(void *context)
 {
     struct attention *a = context;
-    return tess_attention_backward(&a->op, attention_part(a, a->qkv, 0),
-                                   attention_part(a, a->qkv, 1), attention_part(a, a->qkv, 2), a->y,
-                                   a->dy, a->lse, attention_part(a, a->grad, 0),
-                                   attention_part(a, a->grad, 1), attention_part(a, a->grad, 2));
+    a->layer.what = TESS_BEST_BACKWARD_DATA;
+    return tess__bench_layer_run(&a->layer);
 }
 
 static float attention_scale(const struct attention *a)
 {
-    return 1.0f / sqrtf((float)a->op.desc.in);
+    return 1.0f / sqrtf((float)a->layer.op.desc.in);
 }
 
 static enum tess_status attention_square_forward(void *context)
 {
     struct attention *a = context;
-    const struct tess_op_desc *d = &a->op.desc;
+    const struct tess_op_desc *d = &a->layer.op.desc;
     for (int64_t head = 0; head < d->rows * d->heads; head++) {
         TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
         tess__best_softmax(d->dtype, d->length, attention_scale(a), a->p);
@@ -75,7 +65,7 @@ static enum tess_status attention_square_forward(void *context)
 static enum tess_status attention_square_backward(void *context)
 {
     struct attention *a = context;
-    const struct tess_op_desc *d = &a->op.desc;
+    const struct tess_op_desc *d = &a->layer.op.desc;
     for (int64_t head = 0; head < d->rows * d->heads; head++) {
         TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
         tess__best_softmax_grad(d->dtype, d->length, attention_scale(a), a->p, a->dp);
@@ -90,30 +80,9 @@ static void attention_close(struct attention *a)
 {
     for (int i = 0; i < 3; i++)
         tess__best_close(a->best[i]);
-    tess__bench_op_close(&a->op);
-    free(a->qkv);
-    free(a->grad);
-    free(a->y);
-    free(a->dy);
-    free(a->lse);
+    tess__bench_layer_close(&a->layer);
     free(a->p);
     free(a->dp);
-}
-
-static enum tess_status attention_allocate(struct attention *a)
-{
-    const struct tess_op_desc *d = &a->op.desc;
-    size_t element = tess_dtype_bytes(d->dtype);
-    size_t y = (size_t)(d->rows * d->length * d->heads * d->in) * element;
-    size_t square = (size_t)(d->length * d->length) * element;
-    TESS_TRY(tess__bench_allocate(3 * y, &a->qkv));
-    TESS_TRY(tess__bench_allocate(3 * y, &a->grad));
-    TESS_TRY(tess__bench_allocate(y, &a->y));
-    TESS_TRY(tess__bench_allocate(y, &a->dy));
-    TESS_TRY(
-        tess__bench_allocate((size_t)(d->rows * d->heads * d->length) * sizeof(float), &a->lse));
-    TESS_TRY(tess__bench_allocate(square, &a->p));
-    return tess__bench_allocate(square, &a->dp);
 }
 
 static enum tess_status attention_open(struct tess__bench *bench,
@@ -139,8 +108,10 @@ static enum tess_status attention_open(struct tess__bench *bench,
                                    .in = shape->size,
                                    .out = shape->length};
     enum tess_status status;
-    TESS_TRY_GOTO(status, failed, tess__bench_op_open(bench, &desc, &a->op));
-    TESS_TRY_GOTO(status, failed, attention_allocate(a));
+    const size_t square = (size_t)(shape->length * shape->length) * tess_dtype_bytes(dtype);
+    TESS_TRY(tess__bench_layer_open(bench, &desc, &a->layer));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(square, &a->p));
+    TESS_TRY_GOTO(status, failed, tess__bench_allocate(square, &a->dp));
     for (int i = 0; i < 3; i++)
         TESS_TRY_GOTO(status, failed,
                       tess__best_open(&product, (enum tess_best_what)i, 0, bench->kernel->threads,
@@ -158,7 +129,7 @@ static enum tess_status attention_report(struct tess__bench *bench,
                                          const struct attention *a, const char *what,
                                          double products, const struct tess__bench_task *task)
 {
-    const struct tess_op_desc *d = &a->op.desc;
+    const struct tess_op_desc *d = &a->layer.op.desc;
     struct tess_op_needs needs;
     TESS_TRY(bench->kernel->ops->op_needs(d, &needs));
     double flops = products * (double)(d->length * d->length * d->in * d->heads * d->rows);
@@ -184,7 +155,7 @@ static enum tess_status attention_measure(struct tess__bench *bench,
                                           const struct attention_shape *shape,
                                           enum tess_dtype dtype)
 {
-    struct attention a = {.qkv = NULL};
+    struct attention a = {.p = NULL};
     TESS_TRY(attention_open(bench, shape, dtype, &a));
     struct tess__bench_task task[4] = {{.run = attention_forward, .context = &a},
                                        {.run = attention_square_forward, .context = &a},

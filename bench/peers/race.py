@@ -50,7 +50,7 @@ class Ours:
     def __init__(self, bench, row, precision, strategy, ranks, ceiling=False):
         model, config, batch, options, _ = ROWS[row]
         self.bench, self.batch = bench, batch
-        self.asks, self.ceiling = ceiling, None
+        self.asks, self.ceiling, self.roof = ceiling, None, None
         self.words = ['bench', 'step', config, '--strategies', strategy, '--ranks', ranks,
                       '--threads', max(bench.cores // ranks, 1), '--precision', precision,
                       '--batch-size', batch, '--repeats', 1, *options]
@@ -66,6 +66,7 @@ class Ours:
         line = self.bench.json(lines)[-1]
         if self.asks:
             self.asks, self.ceiling = False, line.get('ceiling_samples_per_s')
+            self.roof = line.get('roof_samples_per_s')
         return self.batch / line['samples_per_s']
 
     def stop(self):
@@ -166,6 +167,7 @@ def race_row(bench, row, precision):
     bench.record(bench='race', row=row, precision=precision, batch=ROWS[row][2],
                  date=datetime.date.today().isoformat(), **bench.machine,
                  ceiling_samples_per_s=ours[0].how.ceiling,
+                 roof_samples_per_s=ours[0].how.roof,
                  ours={side.name: side.turns for side in ours},
                  theirs={side.name: {'layout': side.layout, 'version': side.about.get('version'),
                                      'turns': side.turns, 'failed': side.failed} for side in theirs})
@@ -210,6 +212,8 @@ class Row:
             [name for name in self.theirs if line['theirs'][name]['layout'] == 'one']))
         ceiling = line['ceiling_samples_per_s']
         self.ceiling = ceiling and ceiling * (LENGTH if options else 1)
+        roof = line.get('roof_samples_per_s')  # lines of older versions have none
+        self.roof = roof * (LENGTH if options else 1) if roof else self.ceiling
         self.ratio = max(self.ours.values()) / self.theirs[self.best]
 
     @property
@@ -269,7 +273,7 @@ def goals(rows):
     for row in rows:
         ddp = row.ours['ddp 2']
         best, one = row.theirs[row.best], row.theirs[row.one]
-        limit = row.ceiling or 0
+        limit = row.roof or 0
         share = max(row.ours.values()) / row.ceiling if row.ceiling else None
         lines.append([
             row.row, row.precision, judged(row.ratio, row.goal, limit / best),
@@ -277,9 +281,10 @@ def goals(rows):
             judged(row.ours['1 rank'] / ddp, GOAL_THREADS),
             judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
             judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
-            judged(share, GOAL_SHARE.get(row.row)) if share else ''])
+            judged(share, GOAL_SHARE.get(row.row), row.roof / row.ceiling) if share else '',
+            f'{max(row.ours.values()) / row.roof:.2f}' if share else ''])
     return table(['row', '', 'by best', '1 rank by one',
-                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'of ceiling'],
+                  '1 rank by ddp 2', 'ddp 4 by ddp 2', 'fsdp 2 by ddp 2', 'of products', 'of roof'],
                  lines)
 
 
@@ -307,7 +312,7 @@ def page(records, path=None):
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
          'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
-         'Ratios, with their goals; bold ones miss it, and have what the ceiling would give\n',
+         'Ratios, with their goals; bold ones miss it, and have what the roof would give\n',
          goals(rows), textwrap.fill(
              f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
          f'Sides that failed: {failed}.\n'])

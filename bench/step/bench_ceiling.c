@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of products, in all their calls. */
+/* Of products, in all their calls; and seconds of attention and of the update. */
 struct ceiling_work {
-    double seconds, flops;
+    double seconds, flops, rest_s;
 };
 
 /* What one core does. */
@@ -21,6 +21,8 @@ struct ceiling_core {
     pthread_t thread;
     const struct tess_kernel_ops *kernel;
     const struct tess_declare *model; /* for the core's share of the batch */
+    const struct tess_optimizer_ops *optimizer;
+    int64_t updates; /* parameters of its share */
     struct ceiling_work work;
     enum tess_status status;
 };
@@ -49,6 +51,80 @@ static enum tess_status ceiling_op(struct tess__bench *bench, const struct tess_
     return status;
 }
 
+/* Forward and backward. */
+static enum tess_status ceiling_attention(struct tess__bench *bench,
+                                          const struct tess_op_desc *desc,
+                                          struct ceiling_work *work_out)
+{
+    struct tess__bench_layer layer;
+    enum tess_status status = TESS_OK;
+    TESS_TRY(tess__bench_layer_open(bench, desc, &layer));
+    for (int backward = 0; backward < 2 && status == TESS_OK; backward++) {
+        struct tess__bench_task task = {.run = tess__bench_layer_run, .context = &layer};
+        layer.what = backward ? TESS_BEST_BACKWARD_DATA : TESS_BEST_FORWARD;
+        status = tess__bench_measure(bench, &task, 1);
+        work_out->rest_s += task.median_s;
+    }
+    tess__bench_layer_close(&layer);
+    return status;
+}
+
+/* An update of `count` values and their moments, and of their copy in 16 bits where the run keeps
+ * one. Gradients are in a cache, as where a step updates a weight with its gradient. */
+struct ceiling_update {
+    struct tess_kernel *kernel;
+    enum tess_update_kind kind;
+    enum tess_dtype dtype;
+    int64_t count;
+    float *array[4]; /* w, g of a block, m, v */
+    uint16_t *low;
+};
+
+#define CEILING_BLOCK INT64_C(4096)
+
+static enum tess_status ceiling_update_run(void *context)
+{
+    const struct ceiling_update *u = context;
+    for (int64_t at = 0; at < u->count; at += CEILING_BLOCK) {
+        const int64_t count = u->count - at < CEILING_BLOCK ? u->count - at : CEILING_BLOCK;
+        struct tess_update update = tess__bench_update(
+            u->kind, count, u->array[0] + at, u->array[1], u->array[2] + at, u->array[3] + at);
+        update.low = u->dtype;
+        update.param_low = u->dtype != TESS_F32 ? u->low + at : NULL;
+        tess_update(u->kernel, &update);
+    }
+    return TESS_OK;
+}
+
+/* The core's share of the update, by a rule with as many moments. */
+static enum tess_status ceiling_update(struct tess__bench *bench, const struct ceiling_core *core,
+                                       struct ceiling_work *work_out)
+{
+    static const enum tess_update_kind kind[] = {TESS_UPDATE_SGD, TESS_UPDATE_MOMENTUM,
+                                                 TESS_UPDATE_ADAMW};
+    const int32_t moments = core->optimizer->state_arrays;
+    const size_t count = (size_t)core->updates, each = count * sizeof(float);
+    const size_t bytes = each * 4 + (size_t)CEILING_BLOCK * sizeof(float);
+    void *memory;
+    if (moments > 2 || count == 0)
+        return TESS_OK;
+    TESS_TRY(tess__bench_allocate(bytes, &memory));
+    memset(memory, 0, bytes); /* after any number of steps no value is subnormal */
+    float *const first = memory;
+    struct ceiling_update update = {
+        .kernel = bench->kernel,
+        .kind = kind[moments],
+        .dtype = core->model->dtype,
+        .count = core->updates,
+        .array = {first, first + 4 * count, first + count, first + 2 * count},
+        .low = (uint16_t *)(first + 3 * count)};
+    struct tess__bench_task task = {.run = ceiling_update_run, .context = &update};
+    const enum tess_status status = tess__bench_measure(bench, &task, 1);
+    work_out->rest_s += task.median_s;
+    free(memory);
+    return status;
+}
+
 /* What adds to another operation's gradient is a call of that one. */
 static bool ceiling_counts(const struct tess_op_desc *desc)
 {
@@ -61,15 +137,16 @@ static enum tess_status ceiling_ops(struct tess__bench *bench, const struct tess
 {
     for (int32_t o = 0; o < model->op_count; o++) {
         const struct tess_op_desc *desc = &model->op[o].desc;
+        const bool attends = desc->kind == TESS_OP_ATTENTION;
         int32_t same = 0;
-        if (!ceiling_counts(desc))
+        if (!attends && !ceiling_counts(desc))
             continue;
         while (memcmp(&model->op[same].desc, desc, sizeof(*desc)) != 0)
             same++;
         if (same < o)
             work[o] = work[same];
         else
-            TESS_TRY(ceiling_op(bench, desc, &work[o]));
+            TESS_TRY((attends ? ceiling_attention : ceiling_op)(bench, desc, &work[o]));
     }
     return TESS_OK;
 }
@@ -84,9 +161,12 @@ static enum tess_status ceiling_measure(struct ceiling_core *core)
     enum tess_status status = tess_kernel_open(core->kernel, 1, &bench.kernel);
     if (status == TESS_OK)
         status = ceiling_ops(&bench, core->model, work);
+    if (status == TESS_OK)
+        status = ceiling_update(&bench, core, &core->work);
     for (int32_t o = 0; o < core->model->op_count; o++) {
         core->work.seconds += work[o].seconds;
         core->work.flops += work[o].flops;
+        core->work.rest_s += work[o].rest_s;
     }
     tess_kernel_close(bench.kernel);
     free(work);
@@ -106,12 +186,16 @@ static enum tess_status ceiling_cores(const struct tess_config *config,
                                       struct ceiling_work *work_out)
 {
     struct ceiling_core *core = calloc((size_t)cores, sizeof(*core));
+    const int64_t updates = model->frozen ? 0 : model->element_count; /* adapters are small */
     enum tess_status status = TESS_OK;
     int started = 0;
     if (!core)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to measure %d cores", cores);
     for (; started < cores && status == TESS_OK; started++) {
-        core[started] = (struct ceiling_core){.kernel = config->kernel, .model = model};
+        core[started] = (struct ceiling_core){.kernel = config->kernel,
+                                              .model = model,
+                                              .optimizer = config->optimizer,
+                                              .updates = updates / cores};
         if (pthread_create(&core[started].thread, NULL, ceiling_thread, &core[started]) != 0) {
             status = tess_fail(TESS_ERR_MEMORY, "no thread to measure core %d with", started);
             break;
@@ -121,6 +205,7 @@ static enum tess_status ceiling_cores(const struct tess_config *config,
         pthread_join(core[i].thread, NULL);
         TESS_KEEP(status, core[i].status);
         work_out->seconds = fmax(work_out->seconds, core[i].work.seconds);
+        work_out->rest_s = fmax(work_out->rest_s, core[i].work.rest_s);
         work_out->flops += core[i].work.flops;
     }
     free(core);
@@ -153,8 +238,9 @@ enum tess_status tess__bench_ceiling(const struct tess_config *config,
     TESS_TRY_GOTO(status, free_model, tess__declare(config, &input, &model, &state));
     status = ceiling_cores(config, &model, busy, &work);
     if (status == TESS_OK && work.seconds > 0)
-        *ceiling_out = (struct tess__bench_ceiling){(double)(rows * busy) / work.seconds,
-                                                    work.flops / work.seconds};
+        *ceiling_out = (struct tess__bench_ceiling){
+            (double)(rows * busy) / work.seconds, work.flops / work.seconds,
+            (double)(rows * busy) / (work.seconds + work.rest_s)};
 
 free_model:
     tess__declare_free(&model, state);

@@ -1,4 +1,5 @@
-/* What this machine's cores could do at most with a model, if a step were its products alone. */
+/* What this machine's cores could do at most with a model, if a step were its products alone, or
+ * these, attention and the update. */
 #ifndef TESSERA_BENCH_STEP_BENCH_CEILING_H
 #define TESSERA_BENCH_STEP_BENCH_CEILING_H
 
@@ -8,6 +9,9 @@
 struct tess__bench_ceiling {
     double samples_per_s; /* 0: there is nothing to measure */
     double flops_per_s;   /* of all cores together */
+    /* With attention, by the run's kernels, and the update of every parameter: what a step can
+     * reach that has nothing else to do. */
+    double roof_samples_per_s;
 };
 
 /*
@@ -15,7 +19,8 @@ struct tess__bench_ceiling {
  * each core's share of the batch at once, with no grid, by the faster of the run's own kernels and
  * oneDNN's best primitive for the shape, the packing of weights not counted. It is measured here,
  * on `cores` cores at the same time, and depends on model, batch and precision, not on strategy or
- * ranks. There is nothing to measure where products run on a device or the build has no oneDNN.
+ * ranks. Each core updates its share of the parameters, once a step. There is nothing to measure
+ * where products run on a device or the build has no oneDNN.
  */
 enum tess_status tess__bench_ceiling(const struct tess_config *config,
                                      const struct tess_dataset *dataset, int cores,

@@ -44,8 +44,8 @@ static const struct tess_option bench_option_table[] = {
     TESS_ROW_INT("repeats", BENCH_FIELD(repeats), "5", 1, REPEATS_MAX,
                  "runs per case; the median is reported"),
     TESS_ROW_BOOL("ceiling", BENCH_FIELD(ceiling), "on",
-                  "also measure the model's products alone on all cores, and print the share of "
-                  "that speed which the steps reach"),
+                  "also measure the model's products, attention and update alone on all cores, and "
+                  "print the share of that speed which the steps reach"),
     TESS_ROW_END,
 };
 
@@ -69,7 +69,9 @@ static const char bench_usage[] =
     "images/s or tokens/s over the repeats, its range, and the share of time that ranks wait for\n"
     "other ranks. ceiling_share: the speed by that of the products alone, which is measured here "
     "on\n"
-    "all cores at once, by the faster of these kernels and oneDNN's.\n\n"
+    "all cores at once, by the faster of these kernels and oneDNN's. roof_share: the same by that "
+    "of\n"
+    "the products, attention and the update, each alone.\n\n"
     "examples\n"
     "  tessera bench step configs/labs/fashion_mlp.yaml --strategies ddp,fsdp --ranks 2\n"
     "  tessera bench step configs/labs/fashion_cnn.yaml --strategies single,ddp --grids 1,8\n";
@@ -105,10 +107,13 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
                         tess__json_number(tess_flops_causal(&run->flops)));
     tess__record_rate(line, run->dataset, median);
     if (bench->ceiling.samples_per_s > 0)
-        json_object_update_new(line, json_pack("{s:f, s:f, s:f}", "ceiling_samples_per_s",
-                                               bench->ceiling.samples_per_s, "ceiling_flops_per_s",
-                                               bench->ceiling.flops_per_s, "ceiling_share",
-                                               median / bench->ceiling.samples_per_s));
+        json_object_update_new(line,
+                               json_pack("{s:f, s:f, s:f, s:f, s:f}", "ceiling_samples_per_s",
+                                         bench->ceiling.samples_per_s, "ceiling_flops_per_s",
+                                         bench->ceiling.flops_per_s, "ceiling_share",
+                                         median / bench->ceiling.samples_per_s,
+                                         "roof_samples_per_s", bench->ceiling.roof_samples_per_s,
+                                         "roof_share", median / bench->ceiling.roof_samples_per_s));
     if (!line || json_dumpf(line, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
         fflush(stdout) != 0) {
         json_decref(line);
