@@ -33,8 +33,9 @@
 #define MEASURE_STEPS_MOST    300
 #define MEASURE_STEPS_S       0.2
 #define MEASURE_STEPS_LEAST_S 0.08
-#define MEASURE_START_S       0.06 /* about what starting ranks takes */
-#define MEASURE_LEADERS       3    /* that go on, mostly */
+#define MEASURE_STEP_LEAST_S  50e-6 /* none is faster here, whatever is predicted */
+#define MEASURE_START_S       0.06  /* about what starting ranks takes */
+#define MEASURE_LEADERS       3     /* that go on, mostly */
 
 struct measure_one {
     int64_t number; /* in the list */
@@ -141,8 +142,9 @@ static int64_t measure_steps(const struct measure *measure, const struct tess__p
     const double turns =
         (double)(MEASURE_ROUNDS_FAR * measure->count) +
         (double)((MEASURE_GO_ON * given->try_rounds - MEASURE_ROUNDS_FAR) * leaders);
-    const double room_s = fmax(given->try_s / turns - MEASURE_START_S, MEASURE_STEPS_LEAST_S);
-    const double steps = fmin(room_s, MEASURE_STEPS_S) / layout->step_s;
+    const double least_s = fmin(MEASURE_STEPS_LEAST_S, given->try_s / measure->count);
+    const double room_s = fmax(given->try_s / turns - MEASURE_START_S, least_s);
+    const double steps = fmin(room_s, MEASURE_STEPS_S) / fmax(layout->step_s, MEASURE_STEP_LEAST_S);
     return (int64_t)fmax(MEASURE_STEPS_LEAST, fmin(steps, MEASURE_STEPS_MOST));
 }
 
