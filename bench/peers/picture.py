@@ -20,9 +20,11 @@ def bars(path, title, rows):
     for number, (name, value, goal) in enumerate(rows):
         y = TOP + LINE * number
         fill = '#c0504d' if goal and value < goal else '#2a78b8'
+        missed = goal is not None and x(value) < x(goal) < x(value) + 40  # the mark is in the way
+        end = x(goal if missed else value) + 6
         parts += [f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
                   f'<rect x="{LEFT}" y="{y}" width="{x(value) - LEFT:.1f}" height="17" fill="{fill}"/>',
-                  f'<text x="{x(value) + 6:.1f}" y="{y + 13}">{value:.2f}</text>']
+                  f'<text x="{end:.1f}" y="{y + 13}">{value:.2f}</text>']
         if goal:
             parts.append(f'<path d="M{x(goal):.1f} {y - 3}v23" stroke="#000" stroke-width="2"/>')
     parts += [f'<path d="M{x(1):.1f} {TOP - 6}v{LINE * len(rows) + 6}" stroke="#888" '
