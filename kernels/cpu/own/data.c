@@ -25,7 +25,7 @@ struct data_call {
     const struct tess_op_desc *desc;
     const void *dy, *w;
     void *dx;
-    int64_t panels, threads;
+    int64_t panels;
 };
 
 /* The work memory of one thread. */
@@ -101,10 +101,11 @@ static void data_sums(const struct data_call *call, const struct data_work *work
     int wide = (int)((columns + CPU_WORDS - 1) / CPU_WORDS);
     for (int64_t step = 0; step < steps; step += DATA_STEPS) {
         int64_t count = steps - step < DATA_STEPS ? steps - step : DATA_STEPS;
-        /* What is packed next: the next steps, or the first ones of this thread's next panel. */
+        /* What is packed next: the next steps, or the first ones of the next panel, which is this
+         * thread's as a rule (team.h). */
         const bool last = step + count == steps;
         int64_t soon = last ? 0 : (step + count) * per_step, ahead = DATA_STEPS * per_step;
-        const int64_t soon_first = last ? first + call->threads * DATA_PANEL : first;
+        const int64_t soon_first = last ? first + DATA_PANEL : first;
         if (columns == DATA_PANEL) /* known to the compiler */
             data_pack(desc, call->w, step, count, first, DATA_PANEL, work->w);
         else
@@ -180,7 +181,7 @@ static void data_part(void *context, int64_t part, void *memory)
 void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                     const void *dy, const void *w, void *dx, void *scratch)
 {
-    struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx, .threads = kernel->threads};
+    struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx};
     call.panels = (desc->in + DATA_PANEL - 1) / DATA_PANEL;
     tess__cpu_share(kernel, (desc->rows + DATA_ROWS - 1) / DATA_ROWS * call.panels, data_part,
                     &call, scratch);

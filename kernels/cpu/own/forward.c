@@ -280,7 +280,7 @@ struct forward_call {
     const struct tess_op_desc *desc;
     const char *x, *w, *bias;
     char *y;
-    int64_t panels, outputs, threads;
+    int64_t panels, outputs;
 };
 
 static void forward_part_run(void *context, int64_t part, void *work)
@@ -299,8 +299,7 @@ static void forward_part_run(void *context, int64_t part, void *work)
                               .row_bytes = (size_t)desc->out * element,
                               .rows = rows < wide * CPU_WORDS ? rows : wide * CPU_WORDS,
                               .columns = outputs < call->outputs ? outputs : call->outputs};
-    /* Threads take parts in turn. */
-    const int64_t next = row + call->threads * FORWARD_WIDE * CPU_WORDS;
+    const int64_t next = row + FORWARD_WIDE * CPU_WORDS; /* the next part, as a rule (team.h) */
     const int64_t next_rows = next < desc->rows ? desc->rows - next : 0;
     forward_rows(desc, call->x + (size_t)(row * desc->in) * element,
                  call->w + (size_t)(output * desc->in) * element, &end, wide,
@@ -311,8 +310,7 @@ static void forward_part_run(void *context, int64_t part, void *work)
 void tess__cpu_forward(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                        const void *x, const void *w, const void *bias, void *y, void *scratch)
 {
-    struct forward_call call = {
-        .desc = desc, .x = x, .w = w, .bias = bias, .y = y, .threads = kernel->threads};
+    struct forward_call call = {.desc = desc, .x = x, .w = w, .bias = bias, .y = y};
     int64_t panel = FORWARD_WIDE * CPU_WORDS;
     call.panels = (desc->rows + panel - 1) / panel;
     /* Even blocks in whole tiles, and as many parts for each thread, if they are not too small. */
