@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #define TESS__BENCH_ROUNDS 11
-#define TESS__BENCH_TASKS  4
+#define TESS__BENCH_TASKS  5
 
 /* The file of --json: one line per result. */
 struct tess__bench_log {

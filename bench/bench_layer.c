@@ -4,6 +4,7 @@
 #include "tessera/check.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void tess__bench_layer_close(struct tess__bench_layer *layer)
 {
@@ -125,32 +126,81 @@ double tess__bench_layer_flops(const struct tess_op_desc *desc)
            (double)layer_window(desc) * (double)tess__bench_positions(desc, true);
 }
 
+/* What a product is measured beside. */
+struct layer_rivals {
+    struct tess_op_desc desc;
+    struct tess_best *best[TESS_BEST_CANDIDATES]; /* NULL: there is none */
+    struct tess__bench_layer wide;                /* Tessera's, where desc is not the layer's own */
+    int count;
+    struct tess__bench_task task[TESS__BENCH_TASKS - 1];
+    const char *name[TESS__BENCH_TASKS - 1];
+};
+
+static void layer_rivals_close(struct layer_rivals *rivals)
+{
+    for (int i = 0; i < TESS_BEST_CANDIDATES; i++)
+        tess__best_close(rivals->best[i]);
+    tess__bench_layer_close(&rivals->wide);
+}
+
+static void layer_rivals_add(struct layer_rivals *rivals, const char *name,
+                             enum tess_status (*run)(void *context), void *context)
+{
+    rivals->name[rivals->count] = name;
+    rivals->task[rivals->count++] = (struct tess__bench_task){.run = run, .context = context};
+}
+
+/* oneDNN's primitives for rivals->desc. */
+static enum tess_status layer_rivals_best(const struct tess__bench *bench, enum tess_best_what what,
+                                          struct layer_rivals *rivals)
+{
+    for (int i = 0; i < TESS_BEST_CANDIDATES; i++) {
+        TESS_TRY(tess__best_open(&rivals->desc, what, i, bench->kernel->threads, &rivals->best[i]));
+        if (rivals->best[i])
+            layer_rivals_add(rivals, tess__best_name(rivals->best[i]), layer_run_best,
+                             rivals->best[i]);
+    }
+    return TESS_OK;
+}
+
+/* Closed by the caller, also after a failure. */
+static enum tess_status layer_rivals_open(struct tess__bench *bench,
+                                          const struct tess__bench_layer *layer,
+                                          struct layer_rivals *rivals)
+{
+    *rivals = (struct layer_rivals){.desc = layer->op.desc};
+    if (!rivals->desc.f32_math)
+        TESS_TRY(layer_rivals_best(bench, layer->what, rivals));
+    if (rivals->count > 0)
+        return TESS_OK;
+    rivals->desc.dtype = TESS_F32;
+    rivals->desc.f32_math = false;
+    TESS_TRY(layer_rivals_best(bench, layer->what, rivals));
+    TESS_TRY(tess__bench_layer_open(bench, &rivals->desc, &rivals->wide));
+    rivals->wide.what = layer->what;
+    layer_rivals_add(rivals, "Tessera", tess__bench_layer_run, &rivals->wide);
+    return TESS_OK;
+}
+
 enum tess_status tess__bench_layer_product(struct tess__bench *bench,
                                            struct tess__bench_layer *layer,
                                            struct tess__bench_product *product_out)
 {
-    struct tess_best *best[TESS__BENCH_TASKS] = {NULL};
     struct tess__bench_task task[TESS__BENCH_TASKS] = {
         {.run = tess__bench_layer_run, .context = layer}};
-    enum tess_status status = TESS_OK;
-    int count = 1, fastest = 1;
-    for (; count < TESS__BENCH_TASKS; count++) {
-        TESS_TRY_GOTO(status, close_best,
-                      tess__best_open(&layer->op.desc, layer->what, count - 1,
-                                      bench->kernel->threads, &best[count]));
-        if (!best[count])
-            break;
-        task[count] = (struct tess__bench_task){.run = layer_run_best, .context = best[count]};
-    }
-    TESS_TRY_GOTO(status, close_best, tess__bench_measure(bench, task, count));
-    for (int t = 1; t < count; t++)
+    struct layer_rivals rivals;
+    enum tess_status status;
+    int fastest = 1;
+    TESS_TRY_GOTO(status, close_rivals, layer_rivals_open(bench, layer, &rivals));
+    memcpy(task + 1, rivals.task, sizeof(rivals.task));
+    TESS_TRY_GOTO(status, close_rivals, tess__bench_measure(bench, task, rivals.count + 1));
+    for (int t = 1; t <= rivals.count; t++)
         if (task[t].median_s < task[fastest].median_s)
             fastest = t;
     *product_out = (struct tess__bench_product){task[0].median_s, task[fastest].median_s,
-                                                tess__best_name(best[fastest])};
+                                                rivals.name[fastest - 1], rivals.desc.dtype};
 
-close_best:
-    for (int t = 1; t < TESS__BENCH_TASKS; t++)
-        tess__best_close(best[t]);
+close_rivals:
+    layer_rivals_close(&rivals);
     return status;
 }

@@ -1,6 +1,7 @@
 /*
- * One product of a layer, or attention, with arrays of its own, a product beside the same by
- * oneDNN: what `bench kernels` prints, and what the ceiling of `bench step` is the sum of.
+ * One product of a layer, or attention, with arrays of its own, a product beside the best that the
+ * processor can do: what `bench kernels` prints, and what the ceiling of `bench step` is the sum
+ * of.
  */
 #ifndef TESSERA_BENCH_BENCH_LAYER_H
 #define TESSERA_BENCH_BENCH_LAYER_H
@@ -36,11 +37,15 @@ enum tess_status tess__bench_layer_run(void *context);
 /* FLOPs of one product of a LINEAR or CONV2D, each of the three kinds alike. */
 double tess__bench_layer_flops(const struct tess_op_desc *desc);
 
-/* Seconds of a product in this run, all measured in turns. */
+/*
+ * Seconds of a product in this run, all measured in turns. The best is oneDNN's fastest primitive
+ * for the shape, whose packing is not counted. Where it has none of the layer's type, or the layer
+ * multiplies in f32, it is the fastest that multiplies f32, oneDNN's or Tessera's.
+ */
 struct tess__bench_product {
-    double ours_s;
-    double best_s;    /* of oneDNN's fastest primitive; its packing is not counted */
+    double ours_s, best_s;
     const char *best; /* static */
+    enum tess_dtype best_dtype;
 };
 
 /* Measure layer->what, of a LINEAR or CONV2D. TESS_ERR_UNSUPPORTED in a build without oneDNN. */

@@ -26,6 +26,7 @@ static const struct attention_shape attention_shapes[] = {
 /* Tessera's kernel and the reference, with all their arrays. */
 struct attention {
     struct tess__bench_layer layer;
+    enum tess_dtype square;    /* of the reference: f32 where oneDNN has no product of the type */
     struct tess_best *best[3]; /* of one head: q k^T, p v, and p^T dy */
     void *p, *dp;              /* [T, T] */
 };
@@ -55,7 +56,7 @@ static enum tess_status attention_square_forward(void *context)
     const struct tess_op_desc *d = &a->layer.op.desc;
     for (int64_t head = 0; head < d->rows * d->heads; head++) {
         TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
-        tess__best_softmax(d->dtype, d->length, attention_scale(a), a->p);
+        tess__best_softmax(a->square, d->length, attention_scale(a), a->p);
         TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_DATA]));
     }
     return TESS_OK;
@@ -68,7 +69,7 @@ static enum tess_status attention_square_backward(void *context)
     const struct tess_op_desc *d = &a->layer.op.desc;
     for (int64_t head = 0; head < d->rows * d->heads; head++) {
         TESS_TRY(tess__best_run(a->best[TESS_BEST_FORWARD]));
-        tess__best_softmax_grad(d->dtype, d->length, attention_scale(a), a->p, a->dp);
+        tess__best_softmax_grad(a->square, d->length, attention_scale(a), a->p, a->dp);
         TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_DATA]));
         TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_WEIGHT]));
         TESS_TRY(tess__best_run(a->best[TESS_BEST_BACKWARD_WEIGHT]));
@@ -83,6 +84,28 @@ static void attention_close(struct attention *a)
     tess__bench_layer_close(&a->layer);
     free(a->p);
     free(a->dp);
+}
+
+/* The products of the reference, [length, size] by [size, length] and its two gradients. */
+static enum tess_status attention_square_open(const struct tess__bench *bench,
+                                              const struct attention_shape *shape,
+                                              enum tess_dtype dtype, struct attention *a)
+{
+    const struct tess_op_desc product = {.kind = TESS_OP_LINEAR,
+                                         .dtype = dtype,
+                                         .rows = shape->length,
+                                         .leaf_rows = shape->length,
+                                         .in = shape->size,
+                                         .out = shape->length};
+    a->square = dtype;
+    for (int i = 0; i < 3; i++) {
+        tess__best_close(a->best[i]); /* of another type */
+        TESS_TRY(tess__best_open(&product, (enum tess_best_what)i, 0, bench->kernel->threads,
+                                 &a->best[i]));
+        if (!a->best[i])
+            return attention_square_open(bench, shape, TESS_F32, a);
+    }
+    return TESS_OK;
 }
 
 static enum tess_status attention_open(struct tess__bench *bench,
@@ -101,21 +124,12 @@ static enum tess_status attention_open(struct tess__bench *bench,
                                 .kv_heads = shape->heads,
                                 .q_stride = stride,
                                 .kv_stride = stride};
-    struct tess_op_desc product = {.kind = TESS_OP_LINEAR,
-                                   .dtype = dtype,
-                                   .rows = shape->length,
-                                   .leaf_rows = shape->length,
-                                   .in = shape->size,
-                                   .out = shape->length};
     enum tess_status status;
-    const size_t square = (size_t)(shape->length * shape->length) * tess_dtype_bytes(dtype);
     TESS_TRY(tess__bench_layer_open(bench, &desc, &a->layer));
+    TESS_TRY_GOTO(status, failed, attention_square_open(bench, shape, dtype, a));
+    const size_t square = (size_t)(shape->length * shape->length) * tess_dtype_bytes(a->square);
     TESS_TRY_GOTO(status, failed, tess__bench_allocate(square, &a->p));
     TESS_TRY_GOTO(status, failed, tess__bench_allocate(square, &a->dp));
-    for (int i = 0; i < 3; i++)
-        TESS_TRY_GOTO(status, failed,
-                      tess__best_open(&product, (enum tess_best_what)i, 0, bench->kernel->threads,
-                                      &a->best[i]));
     return TESS_OK;
 
 failed:
@@ -139,7 +153,7 @@ static enum tess_status attention_report(struct tess__bench *bench,
         (double)(needs.scratch_bytes + needs.thread_bytes * (size_t)(bench->kernel->threads - 1)) /
         1048576;
     double square_mib = (double)(d->rows * d->heads * d->length * d->length) / 1048576 *
-                        (double)tess_dtype_bytes(d->dtype);
+                        (double)tess_dtype_bytes(a->square);
     printf("%-18s %-5s %-9s %9.1f %8.0f %10.1f %6.2f %8.2f %8.1f\n", shape->name,
            tess_dtype_name(d->dtype), what, task[0].median_s * 1e6, gflops, task[1].median_s * 1e6,
            ratio, ours_mib, square_mib);

@@ -39,9 +39,8 @@ enum bench_part {
 static const struct tess_option bench_table[] = {
     TESS_ROW_STRING("kernel", BENCH_FIELD(kernel), "cpu", "backend to measure"),
     TESS_ROW_CHOICE("precision", BENCH_FIELD(precision), "both", "f32|bf16|f16|both",
-                    "element type of activations and parameters; both: f32 and bf16. cpu "
-                    "multiplies f16 in f32, "
-                    "so it is compared with f32"),
+                    "element type of activations and parameters; both: f32 and bf16. "
+                    "Products of a type that oneDNN has none of are compared with f32's"),
     TESS_ROW_INT("rows", BENCH_FIELD(rows), "64", BENCH_GRID, 4096,
                  "rows of a batch, a multiple of 8; layers of transformers have 1024 positions"),
     TESS_ROW_CHOICE("part", BENCH_FIELD(part), "all", "all|products|grid|attention|sequence|memory",
@@ -110,16 +109,18 @@ static enum tess_status bench_product(struct tess__bench *bench, const struct be
     struct tess__bench_product product;
     TESS_TRY(tess__bench_layer_product(bench, ours, &product));
     const double flops = tess__bench_layer_flops(desc), ratio = product.best_s / product.ours_s;
-    printf("%-16s %-5s %-16s %9.1f %9.0f   %9.0f  %-15s %6.2f\n", layer->name,
+    printf("%-16s %-5s %-16s %9.1f %9.0f   %9.0f  %-4s %-15s %6.2f\n", layer->name,
            tess_dtype_name(desc->dtype), bench_what_name[ours->what], product.ours_s * 1e6,
-           flops / product.ours_s * 1e-9, flops / product.best_s * 1e-9, product.best, ratio);
+           flops / product.ours_s * 1e-9, flops / product.best_s * 1e-9,
+           tess_dtype_name(product.best_dtype), product.best, ratio);
     return tess__bench_write(
         &bench->log,
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:f, s:f}", "bench", "product", "layer",
-                  layer->name, "precision", tess_dtype_name(desc->dtype), "what",
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:s, s:s, s:f, s:f}", "bench", "product",
+                  "layer", layer->name, "precision", tess_dtype_name(desc->dtype), "what",
                   bench_what_name[ours->what], "rows", (json_int_t)desc->rows, "us",
                   product.ours_s * 1e6, "gflops", flops / product.ours_s * 1e-9, "best",
-                  product.best, "best_gflops", flops / product.best_s * 1e-9, "ratio", ratio));
+                  product.best, "best_precision", tess_dtype_name(product.best_dtype),
+                  "best_gflops", flops / product.best_s * 1e-9, "ratio", ratio));
 }
 
 static enum tess_status bench_products(struct tess__bench *bench, enum tess_dtype dtype)
@@ -196,8 +197,8 @@ static const struct bench_part_row {
     enum tess_status (*run)(struct tess__bench *bench, enum tess_dtype dtype);
 } bench_parts[] = {
     {BENCH_PRODUCTS,
-     "product                                        us   GFLOP/s        best  by oneDNN's      "
-     "ratio\n",
+     "product                                        us   GFLOP/s        best  "
+     "by                    ratio\n",
      bench_products},
     {BENCH_GRIDS, "\nweight gradient           G=1 us    G=8 us  price\n", bench_grids},
     {BENCH_ATTENTION,
@@ -253,7 +254,10 @@ static const char bench_usage[] =
     "One core unless --threads is given. Ratios are the speed of a kernel to that of "
     "oneDNN's or of a plain "
     "loop; higher is better;\n"
-    "the time to pack oneDNN's weights is not counted. `price` is the time of eight leaves to that "
+    "the time to pack oneDNN's weights is not counted. Where oneDNN has no product of a type "
+    "(f16; bf16\n"
+    "without AVX-512), the best is that of f32, oneDNN's or Tessera's. `price` is the time of "
+    "eight leaves to that "
     "of one.\n";
 
 static int bench_command(struct tess__call *call)

@@ -1,8 +1,11 @@
 """PyTorch as a peer: which of them there is, and processes of it that take turns with Tessera."""
 import json
 import os
+import select
+import signal
 import subprocess
 import tempfile
+import time
 
 DEBIAN = '/usr/bin/python3'
 LIBRARIES = '/usr/lib/x86_64-linux-gnu'
@@ -32,6 +35,10 @@ class PeerError(Exception):
     pass
 
 
+class LateError(PeerError):
+    """It did not answer in time."""
+
+
 class Torch:
     """One run of torch_train.py, which waits while others have their turns."""
 
@@ -40,15 +47,23 @@ class Torch:
                         *map(str, options)]
         self.env = environment(python, threads)
         self.process = None
+        self.until = None  # time.monotonic() at which an answer that is missing is waited for no longer
 
     def start(self):
         """What it says when it is warm."""
         self.errors = tempfile.TemporaryFile('w+')
         self.process = subprocess.Popen(self.command, env=self.env, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.errors, text=True)
+                                        stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                        start_new_session=True)
         return self.answer()
 
     def answer(self):
+        if self.until and not select.select([self.process.stdout], [], [],
+                                            max(self.until - time.monotonic(), 0))[0]:
+            os.killpg(self.process.pid, signal.SIGKILL)  # its ranks too
+            self.process.wait()
+            self.process = None
+            raise LateError('no answer in time')
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()

@@ -4,6 +4,7 @@ A first turn of all sides finds PyTorch's fastest; these and Tessera's then take
 medians stand. Lines of the result have all turns; the page is made from lines, also of several runs."""
 import datetime
 import json
+import math
 import statistics
 import sys
 import textwrap
@@ -16,6 +17,7 @@ TURN_S = 1.5      # of measured steps
 NEAR = 1.1        # those so near the fastest run again
 ROUNDS_MAX = 7    # for sides whose turns differ by more than NOISE
 NOISE, STANDS = 0.10, 0.02
+LONG_S = 5        # a step of so long is a turn
 LARGE = 50e6      # parameters of models of which not all sides fit in memory at once
 LENGTH = 256      # tokens of a sequence
 
@@ -38,6 +40,8 @@ THEIRS = (('one', 'one', 1, False), ('one compiled', 'one', 1, True), ('DDP 2', 
           ('DDP 2 compiled', 'ddp', 2, True), ('FSDP2 2', 'fsdp2', 2, False),
           ('DDP 4', 'ddp', 4, False))
 DEBIANS = ('one', 'DDP 2')
+BESIDE = ' f32'  # behind the name of a side that is in f32 in a row of bf16
+LATE = 'no time'
 # Beside PyTorch's one process; one rank beside ddp 2; ddp 4 and fsdp 2 likewise; share of the
 # products' speed.
 GOAL_ONE, GOAL_THREADS, GOAL_FOUR, GOAL_FSDP = 1.3, 0.97, 0.90, 0.95
@@ -50,7 +54,7 @@ class Ours:
     def __init__(self, bench, row, precision, strategy, ranks, ceiling=False):
         model, config, batch, options, _ = ROWS[row]
         self.bench, self.batch = bench, batch
-        self.asks, self.ceiling, self.roof = ceiling, None, None
+        self.asks, self.ceiling, self.roof, self.ceiling_precision = ceiling, None, None, None
         self.words = ['bench', 'step', config, '--strategies', strategy, '--ranks', ranks,
                       '--threads', max(bench.cores // ranks, 1), '--precision', precision,
                       '--batch-size', batch, '--repeats', 1, *options]
@@ -67,6 +71,7 @@ class Ours:
         if self.asks:
             self.asks, self.ceiling = False, line.get('ceiling_samples_per_s')
             self.roof = line.get('roof_samples_per_s')
+            self.ceiling_precision = line.get('ceiling_precision')
         return self.batch / line['samples_per_s']
 
     def stop(self):
@@ -89,24 +94,38 @@ class Theirs(peer.Torch):
 class Side:
     """One of those that take turns: how it is run, and what its turns took."""
 
-    def __init__(self, name, how, turn_s):
+    def __init__(self, name, how, turn_s, layout=None, precision=None):
         self.name, self.how, self.turn_s = name, how, turn_s
+        self.layout, self.precision = layout, precision
         self.about, self.turns, self.steps, self.failed = {}, [], 0, None
         self.ready = False
 
-    def turn(self):
+    def turn(self, until=None):
+        """PyTorch's is given up at `until`, of the monotonic clock."""
+        self.how.until = until
         try:
             if not self.ready:
                 self.about = self.how.start()
-            self.steps = self.steps or max(int(self.turn_s / self.how.step_s(2)), 2)
+            self.steps = self.steps or self.turn_steps()
             self.turns.append(self.how.step_s(self.steps))
             print(f'{self.name}: {1e3 * self.turns[-1]:,.2f} ms a step', file=sys.stderr, flush=True)
             self.ready = not self.how.large
             if not self.ready:
                 self.how.stop()
+        except peer.LateError:
+            self.leave(LATE)
         except peer.PeerError as error:
-            print(f'left out: {self.name}: {error}', file=sys.stderr)
-            self.failed = str(error).strip().splitlines()[-1]  # the rest has paths of this machine
+            print(error, file=sys.stderr)
+            self.leave(str(error).strip().splitlines()[-1])  # the rest has paths of this machine
+
+    def turn_steps(self):
+        """As many as fill a turn; two at least, but one where it is long."""
+        step_s = self.about.get('warm_step_s') or self.how.step_s(2)
+        return max(int(self.turn_s / step_s), 2 if step_s < LONG_S else 1)
+
+    def leave(self, why):
+        print(f'left out: {self.name}: {why}', file=sys.stderr, flush=True)
+        self.failed, self.ready = why, False
 
     @property
     def median_s(self):
@@ -119,20 +138,53 @@ class Side:
         return abs(statistics.median(self.turns[:-1]) / self.median_s - 1) <= STANDS
 
 
-def sides_of(bench, row, precision):
-    ours = [Side(name, Ours(bench, row, precision, strategy, ranks, ceiling=index == 0),
-                 bench.turn_s)
+def ours_of(bench, row, precision):
+    return [Side(name, Ours(bench, row, precision, strategy, ranks, ceiling=index == 0), bench.turn_s)
             for index, (name, strategy, ranks) in enumerate(OURS)]
-    theirs = []
+
+
+def theirs_of(bench, row, precision, beside=''):
+    """PyTorch's sides in one precision; `beside`: what is behind their names in a row of another."""
+    sides = []
     for python, torch in bench.pythons.items():
         for name, layout, ranks, compiled in THEIRS:
             chosen = not bench.args.sides or name in bench.args.sides.split(',')
             if chosen and (python != peer.DEBIAN or name in DEBIANS):
-                theirs.append(Side(f'{torch} {name}',
-                                   Theirs(bench, row, precision, python, layout, ranks, compiled),
-                                   bench.turn_s))
-                theirs[-1].layout = layout
-    return ours, theirs
+                sides.append(Side(f'{torch} {name}{beside}',
+                                  Theirs(bench, row, precision, python, layout, ranks, compiled),
+                                  bench.turn_s, layout, precision))
+    return sides
+
+
+def f32_beside(bench, row):
+    """PyTorch's sides in f32 for a row of bf16: those that were near the fastest in the row of f32, if
+    this run has measured it, else all."""
+    sides = theirs_of(bench, row, 'f32', BESIDE)
+    near = bench.near_f32.get(row)
+    return [side for side in sides if side.name.removesuffix(BESIDE) in near] if near else sides
+
+
+def first_turns(groups, row_s):
+    """Groups are of one precision each; the faster one is that whose first side is. The other one's sides
+    have half of the row's time, but its first side at least twice what the first of all took: who needs
+    longer is slower. What does not end in time, or has none left, is left out."""
+    def turn(side, until=None):
+        if until and time.monotonic() > until:
+            side.leave(LATE)
+            return
+        side.turn(until)
+        side.how.stop()
+        side.ready = False
+
+    begin = time.monotonic()
+    until = begin + row_s / 2 if row_s else None
+    turn(groups[0][0])
+    for group in groups[1:]:
+        turn(group[0], until and max(until, 3 * time.monotonic() - 2 * begin))
+    groups.sort(key=lambda group: group[0].median_s if group[0].turns else math.inf)
+    for group in groups:
+        for side in group[1:]:
+            turn(side, until if group is not groups[0] else None)
 
 
 def finalists(theirs):
@@ -141,36 +193,41 @@ def finalists(theirs):
         sides = sorted(sides, key=lambda side: side.median_s)[:2]
         return [side for side in sides if side.median_s <= NEAR * sides[0].median_s]
 
-    well = [side for side in theirs if not side.failed]
+    well = [side for side in theirs if side.turns and not side.failed]
     chosen = near(well) + near([side for side in well if side.layout == 'one'])
     return [side for side in well if side in chosen]
 
 
 def race_row(bench, row, precision):
-    begin = time.monotonic()
-    ours, theirs = sides_of(bench, row, precision)
-    for side in theirs:
-        side.turn()
-        side.how.stop()
-        side.ready = False
+    begin, row_s = time.monotonic(), bench.args.row_s
+    ours = ours_of(bench, row, precision)
+    groups = [theirs_of(bench, row, precision)]
+    if precision != 'f32':
+        groups.insert(0, f32_beside(bench, row))
+    theirs = [side for group in groups for side in group]
+    first_turns(groups, row_s)
     for side in ours:
         side.turn()
     final = finalists(theirs)
     for count in range(1, 1 if bench.args.quick else ROUNDS_MAX):
-        late = 0 < bench.args.row_s < time.monotonic() - begin
+        late = 0 < row_s < time.monotonic() - begin
         if late or count >= bench.rounds and all(side.stands() for side in ours + final):
             break
         for side in ours + final:
             side.turn()
     for side in final:
         side.how.stop()
+    if precision == 'f32':
+        bench.near_f32[row] = [side.name for side in final]
     bench.record(bench='race', row=row, precision=precision, batch=ROWS[row][2],
                  date=datetime.date.today().isoformat(), **bench.machine,
                  ceiling_samples_per_s=ours[0].how.ceiling,
+                 ceiling_precision=ours[0].how.ceiling_precision,
                  roof_samples_per_s=ours[0].how.roof,
                  ours={side.name: side.turns for side in ours},
-                 theirs={side.name: {'layout': side.layout, 'version': side.about.get('version'),
-                                     'turns': side.turns, 'failed': side.failed} for side in theirs})
+                 theirs={side.name: {'layout': side.layout, 'precision': side.precision,
+                                     'version': side.about.get('version'), 'turns': side.turns,
+                                     'failed': side.failed} for side in theirs})
 
 
 def race(bench):
@@ -178,6 +235,10 @@ def race(bench):
     unknown = set(rows) - set(ROWS)
     if unknown:
         sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
+    sides = bench.args.sides.split(',') if bench.args.sides else []
+    unknown = set(sides) - {name for name, *_ in THEIRS}
+    if unknown:
+        sys.exit(f'unknown side {sorted(unknown)[0]}: known are {", ".join(name for name, *_ in THEIRS)}')
     pythons = [bench.args.python] if bench.args.python else []
     if not bench.args.newest:
         pythons.append(peer.DEBIAN)
@@ -186,14 +247,20 @@ def race(bench):
         sys.exit('there is no PyTorch: apt-get install python3-torch, or, for the newest, python3 -m venv V; '
                  'V/bin/pip install torch numpy; bench/peers.sh --python V/bin/python race')
     bench.turn_s = 0.2 if bench.args.quick else TURN_S
+    bench.near_f32 = {}
     for row in rows:
         for precision in bench.args.precision.split(','):
             race_row(bench, row, precision)
-            print(Row(bench.records[-1]).text(), flush=True)
+            if has_peer(bench.records[-1]):
+                print(Row(bench.records[-1]).text(), flush=True)
     print('\n' + page(bench.records, bench.args.picture))
 
 
 # ---- the page ----------------------------------------------------------------------------------
+
+def has_peer(line):
+    return any(side['turns'] for side in line['theirs'].values())
+
 
 class Row:
     """What the lines of one row say: samples, or tokens, a second."""
@@ -207,14 +274,24 @@ class Row:
         self.theirs = {name: unit / statistics.median(side['turns'])
                        for name, side in line['theirs'].items() if side['turns']}
         self.goal = goals.get(self.precision)
-        self.best, self.one = (max(names, key=self.theirs.get) for names in (
-            list(self.theirs),
-            [name for name in self.theirs if line['theirs'][name]['layout'] == 'one']))
+        # Of either precision in a row of bf16, as a person would choose.
+        self.best = self.fastest(self.theirs)
+        self.one = self.fastest([name for name in self.theirs
+                                 if line['theirs'][name]['layout'] == 'one'])
+        self.by_precision = {precision: self.fastest([name for name in self.theirs
+                                                      if self.precision_of(name) == precision])
+                             for precision in PRECISIONS}
         ceiling = line['ceiling_samples_per_s']
         self.ceiling = ceiling and ceiling * (LENGTH if options else 1)
         roof = line.get('roof_samples_per_s')  # lines of older versions have none
         self.roof = roof * (LENGTH if options else 1) if roof else self.ceiling
         self.ratio = max(self.ours.values()) / self.theirs[self.best]
+
+    def fastest(self, names):
+        return max(names, key=self.theirs.get, default=None)
+
+    def precision_of(self, name):
+        return self.line['theirs'][name].get('precision', self.precision)  # older lines have none
 
     @property
     def name(self):
@@ -261,23 +338,39 @@ def speeds(rows):
 
 
 def peers(rows):
-    names = list(dict.fromkeys(name for row in rows for name in row.theirs))
-    return table(['row', '', *map(label, names)],
-                 [[row.row, row.precision,
-                   *(short(row.theirs[name]) if name in row.theirs else '' for name in names)]
-                  for row in rows])
+    names = list(dict.fromkeys(name.removesuffix(BESIDE) for row in rows for name in row.theirs))
+    lines = []
+    for row in rows:
+        for what, suffix in ((row.precision, ''), (f'f32 beside {row.precision}', BESIDE)):
+            cells = [row.theirs.get(name + suffix) for name in names]
+            if any(cells):
+                lines.append([row.row, what, *(short(cell) if cell else '' for cell in cells)])
+    return table(['row', '', *map(label, names)], lines)
+
+
+def precisions(rows):
+    """Which precision is PyTorch's faster one in rows of bf16."""
+    def said(row):
+        speed = {precision: row.theirs[name] for precision, name in row.by_precision.items() if name}
+        fast, *slow = sorted(speed, key=speed.get, reverse=True)
+        return [f'{fast}, {speed[fast] / speed[slow[0]]:.1f} times as fast as {slow[0]}' if slow
+                else f'{fast} alone']
+
+    low = [row for row in rows if row.precision != 'f32']
+    return (f'Best PyTorch is of either precision in rows of bf16, in which it also runs in f32, since a person '
+            f'takes the faster one. That is: {listed(low, said)}.')
 
 
 def goals(rows):
     lines = []
     for row in rows:
         ddp = row.ours['ddp 2']
-        best, one = row.theirs[row.best], row.theirs[row.one]
+        best, one = row.theirs[row.best], row.theirs.get(row.one)
         limit = row.roof or 0
         share = max(row.ours.values()) / row.ceiling if row.ceiling else None
         lines.append([
             row.row, row.precision, judged(row.ratio, row.goal, limit / best),
-            judged(row.ours['1 rank'] / one, GOAL_ONE, limit / one),
+            judged(row.ours['1 rank'] / one, GOAL_ONE, limit / one) if one else '',
             judged(row.ours['1 rank'] / ddp, GOAL_THREADS),
             judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
             judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
@@ -288,6 +381,10 @@ def goals(rows):
                  lines)
 
 
+def filled(text):
+    return textwrap.fill(text, 118) + '\n'
+
+
 def listed(rows, names_of):
     return '; '.join(f'{row.name} ({", ".join(names_of(row))})' for row in rows
                      if names_of(row)) or 'none'
@@ -296,26 +393,38 @@ def listed(rows, names_of):
 def page(records, path=None):
     """Markdown; of several lines of a row the latest counts. A picture goes to `path`."""
     latest = {(line['row'], line['precision']): line for line in records if line['bench'] == 'race'}
-    rows = [Row(latest[key]) for name in ROWS for precision in PRECISIONS
-            if (key := (name, precision)) in latest]
+    lines = [latest[key] for name in ROWS for precision in PRECISIONS
+             if (key := (name, precision)) in latest]
+    rows = [Row(line) for line in lines if has_peer(line)]
     if not rows:
-        sys.exit('there are no lines of a race in these files')
+        sys.exit('there are no lines of a race with PyTorch\'s figures in these files')
     if path:
         picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
                      [(row.name, row.ratio, row.goal) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
                     f'{row.line["commit"]}' for row in rows})
+
+    def left_out(late):
+        return '; '.join(f'{line["row"]} {line["precision"]} ({", ".join(names)})' for line in lines
+                         if (names := [name for name, side in line['theirs'].items()
+                                       if side['failed'] and (side['failed'] == LATE) == late])) or 'none'
+
     noisy = listed(rows, lambda row: [name for name, turns in row.line['ours'].items()
                                       if row.noisy(turns)])
-    failed = listed(rows, lambda row: [name for name, side in row.line['theirs'].items()
-                                       if side['failed']])
+    other = [row.name for row in rows
+             if row.line.get('ceiling_precision') not in (None, row.precision)]
     return '\n'.join(
         ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
+         filled(precisions(rows)),
          'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
          'Ratios, with their goals; bold ones miss it, and have what the roof would give\n',
-         goals(rows), textwrap.fill(
-             f'Turns of Tessera that differ by more than 10 %: {noisy}.', 118) + '\n',
-         f'Sides that failed: {failed}.\n'])
+         goals(rows),
+         *([filled('oneDNN has no products of the row\'s precision on this processor, and the faster of the '
+                   f'row\'s own and those in f32 are the products of: {", ".join(other)}.')]
+           if other else []),
+         filled(f'Turns of Tessera that differ by more than 10 %: {noisy}.'),
+         filled(f'Sides that failed: {left_out(False)}.'),
+         filled(f'Sides of the slower precision that had no time (--row-s): {left_out(True)}.')])
 
 
 def read(paths):

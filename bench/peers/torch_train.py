@@ -20,6 +20,8 @@ import socket
 import sys
 import time
 
+LONG_S = 2  # a step of so long is the last one to warm up
+
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__)
@@ -155,9 +157,16 @@ def run(rank, args, port, pipe):
     trainer = Trainer(args, rank)
     trainer.step()
     first_s = time.time() - started
+    step_s = torch.zeros(1, dtype=torch.float64)  # of the slowest process, so that all go on or none does
     for _ in range(args.warmup - 1):
-        trainer.step()
-    pipe.send({'version': torch.__version__, 'first_step_s': first_s, 'parameters':
+        if step_s < LONG_S:
+            begin = time.perf_counter()
+            trainer.step()
+            step_s.fill_(time.perf_counter() - begin)
+            if args.ranks > 1:
+                torch.distributed.all_reduce(step_s, torch.distributed.ReduceOp.MAX)
+    pipe.send({'version': torch.__version__, 'first_step_s': first_s, 'warm_step_s': step_s.item(),
+               'parameters':
                sum(p.numel() for p in trainer.net.parameters()),
                'peak_rss': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
     while True:

@@ -14,6 +14,7 @@
 /* Of products, in all their calls; and seconds of attention and of the update. */
 struct ceiling_work {
     double seconds, flops, rest_s;
+    bool in_f32; /* some product was measured beside f32's */
 };
 
 /* What one core does. */
@@ -46,6 +47,7 @@ static enum tess_status ceiling_op(struct tess__bench *bench, const struct tess_
         status = tess__bench_layer_product(bench, &layer, &product);
         work_out->seconds += calls * fmin(product.ours_s, product.best_s);
         work_out->flops += calls * tess__bench_layer_flops(desc);
+        work_out->in_f32 |= product.best_dtype == TESS_F32;
     }
     tess__bench_layer_close(&layer);
     return status;
@@ -167,6 +169,7 @@ static enum tess_status ceiling_measure(struct ceiling_core *core)
         core->work.seconds += work[o].seconds;
         core->work.flops += work[o].flops;
         core->work.rest_s += work[o].rest_s;
+        core->work.in_f32 |= work[o].in_f32;
     }
     tess_kernel_close(bench.kernel);
     free(work);
@@ -207,6 +210,7 @@ static enum tess_status ceiling_cores(const struct tess_config *config,
         work_out->seconds = fmax(work_out->seconds, core[i].work.seconds);
         work_out->rest_s = fmax(work_out->rest_s, core[i].work.rest_s);
         work_out->flops += core[i].work.flops;
+        work_out->in_f32 |= core[i].work.in_f32;
     }
     free(core);
     return status;
@@ -240,7 +244,8 @@ enum tess_status tess__bench_ceiling(const struct tess_config *config,
     if (status == TESS_OK && work.seconds > 0)
         *ceiling_out = (struct tess__bench_ceiling){
             (double)(rows * busy) / work.seconds, work.flops / work.seconds,
-            (double)(rows * busy) / (work.seconds + work.rest_s)};
+            (double)(rows * busy) / (work.seconds + work.rest_s),
+            work.in_f32 ? TESS_F32 : input.dtype};
 
 free_model:
     tess__declare_free(&model, state);

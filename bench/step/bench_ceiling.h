@@ -12,15 +12,18 @@ struct tess__bench_ceiling {
     /* With attention, by the run's kernels, and the update of every parameter: what a step can
      * reach that has nothing else to do. */
     double roof_samples_per_s;
+    /* In which oneDNN's products multiplied: f32 where it has none of the run's type for some. */
+    enum tess_dtype dtype;
 };
 
 /*
  * The speed, if all cores did nothing but the products of linear layers and convolutions:
  * each core's share of the batch at once, with no grid, by the faster of the run's own kernels and
- * oneDNN's best primitive for the shape, the packing of weights not counted. It is measured here,
- * on `cores` cores at the same time, and depends on model, batch and precision, not on strategy or
- * ranks. Each core updates its share of the parameters, once a step. There is nothing to measure
- * where products run on a device or the build has no oneDNN.
+ * oneDNN's best primitive for the shape, the packing of weights not counted; where oneDNN has none
+ * of the run's type, by the fastest of the run's kernels, oneDNN's f32 and Tessera's f32. It is
+ * measured here, on `cores` cores at the same time, and depends on model, batch and precision, not
+ * on strategy or ranks. Each core updates its share of the parameters, once a step. There is
+ * nothing to measure where products run on a device or the build has no oneDNN.
  */
 enum tess_status tess__bench_ceiling(const struct tess_config *config,
                                      const struct tess_dataset *dataset, int cores,

@@ -69,9 +69,11 @@ static const char bench_usage[] =
     "images/s or tokens/s over the repeats, its range, and the share of time that ranks wait for\n"
     "other ranks. ceiling_share: the speed by that of the products alone, which is measured here "
     "on\n"
-    "all cores at once, by the faster of these kernels and oneDNN's. roof_share: the same by that "
+    "all cores at once, by the faster of these kernels and oneDNN's. Where oneDNN has no product "
     "of\n"
-    "the products, attention and the update, each alone.\n\n"
+    "the run's type, ceiling_precision is f32, and the f32 products of both count beside the "
+    "run's.\n"
+    "roof_share: the same by that of the products, attention and the update, each alone.\n\n"
     "examples\n"
     "  tessera bench step configs/labs/fashion_mlp.yaml --strategies ddp,fsdp --ranks 2\n"
     "  tessera bench step configs/labs/fashion_cnn.yaml --strategies single,ddp --grids 1,8\n";
@@ -108,9 +110,10 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     tess__record_rate(line, run->dataset, median);
     if (bench->ceiling.samples_per_s > 0)
         json_object_update_new(line,
-                               json_pack("{s:f, s:f, s:f, s:f, s:f}", "ceiling_samples_per_s",
+                               json_pack("{s:f, s:f, s:s, s:f, s:f, s:f}", "ceiling_samples_per_s",
                                          bench->ceiling.samples_per_s, "ceiling_flops_per_s",
-                                         bench->ceiling.flops_per_s, "ceiling_share",
+                                         bench->ceiling.flops_per_s, "ceiling_precision",
+                                         tess_dtype_name(bench->ceiling.dtype), "ceiling_share",
                                          median / bench->ceiling.samples_per_s,
                                          "roof_samples_per_s", bench->ceiling.roof_samples_per_s,
                                          "roof_share", median / bench->ceiling.roof_samples_per_s));

@@ -4,6 +4,7 @@
  */
 #include "cpu/best.h"
 
+#include "base/log_sink.h"
 #include "cpu/prim.h"
 #include "kernel_open.h"
 #include "tessera/check.h"
@@ -56,21 +57,16 @@ static enum tess_status best_inner_desc(dnnl_engine_t engine, const struct tess_
     return status;
 }
 
-/* The description, arguments and name of a candidate; *arg_out NULL past the last. */
+/* The description, arguments and name of a candidate. */
 static enum tess_status best_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
                                   enum cpu_what what, int number, dnnl_primitive_desc_t *desc_out,
                                   const int **arg_out, const char **name_out)
 {
-    *arg_out = NULL;
     if (desc->kind == TESS_OP_CONV2D) {
-        if (number > 0)
-            return TESS_OK;
         *arg_out = tess__cpu_conv_arg[what];
         *name_out = "convolution";
         return tess__cpu_conv_desc(engine, desc, what, desc->rows, desc_out);
     }
-    if (number > 2)
-        return TESS_OK;
     if (number == 2) {
         *arg_out = tess__cpu_conv_arg[what];
         *name_out = "inner product";
@@ -81,6 +77,29 @@ static enum tess_status best_desc(dnnl_engine_t engine, const struct tess_op_des
     return tess__cpu_matmul_desc(engine, desc, what, desc->rows,
                                  what == CPU_BACKWARD_DATA ? desc->in : desc->out, number == 1,
                                  desc_out);
+}
+
+static void best_line(void *context, enum tess_log_level level, const char *text)
+{
+    (void)context, (void)level, (void)text;
+}
+
+/* best_desc(), in which a primitive that oneDNN lacks is no error; *desc_out NULL then. */
+static enum tess_status best_find(dnnl_engine_t engine, const struct tess_op_desc *desc,
+                                  enum cpu_what what, int number, dnnl_primitive_desc_t *desc_out,
+                                  const int **arg_out, const char **name_out)
+{
+    static const struct tess__log_sink nowhere = {.line = best_line};
+    *desc_out = NULL;
+    if (desc->dtype == TESS_F16 || number >= (desc->kind == TESS_OP_CONV2D ? 1 : 3))
+        return TESS_OK;
+    const struct tess__log_sink *before = tess__log_redirect(&nowhere);
+    const enum tess_status status =
+        best_desc(engine, desc, what, number, desc_out, arg_out, name_out);
+    tess__log_redirect(before);
+    if (status != TESS_OK && status != TESS_ERR_UNSUPPORTED)
+        TESS_FAIL(status, "%s", tess_log_last_error());
+    return TESS_OK;
 }
 
 bool tess__best_is_there(void)
@@ -125,9 +144,9 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
     tess__cpu_threads(state, threads);
     enum cpu_what cpu_what = (enum cpu_what)what; /* the same list, without oneDNN's header */
     TESS_TRY_GOTO(status, failed,
-                  best_desc(state->engine, desc, cpu_what, number, &primitive, &arg, &best->name));
-    if (arg == NULL)
-        goto failed; /* past the last: not an error */
+                  best_find(state->engine, desc, cpu_what, number, &primitive, &arg, &best->name));
+    if (primitive == NULL)
+        goto failed; /* not an error */
     int count = tess__cpu_arg_count[cpu_what];
     status = best_allocate(best, primitive, arg, count);
     if (status == TESS_OK)

@@ -14,10 +14,13 @@ bool tess__best_is_there(void);
 
 struct tess_best; /* one primitive with its own memory, filled with random numbers */
 
+#define TESS_BEST_CANDIDATES 3
+
 /*
  * Candidate `number`, from 0: LINEAR matmul on plain arrays, matmul on packed weights (FORWARD,
  * BACKWARD_DATA) or packed x, inner product on packed weights; CONV2D direct convolution on packed
- * weights. Packing is not part of the run. *best_out is NULL past the last. TESS_ERR_UNSUPPORTED in
+ * weights. Packing is not part of the run. *best_out is NULL where there is none: a convolution has
+ * one, and oneDNN no primitives that multiply f16, or bf16 without AVX-512. TESS_ERR_UNSUPPORTED in
  * a build without oneDNN.
  */
 enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best_what what,

@@ -310,8 +310,9 @@ static void case_compare(void **state)
  */
 #define SMALL_FLOPS (2.0 * 2 * 784 * 8 + 3.0 * 2 * 8 * 10)
 
-static void check_ceiling(const json_t *line, double median)
+static void check_ceiling(const json_t *line, const char *precision, double median)
 {
+    const char *measured = json_string_value(json_object_get(line, "ceiling_precision"));
     const double samples = json_real_value(json_object_get(line, "ceiling_samples_per_s"));
     const double flops = json_real_value(json_object_get(line, "ceiling_flops_per_s"));
     const double share = json_real_value(json_object_get(line, "ceiling_share"));
@@ -321,6 +322,10 @@ static void check_ceiling(const json_t *line, double median)
         return;
     }
     assert_true(samples > 0);
+    /* oneDNN has f32 everywhere, bf16 on some processors and f16 on none. */
+    assert_non_null(measured);
+    if (strcmp(precision, "bf16") != 0 || strcmp(measured, "bf16") != 0)
+        assert_string_equal(measured, "f32");
     assert_true(fabs(flops / samples / SMALL_FLOPS - 1) < 1e-9);
     assert_true(fabs(share / (median / samples) - 1) < 1e-9);
     /* The update takes some time, and this model has no attention. */
@@ -350,7 +355,28 @@ static void case_bench_step(void **state)
         assert_true(json_real_value(json_object_get(line, "samples_per_s_min")) <= median);
         assert_true(json_real_value(json_object_get(line, "samples_per_s_max")) >= median);
         assert_true(json_real_value(json_object_get(line, "flops_per_sample")) == SMALL_FLOPS);
-        check_ceiling(line, median);
+        check_ceiling(line, "f32", median);
+        json_decref(line);
+    }
+}
+
+/* The ceiling of types in which not every processor multiplies. */
+static void case_bench_step_16_bits(void **state)
+{
+    static struct spawn spawn;
+    static char *precision[] = {"bf16", "f16"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char *argv[] = {"tessera",   "bench",       "step",       SMALL,     "--strategies",
+                        "single",    "--precision", precision[i], "--steps", "4",
+                        "--repeats", "1",           NULL};
+        assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+        assert_string_equal(spawn.err, "");
+        json_t *line = json_loads(spawn.out, 0, NULL);
+        assert_non_null(line);
+        assert_string_equal(json_string_value(json_object_get(line, "precision")), precision[i]);
+        check_ceiling(line, precision[i], json_real_value(json_object_get(line, "samples_per_s")));
         json_decref(line);
     }
 }
@@ -561,12 +587,19 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_help_and_version), cmocka_unit_test(case_help_by_topic),
-        cmocka_unit_test(case_other_names),      cmocka_unit_test(case_explain),
-        cmocka_unit_test(case_metrics),          cmocka_unit_test(case_compare),
-        cmocka_unit_test(case_bench_step),       cmocka_unit_test(case_bad_input),
-        cmocka_unit_test(case_not_a_number),     cmocka_unit_test(case_disk_full),
-        cmocka_unit_test(case_interrupt),        cmocka_unit_test(case_second_interrupt_kills),
+        cmocka_unit_test(case_help_and_version),
+        cmocka_unit_test(case_help_by_topic),
+        cmocka_unit_test(case_other_names),
+        cmocka_unit_test(case_explain),
+        cmocka_unit_test(case_metrics),
+        cmocka_unit_test(case_compare),
+        cmocka_unit_test(case_bench_step),
+        cmocka_unit_test(case_bench_step_16_bits),
+        cmocka_unit_test(case_bad_input),
+        cmocka_unit_test(case_not_a_number),
+        cmocka_unit_test(case_disk_full),
+        cmocka_unit_test(case_interrupt),
+        cmocka_unit_test(case_second_interrupt_kills),
         cmocka_unit_test(case_launcher_killed),
     };
 
