@@ -9,8 +9,6 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
-#include <limits.h>
-#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,63 +16,10 @@
 #include <time.h>
 
 #define STACK_BYTES ((size_t)128 << 10)
-#define STACK_FIRST ((size_t)1 << 20) /* of participant 0 */
-
-#define MAPPED_BYTES (8 << 10)
+#define STACK_FIRST ((size_t)1 << 20)   /* of participant 0 */
+#define ROOM_BYTES  ((size_t)256 << 30) /* addresses of what they allocate */
 
 struct crowd crowd = {.current = -1};
-
-extern void *__libc_malloc(size_t bytes);
-extern void *__libc_calloc(size_t count, size_t bytes);
-extern void *__libc_realloc(void *memory, size_t bytes);
-extern void __libc_free(void *memory);
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-static struct member *counted(void)
-{
-    return crowd.current < 0 || crowd.inside ? NULL : &crowd.member[crowd.current];
-}
-
-static void *count_in(void *memory)
-{
-    struct member *member = counted();
-    if (member == NULL || memory == NULL)
-        return memory;
-    member->live += malloc_usable_size(memory);
-    if (member->live > member->counts.memory)
-        member->counts.memory = member->live;
-    return memory;
-}
-
-static void count_out(void *memory)
-{
-    struct member *member = counted();
-    if (member != NULL && memory != NULL)
-        member->live -= malloc_usable_size(memory);
-}
-
-void *malloc(size_t bytes)
-{
-    return count_in(__libc_malloc(bytes));
-}
-
-void *calloc(size_t count, size_t bytes)
-{
-    return count_in(__libc_calloc(count, bytes));
-}
-
-void *realloc(void *memory, size_t bytes)
-{
-    count_out(memory);
-    return count_in(__libc_realloc(memory, bytes));
-}
-
-void free(void *memory)
-{
-    count_out(memory);
-    __libc_free(memory);
-}
 
 void *crowd_grown(void *memory, int count, int *room, size_t each)
 {
@@ -287,12 +232,8 @@ void crowd_run(const struct crowd_setup *setup, void (*body)(void *context, int3
 {
     const size_t count = (size_t)setup->count, hosts = count / (size_t)setup->each + 1;
     const size_t bytes = STACK_FIRST + (count - 1) * STACK_BYTES;
-    char *stack = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *stack = crowd_reserve(bytes);
     int32_t over = 0;
-    /* Of what is allocated, much is never used: pages of their own, which then are not there. */
-    (void)mallopt(M_MMAP_MAX, INT_MAX);
-    (void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
     crowd.setup = *setup;
     crowd.body = body;
     crowd.context = context;
@@ -300,7 +241,8 @@ void crowd_run(const struct crowd_setup *setup, void (*body)(void *context, int3
     crowd.member = calloc(count, sizeof(*crowd.member));
     crowd.listeners = malloc(hosts * sizeof(int));
     crowd.port = malloc(hosts * sizeof(*crowd.port));
-    if (stack == MAP_FAILED || !crowd.member || !crowd.listeners || !crowd.port)
+    if (!crowd_memory_open(ROOM_BYTES) || !stack || !crowd.member || !crowd.listeners ||
+        !crowd.port)
         fail_msg("no memory for %d participants", (int)setup->count);
     for (size_t h = 0; h < hosts; h++) {
         crowd.listeners[h] = -1;

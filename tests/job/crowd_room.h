@@ -105,6 +105,12 @@ in_addr_t crowd_address_of(int32_t p);
 /* Room for one more than `count`. */
 void *crowd_grown(void *memory, int count, int *room, size_t each);
 
+/* crowd_memory.c: zeros, of which only pages that are touched take memory; NULL, with a word, where
+ * there are no such addresses. */
+void *crowd_reserve(size_t bytes);
+/* Once: where participants' large blocks lie. */
+bool crowd_memory_open(size_t bytes);
+
 /* crowd_socket.c: an event of an endpoint; all of them are closed. */
 void crowd_happen(const struct event *event);
 void crowd_close_all(void);
