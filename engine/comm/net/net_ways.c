@@ -9,11 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAYS_PASSES 40     /* of up to 20 hosts; of more as many as take the same time, */
-#define WAYS_TIME   160000 /* which grows with the fourth power of the hosts */
-#define WAYS_ROOTS  4      /* the cheapest trees, whose chains are looked at */
-#define WAYS_PARTS  4      /* a left block comes as a whole, in 2 or in 4 parts */
-#define WAYS_CUTS   12     /* sizes of equal racks: divisors of up to 48 */
+#define WAYS_PASSES 400     /* of up to 15 hosts; of more as many as take the same time, */
+#define WAYS_TIME   1600000 /* which grows with the third power of the hosts */
+#define WAYS_AFRESH 64      /* passes after which links that were full are so no more */
+#define WAYS_ROOTS  4       /* the cheapest trees, whose chains are looked at */
+#define WAYS_PARTS  4       /* a left block comes as a whole, in 2 or in 4 parts */
+#define WAYS_RUN    12      /* hosts that change their place in a chain together */
+#define WAYS_CUTS   12      /* sizes of equal racks: divisors of up to 48 */
 
 /* Of the links of hosts, or of racks: the lanes that they carry, and how often that was most. */
 struct ways_load {
@@ -51,19 +53,24 @@ static uint64_t ways_link(const struct ways_load *load, int way, int32_t which)
 static void ways_price(struct ways_search *search)
 {
     const int32_t n = search->hosts;
+    uint64_t out[NET_WAYS_HOSTS], in[NET_WAYS_HOSTS];
 
     memset(search->far, 0, sizeof(search->far));
-    for (int32_t cut = search->cuts; cut-- > 0;)
+    for (int32_t cut = search->cuts; cut-- > 0;) {
+        const int32_t size = search->rack_hosts[cut];
+        for (int32_t rack = 0; rack < n / size; rack++) {
+            out[rack] = ways_link(&search->load[cut], 0, rack);
+            in[rack] = ways_link(&search->load[cut], 1, rack);
+        }
         for (int32_t a = 0; a < n; a++)
             for (int32_t b = 0; b < n; b++) {
-                const int32_t from = a / search->rack_hosts[cut], to = b / search->rack_hosts[cut];
-                const struct ways_load *load = &search->load[cut];
-                const uint64_t price = ways_link(load, 0, from) + ways_link(load, 1, to);
+                const int32_t from = a / size, to = b / size;
                 if (cut == 0)
-                    search->cost[a][b] = search->far[a][b] + price;
+                    search->cost[a][b] = search->far[a][b] + out[a] + in[b];
                 else if (from != to)
-                    search->far[a][b] += price;
+                    search->far[a][b] += out[from] + in[to];
             }
+    }
 }
 
 /* ---- up -------------------------------------------------------------------------------------- */
@@ -119,28 +126,76 @@ static void ways_tree(struct ways_search *search, int32_t first, int32_t count)
 
 /* ---- down ------------------------------------------------------------------------------------ */
 
-/* From `root` through all hosts to `last`, each time to the cheapest, and of these the nearest. */
-static uint64_t ways_chain(const struct ways_search *search, int32_t root, int32_t last,
-                           int8_t *next)
+/* From `root` through all hosts, each time to the cheapest, and of these the nearest. */
+static uint64_t ways_chain(const struct ways_search *search, int32_t root, int8_t *next)
 {
+    bool had[NET_WAYS_HOSTS] = {false};
     uint64_t cost = 0;
     int32_t at = root;
 
     memset(next, -1, NET_WAYS_HOSTS);
-    for (int32_t left = search->hosts - 2; left >= 0; left--) {
-        int32_t to = last;
-        for (int32_t host = 0; host < search->hosts && left > 0; host++) {
-            if (host == root || host == last || host == at || next[host] >= 0)
-                continue;
-            const uint64_t far = search->far[at][host], best = search->far[at][to];
-            if (to == last || far < best || (far == best && abs(host - at) < abs(to - at)))
+    for (int32_t left = search->hosts - 1; left > 0; left--) {
+        const uint64_t *far = search->far[at];
+        int32_t to = -1;
+        had[at] = true;
+        for (int32_t host = 0; host < search->hosts; host++)
+            if (!had[host] && (to < 0 || far[host] < far[to] ||
+                               (far[host] == far[to] && abs(host - at) < abs(to - at))))
                 to = host;
-        }
         cost += search->cost[at][to];
         next[at] = (int8_t)to;
         at = to;
     }
     return cost;
+}
+
+/* Hosts `first` to `last` of a chain, behind `before`, come to where they cost least. False: that
+ * is where they are. */
+static bool ways_move(const struct ways_search *search, int32_t root, int32_t before, int32_t last,
+                      int8_t *next)
+{
+    const int32_t first = next[before], after = next[last];
+    const uint64_t *out = search->cost[last];
+    const uint64_t closed = after >= 0 ? search->cost[before][after] : 0;
+    const uint64_t now = search->cost[before][first] + (after >= 0 ? out[after] : 0);
+    uint64_t most = 0;
+    int32_t best = -1;
+
+    for (int32_t at = root; at >= 0; at = at == before ? after : next[at]) {
+        const int32_t to = next[at];
+        if (at == before)
+            continue;
+        const uint64_t then = closed + search->cost[at][first] + (to >= 0 ? out[to] : 0);
+        const uint64_t old = now + (to >= 0 ? search->cost[at][to] : 0);
+        if (old > then && old - then > most) {
+            most = old - then;
+            best = at;
+        }
+    }
+    if (best < 0)
+        return false;
+    next[before] = (int8_t)after;
+    next[last] = next[best];
+    next[best] = (int8_t)first;
+    return true;
+}
+
+/* Move runs of hosts to other places of the chain as long as that makes it cheaper. */
+static void ways_improve(const struct ways_search *search, int32_t root, int8_t *next)
+{
+    int32_t before = root;
+
+    for (int32_t still = 0; still < search->hosts; still++) {
+        int32_t last = next[before];
+        for (int32_t length = 0; length < WAYS_RUN && last >= 0; length++) {
+            if (ways_move(search, root, before, last, next)) {
+                still = -1;
+                break;
+            }
+            last = next[last];
+        }
+        before = next[before] >= 0 ? next[before] : root;
+    }
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -218,35 +273,33 @@ static void ways_take(struct ways_search *search, int32_t lane)
     const int32_t n = search->hosts;
     const uint64_t *up = search->up[tess__net_split(n)];
     uint64_t least = UINT64_MAX;
-    int8_t next[NET_WAYS_HOSTS];
     bool tried[NET_WAYS_HOSTS] = {false};
 
     ways_price(search);
     ways_tree(search, 0, n);
     for (int32_t k = 0; k < WAYS_ROOTS && k < n; k++) {
+        int8_t next[NET_WAYS_HOSTS];
         int32_t root = -1;
         for (int32_t host = 0; host < n; host++)
             if (!tried[host] && (root < 0 || up[host] < up[root]))
                 root = host;
         tried[root] = true;
-        for (int32_t last = 0; last < n; last++) {
-            if (last == root)
-                continue;
-            const uint64_t cost = up[root] + ways_chain(search, root, last, next);
-            if (cost >= least)
-                continue;
-            least = cost;
-            search->ways.root[lane] = (int8_t)root;
-            memcpy(search->ways.next[lane], next, sizeof(next));
-        }
+        const uint64_t cost = up[root] + ways_chain(search, root, next);
+        if (cost >= least)
+            continue;
+        least = cost;
+        search->ways.root[lane] = (int8_t)root;
+        memcpy(search->ways.next[lane], next, sizeof(next));
     }
+    ways_improve(search, search->ways.root[lane], search->ways.next[lane]);
     ways_take_tree(search, lane, 0, n, search->ways.root[lane]);
 }
 
 /*
- * How far the fullest link of each cut is from 1.05 times a ring's: squares, so that a cut of which
- * no way takes as little does not spoil the others; hosts' own links count more. Those links get
- * dearer for the passes to come.
+ * How far the fullest link of each cut is from 1.05 times a ring's: the farther, the more another
+ * lane counts, but a cut of which no way takes as little must not spoil the others either; hosts'
+ * own links count more. Those links get dearer for the passes to come. Of ways that are equal in
+ * this, those whose fullest links carry less are better, of large racks above all.
  */
 static uint64_t ways_excess(struct ways_search *search)
 {
@@ -256,15 +309,16 @@ static uint64_t ways_excess(struct ways_search *search)
     for (int32_t cut = 0; cut < search->cuts; cut++) {
         struct ways_load *load = &search->load[cut];
         const int32_t racks = search->hosts / search->rack_hosts[cut];
-        uint64_t fullest = most;
+        uint64_t fullest = 0;
         for (int32_t rack = 0; rack < racks; rack++)
             for (int way = 0; way < 2; way++)
                 fullest = load->lanes[way][rack] > fullest ? load->lanes[way][rack] : fullest;
-        excess += (fullest - most) * (fullest - most) * (cut == 0 ? 4 : 1);
+        const uint64_t over = fullest > most ? fullest - most : 0;
+        excess += over * (over + 12) * (cut == 0 ? 4096 : 1024);
+        excess += fullest * (uint64_t)search->rack_hosts[cut];
         for (int32_t rack = 0; rack < racks; rack++)
             for (int way = 0; way < 2; way++)
-                if (fullest > most && load->lanes[way][rack] == fullest &&
-                    load->full[way][rack] < ring)
+                if (over > 0 && load->lanes[way][rack] == fullest && load->full[way][rack] < ring)
                     load->full[way][rack]++;
     }
     return excess;
@@ -274,15 +328,15 @@ static uint64_t ways_excess(struct ways_search *search)
 static void ways_find(struct net_ways *ways, int32_t hosts)
 {
     static struct ways_search search; /* tess__net_ways lets one in */
-    const int32_t limit = WAYS_PASSES * WAYS_TIME / (hosts * hosts * hosts * hosts);
-    const int32_t passes = limit < 1 ? 1 : limit < WAYS_PASSES ? limit : WAYS_PASSES;
+    const int32_t limit = WAYS_TIME / (hosts * hosts * hosts);
+    const int32_t passes = limit < WAYS_PASSES ? limit : WAYS_PASSES;
     uint64_t least = UINT64_MAX;
 
     search = (struct ways_search){.hosts = hosts};
     for (int32_t size = 1; size < hosts; size++)
         if (hosts % size == 0)
             search.rack_hosts[search.cuts++] = size;
-    for (int pass = 0; pass < passes && least > 0; pass++) {
+    for (int pass = 0; pass < passes; pass++) {
         for (int32_t lane = 0; lane < hosts; lane++) {
             if (pass > 0)
                 ways_carry_lane(&search, lane, UINT64_MAX); /* less one */
@@ -294,6 +348,8 @@ static void ways_find(struct net_ways *ways, int32_t hosts)
             least = excess;
             *ways = search.ways;
         }
+        for (int32_t cut = 0; cut < search.cuts && pass % WAYS_AFRESH == WAYS_AFRESH - 1; cut++)
+            memset(search.load[cut].full, 0, sizeof(search.load[cut].full));
     }
     memset(ways->before, -1, sizeof(ways->before));
     for (int32_t lane = 0; lane < hosts; lane++)

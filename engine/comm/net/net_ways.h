@@ -6,15 +6,15 @@
  * Each lane has its own ways up the tree of tessera/comm.h and down a chain of all hosts. Whether
  * the sum of a block goes to a host of the other block, or that one's here, is free; so is where
  * the whole is first, and the order of the chain. One lane after the other takes the ways that cost
- * least, where a link costs the sixth power of what it carries so far; a few times, each given up
- * and taken anew. All in integers: every rank finds the same.
+ * least, where a link costs the sixth power of what it carries so far; many times, each given up
+ * and taken anew, and the best of these passes stay. All in integers: every rank finds the same.
  */
 #ifndef TESSERA_COMM_NET_NET_WAYS_H
 #define TESSERA_COMM_NET_NET_WAYS_H
 
 #include <stdint.h>
 
-#define NET_WAYS_HOSTS 48 /* at most: the search takes 0.1 s */
+#define NET_WAYS_HOSTS 48 /* at most: the search takes up to 0.15 s */
 
 /* A block of hosts is named by the first host of its right part; lanes by a host. */
 struct net_ways {
