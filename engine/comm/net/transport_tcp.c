@@ -24,8 +24,9 @@
 
 /* Requests are tested one by one: the network is asked once for those that are tested together. */
 #define TCP_LOOK_S 10e-6
-/* As long as transports may spin. */
-#define TCP_SPIN_S 50e-6
+/* Longer than a small sum between ranks that share cores takes: a rank that sleeps in the middle of
+ * it is woken too late for the others, who then sleep as well. */
+#define TCP_SPIN_S 200e-6
 /* How long a rank that ends tries to announce it. */
 #define TCP_BYE_S       1.0
 #define TCP_OTHER_FILES 256
