@@ -62,7 +62,8 @@ static const struct cpu_product *cpu_product(const struct tess_op_desc *desc)
 {
     if (desc->kind != TESS_OP_LINEAR && desc->kind != TESS_OP_CONV2D)
         return NULL;
-    const bool bf16 = desc->dtype == TESS_BF16 && !desc->f32_math && tess__cpu_bf16_available();
+    const bool bf16 = desc->dtype == TESS_BF16 && !desc->f32_math &&
+                      (tess__cpu_bf16_available() || tess__cpu_product_own(desc));
     return desc->dtype == TESS_F32 || bf16 ? &tess__cpu_product : &tess__cpu_wide;
 }
 

@@ -184,7 +184,9 @@ extern const struct cpu_loops tess__cpu_loops_base; /* any processor */
 extern const struct cpu_loops tess__cpu_loops_v3;   /* x86-64-v3: AVX2 */
 extern const struct cpu_loops tess__cpu_loops_v4;   /* x86-64-v4: AVX-512 */
 
-/* The best table for this processor: own_x86.c or own_none.c. */
+/* The best table for this processor: own_x86.c or own_none.c. With ONEDNN_MAX_CPU_ISA=AVX2 in the
+ * environment neither loops nor kernels use AVX-512, so that a processor that has it can test what
+ * others compute. */
 const struct cpu_loops *tess__cpu_loops_best(void);
 
 /*
@@ -246,10 +248,11 @@ typedef bool cpu_own_takes(const struct tess_op_desc *desc);
 typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
                                int64_t first, int64_t count, float *dw, void *scratch);
 /*
- * 3 x 3 convolutions of stride 1 in f32 by Winograd's F(4x4, 3x3), which has a quarter of the
- * products (wino.c): forward, or `back` the data gradient, dx from dy; and the weight gradient with
- * the arguments of conv_grad (wino_grad.c). Images do not depend on their number. `takes` looks at
- * desc.conv and the geometry. wino_scratch is each thread's; op->scratch has the weights behind it.
+ * 3 x 3 convolutions of stride 1 in f32, and with AVX2 in bf16 that is widened, by Winograd's
+ * F(4x4, 3x3), which has a quarter of the products (wino.c): forward, or `back` the data gradient,
+ * dx from dy; and the weight gradient with the arguments of conv_grad (wino_grad.c). Images do not
+ * depend on their number. `takes` looks at desc.conv and the geometry. wino_scratch is each
+ * thread's; op->scratch has the weights behind it.
  *
  * The error is at most n u GROWTH times the sum of the magnitudes of direct sums where those are
  * alike, with n = summands + ROUNDINGS and u = UNIT: wino.h derives it. TESS_CONV_F32_AUTO takes
@@ -260,10 +263,10 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
 #define CPU_WINO_UNIT      0x1p-24
 #define CPU_WINO_BOUND     0x1p-10
 typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                          bool back, const float *x, const float *w, const float *bias, float *y,
+                          bool back, const void *x, const void *w, const void *bias, void *y,
                           void *scratch);
-/* Forward of a convolution in bf16, or `back` its data gradient, on tiles only (amx_conv.c): the
- * arguments and the memory are those of wino. */
+/* Forward of a convolution, or `back` its data gradient: on tiles in bf16 (amx_conv.c), with AVX2
+ * in f32 and bf16 (conv.c). The arguments and the memory are those of wino. */
 typedef bool cpu_own_conv_takes(const struct tess_op_desc *desc, bool back);
 typedef void cpu_own_conv(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const void *x, const void *w, const void *bias, void *y,
@@ -300,7 +303,7 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \
     X(cpu_own_flash_grad, flash_grad)
-/* All, tess__cpu_<name>: */
+/* All, by vectors, tess__cpu_<level>_<name>: */
 #define CPU_OWN_LIST(X)                                                                            \
     CPU_AMX_LIST(X)                                                                                \
     X(cpu_own_takes, wino_takes)                                                                   \
@@ -310,8 +313,8 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, wino_grad_scratch)                                                          \
     X(cpu_own_conv_grad, wino_grad)
 
-/* Those that only tiles have, tess__amx_<name>. */
-#define CPU_TILE_LIST(X)                                                                           \
+/* Those that AVX2, tess__cpu_v3_<name>, and tiles have, tess__amx_<name>. */
+#define CPU_CONV_LIST(X)                                                                           \
     X(cpu_own_conv_takes, conv_takes)                                                              \
     X(cpu_own_scratch, conv_scratch)                                                               \
     X(cpu_own_scratch, conv_weights)                                                               \
@@ -320,15 +323,14 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
     CPU_OWN_LIST(CPU_OWN_SLOT)
-    CPU_TILE_LIST(CPU_OWN_SLOT) /* or NULL */
+    CPU_CONV_LIST(CPU_OWN_SLOT) /* or NULL */
 #undef CPU_OWN_SLOT
 };
-#define CPU_OWN_FUNCTION(type, name) type tess__cpu_##name;
-CPU_OWN_LIST(CPU_OWN_FUNCTION)
-#undef CPU_OWN_FUNCTION
+extern const struct cpu_own tess__cpu_v3_own; /* AVX2 */
+extern const struct cpu_own tess__cpu_v4_own; /* AVX-512 with bf16 dot products */
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
-CPU_TILE_LIST(CPU_AMX_FUNCTION)
+CPU_CONV_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION
 
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:
@@ -340,8 +342,9 @@ const struct cpu_own *tess__cpu_own(enum tess_dtype dtype);
  * are those of a processor without AMX, on which tests check those.
  */
 bool tess__cpu_tiles(void);
-/* Whether oneDNN may use tiles, by its variable. */
+/* Whether oneDNN may use tiles, and AVX-512, by the processor and by its variable. */
 bool tess__cpu_library_tiles(void);
+bool tess__cpu_library_avx512(void);
 /* Whether oneDNN computes in bf16 here. */
 bool tess__cpu_bf16_available(void);
 
@@ -372,6 +375,8 @@ struct cpu_product {
     __typeof__(tess_linear_backward_weight) *backward_weight;
 };
 extern const struct cpu_product tess__cpu_product, tess__cpu_wide;
+/* Whether own kernels alone run it, which need not have oneDNN's bf16. */
+bool tess__cpu_product_own(const struct tess_op_desc *desc);
 
 /* The operations of the backend, tess__cpu_<name>. Contracts: tessera/kernel.h. */
 #define CPU_FUNCTION(name) __typeof__(tess_##name) tess__cpu_##name;

@@ -61,6 +61,34 @@ CPU_INLINE void cpu_f16_narrow(const float *wide, uint16_t *half)
                      _mm256_cvtps_ph(_mm256_loadu_ps(wide), _MM_FROUND_TO_NEAREST_INT));
 }
 
+#if defined(__AVX2__)
+
+#define CPU_BF16_LANES 8
+
+/* The lower halves of 8 words. */
+CPU_INLINE __m128i cpu_low_halves(__m256i word)
+{
+    return _mm_packus_epi32(_mm256_castsi256_si128(word), _mm256_extracti128_si256(word, 1));
+}
+
+CPU_INLINE __m128i cpu_bf16_of(__m256 value)
+{
+    __m256i bits = _mm256_castps_si256(value);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i round = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i sum = _mm256_blendv_epi8(_mm256_add_epi32(bits, round), quiet, nan);
+    return cpu_low_halves(_mm256_srli_epi32(sum, 16));
+}
+
+CPU_INLINE void cpu_bf16_narrow(const float *wide, uint16_t *half)
+{
+    _mm_storeu_si128((void *)half, cpu_bf16_of(_mm256_loadu_ps(wide)));
+}
+
+#endif
+
 #else
 
 #define CPU_F16_LANES 1

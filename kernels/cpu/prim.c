@@ -33,10 +33,19 @@ dnnl_data_type_t tess__cpu_type(enum tess_dtype dtype)
     return dtype == TESS_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+static bool prim_may(unsigned isa)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 bool tess__cpu_library_tiles(void)
 {
-    const unsigned amx = dnnl_cpu_isa_avx512_core_amx, isa = dnnl_get_effective_cpu_isa();
-    return (isa & amx) == amx;
+    return prim_may(dnnl_cpu_isa_avx512_core_amx);
+}
+
+bool tess__cpu_library_avx512(void)
+{
+    return prim_may(dnnl_cpu_isa_avx512_core);
 }
 
 void tess__cpu_threads(const struct cpu_state *state, int threads)

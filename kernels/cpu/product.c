@@ -3,18 +3,18 @@
  * bits depends on dtype, geometry and leaf_rows only, never on the number of rows.
  *
  *                    linear                                   convolution
- *   forward          own kernel (forward.c); without AVX-512   oneDNN
- *                    own loops when small, else oneDNN
- *   backward_data    own loops when small, own kernel          oneDNN
- *                    (data.c); without AVX-512 oneDNN
- *   backward_weight  own kernel (grad.c); without AVX-512      own kernel (conv_grad.c) where that
+ *   forward          own kernel (forward.c); without AVX2      with AVX2 alone own kernel (conv.c),
+ *                    own loops when small, else oneDNN         else oneDNN
+ *   backward_data    own loops when small, own kernel          the same
+ *                    (data.c); without AVX2 oneDNN
+ *   backward_weight  own kernel (grad.c); without AVX2         own kernel (conv_grad.c) where that
  *                    oneDNN                                    supports the geometry, else oneDNN
  *
  * On processors with AMX the own kernels in bf16 multiply by tiles (amx_linear.c, amx_grad.c,
  * amx_conv_grad.c), some ten times as fast as by dot products, and so do forward and data gradient
  * of the convolutions that amx_conv.c takes. oneDNN's products are library.c's.
  *
- * With AVX-512 convolutions that desc.conv gives to Winograd are own kernels in all directions
+ * With AVX2 convolutions that desc.conv gives to Winograd are own kernels in all directions
  * (wino.c, wino_grad.c).
  */
 #include "cpu/wave.h"
@@ -30,12 +30,12 @@
 
 /* What does not go to oneDNN. */
 struct product_choice {
-    const struct cpu_own *own;   /* NULL: none; of a convolution for the weight gradient only */
-    bool small;                  /* own loops */
-    bool wino;                   /* a convolution by own kernels in all directions */
-    const struct cpu_own *tiles; /* convolution: forward and the data gradient where `tiled` */
-    bool tiled[2];               /* by enum cpu_what */
-    bool library[3];             /* what does, by enum cpu_what */
+    const struct cpu_own *own;  /* NULL: none; of a convolution for the weight gradient only */
+    bool small;                 /* own loops */
+    bool wino;                  /* a convolution by own kernels in all directions */
+    const struct cpu_own *conv; /* convolution: forward and the data gradient where `direct` */
+    bool direct[2];             /* by enum cpu_what */
+    bool library[3];            /* what does, by enum cpu_what */
 };
 
 static struct product_choice product_choose(const struct tess_op_desc *desc)
@@ -43,17 +43,24 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     const bool linear = desc->kind == TESS_OP_LINEAR;
     struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
     c.wino = !linear && c.own != NULL && c.own->wino_takes(desc);
-    c.tiles = !linear && !c.wino && c.own != NULL && c.own->conv != NULL ? c.own : NULL;
+    c.conv = !linear && !c.wino && c.own != NULL && c.own->conv != NULL ? c.own : NULL;
     for (int what = 0; what < 2; what++)
-        c.tiled[what] = c.tiles != NULL && c.tiles->conv_takes(desc, what == CPU_BACKWARD_DATA);
+        c.direct[what] = c.conv != NULL && c.conv->conv_takes(desc, what == CPU_BACKWARD_DATA);
     if (!linear && !c.wino && c.own != NULL && !c.own->conv_grad_takes(desc))
         c.own = NULL;
     c.small = linear && desc->in * desc->out <= PRODUCT_SMALL;
     const bool library = (!linear && !c.wino) || (c.own == NULL && !c.small);
-    c.library[CPU_FORWARD] = library && !c.tiled[CPU_FORWARD];
-    c.library[CPU_BACKWARD_DATA] = library && desc->input_grad && !c.tiled[CPU_BACKWARD_DATA];
+    c.library[CPU_FORWARD] = library && !c.direct[CPU_FORWARD];
+    c.library[CPU_BACKWARD_DATA] = library && desc->input_grad && !c.direct[CPU_BACKWARD_DATA];
     c.library[CPU_BACKWARD_WEIGHT] = c.own == NULL;
     return c;
+}
+
+bool tess__cpu_product_own(const struct tess_op_desc *desc)
+{
+    const struct product_choice c = product_choose(desc);
+    return tess__cpu_own(desc->dtype) != NULL && !c.library[CPU_FORWARD] &&
+           !c.library[CPU_BACKWARD_DATA] && !c.library[CPU_BACKWARD_WEIGHT];
 }
 
 static size_t product_sum_bytes(int64_t count)
@@ -73,16 +80,18 @@ static size_t product_conv_scratch(const struct product_choice *c, const struct 
     return product_conv_work(c, desc) + product_sum_bytes(tess__cpu_sizes(desc).w);
 }
 
-/* What forward and the data gradient of a convolution on tiles need, for each thread and in all. */
-static size_t product_tiles_thread(const struct product_choice *c, const struct tess_op_desc *desc)
+/* What forward and the data gradient of a convolution by `conv` need, for each thread and in all.
+ */
+static size_t product_direct_thread(const struct product_choice *c, const struct tess_op_desc *desc)
 {
-    return c->tiled[0] || c->tiled[1] ? c->tiles->conv_scratch(desc) : 0;
+    return c->direct[0] || c->direct[1] ? c->conv->conv_scratch(desc) : 0;
 }
 
-static size_t product_tiles_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
+static size_t product_direct_scratch(const struct product_choice *c,
+                                     const struct tess_op_desc *desc)
 {
-    return c->tiled[0] || c->tiled[1] ? c->tiles->conv_scratch(desc) + c->tiles->conv_weights(desc)
-                                      : 0;
+    return c->direct[0] || c->direct[1] ? c->conv->conv_scratch(desc) + c->conv->conv_weights(desc)
+                                        : 0;
 }
 
 /* Scratch of the own kernels for each thread. */
@@ -119,9 +128,9 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
                                          sizeof(float));
     if (c.own != NULL)
         bytes = tess__cpu_max(bytes, product_own_scratch(&c, desc));
-    bytes = tess__cpu_max(bytes, product_tiles_scratch(&c, desc));
+    bytes = tess__cpu_max(bytes, product_direct_scratch(&c, desc));
     *needs_out = (struct tess_op_needs){.scratch_bytes = bytes,
-                                        .thread_bytes = product_tiles_thread(&c, desc)};
+                                        .thread_bytes = product_direct_thread(&c, desc)};
     if (desc->kind == TESS_OP_CONV2D)
         needs_out->thread_bytes =
             tess__cpu_max(needs_out->thread_bytes, product_sum_bytes(desc->out));
@@ -143,8 +152,8 @@ static enum tess_status product_forward(struct tess_op *op, const void *x, const
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_FORWARD])
         return tess__cpu_library_run(op, CPU_FORWARD, w, x, y, bias);
-    if (c.tiled[CPU_FORWARD])
-        c.tiles->conv(op->kernel, desc, false, x, w, bias, y, op->scratch);
+    if (c.direct[CPU_FORWARD])
+        c.conv->conv(op->kernel, desc, false, x, w, bias, y, op->scratch);
     else if (c.wino)
         c.own->wino(op->kernel, desc, false, x, w, bias, y, op->scratch);
     else if (c.own != NULL)
@@ -161,8 +170,8 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     struct product_choice c = product_choose(desc);
     if (c.library[CPU_BACKWARD_DATA])
         return tess__cpu_library_run(op, CPU_BACKWARD_DATA, w, dy, dx, NULL);
-    if (c.tiled[CPU_BACKWARD_DATA])
-        c.tiles->conv(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
+    if (c.direct[CPU_BACKWARD_DATA])
+        c.conv->conv(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
     else if (c.wino)
         c.own->wino(op->kernel, desc, true, dy, w, NULL, dx, op->scratch);
     else if (c.small)

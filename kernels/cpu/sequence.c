@@ -34,13 +34,12 @@ static size_t sequence_norm_scratch(const struct tess_op_desc *d)
     return folds + tess__cpu_round_up((size_t)((2 * sequence_wave(d) + 1) * d->in) * sizeof(float));
 }
 
-/* The own kernels, where they compute this attention. Those of f32 take bf16 with f32_math, too,
- * but store it by the instructions of bf16. */
+/* The own kernels, where they compute this attention. Those of bf16 take f32_math, too, but for
+ * tiles: then it is those of f32, which store bf16 by the instructions that tiles imply. */
 static const struct cpu_own *sequence_flash(const struct tess_op_desc *d)
 {
-    const enum tess_dtype dtype = d->dtype == TESS_BF16 ? TESS_BF16 : TESS_F32;
-    const struct cpu_own *own = d->kind == TESS_OP_ATTENTION ? tess__cpu_own(dtype) : NULL;
-    return own != NULL && d->f32_math ? tess__cpu_own(TESS_F32) : own;
+    const bool half = d->dtype == TESS_BF16 && !(d->f32_math && tess__cpu_tiles());
+    return d->kind == TESS_OP_ATTENTION ? tess__cpu_own(half ? TESS_BF16 : TESS_F32) : NULL;
 }
 
 enum tess_status tess__cpu_sequence_needs(const struct tess_op_desc *desc,

@@ -3,7 +3,7 @@
  * weight gradient against direct sums in double, within the bound that Winograd's transforms have
  * element by element; and images by themselves, bit for bit. The transforms' matrices are made here
  * from their points, by Lagrange's interpolation. A backend that computes directly is within the
- * same bound.
+ * same bound. The same in bf16, whose results are rounded once more.
  */
 #include "device.h"
 
@@ -190,6 +190,15 @@ struct problem {
     void *x_dev, *dy_dev, *w_dev, *bias_dev, *y_dev, *dx_dev, *dw_dev;
 };
 
+/* A result of the problem's type against its values in double. */
+static void problem_check(const struct problem *p, const char *what, const void *got,
+                          const double *expected, double *bound, int64_t count)
+{
+    for (int64_t i = 0; p->d.dtype != TESS_F32 && i < count; i++)
+        bound[i] += bound_of(p->d.dtype, 0, 0, fabs(expected[i]) + bound[i]);
+    device_check(&device, what, p->d.dtype, got, expected, bound, count);
+}
+
 static void problem_values(const struct problem *p)
 {
     const struct tess_op_desc *d = &p->d;
@@ -200,10 +209,9 @@ static void problem_values(const struct problem *p)
     convolve(&x, p->w, p->bias, d->out, d->padding, expected, bound);
     for (int64_t i = 0; d->relu && i < d->rows * p->y_count; i++)
         expected[i] = expected[i] > 0 ? expected[i] : 0;
-    device_check(&device, "winograd y", TESS_F32, p->y_dev, expected, bound, d->rows * p->y_count);
+    problem_check(p, "winograd y", p->y_dev, expected, bound, d->rows * p->y_count);
     convolve(&dy, back, NULL, d->in, WINDOW - 1 - d->padding, expected, bound);
-    device_check(&device, "winograd dx", TESS_F32, p->dx_dev, expected, bound,
-                 d->rows * p->x_count);
+    problem_check(p, "winograd dx", p->dx_dev, expected, bound, d->rows * p->x_count);
     weigh(&x, &dy, d->padding, expected, bound);
     device_check(&device, "winograd dw", TESS_F32, p->dw_dev, expected, bound, p->w_count);
     free(expected);
@@ -220,7 +228,8 @@ static void problem_images(const struct problem *p)
     one.rows = one.leaf_rows = 1;
     one.conv = TESS_CONV_F32_AUTO;
     device_op_open(&device, &one, &op);
-    const size_t x_bytes = (size_t)p->x_count * 4, y_bytes = (size_t)p->y_count * 4;
+    const size_t element = tess_dtype_bytes(one.dtype);
+    const size_t x_bytes = (size_t)p->x_count * element, y_bytes = (size_t)p->y_count * element;
     char *y = device_array(&device, y_bytes), *dx = device_array(&device, x_bytes);
     for (int64_t i = 0; i < p->d.rows; i++) {
         const char *x_i = (const char *)p->x_dev + (size_t)i * x_bytes;
@@ -241,11 +250,11 @@ static void problem_images(const struct problem *p)
     device_op_close(&op);
 }
 
-static void problem_run(const int *s, uint64_t seed)
+static void problem_run(enum tess_dtype dtype, const int *s, uint64_t seed)
 {
     struct draw draw = {seed};
     struct problem p = {.d = {.kind = TESS_OP_CONV2D,
-                              .dtype = TESS_F32,
+                              .dtype = dtype,
                               .rows = s[0] * s[1],
                               .leaf_rows = s[1],
                               .in = s[2],
@@ -259,6 +268,7 @@ static void problem_run(const int *s, uint64_t seed)
                               .input_grad = true,
                               .conv = TESS_CONV_F32_WINOGRAD}};
     const struct tess_op_desc *d = &p.d;
+    const size_t element = tess_dtype_bytes(dtype);
     struct tess_op op;
     device_reset(&device);
     p.height = tess_op_output_size(d->height, WINDOW, 1, d->padding);
@@ -266,16 +276,16 @@ static void problem_run(const int *s, uint64_t seed)
     p.x_count = d->height * d->width * d->in;
     p.y_count = p.height * p.width * d->out;
     p.w_count = d->out * WINDOW * WINDOW * d->in;
-    p.x = draw_reals(&draw, TESS_F32, d->rows * p.x_count);
-    p.dy = draw_reals(&draw, TESS_F32, d->rows * p.y_count);
-    p.w = draw_reals(&draw, TESS_F32, p.w_count);
-    p.bias = seed % 3 != 0 ? draw_reals(&draw, TESS_F32, d->out) : NULL;
-    p.x_dev = device_put_real(&device, TESS_F32, p.x, d->rows * p.x_count);
-    p.dy_dev = device_put_real(&device, TESS_F32, p.dy, d->rows * p.y_count);
-    p.w_dev = device_put_real(&device, TESS_F32, p.w, p.w_count);
-    p.bias_dev = p.bias != NULL ? device_put_real(&device, TESS_F32, p.bias, d->out) : NULL;
-    p.y_dev = device_array(&device, (size_t)(d->rows * p.y_count) * 4);
-    p.dx_dev = device_array(&device, (size_t)(d->rows * p.x_count) * 4);
+    p.x = draw_reals(&draw, dtype, d->rows * p.x_count);
+    p.dy = draw_reals(&draw, dtype, d->rows * p.y_count);
+    p.w = draw_reals(&draw, dtype, p.w_count);
+    p.bias = seed % 3 != 0 ? draw_reals(&draw, dtype, d->out) : NULL;
+    p.x_dev = device_put_real(&device, dtype, p.x, d->rows * p.x_count);
+    p.dy_dev = device_put_real(&device, dtype, p.dy, d->rows * p.y_count);
+    p.w_dev = device_put_real(&device, dtype, p.w, p.w_count);
+    p.bias_dev = p.bias != NULL ? device_put_real(&device, dtype, p.bias, d->out) : NULL;
+    p.y_dev = device_array(&device, (size_t)(d->rows * p.y_count) * element);
+    p.dx_dev = device_array(&device, (size_t)(d->rows * p.x_count) * element);
     p.dw_dev = device_array(&device, (size_t)p.w_count * 4);
     device_op_open(&device, d, &op);
     assert_int_equal(tess_conv2d_forward(&op, p.x_dev, p.w_dev, p.bias_dev, p.y_dev), TESS_OK);
@@ -298,11 +308,18 @@ static const int shape[][7] = {
     {1, 1, 64, 48, 11, 10, 0}, {1, 2, 16, 16, 34, 33, 1},
 };
 
-static void case_shapes(void **state)
+static void case_shapes_f32(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++)
-        problem_run(shape[i], 400 + i);
+        problem_run(TESS_F32, shape[i], 400 + i);
+}
+
+static void case_shapes_bf16(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++)
+        problem_run(TESS_BF16, shape[i], 500 + i);
 }
 
 /* The constant that the documentation and the choice of `auto` have. */
@@ -330,7 +347,8 @@ int main(int argc, char **argv)
 {
     device_open(&device, device_backend(argc, argv), 8u << 20);
     matrices_make();
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_shapes),
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_shapes_f32),
+                                       cmocka_unit_test(case_shapes_bf16),
                                        cmocka_unit_test(case_growth)};
     int failed = cmocka_run_group_tests(cases, NULL, NULL);
     device_close(&device);

@@ -61,7 +61,7 @@ CPU_INLINE void image_max(const struct image_pool *p, enum tess_dtype dtype, int
     lanes_store(dtype, y, target + channel, lanes, &best);
     lanes_int positive = (lanes_float)best > (lanes_float){0};
     place |= ~positive & -(int32_t)p->desc.relu;
-    lanes_byte bytes = __builtin_convertvector(place, lanes_byte);
+    lanes_byte bytes = lanes_low_bytes(place);
     memcpy(which + target + channel, &bytes, (size_t)lanes);
 }
 
@@ -115,7 +115,7 @@ CPU_INLINE void image_spread(const struct tess_op_desc *d, enum tess_dtype dtype
     lanes_bits grad;
     lanes_byte bytes = {0};
     memcpy(&bytes, which + from, (size_t)lanes);
-    lanes_int place = __builtin_convertvector(bytes, lanes_int);
+    lanes_int place = lanes_of_bytes(bytes);
     lanes_load(dtype, dy, from, lanes, &grad);
     for (int32_t ky = 0; ky < window; ky++)
         for (int32_t kx = 0; kx < window; kx++) {

@@ -149,10 +149,36 @@ void CPU_LOOP(count_zeros)(struct tess_kernel *kernel, enum tess_dtype dtype, in
                          : plain_count_zeros(TESS_BF16, count, x)); /* and f16: sign bit only */
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+static void plain_rule(const struct tess_update *update)
+{
+    tess__rule_apply(update);
+}
+
+/* As tess__rule_apply() does it, but the compute copy by instructions: without masks what compilers
+ * make of its rounding takes as long as the update. */
+void CPU_LOOP(update)(const struct tess_update *update)
+{
+    struct cpu_update whole = {.run = plain_rule, .update = *update};
+    whole.update.param_low = NULL;
+    for (int64_t first = 0; first < update->count; first += TESS__RULE_CHUNK) {
+        const int64_t count = tess__cpu_min(update->count - first, TESS__RULE_CHUNK);
+        tess__cpu_update_piece(&whole, first, count, update->g != NULL ? update->g + first : NULL);
+        if (update->param_low != NULL)
+            CPU_BY_DTYPE(update->low, cpu_write, update->param_low, first, count,
+                         update->w + first);
+    }
+}
+
+#else
+
 void CPU_LOOP(update)(const struct tess_update *update)
 {
     tess__rule_apply(update);
 }
+
+#endif
 
 void CPU_LOOP(lamb_direction)(const struct tess_update *update)
 {

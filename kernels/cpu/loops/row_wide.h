@@ -10,64 +10,61 @@
 
 #include <math.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__) && defined(__FMA__)
 
-#include "cpu/own/pack.h"
+#include "cpu/own/vector.h"
 
-#define ROW_LANES 16
-#define ROW_SUMS  (CPU_BLOCK / ROW_LANES) /* vectors of sums */
+#define ROW_WIDE
+#define ROW_SUMS (CPU_BLOCK / CPU_WORDS) /* vectors of sums */
 
-CPU_INLINE __m512 row_load(enum tess_dtype dtype, const void *from, int64_t at)
+CPU_INLINE cpu_vector row_load(enum tess_dtype dtype, const void *from, int64_t at)
 {
-    if (dtype == TESS_F32)
-        return _mm512_loadu_ps((const float *)from + at);
-    return cpu_widen(_mm256_loadu_si256((const void *)((const uint16_t *)from + at)));
+    return cpu_load_of(dtype == TESS_BF16, from, at);
 }
 
 /* The value as it is stored. */
-CPU_INLINE __m512 row_store(enum tess_dtype dtype, void *to, int64_t at, __m512 value)
+CPU_INLINE cpu_vector row_store(enum tess_dtype dtype, void *to, int64_t at, cpu_vector value)
 {
     if (dtype == TESS_F32) {
-        _mm512_storeu_ps((float *)to + at, value);
+        cpu_store_any((float *)to + at, value);
         return value;
     }
-    const __m256i half = cpu_bf16_of(value);
-    _mm256_storeu_si256((void *)((uint16_t *)to + at), half);
+    const cpu_halves half = cpu_bf16_of(value);
+    cpu_store_halves_any((uint16_t *)to + at, half);
     return cpu_widen(half);
 }
 
 /* cpu_lane_sum of vectors. */
-CPU_INLINE float row_lane_sum(const __m512 *lane)
+CPU_INLINE float row_lane_sum(const cpu_vector *lane)
 {
-    const __m512 all =
-        _mm512_add_ps(_mm512_add_ps(lane[0], lane[2]), _mm512_add_ps(lane[1], lane[3]));
-    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+    const int n = CPU_SUM_VECTORS;
+    cpu_vector sum[CPU_SUM_VECTORS];
+    CPU_UNROLL
+    for (int v = 0; v < n; v++)
+        sum[v] = cpu_add(cpu_add(lane[v], lane[v + 2 * n]), cpu_add(lane[v + n], lane[v + 3 * n]));
+    return cpu_sum_of(sum);
 }
 
-CPU_INLINE void row_zero(__m512 *lane)
+CPU_INLINE void row_zero(cpu_vector *lane)
 {
     CPU_UNROLL
     for (int v = 0; v < ROW_SUMS; v++)
-        lane[v] = _mm512_setzero_ps();
+        lane[v] = cpu_zero();
 }
 
 /* Sum of the row; with add, of what is stored as the sum of both. */
 CPU_INLINE float row_wide_sum(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first)
 {
-    __m512 lane[ROW_SUMS];
+    cpu_vector lane[ROW_SUMS];
     row_zero(lane);
     for (int64_t c = first; c < first + n->desc->in; c += CPU_BLOCK) {
         CPU_UNROLL
         for (int v = 0; v < ROW_SUMS; v++) {
-            const int64_t at = c + v * ROW_LANES;
-            __m512 value = row_load(dtype, n->x, at);
+            const int64_t at = c + v * CPU_WORDS;
+            cpu_vector value = row_load(dtype, n->x, at);
             if (n->add != NULL)
-                value =
-                    row_store(dtype, n->sum, at, _mm512_add_ps(value, row_load(dtype, n->add, at)));
-            lane[v] = _mm512_add_ps(lane[v], value);
+                value = row_store(dtype, n->sum, at, cpu_add(value, row_load(dtype, n->add, at)));
+            lane[v] = cpu_add(lane[v], value);
         }
     }
     return row_lane_sum(lane);
@@ -77,14 +74,13 @@ CPU_INLINE float row_wide_sum(enum tess_dtype dtype, const struct cpu_norm *n, i
 CPU_INLINE float row_wide_square(enum tess_dtype dtype, const void *x, int64_t first, int64_t size,
                                  float middle)
 {
-    __m512 lane[ROW_SUMS];
+    cpu_vector lane[ROW_SUMS];
     row_zero(lane);
     for (int64_t c = first; c < first + size; c += CPU_BLOCK) {
         CPU_UNROLL
         for (int v = 0; v < ROW_SUMS; v++) {
-            const __m512 off =
-                _mm512_sub_ps(row_load(dtype, x, c + v * ROW_LANES), _mm512_set1_ps(middle));
-            lane[v] = _mm512_fmadd_ps(off, off, lane[v]);
+            const cpu_vector off = cpu_sub(row_load(dtype, x, c + v * CPU_WORDS), cpu_set(middle));
+            lane[v] = cpu_fma(off, off, lane[v]);
         }
     }
     return row_lane_sum(lane);
@@ -93,24 +89,25 @@ CPU_INLINE float row_wide_square(enum tess_dtype dtype, const void *x, int64_t f
 CPU_INLINE void row_wide_apply(enum tess_dtype dtype, const struct cpu_norm *n, const void *x,
                                int64_t first, float middle, float rstd)
 {
-    for (int64_t c = 0; c < n->desc->in; c += ROW_LANES) {
-        const __m512 off = _mm512_sub_ps(row_load(dtype, x, first + c), _mm512_set1_ps(middle));
-        const __m512 hat = _mm512_mul_ps(off, _mm512_set1_ps(rstd));
-        const __m512 scale = row_load(dtype, n->gamma, c);
+    for (int64_t c = 0; c < n->desc->in; c += CPU_WORDS) {
+        const cpu_vector off = cpu_sub(row_load(dtype, x, first + c), cpu_set(middle));
+        const cpu_vector hat = cpu_mul(off, cpu_set(rstd));
+        const cpu_vector scale = row_load(dtype, n->gamma, c);
         row_store(dtype, n->y, first + c,
-                  n->beta != NULL ? _mm512_fmadd_ps(hat, scale, row_load(dtype, n->beta, c))
-                                  : _mm512_mul_ps(hat, scale));
+                  n->beta != NULL ? cpu_fma(hat, scale, row_load(dtype, n->beta, c))
+                                  : cpu_mul(hat, scale));
     }
 }
 
 /* grad = gamma dy, hat = (x - mean) rstd; dy is returned. */
-CPU_INLINE __m512 row_wide_read(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
-                                int64_t c, float middle, float rstd, __m512 *grad, __m512 *hat)
+CPU_INLINE cpu_vector row_wide_read(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
+                                    int64_t c, float middle, float rstd, cpu_vector *grad,
+                                    cpu_vector *hat)
 {
-    const __m512 dy = row_load(dtype, n->dy, first + c);
-    const __m512 off = _mm512_sub_ps(row_load(dtype, n->x, first + c), _mm512_set1_ps(middle));
-    *hat = _mm512_mul_ps(off, _mm512_set1_ps(rstd));
-    *grad = _mm512_mul_ps(row_load(dtype, n->gamma, c), dy);
+    const cpu_vector dy = row_load(dtype, n->dy, first + c);
+    const cpu_vector off = cpu_sub(row_load(dtype, n->x, first + c), cpu_set(middle));
+    *hat = cpu_mul(off, cpu_set(rstd));
+    *grad = cpu_mul(row_load(dtype, n->gamma, c), dy);
     return dy;
 }
 
@@ -119,19 +116,19 @@ CPU_INLINE void row_wide_grad_sum(enum tess_dtype dtype, const struct cpu_norm *
                                   float middle, float rstd, float *dgamma, float *dbeta,
                                   float *grad_out, float *hat_out)
 {
-    __m512 lane_grad[ROW_SUMS], lane_hat[ROW_SUMS];
+    cpu_vector lane_grad[ROW_SUMS], lane_hat[ROW_SUMS];
     row_zero(lane_grad);
     row_zero(lane_hat);
     for (int64_t c = 0; c < n->desc->in; c += CPU_BLOCK) {
         CPU_UNROLL
         for (int v = 0; v < ROW_SUMS; v++) {
-            const int64_t at = c + v * ROW_LANES;
-            __m512 grad, hat;
-            const __m512 dy = row_wide_read(dtype, n, first, at, middle, rstd, &grad, &hat);
-            lane_grad[v] = _mm512_add_ps(lane_grad[v], grad);
-            lane_hat[v] = _mm512_fmadd_ps(grad, hat, lane_hat[v]);
-            _mm512_storeu_ps(dgamma + at, _mm512_fmadd_ps(dy, hat, _mm512_loadu_ps(dgamma + at)));
-            _mm512_storeu_ps(dbeta + at, _mm512_add_ps(_mm512_loadu_ps(dbeta + at), dy));
+            const int64_t at = c + v * CPU_WORDS;
+            cpu_vector grad, hat;
+            const cpu_vector dy = row_wide_read(dtype, n, first, at, middle, rstd, &grad, &hat);
+            lane_grad[v] = cpu_add(lane_grad[v], grad);
+            lane_hat[v] = cpu_fma(grad, hat, lane_hat[v]);
+            cpu_store_any(dgamma + at, cpu_fma(dy, hat, cpu_load_any(dgamma + at)));
+            cpu_store_any(dbeta + at, cpu_add(cpu_load_any(dbeta + at), dy));
         }
     }
     *grad_out = row_lane_sum(lane_grad);
@@ -141,14 +138,13 @@ CPU_INLINE void row_wide_grad_sum(enum tess_dtype dtype, const struct cpu_norm *
 CPU_INLINE void row_wide_grad(enum tess_dtype dtype, const struct cpu_norm *n, int64_t first,
                               float middle, float rstd, float mean_grad, float mean_hat)
 {
-    for (int64_t c = 0; c < n->desc->in; c += ROW_LANES) {
-        __m512 grad, hat;
+    for (int64_t c = 0; c < n->desc->in; c += CPU_WORDS) {
+        cpu_vector grad, hat;
         row_wide_read(dtype, n, first, c, middle, rstd, &grad, &hat);
-        const __m512 means =
-            _mm512_fmadd_ps(hat, _mm512_set1_ps(mean_hat), _mm512_set1_ps(mean_grad));
-        grad = _mm512_mul_ps(_mm512_set1_ps(rstd), _mm512_sub_ps(grad, means));
+        const cpu_vector means = cpu_fma(hat, cpu_set(mean_hat), cpu_set(mean_grad));
+        grad = cpu_mul(cpu_set(rstd), cpu_sub(grad, means));
         if (n->add != NULL)
-            grad = _mm512_add_ps(grad, row_load(dtype, n->add, first + c));
+            grad = cpu_add(grad, row_load(dtype, n->add, first + c));
         row_store(dtype, n->dx, first + c, grad);
     }
 }

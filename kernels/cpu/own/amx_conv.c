@@ -90,7 +90,7 @@ static void conv_pack_forward(const struct conv *c, const uint16_t *w, int64_t o
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++)
         row[r] = _mm512_maskz_loadu_epi16(mask, at + r * c->window * c->depth);
-    cpu_turn16(row);
+    cpu_turn_square(row);
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++)
         _mm512_store_si512(tile + r * CPU_WORDS, row[r]);

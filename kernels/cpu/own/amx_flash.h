@@ -143,7 +143,7 @@ static inline void amx_left(const struct flash *f, const char *from, size_t byte
         for (int64_t c = 0; c < f->width; c += CPU_WORDS, target += AMX_TILE) {
             __m512i pair[CPU_AMX_ROWS];
             amx_pair_rows(f, from, bytes, rows, c, pair);
-            cpu_turn16(pair);
+            cpu_turn_square(pair);
             CPU_UNROLL
             for (int64_t i = 0; i < CPU_AMX_ROWS; i++)
                 _mm512_store_si512(target + i * CPU_WORDS, pair[i]);
@@ -186,9 +186,9 @@ static inline void amx_write(const struct flash *f, const float *sum, __m512 fac
         for (int64_t i = 0; i < CPU_WORDS; i++)
             word[i] = _mm512_castps_si512(
                 _mm512_mul_ps(_mm512_load_ps(sum + (c + i) * CPU_WORDS), factor));
-        cpu_turn16(word);
+        cpu_turn_square(word);
         for (int64_t i = 0; i < tess__cpu_min(rows, CPU_WORDS); i++)
-            flash_store(TESS_BF16, to + (size_t)i * bytes, c, cpu_lanes(f->size - c),
+            flash_store(TESS_BF16, to + (size_t)i * bytes, c, f->size,
                         _mm512_castsi512_ps(word[i]));
     }
 }

@@ -276,11 +276,9 @@ static void grad_rows(const struct flash *f, const struct grad_work *w, const ch
 {
     for (int64_t i = 0; i < f->length; i++, y += f->y_bytes, dy += f->y_bytes) {
         __m512 sum = _mm512_setzero_ps();
-        for (int64_t c = 0; c < f->size; c += CPU_WORDS) {
-            const __mmask16 mask = cpu_lanes(f->size - c);
-            sum = _mm512_fmadd_ps(flash_load(TESS_BF16, y, c, mask),
-                                  flash_load(TESS_BF16, dy, c, mask), sum);
-        }
+        for (int64_t c = 0; c < f->size; c += CPU_WORDS)
+            sum = _mm512_fmadd_ps(flash_load(TESS_BF16, y, c, f->size),
+                                  flash_load(TESS_BF16, dy, c, f->size), sum);
         w->delta[i] = _mm512_reduce_add_ps(sum);
         w->lse[i] = lse[i] * FLASH_LOG2_E;
     }
@@ -291,7 +289,7 @@ static void grad_write(const struct flash *f, const float *sum, char *to, size_t
 {
     for (int64_t i = 0; i < f->length; i++, to += bytes, sum += f->width)
         for (int64_t c = 0; c < f->width; c += CPU_WORDS)
-            flash_store(TESS_BF16, to, c, cpu_lanes(f->size - c), _mm512_load_ps(sum + c));
+            flash_store(TESS_BF16, to, c, f->size, _mm512_load_ps(sum + c));
 }
 
 static void grad_part(void *context, int64_t part, void *work)

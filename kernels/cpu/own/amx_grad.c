@@ -119,7 +119,7 @@ static void grad_turn(const struct amx_grad *g, int64_t steps, uint32_t *packed)
             CPU_UNROLL
             for (int r = 0; r < CPU_WORDS; r++)
                 word[r] = _mm512_load_si512(at + r * CPU_WORDS);
-            cpu_turn16(word);
+            cpu_turn_square(word);
             CPU_UNROLL
             for (int r = 0; r < CPU_WORDS; r++)
                 _mm512_store_si512(at + r * CPU_WORDS, word[r]);

@@ -124,12 +124,12 @@ static void amx_turn_sums(float *sum)
         CPU_UNROLL
         for (int r = 0; r < CPU_WORDS; r++)
             upper[r] = _mm512_load_si512(a + r * CPU_WORDS);
-        cpu_turn16(upper);
+        cpu_turn_square(upper);
         if (i == 1) {
             CPU_UNROLL
             for (int r = 0; r < CPU_WORDS; r++)
                 lower[r] = _mm512_load_si512(b + r * CPU_WORDS);
-            cpu_turn16(lower);
+            cpu_turn_square(lower);
             CPU_UNROLL
             for (int r = 0; r < CPU_WORDS; r++)
                 _mm512_store_si512(a + r * CPU_WORDS, lower[r]);

@@ -1,21 +1,25 @@
 /*
  * Weight gradient of a convolution over one leaf, without its patches in memory. Built for AVX-512
- * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere. product.c loops
- * over the leaves and adds them by the tree.
+ * and for AVX2 (CMakeLists.txt). product.c loops over the leaves and adds them by the tree.
  *
  * With channels last the window of an output pixel lies, for one row of the kernel, in window * in
  * neighbouring words of x, and dw[:, row of the kernel, :, :] is a product dy^T x whose steps are
  * output pixels:
  *
  *     for every block of pixels, some images or some rows of one
- *       for every 8 rows of dw                dy packed [step][8], stays in the first-level cache
- *         for every row of the kernel, for every 48 columns of window * in
- *           products over the steps, added to dw: 24 registers of sums
+ *       for every 8 rows of dw (AVX2: 4)      dy packed [step][8], stays in the first-level cache
+ *         for every row of the kernel, for every 3 vectors of window * in
+ *           products over the steps, added to dw: CPU_SUMS registers of sums
  *
- * A step is one pixel in f32 and a pair of neighbours in bf16, 32 bits per column either way.
- * In f32 x is read where it lies; pairs of it are packed once per block, with the padding, whose
- * zeros then count as pixels. Sums go through dw between blocks unchanged: each element adds its
- * steps in the order of images, rows and columns, however they are split into blocks.
+ * A step is one pixel in f32 and a pair of neighbours in bf16, 32 bits per column either way; with
+ * AVX2 one pixel, widened. In f32 without padding x is read where it lies; else it is packed once
+ * per block, with the padding, whose zeros then count as pixels. Sums go through dw between blocks
+ * unchanged: each element adds its steps in the order of images, rows and columns, however they are
+ * split into blocks.
+ *
+ * With AVX2 also inputs that fill no vectors, such as the one of a first layer: for these, and for
+ * windows of 1 and strides, vectors run along the outputs. Tiles are of 6 words of the window by 16
+ * outputs and read but a few words of a pixel of x.
  */
 #include "cpu/cpu.h"
 
@@ -25,16 +29,26 @@
 
 #define CONV_WIDE  3 /* vectors in a panel: windows of 3 leave no remainder */
 #define CONV_PANEL (CONV_WIDE * CPU_WORDS)
-#define CONV_TALL  CPU_CONV_CHANNELS /* rows of a tile */
-#define CONV_LINE  64                /* bytes of a cache line */
+#define CONV_TALL  (CPU_SUMS / CONV_WIDE) /* rows of a tile */
+#define CONV_LINE  64                     /* bytes of a cache line */
+
+/* Are there convolutions of which vectors run along the outputs? Their tiles: words of the window
+ * by outputs. */
+#define CONV_TURNS        (CPU_WORDS == 8)
+#define CONV_TURNED_TALL  (CPU_SUMS / CPU_WIDE)
+#define CONV_TURNED_PANEL (CPU_WIDE * CPU_WORDS)
 
 /* Bounds of a block: what dy's tile may take of the first-level cache, and x of the second. */
-#define CONV_STEPS   768
-#define CONV_X_WORDS (96 * 1024)
+#define CONV_STEPS        768
+#define CONV_TURNED_STEPS 256
+#define CONV_X_WORDS      (96 * 1024)
 
 /* The geometry, and how it is cut into blocks: functions of the descriptor, leaf_rows included. */
 struct conv_plan {
-    bool half; /* bf16: x goes through scratch in pairs */
+    bool half;   /* bf16 */
+    bool pairs;  /* a step is a pair of pixels */
+    bool packed; /* x goes through scratch */
+    bool turned; /* vectors run along the outputs */
     int64_t oh, ow, steps;
     int64_t width;        /* of a packed row, with padding */
     int64_t images, rows; /* of a block; several images only with all their rows */
@@ -70,28 +84,31 @@ CPU_INLINE void conv_fetch(struct conv_ahead *ahead)
 
 CPU_INLINE void conv_tile(struct conv_block *b, bool half, int wide)
 {
-    __m512 sum[CONV_TALL * CONV_WIDE];
+    cpu_vector sum[CONV_TALL * CONV_WIDE];
     const uint32_t *dy = b->dy;
     int64_t x_step = b->x_step;
     CPU_UNROLL
     for (int r = 0; r < CONV_TALL; r++) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            sum[r * wide + c] = b->first ? _mm512_setzero_ps()
-                                         : _mm512_loadu_ps(b->dw + r * b->dw_row + c * CPU_WORDS);
+            sum[r * wide + c] =
+                b->first ? cpu_zero() : cpu_load_any(b->dw + r * b->dw_row + c * CPU_WORDS);
     }
-    for (int64_t line = 0; line < b->images * b->rows; line++) {
-        const uint32_t *x = b->x + line / b->rows * b->x_image + line % b->rows * b->x_row;
-        conv_fetch(&b->ahead[0]);
-        conv_fetch(&b->ahead[1]);
-        for (int64_t k = 0; k < b->steps; k++, x += x_step, dy += CONV_TALL)
-            cpu_step(sum, half, CONV_TALL, wide, x, dy);
+    for (int64_t image = 0; image < b->images; image++) {
+        const uint32_t *line = b->x + image * b->x_image;
+        for (int64_t row = 0; row < b->rows; row++, line += b->x_row) {
+            const uint32_t *x = line;
+            conv_fetch(&b->ahead[0]);
+            conv_fetch(&b->ahead[1]);
+            for (int64_t k = 0; k < b->steps; k++, x += x_step, dy += CONV_TALL)
+                cpu_step(sum, half, CONV_TALL, wide, x, dy);
+        }
     }
     CPU_UNROLL
     for (int r = 0; r < CONV_TALL; r++) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            _mm512_storeu_ps(b->dw + r * b->dw_row + c * CPU_WORDS, sum[r * wide + c]);
+            cpu_store_any(b->dw + r * b->dw_row + c * CPU_WORDS, sum[r * wide + c]);
     }
 }
 
@@ -118,11 +135,16 @@ static struct conv_plan conv_plan_of(const struct tess_op_desc *desc)
 {
     struct conv_plan p = {
         .half = desc->dtype == TESS_BF16,
+        .pairs = desc->dtype == TESS_BF16 && CPU_PAIRS,
+        .packed = desc->dtype == TESS_BF16 || desc->padding > 0,
+        .turned =
+            CONV_TURNS && (desc->in % CPU_WORDS != 0 || desc->window == 1 || desc->stride > 1),
         .oh = tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding),
         .ow = tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding),
         .width = desc->width + 2 * desc->padding};
-    p.steps = p.half ? (p.ow + 1) / 2 : p.ow;
-    int64_t by_x = CONV_X_WORDS / (p.width * desc->in), by_dy = CONV_STEPS / p.steps;
+    p.steps = p.pairs ? (p.ow + 1) / 2 : p.ow;
+    int64_t by_x = CONV_X_WORDS / (p.width * desc->in);
+    int64_t by_dy = (p.turned ? CONV_TURNED_STEPS : CONV_STEPS) / p.steps;
     int64_t rows = (by_x - desc->window) / desc->stride + 1;
     p.rows = conv_clamp(rows < by_dy ? rows : by_dy, p.oh);
     p.span = (p.rows - 1) * desc->stride + desc->window;
@@ -137,7 +159,15 @@ static struct conv_plan conv_plan_of(const struct tess_op_desc *desc)
 
 static size_t conv_x_bytes(const struct tess_op_desc *desc, const struct conv_plan *p)
 {
-    return p->half ? (size_t)(p->images * p->span * p->width * desc->in) * sizeof(uint32_t) : 0;
+    const int64_t words = p->images * p->span * p->width * desc->in;
+    return p->packed ? tess__cpu_round_up((size_t)words * sizeof(uint32_t)) : 0;
+}
+
+static size_t conv_dy_bytes(const struct conv_plan *p)
+{
+    const int64_t words =
+        p->images * p->rows * p->steps * (p->turned ? CONV_TURNED_PANEL : CONV_TALL);
+    return tess__cpu_round_up((size_t)words * sizeof(uint32_t));
 }
 
 /* `count` elements, whole vectors of them, each paired with that of `odd` (NULL: with zero). */
@@ -149,8 +179,8 @@ CPU_INLINE void conv_pack_pairs(const uint16_t *even, const uint16_t *odd, int64
 }
 
 /*
- * One row of an image with its padding; NULL: a row of padding. An element is paired with the one
- * that the same place of the window meets one output pixel later.
+ * One row of an image with its padding; NULL: a row of padding. Of pairs an element is paired with
+ * the one that the same place of the window meets one output pixel later.
  */
 static void conv_pack_row(const struct tess_op_desc *desc, const struct conv_plan *p, const void *x,
                           uint32_t *packed)
@@ -167,6 +197,10 @@ static void conv_pack_row(const struct tess_op_desc *desc, const struct conv_pla
     }
     memset(packed, 0, (size_t)border * sizeof(uint32_t));
     memset(first + inner, 0, (size_t)(all - border - inner) * sizeof(uint32_t));
+    if (!p->pairs) {
+        cpu_widen_row(p->half, x, inner, (float *)first);
+        return;
+    }
     for (int64_t i = -lead; i < 0 && later + i < inner; i++)
         first[i] = (uint32_t)half[later + i] << 16;
     conv_pack_pairs(half, half + (inner - pairs), pairs, first);
@@ -190,15 +224,29 @@ static void conv_pack_x(const struct tess_op_desc *desc, const struct conv_plan 
     }
 }
 
+/* CONV_TALL channels of a pixel of dy, widened. */
+CPU_INLINE void conv_channels(bool half, const void *pixel, uint32_t *packed)
+{
+#if CPU_WORDS == 16
+    _mm256_storeu_ps((float *)packed, _mm256_loadu_ps(pixel));
+    (void)half;
+#else
+    const __m128i words = half ? _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(pixel)), 16)
+                               : _mm_loadu_si128(pixel);
+    _mm_storeu_si128((void *)packed, words);
+#endif
+}
+
 /* CONV_TALL channels of `lines` rows of dy; the last pair of an odd row ends with zeros. */
 static void conv_pack_dy(const struct tess_op_desc *desc, const struct conv_plan *p, const void *dy,
                          int64_t lines, uint32_t *packed)
 {
     int64_t out = desc->out;
-    if (!p->half) {
-        const float *pixel = dy;
-        for (int64_t k = 0; k < lines * p->ow; k++, pixel += out, packed += CONV_TALL)
-            _mm256_storeu_ps((float *)packed, _mm256_loadu_ps(pixel));
+    if (!p->pairs) {
+        const char *pixel = dy;
+        const int64_t element = p->half ? 2 : 4;
+        for (int64_t k = 0; k < lines * p->ow; k++, pixel += out * element, packed += CONV_TALL)
+            conv_channels(p->half, pixel, packed);
         return;
     }
     const uint16_t *pixel = dy;
@@ -233,27 +281,111 @@ static void conv_block_run(const struct tess_op_desc *desc, const struct conv_pl
                 int64_t wide = (columns - c) / CPU_WORDS;
                 b->x = x + kh * p->width * desc->in + c;
                 b->dw = dw + o * b->dw_row + kh * columns + c;
-                conv_tile_run[p->half][wide < CONV_WIDE ? wide - 1 : CONV_WIDE - 1](b);
+                conv_tile_run[p->pairs][wide < CONV_WIDE ? wide - 1 : CONV_WIDE - 1](b);
             }
         }
     }
 }
 
-/*
- * Not windows of 1, whose few columns make poor panels, nor f32 with padding, which oneDNN leaves
- * out of its sums and does not copy: there it is as fast or faster.
- */
-bool tess__cpu_conv_grad_takes(const struct tess_op_desc *desc)
+/* `sum` [words of the window][CONV_TURNED_PANEL]; dy widened, [lines, steps, CONV_TURNED_PANEL].
+ * Words past the last one are the last again. */
+static __attribute__((noinline)) void conv_turned_tile(const struct conv_block *b,
+                                                       const uint32_t *const *word,
+                                                       float *const *to)
 {
+    cpu_vector sum[CONV_TURNED_TALL * CPU_WIDE];
+    const uint32_t *dy = b->dy;
+    const int64_t x_step = b->x_step;
+    CPU_UNROLL
+    for (int i = 0; i < CONV_TURNED_TALL * CPU_WIDE; i++)
+        sum[i] = b->first ? cpu_zero() : cpu_load(to[i / CPU_WIDE] + i % CPU_WIDE * CPU_WORDS);
+    for (int64_t image = 0; image < b->images; image++) {
+        for (int64_t row = 0; row < b->rows; row++) {
+            const uint32_t *x[CONV_TURNED_TALL];
+            CPU_UNROLL
+            for (int r = 0; r < CONV_TURNED_TALL; r++)
+                x[r] = word[r] + image * b->x_image + row * b->x_row;
+            const uint32_t *end = dy + b->steps * CONV_TURNED_PANEL;
+            for (int64_t at = 0; dy < end; at += x_step, dy += CONV_TURNED_PANEL) {
+                uint32_t scalar[CONV_TURNED_TALL];
+                CPU_UNROLL
+                for (int r = 0; r < CONV_TURNED_TALL; r++)
+                    scalar[r] = x[r][at];
+                cpu_step(sum, false, CONV_TURNED_TALL, CPU_WIDE, dy, scalar);
+            }
+        }
+    }
+    CPU_UNROLL
+    for (int i = 0; i < CONV_TURNED_TALL * CPU_WIDE; i++)
+        cpu_store(to[i / CPU_WIDE] + i % CPU_WIDE * CPU_WORDS, sum[i]);
+}
+
+/* Up to CONV_TURNED_PANEL channels of `pixels` pixels of dy, widened, with zeros beyond. */
+static void conv_turned_pack(const struct tess_op_desc *desc, bool half, const char *dy,
+                             int64_t pixels, int64_t channels, uint32_t *packed)
+{
+    for (int64_t k = 0; k < pixels; k++, dy += desc->out * (half ? 2 : 4))
+        for (int64_t c = 0; c < CONV_TURNED_PANEL; c += CPU_WORDS, packed += CPU_WORDS) {
+            const cpu_vector value = c < channels ? cpu_load_of(half, dy, c) : cpu_zero();
+            cpu_store((float *)packed, value);
+        }
+}
+
+/* The sums of conv_turned_tile() behind the packed dy. */
+static size_t conv_turned_bytes(const struct tess_op_desc *desc)
+{
+    const int64_t panels = (desc->out + CONV_TURNED_PANEL - 1) / CONV_TURNED_PANEL;
+    return (size_t)(desc->window * desc->window * desc->in * panels * CONV_TURNED_PANEL) *
+           sizeof(float);
+}
+
+static void conv_turned_run(const struct tess_op_desc *desc, const struct conv_plan *p,
+                            struct conv_block *b, int64_t channels, const char *dy,
+                            uint32_t *packed, float *sums)
+{
+    const int64_t columns = desc->window * desc->in, words = desc->window * columns;
+    b->dy = packed;
+    for (int64_t o = 0; o < channels; o += CONV_TURNED_PANEL, sums += words * CONV_TURNED_PANEL) {
+        conv_turned_pack(desc, p->half, dy + (size_t)o * tess_dtype_bytes(desc->dtype),
+                         b->images * b->rows * p->steps, channels - o, packed);
+        for (int64_t w = 0; w < words; w += CONV_TURNED_TALL) {
+            const uint32_t *word[CONV_TURNED_TALL];
+            float *to[CONV_TURNED_TALL];
+            for (int64_t r = 0; r < CONV_TURNED_TALL; r++) {
+                const int64_t own = tess__cpu_min(w + r, words - 1);
+                word[r] = b->x + own / columns * p->width * desc->in + own % columns;
+                to[r] = sums + own * CONV_TURNED_PANEL;
+            }
+            conv_turned_tile(b, word, to);
+        }
+    }
+}
+
+static void conv_turned_result(const struct tess_op_desc *desc, int64_t channels, const float *sums,
+                               float *dw)
+{
+    const int64_t words = desc->window * desc->window * desc->in;
+    for (int64_t o = 0; o < channels; o++)
+        for (int64_t w = 0; w < words; w++)
+            dw[o * words + w] = sums[(o / CONV_TURNED_PANEL * words + w) * CONV_TURNED_PANEL +
+                                     o % CONV_TURNED_PANEL];
+}
+/*
+ * With AVX-512 not windows of 1, whose few columns make poor panels, nor f32 with padding, which
+ * oneDNN leaves out of its sums and does not copy: there it is as fast or faster.
+ */
+bool CPU_OWN(conv_grad_takes)(const struct tess_op_desc *desc)
+{
+    if (CONV_TURNS)
+        return desc->out % CPU_CONV_CHANNELS == 0;
     return desc->window > 1 && desc->in % CPU_WORDS == 0 && desc->out % CONV_TALL == 0 &&
            (desc->dtype == TESS_BF16 || desc->padding == 0);
 }
 
-size_t tess__cpu_conv_grad_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(conv_grad_scratch)(const struct tess_op_desc *desc)
 {
     struct conv_plan p = conv_plan_of(desc);
-    size_t dy = (size_t)(p.images * p.rows * p.steps * CONV_TALL) * sizeof(uint32_t);
-    return conv_x_bytes(desc, &p) + tess__cpu_round_up(dy);
+    return conv_x_bytes(desc, &p) + conv_dy_bytes(&p) + (p.turned ? conv_turned_bytes(desc) : 0);
 }
 
 /* As many bytes as this block's `own`, which start `first` bytes into the leaf's `all`. */
@@ -270,8 +402,8 @@ static struct conv_ahead conv_ahead_of(const struct tess_op_desc *desc, const st
     return (struct conv_ahead){.at = at, .end = at + bytes, .lines = bytes / CONV_LINE / rows + 1};
 }
 
-void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
-                         int64_t first, int64_t count, float *dw, void *scratch)
+void CPU_OWN(conv_grad)(const struct tess_op_desc *desc, const void *x, const void *dy,
+                        int64_t first, int64_t count, float *dw, void *scratch)
 {
     struct conv_plan p = conv_plan_of(desc);
     int64_t element = (int64_t)tess_dtype_bytes(desc->dtype);
@@ -279,9 +411,10 @@ void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const v
     int64_t x_lines = desc->leaf_rows * desc->height, dy_lines = desc->leaf_rows * p.oh;
     uint32_t *packed_x = scratch;
     uint32_t *packed_dy = (uint32_t *)((char *)scratch + conv_x_bytes(desc, &p));
-    struct conv_block b = {.x_image = (p.half ? p.span : desc->height) * p.width * desc->in,
+    float *sums = (float *)(void *)((char *)packed_dy + conv_dy_bytes(&p)); /* turned */
+    struct conv_block b = {.x_image = (p.packed ? p.span : desc->height) * p.width * desc->in,
                            .x_row = desc->stride * p.width * desc->in,
-                           .x_step = (p.half ? 2 : 1) * desc->stride * desc->in,
+                           .x_step = (p.pairs ? 2 : 1) * desc->stride * desc->in,
                            .steps = p.steps,
                            .first = true};
     for (int64_t image = 0; image < desc->leaf_rows; image += b.images) {
@@ -294,12 +427,17 @@ void tess__cpu_conv_grad(const struct tess_op_desc *desc, const void *x, const v
                 conv_ahead_of(desc, &b, count, x, line * x_row, own * x_row, x_lines * x_row);
             b.ahead[1] = conv_ahead_of(desc, &b, count, dy, dy_line * dy_row,
                                        b.images * b.rows * dy_row, dy_lines * dy_row);
-            if (p.half)
+            if (p.packed)
                 conv_pack_x(desc, &p, (const char *)x + image * desc->height * x_row, b.images, row,
                             b.rows, packed_x);
-            b.x = p.half ? packed_x : (const uint32_t *)((const char *)x + line * x_row);
-            conv_block_run(desc, &p, &b, count,
-                           (const char *)dy + dy_line * dy_row + first * element, dw, packed_dy);
+            b.x = p.packed ? packed_x : (const uint32_t *)((const char *)x + line * x_row);
+            const char *from = (const char *)dy + dy_line * dy_row + first * element;
+            if (p.turned)
+                conv_turned_run(desc, &p, &b, count, from, packed_dy, sums);
+            else
+                conv_block_run(desc, &p, &b, count, from, dw, packed_dy);
         }
     }
+    if (p.turned)
+        conv_turned_result(desc, count, sums, dw);
 }

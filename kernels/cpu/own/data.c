@@ -1,5 +1,5 @@
 /*
- * dx[B, in] = dy[B, out] w of a linear layer. Built for AVX-512 with bf16 dot products
+ * dx[B, in] = dy[B, out] w of a linear layer. Built for AVX-512 and for AVX2
  * (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  *     for every panel of 64 columns of w, block of DATA_ROWS rows of dy   the threads share these
@@ -37,12 +37,12 @@ struct data_work {
 
 static bool data_is_odd(const struct tess_op_desc *desc)
 {
-    return desc->dtype == TESS_BF16 && desc->out % 2 != 0;
+    return CPU_PAIRS && desc->dtype == TESS_BF16 && desc->out % 2 != 0;
 }
 
 static int64_t data_steps(const struct tess_op_desc *desc)
 {
-    return desc->dtype == TESS_BF16 ? (desc->out + 1) / 2 : desc->out;
+    return cpu_steps(desc->dtype, desc->out);
 }
 
 static int64_t data_rows(const struct tess_op_desc *desc)
@@ -63,7 +63,7 @@ static struct data_work data_work(const struct tess_op_desc *desc, void *base, s
     return w;
 }
 
-size_t tess__cpu_data_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(data_scratch)(const struct tess_op_desc *desc)
 {
     size_t bytes;
     data_work(desc, NULL, &bytes);
@@ -75,9 +75,9 @@ CPU_INLINE void data_pack(const struct tess_op_desc *desc, const void *w, int64_
                           int64_t count, int64_t first, int64_t columns, uint32_t *packed)
 {
     bool half = desc->dtype == TESS_BF16;
-    for (int64_t s = step; s < step + count; s++, packed += DATA_PANEL)
-        cpu_pack_step(half, w, desc->in, half ? 2 * s : s, 2 * s + 1 < desc->out, first, columns,
-                      packed);
+    for (int64_t s = step; s < step + count; s++, packed += CPU_PIECE)
+        cpu_pack_pieces(half, w, desc->in, half && CPU_PAIRS ? 2 * s : s, 2 * s + 1 < desc->out,
+                        first, columns, DATA_STEPS * CPU_PIECE, packed);
 }
 
 /* Own the lines of dx that the next rows of a panel go to, before they are stored. */
@@ -89,6 +89,32 @@ CPU_INLINE void data_ask_dx(const struct data_call *call, const char *dx, int64_
             __builtin_prefetch(dx + byte, 1, 2);
 }
 
+/* A tile of rows and all pieces of a panel. */
+static void data_tile(bool half, int64_t columns, struct cpu_tile *tile)
+{
+    _Alignas(64) uint32_t copy[CPU_TILE_TALL * CPU_COPY_ROW(DATA_STEPS)];
+    if (half && !CPU_PAIRS) {
+        const int64_t row = CPU_COPY_ROW(DATA_STEPS);
+        const char *ahead = tile->ask != NULL ? tile->ask : tile->scalar;
+        if (tile->rows == CPU_TILE_TALL) /* known to the compiler */
+            cpu_copy_rows(CPU_TILE_TALL, tile->steps, tile->scalar, tile->scalar_row, ahead, row,
+                          copy);
+        for (int64_t r = 0; r < tile->rows && tile->rows < CPU_TILE_TALL; r++)
+            cpu_copy_rows(1, tile->steps, (const char *)tile->scalar + (size_t)r * tile->scalar_row,
+                          tile->scalar_row, ahead, row, copy + r * row);
+        tile->scalar = copy;
+        tile->scalar_row = (size_t)row * sizeof(*copy);
+        tile->ask = NULL;
+    }
+    for (; columns > 0; columns -= CPU_PIECE) {
+        const int64_t some = columns < CPU_PIECE ? columns : CPU_PIECE;
+        CPU_OWN(tile)(half && CPU_PAIRS, (int)((some + CPU_WORDS - 1) / CPU_WORDS), tile);
+        tile->column += DATA_STEPS * CPU_PIECE;
+        tile->sum += CPU_PIECE;
+        tile->ask = NULL;
+    }
+}
+
 /* A panel's sums over all outputs. `dy` is the block's first row, `row_bytes` from row to row. */
 static void data_sums(const struct data_call *call, const struct data_work *work, const char *dy,
                       size_t row_bytes, int64_t rows, int64_t first, int64_t columns,
@@ -97,8 +123,8 @@ static void data_sums(const struct data_call *call, const struct data_work *work
     const struct tess_op_desc *desc = call->desc;
     bool half = desc->dtype == TESS_BF16;
     const size_t dx_row = (size_t)desc->in * tess_dtype_bytes(desc->dtype);
-    int64_t steps = data_steps(desc), per_step = half ? 2 : 1;
-    int wide = (int)((columns + CPU_WORDS - 1) / CPU_WORDS);
+    int64_t steps = data_steps(desc), per_step = half && CPU_PAIRS ? 2 : 1;
+    const int64_t step_bytes = half && !CPU_PAIRS ? 2 : 4;
     for (int64_t step = 0; step < steps; step += DATA_STEPS) {
         int64_t count = steps - step < DATA_STEPS ? steps - step : DATA_STEPS;
         /* What is packed next: the next steps, or the first ones of the next panel, which is this
@@ -112,14 +138,14 @@ static void data_sums(const struct data_call *call, const struct data_work *work
             data_pack(desc, call->w, step, count, first, columns, work->w);
         for (int64_t row = 0; row < rows; row += CPU_TILE_TALL) {
             int64_t left = rows - row;
-            const char *at = dy + (size_t)row * row_bytes + (size_t)step * 4;
+            const char *at = dy + (size_t)row * row_bytes + (size_t)(step * step_bytes);
             if (soon_first < desc->in)
                 cpu_ask_rows(half, call->w, desc->out, desc->in, soon + ahead * row / rows,
                              soon + ahead * (row + CPU_TILE_TALL) / rows, soon_first);
             if (last)
                 data_ask_dx(call, dx + (size_t)row * dx_row, tess__cpu_min(left, CPU_TILE_TALL));
             struct cpu_tile tile = {.column = work->w,
-                                    .column_step = DATA_PANEL,
+                                    .column_step = CPU_PIECE,
                                     .scalar = at,
                                     .scalar_row = row_bytes,
                                     .scalar_step = 4,
@@ -129,9 +155,9 @@ static void data_sums(const struct data_call *call, const struct data_work *work
                                     .sum_row = DATA_PANEL,
                                     .begin = step == 0,
                                     .ask = left > CPU_TILE_TALL ? at + CPU_TILE_TALL * row_bytes
-                                           : !last              ? dy + (step + count) * 4
+                                           : !last              ? dy + (step + count) * step_bytes
                                                                 : NULL};
-            tess__cpu_tile(half, wide, &tile);
+            data_tile(half, columns, &tile);
         }
     }
 }
@@ -141,14 +167,13 @@ static void data_store(const struct tess_op_desc *desc, const float *sum, int64_
 {
     for (int64_t r = row; r < row + rows; r++, sum += DATA_PANEL)
         for (int64_t c = 0; c < columns; c += CPU_WORDS) {
-            __mmask16 mask = cpu_lanes(columns - c);
-            __m512 value = _mm512_load_ps(sum + c);
+            const cpu_mask mask = cpu_lanes(columns - c);
+            const cpu_vector value = cpu_load(sum + c);
             int64_t at = r * desc->in + first + c;
             if (desc->dtype == TESS_BF16)
-                _mm256_mask_storeu_epi16((uint16_t *)dx + at, mask,
-                                         (__m256i)_mm512_cvtneps_pbh(value));
+                cpu_store_halves((uint16_t *)dx + at, mask, cpu_narrow(value));
             else
-                _mm512_mask_storeu_ps((float *)dx + at, mask, value);
+                cpu_store_lanes((float *)dx + at, mask, value);
         }
 }
 
@@ -178,8 +203,8 @@ static void data_part(void *context, int64_t part, void *memory)
     data_store(desc, work.sum, row, rows, first, columns, call->dx);
 }
 
-void tess__cpu_data(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *dy, const void *w, void *dx, void *scratch)
+void CPU_OWN(data)(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                   const void *dy, const void *w, void *dx, void *scratch)
 {
     struct data_call call = {.desc = desc, .dy = dy, .w = w, .dx = dx};
     call.panels = (desc->in + DATA_PANEL - 1) / DATA_PANEL;

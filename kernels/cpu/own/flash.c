@@ -1,6 +1,6 @@
 /*
  * Forward pass of causal attention (Dao 2023, "FlashAttention-2", algorithm 1). Built for AVX-512
- * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere.
+ * and for AVX2 (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  *     for every sequence and key and value head       the threads share these
  *       K turned, V in pairs of positions
@@ -71,7 +71,7 @@ static struct flash flash_block_of(const struct tess_op_desc *desc)
     return f;
 }
 
-size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(flash_scratch)(const struct tess_op_desc *desc)
 {
     size_t forward, backward;
     if (desc->decode) {
@@ -80,7 +80,7 @@ size_t tess__cpu_flash_scratch(const struct tess_op_desc *desc)
         return forward;
     }
     struct flash f = flash_of(desc);
-    backward = tess__cpu_flash_grad_scratch(desc);
+    backward = CPU_OWN(flash_grad_scratch)(desc);
     flash_work(&f, f.length, NULL, &forward);
     return forward > backward ? forward : backward;
 }
@@ -124,15 +124,8 @@ static void flash_scores(const struct flash *f, const struct flash_work *w,
                                 .sum = w->score + key,
                                 .sum_row = FLASH_SCORE_ROW,
                                 .begin = true};
-        tess__cpu_tile(f->half, (int)((left + CPU_WORDS - 1) / CPU_WORDS), &tile);
+        CPU_OWN(tile)(f->half, flash_vectors(left), &tile);
     }
-}
-
-/* Of scores c .. c + 15 of a row those that are its keys', first .. end - 1. */
-CPU_INLINE __mmask16 flash_lanes(int64_t c, int64_t first, int64_t end)
-{
-    __mmask16 lanes = cpu_lanes(end - c);
-    return c < first ? (__mmask16)(lanes & ~cpu_lanes(first - c)) : lanes;
 }
 
 /*
@@ -142,42 +135,55 @@ CPU_INLINE __mmask16 flash_lanes(int64_t c, int64_t first, int64_t end)
 CPU_INLINE float flash_soften(bool half, float factor, int64_t first, int64_t end, int64_t vectors,
                               float *score, void *p, float *max, float *weight)
 {
-    __m512 greatest = _mm512_set1_ps(-INFINITY);
-    for (int64_t c = 0; c < end; c += CPU_WORDS)
-        greatest = _mm512_mask_max_ps(greatest, flash_lanes(c, first, end), greatest,
-                                      _mm512_load_ps(score + c));
-    float before = *max, after = _mm512_reduce_max_ps(greatest) * factor;
+    cpu_vector greatest[CPU_SUM_VECTORS], sum[CPU_SUM_VECTORS];
+    CPU_UNROLL
+    for (int v = 0; v < CPU_SUM_VECTORS; v++) {
+        greatest[v] = cpu_set(-INFINITY);
+        sum[v] = cpu_zero();
+    }
+    for (int64_t c = 0; c < end; c += CPU_SUM_LANES) {
+        CPU_UNROLL
+        for (int v = 0; v < CPU_SUM_VECTORS; v++) {
+            const int64_t at = c + v * CPU_WORDS;
+            greatest[v] = cpu_max_between(at, first, end, greatest[v], cpu_load(score + at));
+        }
+    }
+    float before = *max, after = cpu_max_of(greatest) * factor;
     after = after > before ? after : before;
-    __m512 sum = _mm512_setzero_ps(), shift = _mm512_set1_ps(after);
-    for (int64_t c = 0; c < vectors * CPU_WORDS; c += CPU_WORDS) {
-        __m512 t = _mm512_fmsub_ps(_mm512_load_ps(score + c), _mm512_set1_ps(factor), shift);
-        t = _mm512_maskz_mov_ps(flash_lanes(c, first, end), flash_exp2(t));
-        sum = _mm512_add_ps(sum, t);
-        if (half)
-            _mm256_store_si256((void *)((uint16_t *)p + c), (__m256i)_mm512_cvtneps_pbh(t));
-        else
-            _mm512_store_ps((float *)p + c, t);
+    const cpu_vector shift = cpu_set(after);
+    for (int64_t c = 0; c < vectors * CPU_WORDS; c += CPU_SUM_LANES) {
+        CPU_UNROLL
+        for (int v = 0; v < CPU_SUM_VECTORS; v++) {
+            const int64_t at = c + v * CPU_WORDS;
+            cpu_vector t = cpu_fms(cpu_load(score + at), cpu_set(factor), shift);
+            t = cpu_keep_between(at, first, end, flash_exp2(t));
+            sum[v] = cpu_add(sum[v], t);
+            if (half)
+                cpu_store_halves_any((uint16_t *)p + at, cpu_narrow(t));
+            else
+                cpu_store((float *)p + at, t);
+        }
     }
     float fade = before == after ? 1.0f : exp2f(before - after);
-    *weight = *weight * fade + _mm512_reduce_add_ps(sum);
+    *weight = *weight * fade + cpu_sum_of(sum);
     *max = after;
     return fade;
 }
 
-/* Dropped elements of p become 0; those of `key` and 16 `vectors` on, of a row of probabilities. */
+/* Dropped elements of p become 0; those of `key` and `vectors` on, of a row of probabilities. */
 static void flash_drop_row(const struct flash *f, uint64_t row, int64_t key, int64_t vectors,
                            void *p)
 {
-    __mmask16 keep[FLASH_PANEL / CPU_WORDS];
+    cpu_mask keep[FLASH_PANEL / CPU_WORDS];
     for (int64_t v = 0; v < vectors; v++) {
         const int64_t c = v * CPU_WORDS, in_panel = v % (FLASH_PANEL / CPU_WORDS);
         if (in_panel == 0)
             flash_keep(&f->drop, row, (key + c) / FLASH_PANEL, keep);
         if (f->half)
-            _mm256_store_si256((void *)((uint16_t *)p + c),
-                               _mm256_maskz_loadu_epi16(keep[in_panel], (uint16_t *)p + c));
+            cpu_store_halves_any((uint16_t *)p + c,
+                                 cpu_load_halves(keep[in_panel], (uint16_t *)p + c));
         else
-            _mm512_store_ps((float *)p + c, _mm512_maskz_load_ps(keep[in_panel], (float *)p + c));
+            cpu_store((float *)p + c, cpu_load_lanes(keep[in_panel], (float *)p + c));
     }
 }
 
@@ -199,7 +205,7 @@ static void flash_values(const struct flash *f, const struct flash_work *w,
                                 .sum_row = f->width,
                                 .begin = t->begin,
                                 .scale = fade};
-        tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
+        CPU_OWN(tile)(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
     }
 }
 
@@ -207,10 +213,10 @@ static void flash_finish(const struct flash *f, const struct flash_work *w,
                          const struct flash_tile *t)
 {
     for (int64_t i = t->first; i < t->first + t->rows; i++) {
-        __m512 weight = _mm512_set1_ps(f->drop.scale / w->weight[i]);
+        const cpu_vector weight = cpu_set(f->drop.scale / w->weight[i]);
         for (int64_t c = 0; c < f->width; c += CPU_WORDS)
-            flash_store(f->desc->dtype, t->y + (size_t)i * f->y_bytes, c, cpu_lanes(f->size - c),
-                        _mm512_mul_ps(_mm512_load_ps(w->sum + i * f->width + c), weight));
+            flash_store(f->desc->dtype, t->y + (size_t)i * f->y_bytes, c, f->size,
+                        cpu_mul(cpu_load(w->sum + i * f->width + c), weight));
         t->lse[i] = (w->max[i] + log2f(w->weight[i])) * FLASH_LN_2;
     }
 }
@@ -219,7 +225,7 @@ static void flash_tile_run(const struct flash *f, const struct flash_work *w,
                            const struct flash_tile *t)
 {
     float fade[CPU_TILE_TALL], factor = f->scale * FLASH_LOG2_E;
-    int64_t vectors = (t->keys + CPU_WORDS - 1) / CPU_WORDS;
+    const int vectors = flash_vectors(t->keys);
     flash_copy(f, t->q + (size_t)t->first * f->q_bytes, f->q_bytes, t->rows, w->q);
     flash_scores(f, w, t);
     for (int64_t r = 0; r < t->rows; r++) {
@@ -290,7 +296,7 @@ static void flash_part(void *context, int64_t part, void *work)
     const struct flash_call *call = context;
     const struct flash *f = &call->f;
     const struct tess_op_desc *d = f->desc;
-    size_t used, head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
+    size_t used, head_bytes = f->head_bytes;
     struct flash_work w = flash_work(f, f->length, work, &used);
     int64_t b = part / d->kv_heads, kv = part % d->kv_heads;
     size_t kv_first = (size_t)(b * f->length) * f->kv_bytes + (size_t)kv * head_bytes;
@@ -309,8 +315,8 @@ static void flash_part(void *context, int64_t part, void *work)
     }
 }
 
-void tess__cpu_flash(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
-                     float *lse)
+void CPU_OWN(flash)(const struct tess_op *op, const void *q, const void *k, const void *v, void *y,
+                    float *lse)
 {
     struct flash_call call = {.f = flash_of_op(op), .q = q, .k = k, .v = v, .y = y, .lse = lse};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, flash_part, &call, op->scratch);
@@ -372,7 +378,7 @@ static void decode_part(void *context, int64_t kv, void *work)
     const struct flash_decode *call = context;
     struct flash f = call->f;
     const struct tess_op_desc *d = f.desc;
-    const size_t head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
+    const size_t head_bytes = f.head_bytes;
     const bool one = call->count == 1; /* then its heads are the rows of tiles */
     const int64_t total = call->before + call->count, heads = one ? 1 : f.group;
     size_t used;
@@ -400,9 +406,9 @@ static void decode_part(void *context, int64_t kv, void *work)
     }
 }
 
-void tess__cpu_flash_decode(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                            int64_t first, int64_t count, const void *q, const void *k,
-                            const void *v, void *y, void *scratch)
+void CPU_OWN(flash_decode)(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
+                           int64_t first, int64_t count, const void *q, const void *k,
+                           const void *v, void *y, void *scratch)
 {
     struct flash_decode call = {
         .f = flash_block_of(desc), .q = q, .k = k, .v = v, .y = y, .before = first, .count = count};

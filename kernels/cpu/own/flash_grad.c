@@ -1,6 +1,6 @@
 /*
  * Backward pass of causal attention (Dao 2023, "FlashAttention-2", algorithm 2). Built for AVX-512
- * with bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere.
+ * and for AVX2 (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  *     for every sequence and key and value head       the threads share these
  *       K and V turned, K in pairs of positions
@@ -65,7 +65,7 @@ static struct grad_work grad_work(const struct flash *f, void *base, size_t *byt
     return w;
 }
 
-size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(flash_grad_scratch)(const struct tess_op_desc *desc)
 {
     struct flash f = flash_of(desc);
     size_t bytes;
@@ -102,44 +102,44 @@ static void grad_scores(const struct flash *f, const struct grad_work *w, int64_
                             .sum = w->s,
                             .sum_row = FLASH_PANEL,
                             .begin = true};
-    tess__cpu_tile(f->half, wide, &tile);
+    CPU_OWN(tile)(f->half, wide, &tile);
     tile.column = w->v_turned + key * f->steps;
     tile.scalar = w->dy + query * f->row;
     tile.sum = w->dp;
-    tess__cpu_tile(f->half, wide, &tile);
+    CPU_OWN(tile)(f->half, wide, &tile);
 }
 
 /* What dropout multiplies the probabilities of a tile with, of queries from `query` on. */
 static void grad_keep(const struct flash *f, const struct grad_work *w, const struct grad_block *b,
                       int64_t query)
 {
-    __mmask16 keep[FLASH_PANEL / CPU_WORDS];
+    cpu_mask keep[FLASH_PANEL / CPU_WORDS];
     for (int64_t r = 0; f->drop.on && r < CPU_TILE_TALL; r++) {
         const uint64_t position = (uint64_t)(b->position + query + r);
         flash_keep(&f->drop, tess__mask_row(f->drop.of, position, b->head), b->key / FLASH_PANEL,
                    keep);
         for (int64_t v = 0; v < FLASH_PANEL / CPU_WORDS; v++)
-            _mm512_store_ps(w->keep + r * FLASH_PANEL + v * CPU_WORDS,
-                            _mm512_maskz_mov_ps(keep[v], _mm512_set1_ps(f->drop.scale)));
+            cpu_store(w->keep + r * FLASH_PANEL + v * CPU_WORDS,
+                      cpu_keep(keep[v], cpu_set(f->drop.scale)));
     }
 }
 
-/* p and ds of 16 keys of a row, element `at` of the tile; the first `seen` of them are not in the
- * future, and the first `before` of these are before its window. */
+/* p and ds of a vector of keys of a row, element `at` of the tile; the first `seen` of them are not
+ * in the future, and the first `before` of these are before its window. */
 CPU_INLINE void grad_soften(const struct flash *f, const struct grad_work *w, int64_t at, float lse,
-                            float delta, int64_t seen, int64_t before, __m512 *p, __m512 *ds)
+                            float delta, int64_t seen, int64_t before, cpu_vector *p,
+                            cpu_vector *ds)
 {
-    const __m512 s = _mm512_load_ps(w->s + at);
-    __m512 dp = _mm512_load_ps(w->dp + at);
-    __m512 t = _mm512_fmsub_ps(s, _mm512_set1_ps(f->scale * FLASH_LOG2_E), _mm512_set1_ps(lse));
-    __mmask16 mask = (__mmask16)(cpu_lanes(seen) & ~cpu_lanes(before));
-    *p = _mm512_maskz_mov_ps(mask, flash_exp2(t));
+    const cpu_vector s = cpu_load(w->s + at);
+    cpu_vector dp = cpu_load(w->dp + at);
+    cpu_vector t = cpu_fms(s, cpu_set(f->scale * FLASH_LOG2_E), cpu_set(lse));
+    *p = cpu_keep_between(0, before, seen, flash_exp2(t));
     if (f->drop.on)
-        dp = _mm512_mul_ps(dp, _mm512_load_ps(w->keep + at));
-    dp = _mm512_mul_ps(_mm512_sub_ps(dp, _mm512_set1_ps(delta)), _mm512_set1_ps(f->scale));
-    *ds = _mm512_maskz_mul_ps(mask, *p, dp);
+        dp = cpu_mul(dp, cpu_load(w->keep + at));
+    dp = cpu_mul(cpu_sub(dp, cpu_set(delta)), cpu_set(f->scale));
+    *ds = cpu_keep_between(0, before, seen, cpu_mul(*p, dp));
     if (f->drop.on)
-        *p = _mm512_mul_ps(*p, _mm512_load_ps(w->keep + at));
+        *p = cpu_mul(*p, cpu_load(w->keep + at));
 }
 
 /* Two rows of a tile of bf16, `row` the first one's number in the block, `query` in the sequence.
@@ -148,22 +148,22 @@ static void grad_soften_half(const struct flash *f, const struct grad_work *w, i
                              int64_t query, int64_t row, int64_t in_tile)
 {
     for (int64_t c = 0; c < FLASH_PANEL; c += CPU_WORDS) {
-        __m256i p[2], ds[2];
+        cpu_halves p[2], ds[2];
         for (int64_t r = 0; r < 2; r++) {
             int64_t at = (in_tile + r) * FLASH_PANEL + c, seen = query + r + 1 - key - c;
             const int64_t before = seen - f->window;
-            p[r] = ds[r] = _mm256_setzero_si256();
+            p[r] = ds[r] = cpu_zero_halves();
             if (seen > 0 && before < CPU_WORDS) {
-                __m512 p32, ds32;
+                cpu_vector p32, ds32;
                 grad_soften(f, w, at, w->lse[query + r], w->delta[query + r], seen, before, &p32,
                             &ds32);
-                p[r] = (__m256i)_mm512_cvtneps_pbh(p32);
-                ds[r] = (__m256i)_mm512_cvtneps_pbh(ds32);
+                p[r] = cpu_narrow(p32);
+                ds[r] = cpu_narrow(ds32);
             }
-            _mm256_store_si256((void *)(w->ds_rows + (row + r) * FLASH_PANEL + c), ds[r]);
+            cpu_store_halves_any(w->ds_rows + (row + r) * FLASH_PANEL + c, ds[r]);
         }
-        _mm512_store_si512(w->p + row / 2 * FLASH_PANEL + c, cpu_pair(p[0], p[1]));
-        _mm512_store_si512(w->ds + row / 2 * FLASH_PANEL + c, cpu_pair(ds[0], ds[1]));
+        cpu_store_words(w->p + row / 2 * FLASH_PANEL + c, cpu_pair(p[0], p[1]));
+        cpu_store_words(w->ds + row / 2 * FLASH_PANEL + c, cpu_pair(ds[0], ds[1]));
     }
 }
 
@@ -173,11 +173,11 @@ static void grad_soften_whole(const struct flash *f, const struct grad_work *w, 
     for (int64_t c = 0; c < FLASH_PANEL; c += CPU_WORDS) {
         int64_t at = in_tile * FLASH_PANEL + c, seen = query + 1 - key - c;
         const int64_t before = seen - f->window;
-        __m512 p = _mm512_setzero_ps(), ds = p;
+        cpu_vector p = cpu_zero(), ds = p;
         if (seen > 0 && before < CPU_WORDS)
             grad_soften(f, w, at, w->lse[query], w->delta[query], seen, before, &p, &ds);
-        _mm512_store_ps((float *)w->p + row * FLASH_PANEL + c, p);
-        _mm512_store_ps((float *)w->ds + row * FLASH_PANEL + c, ds);
+        cpu_store((float *)w->p + row * FLASH_PANEL + c, p);
+        cpu_store((float *)w->ds + row * FLASH_PANEL + c, ds);
     }
 }
 
@@ -188,7 +188,7 @@ static void grad_softmax(const struct flash *f, const struct grad_work *w,
     for (int64_t row = 0; row < b->rows; row += CPU_TILE_TALL) {
         int64_t query = b->first + row, seen = query + CPU_TILE_TALL - b->key;
         seen = seen < FLASH_PANEL ? seen : FLASH_PANEL;
-        grad_scores(f, w, query, b->key, (int)((seen + CPU_WORDS - 1) / CPU_WORDS));
+        grad_scores(f, w, query, b->key, flash_vectors(seen));
         grad_keep(f, w, b, query);
         if (f->half)
             for (int64_t r = 0; r < CPU_TILE_TALL; r += 2)
@@ -224,7 +224,7 @@ static void grad_keys(const struct flash *f, const struct grad_block *b, const u
                                     .sum = sum + (b->key + key) * f->width + c,
                                     .sum_row = f->width,
                                     .begin = begin};
-            tess__cpu_tile(f->half, wide, &tile);
+            CPU_OWN(tile)(f->half, wide, &tile);
         }
     }
 }
@@ -251,7 +251,7 @@ static void grad_queries(const struct flash *f, const struct grad_work *w,
                                     .sum = w->dq + (b->first + row) * f->width + c,
                                     .sum_row = f->width,
                                     .begin = b->key == 0 && f->window == f->length};
-            tess__cpu_tile(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
+            CPU_OWN(tile)(f->half, left < CPU_TILE_WIDE ? (int)left : CPU_TILE_WIDE, &tile);
         }
     }
 }
@@ -262,14 +262,20 @@ static void grad_rows(const struct flash *f, const struct grad_work *w, const ch
 {
     enum tess_dtype dtype = f->desc->dtype;
     for (int64_t i = 0; i < f->length; i++, y += f->y_bytes, dy += f->y_bytes) {
-        __m512 sum = _mm512_setzero_ps();
+        cpu_vector sum[CPU_SUM_VECTORS];
+        CPU_UNROLL
+        for (int v = 0; v < CPU_SUM_VECTORS; v++)
+            sum[v] = cpu_zero();
         flash_ask(f, y, f->y_bytes);
-        for (int64_t c = 0; c < f->size; c += CPU_WORDS) {
-            __mmask16 mask = cpu_lanes(f->size - c);
-            sum =
-                _mm512_fmadd_ps(flash_load(dtype, y, c, mask), flash_load(dtype, dy, c, mask), sum);
+        for (int64_t c = 0; c < f->size; c += CPU_SUM_LANES) {
+            CPU_UNROLL
+            for (int v = 0; v < CPU_SUM_VECTORS; v++) {
+                const int64_t at = c + v * CPU_WORDS;
+                sum[v] = cpu_fma(flash_load(dtype, y, at, f->size),
+                                 flash_load(dtype, dy, at, f->size), sum[v]);
+            }
         }
-        w->delta[i] = _mm512_reduce_add_ps(sum);
+        w->delta[i] = cpu_sum_of(sum);
         w->lse[i] = lse[i] * FLASH_LOG2_E;
     }
     for (int64_t i = f->length; i < f->length + CPU_TILE_TALL; i++) {
@@ -285,7 +291,7 @@ static void grad_write(const struct flash *f, const float *sum, char *to, size_t
         if (i + FLASH_AHEAD < f->length)
             flash_own(f, to + FLASH_AHEAD * bytes);
         for (int64_t c = 0; c < f->width; c += CPU_WORDS)
-            flash_store(f->desc->dtype, to, c, cpu_lanes(f->size - c), _mm512_load_ps(sum + c));
+            flash_store(f->desc->dtype, to, c, f->size, cpu_load(sum + c));
     }
 }
 
@@ -314,7 +320,7 @@ static void grad_part(void *context, int64_t part, void *work)
     const struct flash *f = &call->f;
     const struct cpu_flash_grad *a = call->arrays;
     const struct tess_op_desc *d = f->desc;
-    size_t used, head_bytes = (size_t)d->in * tess_dtype_bytes(d->dtype);
+    size_t used, head_bytes = f->head_bytes;
     struct grad_work w = grad_work(f, work, &used);
     int64_t batch = part / d->kv_heads, kv = part % d->kv_heads, n = f->length;
     size_t position = (size_t)(batch * n);
@@ -344,7 +350,7 @@ static void grad_part(void *context, int64_t part, void *work)
     grad_write(f, w.dv, (char *)a->dv + kv_first, f->kv_bytes);
 }
 
-void tess__cpu_flash_grad(const struct tess_op *op, const struct cpu_flash_grad *arrays)
+void CPU_OWN(flash_grad)(const struct tess_op *op, const struct cpu_flash_grad *arrays)
 {
     struct grad_call call = {.f = flash_of_op(op), .arrays = arrays};
     tess__cpu_share(op->kernel, op->desc.rows * op->desc.kv_heads, grad_part, &call, op->scratch);

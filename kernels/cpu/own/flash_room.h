@@ -1,9 +1,11 @@
 /*
  * What flash.c and flash_grad.c share: the sizes of an attention, how rows of a head are packed for
- * the tile kernel, and exp. AVX-512 only.
+ * the tile kernel, and exp. Built for AVX-512 and for AVX2.
  *
  * Products are of 32-bit words (tile.h): elements in f32, pairs of bf16. Arithmetic is in bf16
- * where that is the dtype and desc.f32_math does not forbid it, else in f32 on widened copies.
+ * where that is the dtype, an instruction multiplies pairs of it, and desc.f32_math does not forbid
+ * it; else in f32 on widened copies. In f32 results have the same bits at both levels, but for
+ * probabilities below 2^-126 of a row's greatest, which AVX2 has as 0.
  */
 #ifndef KERNELS_CPU_OWN_FLASH_ROOM_H
 #define KERNELS_CPU_OWN_FLASH_ROOM_H
@@ -15,7 +17,7 @@
 
 #include <math.h>
 
-#define FLASH_PANEL 64 /* positions in a turned panel: four vectors */
+#define FLASH_PANEL 64 /* positions in a turned panel: whole vectors */
 
 /* Dropout of probabilities. */
 struct flash_drop {
@@ -35,6 +37,7 @@ struct flash {
     int64_t pairs;               /* words of a column: products over T */
     int64_t width, row;          /* D in whole vectors; words from one copied row to the next */
     int64_t panels;              /* of FLASH_PANEL positions */
+    size_t head_bytes;           /* D elements */
     size_t q_bytes, kv_bytes, y_bytes; /* from one position to the next */
     float scale;                       /* 1 / sqrt(D) */
     struct flash_drop drop;
@@ -50,6 +53,12 @@ static inline int64_t flash_window(const struct tess_op_desc *d)
     return d->window > 0 && d->window < d->length ? d->window : d->length;
 }
 
+/* Vectors of scores of so many keys, for sums over them. */
+static inline int flash_vectors(int64_t keys)
+{
+    return (int)((keys + CPU_SUM_LANES - 1) / CPU_SUM_LANES) * CPU_SUM_VECTORS;
+}
+
 /* The first position that `position` sees. */
 static inline int64_t flash_first(const struct flash *f, int64_t position)
 {
@@ -59,7 +68,7 @@ static inline int64_t flash_first(const struct flash *f, int64_t position)
 static inline struct flash flash_of(const struct tess_op_desc *d)
 {
     size_t element = tess_dtype_bytes(d->dtype);
-    bool half = d->dtype == TESS_BF16 && !d->f32_math;
+    bool half = d->dtype == TESS_BF16 && !d->f32_math && CPU_PAIRS;
     int64_t steps = half ? (d->in + 1) / 2 : d->in;
     return (struct flash){
         .desc = d,
@@ -73,6 +82,7 @@ static inline struct flash flash_of(const struct tess_op_desc *d)
         .width = flash_round(d->in, CPU_WORDS),
         .row = flash_round(steps, CPU_WORDS),
         .panels = (d->length + FLASH_PANEL - 1) / FLASH_PANEL,
+        .head_bytes = (size_t)d->in * element,
         .q_bytes = (size_t)d->q_stride * element,
         .kv_bytes = (size_t)d->kv_stride * element,
         .y_bytes = (size_t)(d->heads * d->in) * element,
@@ -93,43 +103,33 @@ static inline struct flash flash_of_op(const struct tess_op *op)
     return f;
 }
 
-/* Both halves of the product of 16 words and one. */
-CPU_INLINE void flash_multiply(__m512i a, uint32_t b, __m512i *high, __m512i *low)
-{
-    const __m512i factor = _mm512_set1_epi64((int64_t)b);
-    const __m512i even = _mm512_mul_epu32(a, factor);
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
-    *high = _mm512_mask_blend_epi32((__mmask16)0xaaaa, _mm512_srli_epi64(even, 32), odd);
-    *low = _mm512_mask_blend_epi32((__mmask16)0xaaaa, even, _mm512_slli_epi64(odd, 32));
-}
-
 /* Which elements of panel `panel` of a row of probabilities are kept: words of tess__mask_word, by
- * Philox as in cpu/philox.h. */
+ * Philox as in cpu/philox.h. Each counter gives a word to every CPU_SUM_LANES-th element. */
 static inline void flash_keep(const struct flash_drop *drop, uint64_t row, int64_t panel,
-                              __mmask16 keep[FLASH_PANEL / CPU_WORDS])
+                              cpu_mask keep[FLASH_PANEL / CPU_WORDS])
 {
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512i c[4] = {_mm512_add_epi32(lane, _mm512_set1_epi32((int)(panel * CPU_WORDS))),
-                    _mm512_setzero_si512(), _mm512_set1_epi32((int)(uint32_t)row),
-                    _mm512_set1_epi32((int)(uint32_t)(row >> 32))};
-    uint32_t k0 = drop->key.word[0], k1 = drop->key.word[1];
-    for (int round = 0; round < 10; round++) {
-        __m512i high[2], low[2];
-        flash_multiply(c[0], 0xd2511f53u, &high[0], &low[0]);
-        flash_multiply(c[2], 0xcd9e8d57u, &high[1], &low[1]);
-        c[0] = _mm512_xor_si512(_mm512_xor_si512(high[1], c[1]), _mm512_set1_epi32((int)k0));
-        c[1] = low[1];
-        c[2] = _mm512_xor_si512(_mm512_xor_si512(high[0], c[3]), _mm512_set1_epi32((int)k1));
-        c[3] = low[0];
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+    for (int part = 0; part < CPU_SUM_VECTORS; part++) {
+        cpu_words c[4] = {cpu_count_words((uint32_t)(panel * CPU_SUM_LANES + part * CPU_WORDS)),
+                          cpu_zero_words(), cpu_set_words((uint32_t)row),
+                          cpu_set_words((uint32_t)(row >> 32))};
+        uint32_t k0 = drop->key.word[0], k1 = drop->key.word[1];
+        for (int round = 0; round < 10; round++) {
+            cpu_words high[2], low[2];
+            cpu_multiply_words(c[0], 0xd2511f53u, &high[0], &low[0]);
+            cpu_multiply_words(c[2], 0xcd9e8d57u, &high[1], &low[1]);
+            c[0] = cpu_xor(cpu_xor(high[1], c[1]), cpu_set_words(k0));
+            c[1] = low[1];
+            c[2] = cpu_xor(cpu_xor(high[0], c[3]), cpu_set_words(k1));
+            c[3] = low[0];
+            k0 += 0x9e3779b9u;
+            k1 += 0xbb67ae85u;
+        }
+        for (int w = 0; w < 4; w++)
+            keep[w * CPU_SUM_VECTORS + part] = cpu_at_least(c[w], drop->limit);
     }
-    for (int w = 0; w < FLASH_PANEL / CPU_WORDS; w++)
-        keep[w] = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(c[w], 8),
-                                          _mm512_set1_epi32((int)drop->limit));
 }
 
-size_t tess__cpu_flash_grad_scratch(const struct tess_op_desc *desc); /* flash_grad.c */
+size_t CPU_OWN(flash_grad_scratch)(const struct tess_op_desc *desc);  /* flash_grad.c */
 size_t tess__amx_flash_grad_scratch(const struct tess_op_desc *desc); /* amx_flash_grad.c */
 
 /* The next piece of the work memory; with base NULL it only measures. */
@@ -140,27 +140,23 @@ static inline void *flash_take(char *base, size_t *used, int64_t words)
     return piece;
 }
 
-/* Up to 16 elements from element c on, as f32. */
-CPU_INLINE __m512 flash_load(enum tess_dtype dtype, const void *row, int64_t c, __mmask16 mask)
+/* Elements from element c of `size` on, as f32. */
+CPU_INLINE cpu_vector flash_load(enum tess_dtype dtype, const void *row, int64_t c, int64_t size)
 {
     if (dtype == TESS_F32)
-        return _mm512_maskz_loadu_ps(mask, (const float *)row + c);
-    __m256i low = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)row + c);
-    if (dtype == TESS_F16)
-        return _mm512_cvtph_ps(low);
-    return cpu_widen(low);
+        return cpu_load_first(size - c, (const float *)row + c);
+    cpu_halves low = cpu_load_halves_first(size - c, (const uint16_t *)row + c);
+    return dtype == TESS_F16 ? cpu_widen_f16(low) : cpu_widen(low);
 }
 
-CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, __mmask16 mask,
-                            __m512 value)
+CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, int64_t size,
+                            cpu_vector value)
 {
     if (dtype == TESS_F32)
-        _mm512_mask_storeu_ps((float *)row + c, mask, value);
-    else if (dtype == TESS_F16)
-        _mm256_mask_storeu_epi16((uint16_t *)row + c, mask,
-                                 _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+        cpu_store_first((float *)row + c, size - c, value);
     else
-        _mm256_mask_storeu_epi16((uint16_t *)row + c, mask, (__m256i)_mm512_cvtneps_pbh(value));
+        cpu_store_halves_first((uint16_t *)row + c, size - c,
+                               dtype == TESS_F16 ? cpu_narrow_f16(value) : cpu_narrow(value));
 }
 
 #define FLASH_AHEAD 16 /* rows that a copy asks for before it reads them */
@@ -169,38 +165,52 @@ CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, __mmask
  * too short, and too far apart, for the prefetchers of the hardware. */
 CPU_INLINE void flash_ask(const struct flash *f, const char *from, size_t bytes)
 {
-    const size_t row = (size_t)f->size * tess_dtype_bytes(f->desc->dtype);
-    for (size_t byte = 0; byte < row; byte += 64)
+    for (size_t byte = 0; byte < f->head_bytes; byte += 64)
         _mm_prefetch(from + FLASH_AHEAD * bytes + byte, _MM_HINT_T0);
 }
 
 /* Own the lines of a row of D elements before it is written. */
 CPU_INLINE void flash_own(const struct flash *f, const char *to)
 {
-    const size_t row = (size_t)f->size * tess_dtype_bytes(f->desc->dtype);
-    for (size_t byte = 0; byte < row; byte += 64)
+    for (size_t byte = 0; byte < f->head_bytes; byte += 64)
         __builtin_prefetch(to + byte, 1, 3);
+}
+
+/* flash_copy() of elements of a dtype that the compiler knows. */
+CPU_INLINE void flash_copy_rows(const struct flash *f, enum tess_dtype dtype, const char *from,
+                                size_t bytes, int64_t rows, uint32_t *copy)
+{
+    const int64_t size = f->size, row = f->row;
+    for (int64_t r = 0; r < rows; r++, from += bytes, copy += row) {
+        flash_ask(f, from, bytes);
+        for (int64_t c = 0; c < row; c += CPU_WORDS)
+            cpu_store((float *)copy + c, flash_load(dtype, from, c, size));
+    }
 }
 
 /* Copy rows of D elements, `bytes` apart, to [rows, f->row] words, with zeros behind each. */
 static inline void flash_copy(const struct flash *f, const char *from, size_t bytes, int64_t rows,
                               uint32_t *copy)
 {
-    for (int64_t r = 0; r < rows; r++, from += bytes, copy += f->row) {
+#if CPU_WORDS == 16
+    for (int64_t r = 0; f->half && r < rows; r++, from += bytes, copy += f->row) {
         flash_ask(f, from, bytes);
         for (int64_t c = 0; c < f->row; c += CPU_WORDS) {
-            if (f->half) {
-                int64_t left = f->size - 2 * c;
-                __mmask32 mask = left >= 32 ? 0xffffffffu : (__mmask32)((1u << left) - 1);
-                _mm512_store_si512(
-                    copy + c,
-                    _mm512_maskz_loadu_epi16(mask, (const uint16_t *)(const void *)from + 2 * c));
-            } else {
-                __m512 value = flash_load(f->desc->dtype, from, c, cpu_lanes(f->size - c));
-                _mm512_store_ps((float *)copy + c, value);
-            }
+            int64_t left = f->size - 2 * c;
+            __mmask32 mask = left >= 32 ? 0xffffffffu : (__mmask32)((1u << left) - 1);
+            cpu_store_words(copy + c, _mm512_maskz_loadu_epi16(
+                                          mask, (const uint16_t *)(const void *)from + 2 * c));
         }
     }
+    if (f->half)
+        return;
+#endif
+    if (f->desc->dtype == TESS_F32)
+        flash_copy_rows(f, TESS_F32, from, bytes, rows, copy);
+    else if (f->desc->dtype == TESS_F16)
+        flash_copy_rows(f, TESS_F16, from, bytes, rows, copy);
+    else
+        flash_copy_rows(f, TESS_BF16, from, bytes, rows, copy);
 }
 
 /*
@@ -233,19 +243,19 @@ static inline void flash_turn(const struct flash *f, const uint32_t *copy, uint3
  * 2^t for t <= 0: 2^n times a polynomial of degree 6 on [-1/2, 1/2], exact at 0 and off by at most
  * 2^-25 relatively (coefficients by Remez' algorithm, rounded to f32). Below -200 it is 0.
  */
-CPU_INLINE __m512 flash_exp2(__m512 t)
+CPU_INLINE cpu_vector flash_exp2(cpu_vector t)
 {
-    t = _mm512_max_ps(_mm512_set1_ps(-200.0f), t); /* a NaN passes */
-    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 x = _mm512_sub_ps(t, n);
-    __m512 y = _mm512_set1_ps(0x1.41d334p-13f);
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.5f456ap-10f));
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.3b2dbcp-7f));
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.c6aed4p-5f));
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.ebfbdap-3f));
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(0x1.62e430p-1f));
-    y = _mm512_fmadd_ps(y, x, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, n);
+    t = cpu_max(cpu_set(-200.0f), t); /* a NaN passes */
+    cpu_vector n = cpu_round(t);
+    cpu_vector x = cpu_sub(t, n);
+    cpu_vector y = cpu_set(0x1.41d334p-13f);
+    y = cpu_fma(y, x, cpu_set(0x1.5f456ap-10f));
+    y = cpu_fma(y, x, cpu_set(0x1.3b2dbcp-7f));
+    y = cpu_fma(y, x, cpu_set(0x1.c6aed4p-5f));
+    y = cpu_fma(y, x, cpu_set(0x1.ebfbdap-3f));
+    y = cpu_fma(y, x, cpu_set(0x1.62e430p-1f));
+    y = cpu_fma(y, x, cpu_set(1.0f));
+    return cpu_scale(y, n);
 }
 
 #define FLASH_LOG2_E 0x1.715476p+0f

@@ -1,6 +1,6 @@
 /*
- * dw[out, in] = dy^T x by leaves, with the tree over leaves in registers. Built for AVX-512 with
- * bf16 dot products (CMakeLists.txt); own_none.c replaces it elsewhere.
+ * dw[out, in] = dy^T x by leaves, with the tree over leaves in registers. Built for AVX-512 and
+ * for AVX2 (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  * A product per leaf followed by a tree would write and read dw once per leaf. Here a tile of dw, a
  * few rows by 64 columns, goes through all leaves before the next one, and dw is written once:
@@ -23,17 +23,21 @@
  *       update of the group's rows
  *
  * A step is one row in f32 and a pair of rows in bf16, 32 bits per column either way; leaves with
- * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high (24
- * registers of sums); with more it is 3, so that two leaves' sums fit and the lowest level of the
- * tree never leaves the registers. Long leaves are grad_long.c's. Each element's operations are the
- * same in all of them, and so are its bits.
+ * an odd number of rows end with half a pair of zeros. With one leaf the tile is 6 rows high and
+ * fills the registers with sums; with more it is 3, so that two leaves' sums fit and the lowest
+ * level of the tree never leaves the registers. Long leaves are grad_long.c's. Each element's
+ * operations are the same in all of them, and so are its bits.
  */
 #include "cpu/own/grad_room.h"
 
 /* From so many steps on a leaf is left to grad_long.c: a single one whose panel of x outgrows the
  * second-level cache, or several that are long enough for sums to go through memory. */
-#define GRAD_LONG_ONE  2048
+#define GRAD_LONG_ONE 2048
+#if CPU_WORDS == 16
 #define GRAD_LONG_TREE 32
+#else /* sums go through memory in any case, and a panel of 16 columns takes less of a cache */
+#define GRAD_LONG_TREE 512
+#endif
 /* By groups: x packed at most, and rows of a group, whole tiles, for which a panel is fetched again
  * from the cache where x stays: some thousandths of the products. They are more where leaves have
  * GRAD_FAR steps, whose panels are not in the first-level cache from one tile to the next. */
@@ -45,12 +49,12 @@
 
 /* A product in 32-bit words, for the tile kernels. */
 struct grad {
-    const uint32_t *x;  /* panel [leaves * steps, GRAD_PANEL] */
+    const uint32_t *x;  /* panel [pieces][leaves * steps, CPU_PIECE] */
     const uint32_t *dy; /* [tiles][leaves * steps, rows of a tile], `tile` words each */
     int64_t leaves, steps, tile;
     float *dw;        /* the block's first row at the panel's first column */
     int64_t rows, in; /* rows of the block, from one to the next */
-    int32_t columns;  /* valid ones of the panel */
+    int32_t columns;  /* valid ones of the panel, from here on */
     bool add;         /* to what is in dw */
     /* What the next panel reads of x: prefetched in equal shares, one before each tile. */
     const char *soon;
@@ -59,39 +63,40 @@ struct grad {
 };
 
 /* sum = the products over one leaf */
-CPU_INLINE void grad_leaf(__m512 *sum, bool half, int tall, int wide, int64_t steps,
+CPU_INLINE void grad_leaf(cpu_vector *sum, bool half, int tall, int wide, int64_t steps,
                           const uint32_t *x, const uint32_t *dy)
 {
     CPU_UNROLL
     for (int i = 0; i < tall * wide; i++)
-        sum[i] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < steps; k++, x += GRAD_PANEL, dy += tall)
+        sum[i] = cpu_zero();
+    for (int64_t k = 0; k < steps; k++, x += CPU_PIECE, dy += tall)
         cpu_step(sum, half, tall, wide, x, dy);
 }
 
 /* sum = left + sum */
-CPU_INLINE void grad_add(__m512 *sum, const __m512 *left, int count)
+CPU_INLINE void grad_add(cpu_vector *sum, const cpu_vector *left, int count)
 {
     CPU_UNROLL
     for (int i = 0; i < count; i++)
-        sum[i] = _mm512_add_ps(left[i], sum[i]);
+        sum[i] = cpu_add(left[i], sum[i]);
 }
 
 /* The tile's valid rows and columns to dw. */
-CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const __m512 *sum, int tall,
+CPU_INLINE void grad_store(const struct grad *g, int64_t tile, const cpu_vector *sum, int tall,
                            int wide)
 {
     float *dw = g->dw + tile * tall * g->in;
     int64_t rows = g->rows - tile * tall;
-    __mmask16 last = (__mmask16)(0xffffu >> (wide * GRAD_LANES - g->columns));
+    const cpu_mask all = cpu_lanes(CPU_WORDS);
+    const cpu_mask last = cpu_lanes(g->columns - (wide - 1) * CPU_WORDS);
     CPU_UNROLL
     for (int r = 0; r < tall; r++) {
         if (r >= rows)
             break;
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            grad_store_vector(dw + r * g->in + c * GRAD_LANES,
-                              c < wide - 1 ? (__mmask16)0xffff : last, g->add, sum[r * wide + c]);
+            grad_store_vector(dw + r * g->in + c * CPU_WORDS, c < wide - 1 ? all : last, g->add,
+                              sum[r * wide + c]);
     }
 }
 
@@ -104,7 +109,7 @@ CPU_INLINE void grad_ask(const struct grad *g, int64_t tile, bool half, int tall
     CPU_UNROLL
     for (int r = 0; r < tall; r++)
         for (int c = 0; c < wide && tile * tall + r < g->rows; c++)
-            __builtin_prefetch(dw + r * g->in + c * GRAD_LANES, 1, 3);
+            __builtin_prefetch(dw + r * g->in + c * CPU_WORDS, 1, 3);
     for (int64_t row = g->soon_rows * tile / tiles; row < g->soon_rows * (tile + 1) / tiles; row++)
         for (size_t byte = 0; byte < GRAD_PANEL * (half ? 2 : 4); byte += 64)
             _mm_prefetch(g->soon + (size_t)row * g->soon_row + byte, _MM_HINT_T1);
@@ -112,22 +117,23 @@ CPU_INLINE void grad_ask(const struct grad *g, int64_t tile, bool half, int tall
 
 CPU_INLINE void grad_tile_one(const struct grad *g, int64_t tile, bool half, int wide)
 {
-    __m512 sum[GRAD_ONE * GRAD_WIDE];
+    cpu_vector sum[CPU_SUMS];
     grad_ask(g, tile, half, GRAD_ONE, wide);
     grad_leaf(sum, half, GRAD_ONE, wide, g->steps, g->x, g->dy + tile * g->tile);
     grad_store(g, tile, sum, GRAD_ONE, wide);
 }
 
+#if CPU_WORDS == 16
 /*
  * Leaves come in pairs, added in registers: bit 0 of the binary counter of fold.h. An odd last leaf
  * is a pair by itself: its subtree is added to those that wait from the right, as finishing does.
  */
 CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
 {
-    __m512 waiting[GRAD_LEVELS][GRAD_TREE * GRAD_WIDE];
-    __m512 sum[GRAD_TREE * GRAD_WIDE], right[GRAD_TREE * GRAD_WIDE];
+    cpu_vector waiting[GRAD_LEVELS][CPU_SUMS / 2];
+    cpu_vector sum[CPU_SUMS / 2], right[CPU_SUMS / 2];
     const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
-    int64_t x_leaf = g->steps * GRAD_PANEL, dy_leaf = g->steps * GRAD_TREE;
+    int64_t x_leaf = g->steps * CPU_PIECE, dy_leaf = g->steps * GRAD_TREE;
     int depth = 0, count = GRAD_TREE * wide;
     grad_ask(g, tile, half, GRAD_TREE, wide);
     for (int64_t leaf = 0;; leaf += 2, x += 2 * x_leaf, dy += 2 * dy_leaf) {
@@ -149,6 +155,47 @@ CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, in
         grad_add(sum, waiting[--depth], count);
     grad_store(g, tile, sum, GRAD_TREE, wide);
 }
+#else
+/* waiting = sum, then sum = the products over one leaf. Each sum is stored just before its first
+ * product: twelve stores in a row keep products waiting for as long as a quarter of 16 steps. */
+CPU_INLINE void grad_leaf_after(cpu_vector *waiting, cpu_vector *sum, bool half, int tall, int wide,
+                                int64_t steps, const uint32_t *x, const uint32_t *dy)
+{
+    cpu_words column[CPU_WIDE];
+    CPU_UNROLL
+    for (int c = 0; c < wide; c++)
+        column[c] = cpu_load_words(x + c * CPU_WORDS);
+    CPU_UNROLL
+    for (int i = 0; i < tall * wide; i++) {
+        cpu_store((float *)&waiting[i], sum[i]);
+        __asm__("" ::: "memory"); /* in this order */
+        sum[i] = cpu_product(half, cpu_zero(), column[i % wide], cpu_set_words(dy[i / wide]));
+    }
+    for (int64_t k = 1; k < steps; k++)
+        cpu_step(sum, half, tall, wide, x + k * CPU_PIECE, dy + k * tall);
+}
+
+/* The binary counter of fold.h. */
+CPU_INLINE void grad_tile_tree(const struct grad *g, int64_t tile, bool half, int wide)
+{
+    cpu_vector waiting[GRAD_LEVELS][CPU_SUMS], sum[CPU_SUMS];
+    const uint32_t *x = g->x, *dy = g->dy + tile * g->tile;
+    const int count = GRAD_TREE * wide;
+    int depth = 0;
+    grad_ask(g, tile, half, GRAD_TREE, wide);
+    grad_leaf(sum, half, GRAD_TREE, wide, g->steps, x, dy);
+    for (int64_t leaf = 1; leaf < g->leaves; leaf++) {
+        x += g->steps * CPU_PIECE;
+        dy += g->steps * GRAD_TREE;
+        grad_leaf_after(waiting[depth++], sum, half, GRAD_TREE, wide, g->steps, x, dy);
+        for (int64_t carry = leaf; carry & 1; carry >>= 1)
+            grad_add(sum, waiting[--depth], count);
+    }
+    while (depth > 0)
+        grad_add(sum, waiting[--depth], count);
+    grad_store(g, tile, sum, GRAD_TREE, wide);
+}
+#endif
 
 CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 {
@@ -163,6 +210,21 @@ CPU_INLINE void grad_panel(const struct grad *g, bool half, int wide)
 
 /* A narrow last panel costs no more than it must. */
 CPU_BY_WIDTH(grad_panel_run, grad_panel, const struct grad *)
+
+/* A panel's columns, as many at a time as a tile keeps sums of. */
+static void grad_columns(const struct grad *g, bool half)
+{
+    struct grad piece = *g;
+    const int vectors = (g->columns + CPU_WORDS - 1) / CPU_WORDS;
+    for (int done = 0; done < vectors; done += CPU_WIDE) {
+        const int wide = vectors - done < CPU_WIDE ? vectors - done : CPU_WIDE;
+        grad_panel_run[CPU_PAIRS && half][wide - 1](&piece);
+        piece.x += g->leaves * g->steps * CPU_PIECE;
+        piece.dw += CPU_PIECE;
+        piece.columns -= CPU_PIECE;
+        piece.soon_rows = 0;
+    }
+}
 
 static size_t grad_panel_bytes(const struct tess_op_desc *desc)
 {
@@ -202,10 +264,11 @@ CPU_INLINE void grad_pack_columns(const struct tess_op_desc *desc, const void *x
 {
     const bool ask = grad_is_grouped(desc); /* else tiles of the panel before have done it */
     for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
-        for (int64_t step = 0; step < grad_steps(desc); step++, panel += GRAD_PANEL) {
+        for (int64_t step = 0; step < grad_steps(desc); step++, panel += CPU_PIECE) {
             if (ask)
                 grad_pack_ask(desc, x, desc->in, leaf, step, first, columns);
-            grad_pack(desc, x, desc->in, leaf, step, first, columns, panel);
+            grad_pack(desc, x, desc->in, leaf, step, first, columns,
+                      grad_all_steps(desc) * CPU_PIECE, panel);
         }
 }
 
@@ -219,21 +282,21 @@ static void grad_pack_x(const struct tess_op_desc *desc, const void *x, int64_t 
         grad_pack_columns(desc, x, first, columns, panel);
 }
 
-bool tess__cpu_grad_updates(const struct tess_op_desc *desc)
+bool CPU_OWN(grad_updates)(const struct tess_op_desc *desc)
 {
     return desc->kind == TESS_OP_LINEAR && !desc->add_grad && grad_is_grouped(desc);
 }
 
 /* All panels of x. */
-size_t tess__cpu_grad_shared(const struct tess_op_desc *desc)
+size_t CPU_OWN(grad_shared)(const struct tess_op_desc *desc)
 {
     return grad_is_grouped(desc) ? grad_panels(desc) * grad_panel_bytes(desc) : 0;
 }
 
-size_t tess__cpu_grad_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(grad_scratch)(const struct tess_op_desc *desc)
 {
     if (grad_is_long(desc))
-        return tess__cpu_grad_long_scratch(
+        return CPU_OWN(grad_long_scratch)(
             desc, grad_is_grouped(desc) ? grad_group(desc) : GRAD_ROWS, grad_is_grouped(desc));
     if (grad_is_grouped(desc)) /* dy packed, and a group's rows of dw where an update reads them */
         return grad_packed_bytes(desc, grad_group(desc), grad_tall(desc)) +
@@ -270,7 +333,7 @@ static void grad_part(void *context, int64_t part, void *work)
         g.soon = (const char *)call->x + (size_t)(first + GRAD_PANEL) * element;
         g.soon_rows = left > GRAD_PANEL ? desc->rows : 0;
         grad_pack_x(desc, call->x, first, g.columns, panel);
-        grad_panel_run[desc->dtype == TESS_BF16][(g.columns - 1) / GRAD_LANES](&g);
+        grad_columns(&g, desc->dtype == TESS_BF16);
     }
 }
 
@@ -309,7 +372,7 @@ static void grad_group_part(void *context, int64_t part, void *work)
     for (int64_t first = 0; first < desc->in; first += GRAD_PANEL) {
         g.columns = (int32_t)tess__cpu_min(desc->in - first, GRAD_PANEL);
         g.dw = dw + first;
-        grad_panel_run[half][(g.columns - 1) / GRAD_LANES](&g);
+        grad_columns(&g, half);
         g.x += grad_panel_words(desc);
     }
     if (call->update != NULL)
@@ -328,13 +391,12 @@ static void grad_groups(const struct tess_kernel *kernel, struct grad_call *call
     call->x_packed = (uint32_t *)(void *)scratch;
     tess__cpu_share(kernel, (int64_t)grad_panels(desc), grad_panel_part, call, NULL);
     tess__cpu_share(kernel, (desc->out + call->block - 1) / call->block,
-                    grad_is_long(desc) ? tess__cpu_grad_long : grad_group_part, call,
-                    scratch + tess__cpu_grad_shared(desc));
+                    grad_is_long(desc) ? CPU_OWN(grad_long) : grad_group_part, call,
+                    scratch + CPU_OWN(grad_shared)(desc));
 }
 
-void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
-                    const void *x, const void *dy, float *dw, const struct cpu_update *update,
-                    void *scratch)
+void CPU_OWN(grad)(const struct tess_kernel *kernel, const struct tess_op_desc *desc, const void *x,
+                   const void *dy, float *dw, const struct cpu_update *update, void *scratch)
 {
     struct grad_call call = {.desc = desc, .x = x, .dy = dy, .dw = dw, .update = update};
     if (grad_is_grouped(desc)) {
@@ -347,5 +409,5 @@ void tess__cpu_grad(const struct tess_kernel *kernel, const struct tess_op_desc 
     call.block = ((desc->out + blocks - 1) / blocks + CPU_TILE_TALL - 1) / CPU_TILE_TALL;
     call.block *= CPU_TILE_TALL;
     tess__cpu_share(kernel, (desc->out + call.block - 1) / call.block,
-                    grad_is_long(desc) ? tess__cpu_grad_long : grad_part, &call, scratch);
+                    grad_is_long(desc) ? CPU_OWN(grad_long) : grad_part, &call, scratch);
 }

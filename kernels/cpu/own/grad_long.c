@@ -1,6 +1,6 @@
 /*
- * dw[out, in] = dy^T x where leaves are long (see grad.c). Built for AVX-512 with bf16
- * dot products (CMakeLists.txt).
+ * dw[out, in] = dy^T x where leaves are long (see grad.c). Built for AVX-512 and for
+ * AVX2 (CMakeLists.txt).
  *
  *     for every block of rows of dw                        the threads share these (grad.c)
  *       dy packed [tile][step][rows of the tile]
@@ -43,7 +43,7 @@ static size_t long_fold_bytes(const struct tess_op_desc *desc, int64_t rows)
     return tess__cpu_round_up(tess__fold_bytes(rows * GRAD_PANEL, desc->rows / desc->leaf_rows));
 }
 
-size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows, bool grouped)
+size_t CPU_OWN(grad_long_scratch)(const struct tess_op_desc *desc, int64_t rows, bool grouped)
 {
     rows = tess__cpu_min(desc->out, rows);
     rows = (rows + CPU_TILE_TALL - 1) / CPU_TILE_TALL * CPU_TILE_TALL;
@@ -57,11 +57,12 @@ size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows
 static void long_pack(const struct tess_op_desc *desc, const void *x, int64_t leaf, int64_t step,
                       int64_t steps, int64_t first, int64_t columns, uint32_t *packed)
 {
-    for (int64_t s = step; s < step + steps; s++, packed += GRAD_PANEL) {
+    const int64_t piece = LONG_STEPS * CPU_PIECE;
+    for (int64_t s = step; s < step + steps; s++, packed += CPU_PIECE) {
         if (columns == GRAD_PANEL)
-            grad_pack(desc, x, desc->in, leaf, s, first, GRAD_PANEL, packed);
+            grad_pack(desc, x, desc->in, leaf, s, first, GRAD_PANEL, piece, packed);
         else
-            grad_pack(desc, x, desc->in, leaf, s, first, columns, packed);
+            grad_pack(desc, x, desc->in, leaf, s, first, columns, piece, packed);
     }
 }
 
@@ -69,7 +70,7 @@ static void long_pack(const struct tess_op_desc *desc, const void *x, int64_t le
 CPU_INLINE void long_ask_dw(const float *dw, int64_t in, int64_t rows)
 {
     for (int64_t r = 0; r < rows; r++, dw += in)
-        for (int64_t c = 0; c < GRAD_PANEL; c += GRAD_LANES)
+        for (int64_t c = 0; c < GRAD_PANEL; c += CPU_WORDS)
             __builtin_prefetch(dw + c, 1, 2);
 }
 
@@ -81,15 +82,15 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
     const struct tess_op_desc *desc = call->desc;
     int64_t steps = grad_steps(desc);
     bool half = desc->dtype == TESS_BF16;
-    const int64_t per_step = half ? 2 : 1;
+    const int64_t per_step = CPU_PAIRS && half ? 2 : 1;
     const int64_t dy_tile = grad_tile_words(grad_all_steps(desc), CPU_TILE_TALL);
-    int wide = (int)((columns + GRAD_LANES - 1) / GRAD_LANES);
+    const int64_t piece = (call->x_packed != NULL ? grad_all_steps(desc) : LONG_STEPS) * CPU_PIECE;
     for (int64_t step = 0; step < steps; step += LONG_STEPS) {
         int64_t count = steps - step < LONG_STEPS ? steps - step : LONG_STEPS;
         const uint32_t *x = w->x;
         if (call->x_packed != NULL)
             x = call->x_packed + first / GRAD_PANEL * grad_panel_words(desc) +
-                (leaf * steps + step) * GRAD_PANEL;
+                (leaf * steps + step) * CPU_PIECE;
         else
             long_pack(desc, call->x, leaf, step, count, first, columns, w->x);
         const uint32_t *dy = w->dy + (leaf * steps + step) * CPU_TILE_TALL;
@@ -103,7 +104,7 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
                 long_ask_dw(dw + row * desc->in, desc->in,
                             tess__cpu_min(rows - row, CPU_TILE_TALL));
             struct cpu_tile tile = {.column = x,
-                                    .column_step = GRAD_PANEL,
+                                    .column_step = CPU_PIECE,
                                     .scalar = dy,
                                     .scalar_row = sizeof(*dy),
                                     .scalar_step = CPU_TILE_TALL * sizeof(*dy),
@@ -112,7 +113,12 @@ static void long_leaf(const struct grad_call *call, const struct long_work *w, i
                                     .sum = sum + row * GRAD_PANEL,
                                     .sum_row = GRAD_PANEL,
                                     .begin = step == 0};
-            tess__cpu_tile(half, wide, &tile);
+            for (int64_t c = 0; c < columns; c += CPU_PIECE) {
+                const int64_t some = tess__cpu_min(columns - c, CPU_PIECE);
+                CPU_OWN(tile)(CPU_PAIRS && half, (int)((some + CPU_WORDS - 1) / CPU_WORDS), &tile);
+                tile.column += piece;
+                tile.sum += CPU_PIECE;
+            }
         }
     }
 }
@@ -123,12 +129,11 @@ static void long_store(const struct tess_op_desc *desc, const float *sum, float 
 {
     dw += first;
     for (int64_t r = 0; r < rows; r++, dw += desc->in, sum += GRAD_PANEL)
-        for (int64_t c = 0; c < columns; c += GRAD_LANES)
-            grad_store_vector(dw + c, cpu_lanes(columns - c), desc->add_grad,
-                              _mm512_load_ps(sum + c));
+        for (int64_t c = 0; c < columns; c += CPU_WORDS)
+            grad_store_vector(dw + c, cpu_lanes(columns - c), desc->add_grad, cpu_load(sum + c));
 }
 
-void tess__cpu_grad_long(void *context, int64_t part, void *work)
+void CPU_OWN(grad_long)(void *context, int64_t part, void *work)
 {
     const struct grad_call *call = context;
     const struct tess_op_desc *desc = call->desc;

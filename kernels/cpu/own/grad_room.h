@@ -1,5 +1,5 @@
 /*
- * What grad.c and grad_long.c share: one call, and how dy is packed. AVX-512 only.
+ * What grad.c and grad_long.c share: one call, and how dy is packed.
  */
 #ifndef KERNELS_CPU_OWN_GRAD_ROOM_H
 #define KERNELS_CPU_OWN_GRAD_ROOM_H
@@ -8,12 +8,14 @@
 #include "cpu/own/pack.h"
 #include "cpu/own/tile.h"
 
-#define GRAD_LANES 16
-#define GRAD_WIDE  4 /* vectors in a panel */
-#define GRAD_PANEL (GRAD_WIDE * GRAD_LANES)
-#define GRAD_ONE   6   /* rows of a tile with one leaf, and with long leaves */
-#define GRAD_TREE  3   /* and with more */
-#define GRAD_ROWS  384 /* of a block at most: packing x again for each costs a few hundredths */
+#define GRAD_PANEL 64 /* columns */
+#define GRAD_ONE   6  /* rows of a tile with one leaf, and with long leaves */
+#if CPU_WORDS == 16
+#define GRAD_TREE 3 /* and with more */
+#else
+#define GRAD_TREE 6
+#endif
+#define GRAD_ROWS 384 /* of a block at most: packing x again for each costs a few hundredths */
 
 struct grad_call {
     const struct tess_op_desc *desc;
@@ -25,12 +27,12 @@ struct grad_call {
 };
 
 /* grad_long.c: one part of a call, and the work memory it takes for blocks of `rows` at most. */
-void tess__cpu_grad_long(void *call, int64_t part, void *work);
-size_t tess__cpu_grad_long_scratch(const struct tess_op_desc *desc, int64_t rows, bool grouped);
+void CPU_OWN(grad_long)(void *call, int64_t part, void *work);
+size_t CPU_OWN(grad_long_scratch)(const struct tess_op_desc *desc, int64_t rows, bool grouped);
 
 static inline int64_t grad_steps(const struct tess_op_desc *desc)
 {
-    return desc->dtype == TESS_BF16 ? (desc->leaf_rows + 1) / 2 : desc->leaf_rows;
+    return cpu_steps(desc->dtype, desc->leaf_rows);
 }
 
 /* Words of a panel of all leaves. */
@@ -44,23 +46,27 @@ static inline int64_t grad_all_steps(const struct tess_op_desc *desc)
     return desc->rows / desc->leaf_rows * grad_steps(desc);
 }
 
-/* Step `step` of leaf `leaf` of x [rows, width] from column `first` on. */
+/* The first row of a step. */
+static inline int64_t grad_row(const struct tess_op_desc *desc, int64_t leaf, int64_t step)
+{
+    return leaf * desc->leaf_rows + (CPU_PAIRS && desc->dtype == TESS_BF16 ? 2 * step : step);
+}
+
+/* Step `step` of leaf `leaf` of x [rows, width] from column `first` on, to pieces that are `piece`
+ * words apart. */
 CPU_INLINE void grad_pack(const struct tess_op_desc *desc, const void *x, int64_t width,
-                          int64_t leaf, int64_t step, int64_t first, int64_t columns,
+                          int64_t leaf, int64_t step, int64_t first, int64_t columns, int64_t piece,
                           uint32_t *packed)
 {
-    bool half = desc->dtype == TESS_BF16;
-    int64_t row = half ? 2 * step : step;
-    cpu_pack_step(half, x, width, leaf * desc->leaf_rows + row, row + 1 < desc->leaf_rows, first,
-                  columns, packed);
+    cpu_pack_pieces(desc->dtype == TESS_BF16, x, width, grad_row(desc, leaf, step),
+                    2 * step + 1 < desc->leaf_rows, first, columns, piece, packed);
 }
 
 /* Prefetch what grad_pack() reads of a later step. */
 CPU_INLINE void grad_pack_ask(const struct tess_op_desc *desc, const void *x, int64_t width,
                               int64_t leaf, int64_t step, int64_t first, int64_t columns)
 {
-    bool half = desc->dtype == TESS_BF16;
-    cpu_pack_ask(half, x, width, leaf * desc->leaf_rows + (half ? 2 * step : step), first, columns);
+    cpu_pack_ask(desc->dtype == TESS_BF16, x, width, grad_row(desc, leaf, step), first, columns);
 }
 
 /* Words of a packed tile: what is copied over its end, and an odd number of cache lines, so that
@@ -78,35 +84,57 @@ CPU_INLINE void grad_deal(const uint32_t *line, int64_t tiles, int64_t tile_word
         _mm_storeu_si128((void *)packed, _mm_loadu_si128((const void *)line));
 }
 
-/* 16 columns of a step from column `first` on, the first `columns` of them, as grad_pack(). */
-CPU_INLINE __m512i grad_words(const struct tess_op_desc *desc, const void *x, int64_t width,
-                              int64_t row, bool pair, int64_t first, int64_t columns)
+#define GRAD_DEAL 8 /* tiles of GRAD_ONE rows in 48 words */
+
+#if CPU_WORDS == 16
+/* CPU_WORDS columns of a step from column `first` on, the first `columns` of them, as grad_pack().
+ */
+CPU_INLINE cpu_words grad_words(const struct tess_op_desc *desc, const void *x, int64_t width,
+                                int64_t row, bool pair, int64_t first, int64_t columns)
 {
-    const __mmask16 mask = cpu_lanes(columns);
+    const cpu_mask mask = cpu_lanes(columns);
     if (desc->dtype != TESS_BF16)
-        return _mm512_maskz_loadu_epi32(mask, (const float *)x + row * width + first);
+        return cpu_load_words_lanes(mask, (const float *)x + row * width + first);
     const uint16_t *even = (const uint16_t *)x + row * width + first;
-    const __m256i odd =
-        pair ? _mm256_maskz_loadu_epi16(mask, even + width) : _mm256_setzero_si256();
-    return cpu_pair(_mm256_maskz_loadu_epi16(mask, even), odd);
+    return cpu_pair(cpu_load_halves(mask, even),
+                    pair ? cpu_load_halves(mask, even + width) : cpu_zero_halves());
 }
 
-#define GRAD_DEAL 8 /* tiles of GRAD_ONE rows in three vectors */
-
 /* The same for tiles of GRAD_ONE rows, GRAD_DEAL at a time, through registers. */
-CPU_INLINE void grad_deal_one(const __m512i *word, int64_t tiles, int64_t tile_words,
+CPU_INLINE void grad_deal_one(const struct tess_op_desc *desc, const void *dy, int64_t row,
+                              bool pair, int64_t first, int64_t columns, int64_t tile_words,
                               uint32_t *packed)
 {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const int64_t tiles = (columns + GRAD_ONE - 1) / GRAD_ONE;
+    cpu_words word[3];
+    CPU_UNROLL
+    for (int v = 0; v < 3; v++)
+        word[v] = grad_words(desc, dy, desc->out, row, pair, first + v * CPU_WORDS,
+                             columns - v * CPU_WORDS);
     CPU_UNROLL
     for (int tile = 0; tile < GRAD_DEAL; tile++, packed += tile_words) {
-        const int at = tile * GRAD_ONE / GRAD_LANES, from = tile * GRAD_ONE % GRAD_LANES;
+        const int at = tile * GRAD_ONE / CPU_WORDS, from = tile * GRAD_ONE % CPU_WORDS;
         const __m512i index = _mm512_add_epi32(lane, _mm512_set1_epi32(from));
         if (tile < tiles)
             _mm256_storeu_si256((void *)packed, _mm512_castsi512_si256(_mm512_permutex2var_epi32(
                                                     word[at], index, word[at < 2 ? at + 1 : 2])));
     }
 }
+#else
+/* The same for tiles of GRAD_ONE rows, GRAD_DEAL at a time. */
+CPU_INLINE void grad_deal_one(const struct tess_op_desc *desc, const void *dy, int64_t row,
+                              bool pair, int64_t first, int64_t columns, int64_t tile_words,
+                              uint32_t *packed)
+{
+    _Alignas(64) uint32_t line[GRAD_DEAL * GRAD_ONE + CPU_WORDS] = {0};
+    const int64_t most = tess__cpu_min(columns, GRAD_DEAL * GRAD_ONE);
+    cpu_pack_step(desc->dtype == TESS_BF16, dy, desc->out, row, pair, first, most, line);
+    for (int tile = 0; tile * GRAD_ONE < most; tile++, packed += tile_words)
+        _mm256_storeu_si256((void *)packed,
+                            _mm256_loadu_si256((const void *)(line + tile * GRAD_ONE)));
+}
+#endif
 
 /* Columns first .. first + count - 1 of one step of dy to tiles of GRAD_ONE rows. */
 CPU_INLINE void grad_pack_one(const struct tess_op_desc *desc, const void *dy, int64_t row,
@@ -115,12 +143,7 @@ CPU_INLINE void grad_pack_one(const struct tess_op_desc *desc, const void *dy, i
 {
     for (int64_t tile = 0; tile * GRAD_ONE < count; tile += GRAD_DEAL) {
         const int64_t column = tile * GRAD_ONE;
-        __m512i word[3];
-        CPU_UNROLL
-        for (int v = 0; v < 3; v++)
-            word[v] = grad_words(desc, dy, desc->out, row, pair, first + column + v * GRAD_LANES,
-                                 count - column - v * GRAD_LANES);
-        grad_deal_one(word, (count - column + GRAD_ONE - 1) / GRAD_ONE, tile_words,
+        grad_deal_one(desc, dy, row, pair, first + column, count - column, tile_words,
                       packed + tile * tile_words);
     }
 }
@@ -131,16 +154,14 @@ CPU_INLINE void grad_pack_dy(const struct tess_op_desc *desc, const void *dy, in
 {
     _Alignas(64) uint32_t line[GRAD_ROWS + 32] = {0};
     const int64_t tile_words = grad_tile_words(grad_all_steps(desc), tall);
-    const int64_t per_step = desc->dtype == TESS_BF16 ? 2 : 1;
     for (int64_t leaf = 0; leaf < desc->rows / desc->leaf_rows; leaf++)
         for (int64_t step = 0; step < grad_steps(desc); step++, packed += tall) {
-            const int64_t row = step * per_step;
             grad_pack_ask(desc, dy, desc->out, leaf, step, first, count);
             if (tall == GRAD_ONE) {
-                grad_pack_one(desc, dy, leaf * desc->leaf_rows + row, row + 1 < desc->leaf_rows,
+                grad_pack_one(desc, dy, grad_row(desc, leaf, step), 2 * step + 1 < desc->leaf_rows,
                               first, count, tile_words, packed);
             } else {
-                grad_pack(desc, dy, desc->out, leaf, step, first, count, line);
+                grad_pack(desc, dy, desc->out, leaf, step, first, count, CPU_PIECE, line);
                 grad_deal(line, (count + tall - 1) / tall, tile_words, packed);
             }
         }
@@ -153,11 +174,11 @@ static inline size_t grad_packed_bytes(const struct tess_op_desc *desc, int64_t 
     return (size_t)((rows + tall - 1) / tall * words) * sizeof(uint32_t);
 }
 
-CPU_INLINE void grad_store_vector(float *dw, __mmask16 mask, bool add, __m512 sum)
+CPU_INLINE void grad_store_vector(float *dw, cpu_mask mask, bool add, cpu_vector sum)
 {
     if (add)
-        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, dw), sum);
-    _mm512_mask_storeu_ps(dw, mask, sum);
+        sum = cpu_add(cpu_load_lanes(mask, dw), sum);
+    cpu_store_lanes(dw, mask, sum);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Which table of own loops this x86 processor runs, and whether it runs the own kernels. */
+/* Which tables of own loops and of own kernels this x86 processor runs. */
 #include "cpu/cpu.h"
 
 #include <cpuid.h>
@@ -6,30 +6,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-const struct cpu_loops *tess__cpu_loops_best(void)
-{
-    __builtin_cpu_init();
-    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vl");
-    return v4 ? &tess__cpu_loops_v4 : v3 ? &tess__cpu_loops_v3 : &tess__cpu_loops_base;
-}
-
-static const struct cpu_own own_vectors = {
-#define OWN_ENTRY(type, name) .name = tess__cpu_##name,
-    CPU_OWN_LIST(OWN_ENTRY)
-#undef OWN_ENTRY
-};
-
 /* Linux keeps the tiles of a process only if it asked for them, once, before it uses them. */
 #define OWN_REQUEST_STATE 0x1023 /* ARCH_REQ_XCOMP_PERM of asm/prctl.h */
 #define OWN_TILE_DATA     18     /* the part of a thread's state */
 
-static bool own_has_bf16, own_has_tiles;
+static const struct cpu_loops *own_loops;
+static const struct cpu_own *own_f32, *own_bf16; /* or NULL */
+static bool own_has_tiles;
 static struct cpu_own own_tiles;
 static pthread_once_t own_looked = PTHREAD_ONCE_INIT;
+
+static const struct cpu_loops *own_loops_of(void)
+{
+    __builtin_cpu_init();
+    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && tess__cpu_library_avx512() && __builtin_cpu_supports("avx512f") &&
+              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return v4 ? &tess__cpu_loops_v4 : v3 ? &tess__cpu_loops_v3 : &tess__cpu_loops_base;
+}
 
 /* Once: virtual machines trap the instruction, and every product asks. */
 static void own_look(void)
@@ -37,25 +33,34 @@ static void own_look(void)
     /* AMX-BF16 and AMX-TILE, for which not all compilers have names. */
     const unsigned wanted = 1u << 22 | 1u << 24;
     unsigned a, b, c, d;
-    own_has_bf16 =
-        tess__cpu_loops_best() == &tess__cpu_loops_v4 && __builtin_cpu_supports("avx512bf16") != 0;
-    own_has_tiles = own_has_bf16 && tess__cpu_library_tiles() &&
+    own_loops = own_loops_of();
+    if (own_loops == &tess__cpu_loops_base)
+        return;
+    own_f32 = own_loops == &tess__cpu_loops_v4 ? &tess__cpu_v4_own : &tess__cpu_v3_own;
+    own_bf16 = __builtin_cpu_supports("avx512bf16") ? own_f32 : &tess__cpu_v3_own;
+    own_has_tiles = own_bf16 == &tess__cpu_v4_own && tess__cpu_library_tiles() &&
                     __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
                     syscall(SYS_arch_prctl, OWN_REQUEST_STATE, OWN_TILE_DATA) == 0;
-    own_tiles = own_vectors;
+    if (!own_has_tiles)
+        return;
+    own_tiles = tess__cpu_v4_own;
 #define OWN_ENTRY(type, name) own_tiles.name = tess__amx_##name;
     CPU_AMX_LIST(OWN_ENTRY)
-    CPU_TILE_LIST(OWN_ENTRY)
+    CPU_CONV_LIST(OWN_ENTRY)
 #undef OWN_ENTRY
+    own_bf16 = &own_tiles;
+}
+
+const struct cpu_loops *tess__cpu_loops_best(void)
+{
+    (void)pthread_once(&own_looked, own_look);
+    return own_loops;
 }
 
 const struct cpu_own *tess__cpu_own(enum tess_dtype dtype)
 {
-    if (dtype == TESS_F32)
-        return tess__cpu_loops_best() == &tess__cpu_loops_v4 ? &own_vectors : NULL;
-    if (tess__cpu_tiles())
-        return &own_tiles;
-    return own_has_bf16 ? &own_vectors : NULL;
+    (void)pthread_once(&own_looked, own_look);
+    return dtype == TESS_F32 ? own_f32 : own_bf16;
 }
 
 bool tess__cpu_tiles(void)

@@ -1,4 +1,4 @@
-/* The tile kernel of tile.h. Built for AVX-512 with bf16 dot products (CMakeLists.txt). */
+/* The tile kernel of tile.h. Built for AVX-512 and for AVX2 (CMakeLists.txt). */
 #include "cpu/own/tile.h"
 
 #include "cpu/own/pack.h"
@@ -8,20 +8,20 @@
 #define TILE_TALL_MOST 8
 
 /* Rows first .. first + tall - 1: the sums that the steps are added to. */
-CPU_INLINE void tile_begin(const struct cpu_tile *t, int64_t first, int tall, int wide, __m512 *sum)
+CPU_INLINE void tile_begin(const struct cpu_tile *t, int64_t first, int tall, int wide,
+                           cpu_vector *sum)
 {
     const float *from = t->sum + first * t->sum_row;
     CPU_UNROLL
     for (int r = 0; r < tall; r++, from += t->sum_row) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            sum[r * wide + c] =
-                t->begin ? _mm512_setzero_ps() : _mm512_load_ps(from + c * CPU_WORDS);
+            sum[r * wide + c] = t->begin ? cpu_zero() : cpu_load(from + c * CPU_WORDS);
         if (t->scale != NULL && !t->begin) {
-            __m512 scale = _mm512_set1_ps(t->scale[first + r]);
+            cpu_vector scale = cpu_set(t->scale[first + r]);
             CPU_UNROLL
             for (int c = 0; c < wide; c++)
-                sum[r * wide + c] = _mm512_mul_ps(sum[r * wide + c], scale);
+                sum[r * wide + c] = cpu_mul(sum[r * wide + c], scale);
         }
     }
 }
@@ -29,7 +29,7 @@ CPU_INLINE void tile_begin(const struct cpu_tile *t, int64_t first, int tall, in
 /* Rows first .. first + tall - 1, whose scalars are reached from every third one. */
 CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wide, int64_t first)
 {
-    __m512 sum[CPU_TILE_TALL * CPU_TILE_WIDE];
+    cpu_vector sum[CPU_SUMS];
     tile_begin(t, first, tall, wide, sum);
     const uint32_t *column = t->column;
     const size_t row = t->scalar_row, step = t->scalar_step;
@@ -42,8 +42,8 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
             CPU_UNROLL
             for (int r = 0; r < tall; r++)
                 _mm_prefetch(ask + (size_t)(first + r) * row, _MM_HINT_T0);
-            ask += CPU_WORDS * sizeof(uint32_t);
-            end = k + CPU_WORDS < end ? k + CPU_WORDS : end;
+            ask += CPU_LINE * sizeof(uint32_t);
+            end = k + CPU_LINE < end ? k + CPU_LINE : end;
         }
         for (; k < end; k++, column += t->column_step) {
             uint32_t word[TILE_TALL_MOST];
@@ -63,7 +63,7 @@ CPU_INLINE void tile_rows(const struct cpu_tile *t, bool half, int tall, int wid
     for (int r = 0; r < tall; r++, to += t->sum_row) {
         CPU_UNROLL
         for (int c = 0; c < wide; c++)
-            _mm512_store_ps(to + c * CPU_WORDS, sum[r * wide + c]);
+            cpu_store(to + c * CPU_WORDS, sum[r * wide + c]);
     }
 }
 
@@ -84,7 +84,30 @@ CPU_INLINE void tile_all(const struct cpu_tile *t, bool half, int wide)
 
 CPU_BY_WIDTH(tile_run, tile_all, const struct cpu_tile *)
 
-void tess__cpu_tile(bool half, int wide, const struct cpu_tile *tile)
+/* One row or two, as of decoding: of more vectors, for as many sums. */
+#define TILE_FEW 8
+CPU_INLINE void tile_few(const struct cpu_tile *t, bool half, int wide)
 {
-    tile_run[half][wide - 1](tile);
+    tile_rows(t, half, TILE_FEW / wide, wide, 0);
+}
+
+CPU_WIDTH(tile_one, tile_few, const struct cpu_tile *, false, TILE_FEW)
+CPU_WIDTH(tile_two, tile_few, const struct cpu_tile *, false, TILE_FEW / 2)
+
+void CPU_OWN(tile)(bool half, int wide, const struct cpu_tile *tile)
+{
+    struct cpu_tile piece = *tile;
+    for (int done = 0, taken; done < wide; done += taken) {
+        const int left = wide - done;
+        if (CPU_TILE_WIDE >= TILE_FEW && tile->rows <= 2 && left * tile->rows >= TILE_FEW) {
+            taken = TILE_FEW / (int)tile->rows;
+            (tile->rows == 1 ? tile_one : tile_two)(&piece);
+        } else {
+            taken = left < CPU_WIDE ? left : CPU_WIDE;
+            tile_run[half][taken - 1](&piece);
+        }
+        piece.column += taken * CPU_WORDS;
+        piece.sum += taken * CPU_WORDS;
+        piece.ask = NULL;
+    }
 }

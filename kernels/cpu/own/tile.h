@@ -1,16 +1,16 @@
 /*
- * The product that attention and data gradients are made of: tiles of 6 rows by up to 64 columns
- * whose sums stay in 24 registers (tile.c). AVX-512 only.
+ * The product that attention and data gradients are made of: tiles of 6 rows by up to 64 columns,
+ * whose sums stay in registers, CPU_WIDE vectors of them at a time (tile.c).
  */
 #ifndef KERNELS_CPU_OWN_TILE_H
 #define KERNELS_CPU_OWN_TILE_H
 
-#include <stdbool.h>
+#include "cpu/own/vector.h"
+
 #include <stddef.h>
-#include <stdint.h>
 
 #define CPU_TILE_TALL 6
-#define CPU_TILE_WIDE 4 /* vectors of 16 */
+#define CPU_TILE_WIDE (64 / CPU_WORDS) /* vectors */
 
 /*
  * sum[r, c] = the sum over the steps, in order, of scalar[r, step] column[step, c], fused. A step
@@ -23,7 +23,7 @@ struct cpu_tile {
     const void *scalar;
     size_t scalar_row, scalar_step; /* bytes from row to row, from step to step */
     int64_t rows, steps;
-    float *sum; /* aligned to 64 bytes */
+    float *sum; /* its rows aligned to vectors */
     int64_t sum_row;
     bool begin;
     const float *scale; /* or NULL */
@@ -32,7 +32,7 @@ struct cpu_tile {
     const char *ask;
 };
 
-/* tile->rows rows, wide * 16 columns. */
-void tess__cpu_tile(bool half, int wide, const struct cpu_tile *tile);
+/* tile->rows rows, wide * CPU_WORDS columns. */
+void CPU_OWN(tile)(bool half, int wide, const struct cpu_tile *tile);
 
 #endif

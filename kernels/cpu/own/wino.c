@@ -1,6 +1,7 @@
 /*
- * Forward and data gradient of 3 x 3 convolutions of stride 1 in f32 by the transforms of wino.h.
- * Built for AVX-512 (CMakeLists.txt); own_none.c replaces it elsewhere.
+ * Forward and data gradient of 3 x 3 convolutions of stride 1 by the transforms of wino.h, in f32
+ * and, with AVX2, in bf16: widened as it is read, results rounded as they are written.
+ * Built for AVX-512 and for AVX2 (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  *     u[place][in, out] = G w G^T                       once a call, the threads share the outputs
  *     for every group of tiles                          the threads share these
@@ -25,10 +26,12 @@
 struct wino_call {
     const struct tess_op_desc *desc;
     struct wino_images n;
-    bool back;
+    bool back, half; /* half: bf16 */
     int64_t in, out, tiles, group;
-    const float *x, *w, *bias;
-    float *y, *u;
+    const void *x, *bias;
+    void *y;
+    const float *w;
+    float *u;
 };
 
 static int64_t wino_group(int64_t in, int64_t out)
@@ -40,33 +43,50 @@ static int64_t wino_group(int64_t in, int64_t out)
 
 /* ---- transforms ------------------------------------------------------------------------------ */
 
-/* 16 channels of a tile. `x`: its first input pixel, which may lie in the padding; bit i of `rows`
- * and lanes of columns[j]: input row i and column j of the tile are in the image. */
-CPU_INLINE void wino_tile_data(const float *x, int64_t row, int64_t pixel, unsigned rows,
-                               const __mmask16 *columns, int64_t place, float *v)
+/* Columns of which all six rows stay in registers: all, or a pair of wino_data_pair(), for which
+ * the pixels are loaded again. */
+#define WINO_TOGETHER (CPU_WORDS == 16 ? WINO_IN : 2)
+
+/* CPU_WORDS channels of a tile. `x`: its first input pixel, which may lie in the padding; bit i of
+ * `rows` and lanes of columns[j]: input row i and column j of the tile are in the image. */
+CPU_INLINE void wino_tile_data(bool half, const char *x, int64_t row, int64_t pixel, unsigned rows,
+                               const cpu_mask *columns, int64_t place, float *v)
 {
-    __m512 half[WINO_IN][WINO_IN];
-    for (int i = 0; i < WINO_IN; i++, x += row) {
-        __m512 d[WINO_IN];
+    CPU_UNROLL
+    for (int first = 0; first < WINO_IN; first += WINO_TOGETHER) {
+        cpu_vector done[WINO_TOGETHER][WINO_IN];
+        const char *from = x;
         CPU_UNROLL
-        for (int j = 0; j < WINO_IN; j++)
-            d[j] = columns == NULL ? _mm512_loadu_ps(x + j * pixel) : _mm512_setzero_ps();
-        if (columns != NULL && (rows >> i & 1) != 0) {
+        for (int i = 0; i < WINO_IN; i++, from += row * (half ? 2 : 4)) {
+            cpu_vector d[WINO_IN], pair[2];
+            CPU_SAME(from);
             CPU_UNROLL
             for (int j = 0; j < WINO_IN; j++)
-                d[j] = _mm512_maskz_loadu_ps(columns[j], x + j * pixel);
+                d[j] = columns == NULL ? cpu_load_of(half, from, j * pixel) : cpu_zero();
+            if (columns != NULL && (rows >> i & 1) != 0) {
+                CPU_UNROLL
+                for (int j = 0; j < WINO_IN; j++)
+                    d[j] = cpu_load_lanes_of(half, columns[j], from, j * pixel);
+            }
+            CPU_UNROLL
+            for (int k = 0; k < WINO_TOGETHER; k += 2) {
+                wino_data_pair((first + k) / 2, d, pair);
+                done[k][i] = pair[0];
+                done[k + 1][i] = pair[1];
+            }
         }
-        wino_data(d, half[i]);
-    }
-    for (int j = 0; j < WINO_IN; j++) {
-        __m512 d[WINO_IN], out[WINO_IN];
         CPU_UNROLL
-        for (int i = 0; i < WINO_IN; i++)
-            d[i] = half[i][j];
-        wino_data(d, out);
-        CPU_UNROLL
-        for (int i = 0; i < WINO_IN; i++)
-            _mm512_store_ps(v + (i * WINO_IN + j) * place, out[i]);
+        for (int k = 0; k < WINO_TOGETHER; k++) {
+            float *to = v + WINO_COLUMN(first + k) * place;
+            CPU_SAME(to);
+            CPU_UNROLL
+            for (int p = 0; p < WINO_IN; p += 2) {
+                cpu_vector pair[2];
+                wino_data_pair(p / 2, done[k], pair);
+                cpu_store(to + WINO_COLUMN(p) * WINO_IN * place, pair[0]);
+                cpu_store(to + WINO_COLUMN(p + 1) * WINO_IN * place, pair[1]);
+            }
+        }
     }
 }
 
@@ -78,8 +98,8 @@ static unsigned wino_inside(int64_t first, int64_t count)
     return (above < WINO_IN ? (1u << above) - 1 : all) & all << below;
 }
 
-void tess__wino_data(const struct wino_images *n, const float *x, int64_t first, int64_t count,
-                     int64_t tiles, float *v)
+CPU_INLINE void wino_data_all(const struct wino_images *n, bool half, const char *x, int64_t first,
+                              int64_t count, int64_t tiles, float *v)
 {
     const int64_t pixel = n->channels, row = n->width * pixel, place = wino_place(tiles, pixel);
     const unsigned all = (1u << WINO_IN) - 1;
@@ -87,39 +107,50 @@ void tess__wino_data(const struct wino_images *n, const float *x, int64_t first,
     for (int64_t t = 0; t < count; t++, v += pixel, wino_next(n, &at)) {
         const int64_t top = at.row - n->padding, left = at.column - n->padding;
         const unsigned rows = wino_inside(top, n->height), columns = wino_inside(left, n->width);
-        const float *from = x + ((at.image * n->height + top) * n->width + left) * pixel;
-        __mmask16 lanes[WINO_IN];
+        const char *from =
+            x + ((at.image * n->height + top) * n->width + left) * pixel * (half ? 2 : 4);
+        cpu_mask lanes[WINO_IN];
         for (int j = 0; j < WINO_IN; j++)
-            lanes[j] = (__mmask16) - (columns >> j & 1);
-        for (int64_t c = 0; c < pixel; c += CPU_WORDS) {
+            lanes[j] = cpu_lanes((columns >> j & 1) * CPU_WORDS);
+        for (int64_t c = 0; c < pixel; c += CPU_WORDS, from += CPU_WORDS * (half ? 2 : 4)) {
             if (rows == all && columns == all)
-                wino_tile_data(from + c, row, pixel, all, NULL, place, v + c);
+                wino_tile_data(half, from, row, pixel, all, NULL, place, v + c);
             else
-                wino_tile_data(from + c, row, pixel, rows, lanes, place, v + c);
+                wino_tile_data(half, from, row, pixel, rows, lanes, place, v + c);
         }
     }
 }
 
-/* G g G^T of 16 lanes of weights, `g` [3, 3]. */
-CPU_INLINE void wino_tile_weight(__m512 g[WINO_WINDOW][WINO_WINDOW], int64_t place, float *u)
+void CPU_OWN(wino_data)(const struct wino_images *n, bool half, const void *x, int64_t first,
+                        int64_t count, int64_t tiles, float *v)
 {
-    __m512 half[WINO_WINDOW][WINO_IN];
+    if (WINO_HALF && half)
+        wino_data_all(n, true, x, first, count, tiles, v);
+    else
+        wino_data_all(n, false, x, first, count, tiles, v);
+}
+
+/* G g G^T of a vector of weights, `g` [3, 3]. */
+CPU_INLINE void wino_tile_weight(cpu_vector g[WINO_WINDOW][WINO_WINDOW], int64_t place, float *u)
+{
+    cpu_vector half[WINO_WINDOW][WINO_IN];
     for (int i = 0; i < WINO_WINDOW; i++)
         wino_weight(g[i], half[i]);
     for (int j = 0; j < WINO_IN; j++) {
-        __m512 from[WINO_WINDOW], out[WINO_IN];
+        cpu_vector from[WINO_WINDOW], out[WINO_IN];
         CPU_UNROLL
         for (int i = 0; i < WINO_WINDOW; i++)
             from[i] = half[i][j];
         wino_weight(from, out);
         CPU_UNROLL
         for (int i = 0; i < WINO_IN; i++)
-            _mm512_store_ps(u + (i * WINO_IN + j) * place, out[i]);
+            cpu_store(u + (i * WINO_IN + j) * place, out[i]);
     }
 }
 
-/* u of 16 of the call's inputs: of weights [out, 3, 3, in] forward their outputs are gathered, and
- * back, where they are the outputs of the window turned round, they lie side by side. */
+/* u of CPU_WORDS of the call's inputs: of weights [out, 3, 3, in] forward their outputs are
+ * gathered, and back, where they are the outputs of the window turned round, they lie side by side.
+ */
 static void wino_weight_part(void *context, int64_t part, void *work)
 {
     (void)work;
@@ -127,48 +158,48 @@ static void wino_weight_part(void *context, int64_t part, void *work)
     const int64_t in = call->in, place = wino_place(in, call->out);
     const int64_t channels = call->back ? call->out : in; /* of the forward one's input */
     const int64_t of_output = WINO_WINDOW * WINO_WINDOW * channels;
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i gather = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)of_output));
     for (int64_t i = part * CPU_WORDS; i < (part + 1) * CPU_WORDS; i++) {
         for (int64_t o = 0; o < call->out; o += CPU_WORDS) {
-            __m512 g[WINO_WINDOW][WINO_WINDOW];
+            cpu_vector g[WINO_WINDOW][WINO_WINDOW];
             const float *w = call->w + (call->back ? i * of_output + o : o * of_output + i);
             for (int k = 0; k < WINO_WINDOW * WINO_WINDOW; k++) {
                 const int from = call->back ? WINO_WINDOW * WINO_WINDOW - 1 - k : k;
                 g[k / WINO_WINDOW][k % WINO_WINDOW] =
-                    call->back ? _mm512_loadu_ps(w + from * channels)
-                               : _mm512_i32gather_ps(gather, w + from * channels, 4);
+                    call->back ? cpu_load_any(w + from * channels)
+                               : cpu_gather(w + from * channels, of_output);
             }
             wino_tile_weight(g, place, call->u + i * call->out + o);
         }
     }
 }
 
-/* 16 channels of a tile of the result, of which there are `rows` x `columns` pixels. */
-CPU_INLINE void wino_tile_out(const float *m, int64_t place, __m512 bias, bool relu, float *y,
-                              int64_t row, int64_t pixel, int64_t rows, int64_t columns)
+/* CPU_WORDS channels of a tile of the result, of which there are `rows` x `columns` pixels. */
+CPU_INLINE void wino_tile_out(bool half, const float *m, int64_t place, cpu_vector bias, bool relu,
+                              char *y, int64_t row, int64_t pixel, int64_t rows, int64_t columns)
 {
-    __m512 half[WINO_OUT][WINO_IN];
+    cpu_vector done[WINO_OUT][WINO_IN];
     for (int j = 0; j < WINO_IN; j++) {
-        __m512 from[WINO_IN], out[WINO_OUT];
+        cpu_vector from[WINO_IN], out[WINO_OUT];
+        const float *column = m + j * place;
+        CPU_SAME(column);
         CPU_UNROLL
         for (int i = 0; i < WINO_IN; i++)
-            from[i] = _mm512_load_ps(m + (i * WINO_IN + j) * place);
+            from[i] = cpu_load(column + i * WINO_IN * place);
         wino_out(from, out);
         CPU_UNROLL
         for (int i = 0; i < WINO_OUT; i++)
-            half[i][j] = out[i];
+            done[i][j] = out[i];
     }
-    for (int64_t i = 0; i < rows; i++, y += row) {
-        __m512 out[WINO_OUT];
-        wino_out(half[i], out);
+    for (int64_t i = 0; i < rows; i++, y += row * (half ? 2 : 4)) {
+        cpu_vector out[WINO_OUT];
+        wino_out(done[i], out);
         CPU_UNROLL
         for (int j = 0; j < WINO_OUT; j++) {
-            __m512 value = _mm512_add_ps(out[j], bias);
+            cpu_vector value = cpu_add(out[j], bias);
             if (relu)
-                value = _mm512_max_ps(_mm512_setzero_ps(), value); /* a NaN, second, stays */
+                value = cpu_max(cpu_zero(), value); /* a NaN, second, stays */
             if (j < columns)
-                _mm512_storeu_ps(y + j * pixel, value);
+                cpu_store_of(half, y, j * pixel, value);
         }
     }
 }
@@ -177,16 +208,19 @@ static void wino_result(const struct wino_call *call, int64_t first, int64_t cou
 {
     const struct wino_images *n = &call->n;
     const int64_t pixel = call->out, row = n->out_w * pixel, place = wino_place(call->group, pixel);
-    const bool relu = call->desc->relu && !call->back;
+    const bool relu = call->desc->relu && !call->back, half = WINO_HALF && call->half;
     struct wino_tile at = wino_tile(n, first);
     for (int64_t t = 0; t < count; t++, m += pixel, wino_next(n, &at)) {
         const int64_t rows = tess__cpu_min(n->out_h - at.row, WINO_OUT);
         const int64_t columns = tess__cpu_min(n->out_w - at.column, WINO_OUT);
-        float *y = call->y + ((at.image * n->out_h + at.row) * n->out_w + at.column) * pixel;
-        for (int64_t c = 0; c < pixel; c += CPU_WORDS) {
-            __m512 bias =
-                call->bias != NULL ? _mm512_loadu_ps(call->bias + c) : _mm512_setzero_ps();
-            wino_tile_out(m + c, place, bias, relu, y + c, row, pixel, rows, columns);
+        char *y = (char *)call->y +
+                  ((at.image * n->out_h + at.row) * n->out_w + at.column) * pixel * (half ? 2 : 4);
+        for (int64_t c = 0; c < pixel; c += CPU_WORDS, y += CPU_WORDS * (half ? 2 : 4)) {
+            cpu_vector bias = call->bias != NULL ? cpu_load_of(half, call->bias, c) : cpu_zero();
+            if (half)
+                wino_tile_out(true, m + c, place, bias, relu, y, row, pixel, rows, columns);
+            else
+                wino_tile_out(false, m + c, place, bias, relu, y, row, pixel, rows, columns);
         }
     }
 }
@@ -202,9 +236,9 @@ static void wino_part(void *context, int64_t part, void *work)
     float *v = work, *m = v + WINO_PLACES * v_place;
     const struct wino_images *n = &call->n;
     const struct wino_ahead ahead[2] = {
-        wino_ahead(n, call->x, n->height, n->width, in, first + count, call->group),
-        wino_ahead(n, call->y, n->out_h, n->out_w, out, first, count)};
-    tess__wino_data(n, call->x, first, count, call->group, v);
+        wino_ahead(n, call->half, call->x, n->height, n->width, in, first + count, call->group),
+        wino_ahead(n, call->half, call->y, n->out_h, n->out_w, out, first, count)};
+    CPU_OWN(wino_data)(n, call->half, call->x, first, count, call->group, v);
     for (int64_t p = 0; p < WINO_PLACES; p++) {
         wino_fetch(&ahead[0], p, false);
         wino_fetch(&ahead[1], p, true);
@@ -221,37 +255,40 @@ static void wino_part(void *context, int64_t part, void *work)
                                     .sum = m + p * m_place + o,
                                     .sum_row = out,
                                     .begin = true};
-            tess__cpu_tile(false, (int)wide, &tile);
+            CPU_OWN(tile)(false, (int)wide, &tile);
         }
     }
     wino_result(call, first, count, m);
 }
 
-size_t tess__cpu_wino_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(wino_scratch)(const struct tess_op_desc *desc)
 {
     const int64_t group = wino_group(desc->in, desc->out);
     const int64_t words = wino_place(group, desc->in) + wino_place(group, desc->out);
     return (size_t)(WINO_PLACES * words) * sizeof(float);
 }
 
-size_t tess__cpu_wino_weights(const struct tess_op_desc *desc)
+size_t CPU_OWN(wino_weights)(const struct tess_op_desc *desc)
 {
-    return (size_t)(WINO_PLACES * wino_place(desc->in, desc->out)) * sizeof(float);
+    const int64_t widened = desc->dtype == TESS_BF16 ? tess__cpu_sizes(desc).w : 0;
+    return (size_t)(WINO_PLACES * wino_place(desc->in, desc->out) + widened) * sizeof(float);
 }
 
-bool tess__cpu_wino_takes(const struct tess_op_desc *desc)
+bool CPU_OWN(wino_takes)(const struct tess_op_desc *desc)
 {
-    if (desc->kind != TESS_OP_CONV2D || desc->dtype != TESS_F32 ||
+    if (desc->kind != TESS_OP_CONV2D ||
+        (desc->dtype != TESS_F32 && (desc->dtype != TESS_BF16 || !WINO_HALF)) ||
         desc->conv == TESS_CONV_F32_DIRECT || desc->window != WINO_WINDOW || desc->stride != 1 ||
-        desc->padding >= WINO_WINDOW || desc->in % CPU_WORDS != 0 || desc->out % CPU_WORDS != 0)
+        desc->padding >= WINO_WINDOW || desc->in % WINO_CHANNELS != 0 ||
+        desc->out % WINO_CHANNELS != 0)
         return false;
     const int64_t sums = desc->in > desc->out ? desc->in : desc->out;
     const double bound = (double)(sums + CPU_WINO_ROUNDINGS) * CPU_WINO_GROWTH * CPU_WINO_UNIT;
     return desc->conv == TESS_CONV_F32_WINOGRAD || bound <= CPU_WINO_BOUND;
 }
 
-void tess__cpu_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc, bool back,
-                    const float *x, const float *w, const float *bias, float *y, void *scratch)
+void CPU_OWN(wino)(const struct tess_kernel *kernel, const struct tess_op_desc *desc, bool back,
+                   const void *x, const void *w, const void *bias, void *y, void *scratch)
 {
     const int64_t out_h = tess_op_output_size(desc->height, WINO_WINDOW, 1, desc->padding);
     const int64_t out_w = tess_op_output_size(desc->width, WINO_WINDOW, 1, desc->padding);
@@ -261,14 +298,20 @@ void tess__cpu_wino(const struct tess_kernel *kernel, const struct tess_op_desc 
                  ? wino_images(desc->rows, out_h, out_w, desc->out, WINO_WINDOW - 1 - desc->padding)
                  : wino_images(desc->rows, desc->height, desc->width, desc->in, desc->padding),
         .back = back,
+        .half = desc->dtype == TESS_BF16,
         .in = back ? desc->out : desc->in,
         .out = back ? desc->in : desc->out,
         .x = x,
         .w = w,
         .bias = bias,
         .y = y,
-        .u = (float *)(void *)((char *)scratch + tess__cpu_wino_scratch(desc))};
+        .u = (float *)(void *)((char *)scratch + CPU_OWN(wino_scratch)(desc))};
     call.group = wino_group(call.in, call.out);
+    if (WINO_HALF && call.half) {
+        float *wide = call.u + WINO_PLACES * wino_place(call.in, call.out);
+        cpu_widen_row(true, w, tess__cpu_sizes(desc).w, wide);
+        call.w = wide;
+    }
     call.tiles = desc->rows * call.n.tiles_h * call.n.tiles_w;
     tess__cpu_share(kernel, call.in / CPU_WORDS, wino_weight_part, &call, NULL);
     tess__cpu_share(kernel, (call.tiles + call.group - 1) / call.group, wino_part, &call, scratch);

@@ -18,7 +18,7 @@
  * one for each fused product. With |d| and |g| all ones the right side is CPU_WINO_GROWTH n u for
  * each of 9 products: what direct sums of 9 products have is n u.
  *
- * AVX-512 only.
+ * An element's operations are the same by vectors of any length, and so are its bits.
  */
 #ifndef KERNELS_CPU_OWN_WINO_H
 #define KERNELS_CPU_OWN_WINO_H
@@ -31,6 +31,12 @@
 #define WINO_IN     6 /* inputs, and products */
 #define WINO_WINDOW 3
 #define WINO_PLACES 36 /* WINO_IN squared */
+
+/* Is bf16 taken too? Where there are no dot products of it, which have other bits and are faster.
+ */
+#define WINO_HALF (!CPU_PAIRS)
+
+#define WINO_CHANNELS 16 /* of which those of a layer are a multiple, for any CPU_WORDS */
 
 #define WINO_A  0.625f
 #define WINO_B  1.5f
@@ -93,7 +99,7 @@ static inline void wino_next(const struct wino_images *n, struct wino_tile *at)
  * than they need be: with a power of two all 36 would share a set of the first-level cache. */
 CPU_INLINE int64_t wino_place(int64_t tiles, int64_t channels)
 {
-    return tiles * channels + CPU_WORDS;
+    return tiles * channels + CPU_LINE;
 }
 
 /* Memory that is soon needed, fetched into the second-level cache a piece at a time while products
@@ -105,7 +111,7 @@ struct wino_ahead {
 
 /* From row `row` of image pixels [.., rows of an image, pixels of a row] at the place of tile
  * `first` to that of tile `first + count`. */
-static inline struct wino_ahead wino_ahead(const struct wino_images *n, const float *x,
+static inline struct wino_ahead wino_ahead(const struct wino_images *n, bool half, const void *x,
                                            int64_t height, int64_t width, int64_t channels,
                                            int64_t first, int64_t count)
 {
@@ -116,8 +122,9 @@ static inline struct wino_ahead wino_ahead(const struct wino_images *n, const fl
         row[i] = tile / of_image * height;
         row[i] += tess__cpu_min(tile / n->tiles_w % n->tiles_h * WINO_OUT, height);
     }
-    return (struct wino_ahead){.at = (const char *)(x + row[0] * width * channels),
-                               .lines = (row[1] - row[0]) * width * channels / CPU_WORDS};
+    const int64_t element = half ? 2 : 4;
+    return (struct wino_ahead){.at = (const char *)x + row[0] * width * channels * element,
+                               .lines = (row[1] - row[0]) * width * channels * element / 64};
 }
 
 /* Piece `place` of WINO_PLACES. */
@@ -132,90 +139,90 @@ CPU_INLINE void wino_fetch(const struct wino_ahead *ahead, int64_t place, bool w
     }
 }
 
-/* B^T of 6 vectors. */
-CPU_INLINE void wino_data(const __m512 d[WINO_IN], __m512 v[WINO_IN])
+/* Columns of B^T d are made in pairs that share terms: pair p is columns WINO_COLUMN(2 p) and
+ * WINO_COLUMN(2 p + 1). */
+#define WINO_COLUMN(i) ((i) == 1 ? 5 : (i) == 0 ? 0 : (i)-1)
+
+CPU_INLINE void wino_data_pair(int pair, const cpu_vector d[WINO_IN], cpu_vector v[2])
 {
-    const __m512 a = _mm512_set1_ps(WINO_A), b = _mm512_set1_ps(WINO_B);
-    const __m512 aa = _mm512_set1_ps(WINO_AA), bb = _mm512_set1_ps(WINO_BB);
-    const __m512 aabb = _mm512_set1_ps(WINO_AA * WINO_BB);
-    const __m512 sum = _mm512_set1_ps(WINO_AA + WINO_BB);
-    const __m512 a_even = _mm512_fnmadd_ps(bb, d[2], d[4]),
-                 a_odd = _mm512_fnmadd_ps(bb, d[1], d[3]);
-    const __m512 b_even = _mm512_fnmadd_ps(aa, d[2], d[4]),
-                 b_odd = _mm512_fnmadd_ps(aa, d[1], d[3]);
-    v[0] = _mm512_fmadd_ps(aabb, d[0], _mm512_fnmadd_ps(sum, d[2], d[4]));
-    v[1] = _mm512_fmadd_ps(a, a_odd, a_even);
-    v[2] = _mm512_fnmadd_ps(a, a_odd, a_even);
-    v[3] = _mm512_fmadd_ps(b, b_odd, b_even);
-    v[4] = _mm512_fnmadd_ps(b, b_odd, b_even);
-    v[5] = _mm512_fmadd_ps(aabb, d[1], _mm512_fnmadd_ps(sum, d[3], d[5]));
+    const cpu_vector aabb = cpu_set(WINO_AA * WINO_BB), sum = cpu_set(WINO_AA + WINO_BB);
+    if (pair == 0) {
+        v[0] = cpu_fma(aabb, d[0], cpu_fnma(sum, d[2], d[4]));
+        v[1] = cpu_fma(aabb, d[1], cpu_fnma(sum, d[3], d[5]));
+        return;
+    }
+    const cpu_vector point = cpu_set(pair == 1 ? WINO_A : WINO_B);
+    const cpu_vector other = cpu_set(pair == 1 ? WINO_BB : WINO_AA);
+    const cpu_vector even = cpu_fnma(other, d[2], d[4]), odd = cpu_fnma(other, d[1], d[3]);
+    v[0] = cpu_fma(point, odd, even);
+    v[1] = cpu_fnma(point, odd, even);
 }
 
 /* A^T of 6 vectors. */
-CPU_INLINE void wino_out(const __m512 m[WINO_IN], __m512 y[WINO_OUT])
+CPU_INLINE void wino_out(const cpu_vector m[WINO_IN], cpu_vector y[WINO_OUT])
 {
-    const __m512 a = _mm512_set1_ps(WINO_A), b = _mm512_set1_ps(WINO_B);
-    const __m512 aa = _mm512_set1_ps(WINO_AA), bb = _mm512_set1_ps(WINO_BB);
-    const __m512 aaa = _mm512_set1_ps(WINO_AA * WINO_A), bbb = _mm512_set1_ps(WINO_BB * WINO_B);
-    const __m512 a_even = _mm512_add_ps(m[1], m[2]), a_odd = _mm512_sub_ps(m[1], m[2]);
-    const __m512 b_even = _mm512_add_ps(m[3], m[4]), b_odd = _mm512_sub_ps(m[3], m[4]);
-    y[0] = _mm512_add_ps(m[0], _mm512_add_ps(a_even, b_even));
-    y[1] = _mm512_fmadd_ps(a, a_odd, _mm512_mul_ps(b, b_odd));
-    y[2] = _mm512_fmadd_ps(aa, a_even, _mm512_mul_ps(bb, b_even));
-    y[3] = _mm512_fmadd_ps(aaa, a_odd, _mm512_fmadd_ps(bbb, b_odd, m[5]));
+    const cpu_vector a = cpu_set(WINO_A), b = cpu_set(WINO_B);
+    const cpu_vector aa = cpu_set(WINO_AA), bb = cpu_set(WINO_BB);
+    const cpu_vector aaa = cpu_set(WINO_AA * WINO_A), bbb = cpu_set(WINO_BB * WINO_B);
+    const cpu_vector a_even = cpu_add(m[1], m[2]), a_odd = cpu_sub(m[1], m[2]);
+    const cpu_vector b_even = cpu_add(m[3], m[4]), b_odd = cpu_sub(m[3], m[4]);
+    y[0] = cpu_add(m[0], cpu_add(a_even, b_even));
+    y[1] = cpu_fma(a, a_odd, cpu_mul(b, b_odd));
+    y[2] = cpu_fma(aa, a_even, cpu_mul(bb, b_even));
+    y[3] = cpu_fma(aaa, a_odd, cpu_fma(bbb, b_odd, m[5]));
 }
 
 /* A of 4 vectors. */
-CPU_INLINE void wino_out_back(const __m512 y[WINO_OUT], __m512 m[WINO_IN])
+CPU_INLINE void wino_out_back(const cpu_vector y[WINO_OUT], cpu_vector m[WINO_IN])
 {
-    const __m512 a = _mm512_set1_ps(WINO_A), b = _mm512_set1_ps(WINO_B);
-    const __m512 aa = _mm512_set1_ps(WINO_AA), bb = _mm512_set1_ps(WINO_BB);
-    const __m512 a_even = _mm512_fmadd_ps(aa, y[2], y[0]), a_odd = _mm512_fmadd_ps(aa, y[3], y[1]);
-    const __m512 b_even = _mm512_fmadd_ps(bb, y[2], y[0]), b_odd = _mm512_fmadd_ps(bb, y[3], y[1]);
+    const cpu_vector a = cpu_set(WINO_A), b = cpu_set(WINO_B);
+    const cpu_vector aa = cpu_set(WINO_AA), bb = cpu_set(WINO_BB);
+    const cpu_vector a_even = cpu_fma(aa, y[2], y[0]), a_odd = cpu_fma(aa, y[3], y[1]);
+    const cpu_vector b_even = cpu_fma(bb, y[2], y[0]), b_odd = cpu_fma(bb, y[3], y[1]);
     m[0] = y[0];
-    m[1] = _mm512_fmadd_ps(a, a_odd, a_even);
-    m[2] = _mm512_fnmadd_ps(a, a_odd, a_even);
-    m[3] = _mm512_fmadd_ps(b, b_odd, b_even);
-    m[4] = _mm512_fnmadd_ps(b, b_odd, b_even);
+    m[1] = cpu_fma(a, a_odd, a_even);
+    m[2] = cpu_fnma(a, a_odd, a_even);
+    m[3] = cpu_fma(b, b_odd, b_even);
+    m[4] = cpu_fnma(b, b_odd, b_even);
     m[5] = y[3];
 }
 
 /* G of 3 vectors. */
-CPU_INLINE void wino_weight(const __m512 g[WINO_WINDOW], __m512 u[WINO_IN])
+CPU_INLINE void wino_weight(const cpu_vector g[WINO_WINDOW], cpu_vector u[WINO_IN])
 {
-    const __m512 a = _mm512_set1_ps(WINO_A), b = _mm512_set1_ps(WINO_B);
-    const __m512 aa = _mm512_set1_ps(WINO_AA), bb = _mm512_set1_ps(WINO_BB);
-    const __m512 over_a = _mm512_set1_ps(WINO_OVER_A), over_b = _mm512_set1_ps(WINO_OVER_B);
-    const __m512 a_even = _mm512_fmadd_ps(aa, g[2], g[0]), b_even = _mm512_fmadd_ps(bb, g[2], g[0]);
-    u[0] = _mm512_mul_ps(g[0], _mm512_set1_ps(WINO_OVER_0));
-    u[1] = _mm512_mul_ps(over_a, _mm512_fmadd_ps(a, g[1], a_even));
-    u[2] = _mm512_mul_ps(over_a, _mm512_fnmadd_ps(a, g[1], a_even));
-    u[3] = _mm512_mul_ps(over_b, _mm512_fmadd_ps(b, g[1], b_even));
-    u[4] = _mm512_mul_ps(over_b, _mm512_fnmadd_ps(b, g[1], b_even));
+    const cpu_vector a = cpu_set(WINO_A), b = cpu_set(WINO_B);
+    const cpu_vector aa = cpu_set(WINO_AA), bb = cpu_set(WINO_BB);
+    const cpu_vector over_a = cpu_set(WINO_OVER_A), over_b = cpu_set(WINO_OVER_B);
+    const cpu_vector a_even = cpu_fma(aa, g[2], g[0]), b_even = cpu_fma(bb, g[2], g[0]);
+    u[0] = cpu_mul(g[0], cpu_set(WINO_OVER_0));
+    u[1] = cpu_mul(over_a, cpu_fma(a, g[1], a_even));
+    u[2] = cpu_mul(over_a, cpu_fnma(a, g[1], a_even));
+    u[3] = cpu_mul(over_b, cpu_fma(b, g[1], b_even));
+    u[4] = cpu_mul(over_b, cpu_fnma(b, g[1], b_even));
     u[5] = g[2];
 }
 
 /* G^T of 6 vectors. */
-CPU_INLINE void wino_weight_back(const __m512 u[WINO_IN], __m512 g[WINO_WINDOW])
+CPU_INLINE void wino_weight_back(const cpu_vector u[WINO_IN], cpu_vector g[WINO_WINDOW])
 {
-    const __m512 a = _mm512_set1_ps(WINO_A), b = _mm512_set1_ps(WINO_B);
-    const __m512 aa = _mm512_set1_ps(WINO_AA), bb = _mm512_set1_ps(WINO_BB);
-    const __m512 over_0 = _mm512_set1_ps(WINO_OVER_0);
-    const __m512 over_a = _mm512_set1_ps(WINO_OVER_A), over_b = _mm512_set1_ps(WINO_OVER_B);
-    const __m512 a_even = _mm512_mul_ps(over_a, _mm512_add_ps(u[1], u[2]));
-    const __m512 a_odd = _mm512_mul_ps(over_a, _mm512_sub_ps(u[1], u[2]));
-    const __m512 b_even = _mm512_mul_ps(over_b, _mm512_add_ps(u[3], u[4]));
-    const __m512 b_odd = _mm512_mul_ps(over_b, _mm512_sub_ps(u[3], u[4]));
-    g[0] = _mm512_fmadd_ps(over_0, u[0], _mm512_add_ps(a_even, b_even));
-    g[1] = _mm512_fmadd_ps(a, a_odd, _mm512_mul_ps(b, b_odd));
-    g[2] = _mm512_fmadd_ps(aa, a_even, _mm512_fmadd_ps(bb, b_even, u[5]));
+    const cpu_vector a = cpu_set(WINO_A), b = cpu_set(WINO_B);
+    const cpu_vector aa = cpu_set(WINO_AA), bb = cpu_set(WINO_BB);
+    const cpu_vector over_0 = cpu_set(WINO_OVER_0);
+    const cpu_vector over_a = cpu_set(WINO_OVER_A), over_b = cpu_set(WINO_OVER_B);
+    const cpu_vector a_even = cpu_mul(over_a, cpu_add(u[1], u[2]));
+    const cpu_vector a_odd = cpu_mul(over_a, cpu_sub(u[1], u[2]));
+    const cpu_vector b_even = cpu_mul(over_b, cpu_add(u[3], u[4]));
+    const cpu_vector b_odd = cpu_mul(over_b, cpu_sub(u[3], u[4]));
+    g[0] = cpu_fma(over_0, u[0], cpu_add(a_even, b_even));
+    g[1] = cpu_fma(a, a_odd, cpu_mul(b, b_odd));
+    g[2] = cpu_fma(aa, a_even, cpu_fma(bb, b_even, u[5]));
 }
 
 /*
  * v[WINO_PLACES][tiles, channels] = B^T d B of `count` <= tiles tiles from tile `first` on; the
  * images' padding, and what the last tiles of a row have beyond it, is zero.
  */
-void tess__wino_data(const struct wino_images *n, const float *x, int64_t first, int64_t count,
-                     int64_t tiles, float *v);
+void CPU_OWN(wino_data)(const struct wino_images *n, bool half, const void *x, int64_t first,
+                        int64_t count, int64_t tiles, float *v);
 
 #endif

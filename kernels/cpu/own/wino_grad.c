@@ -1,7 +1,7 @@
 /*
- * Weight gradient of 3 x 3 convolutions of stride 1 in f32 over one leaf by the transforms of
- * wino.h. Built for AVX-512 (CMakeLists.txt); own_none.c replaces it elsewhere. product.c loops
- * over the leaves and adds them by the tree.
+ * Weight gradient of 3 x 3 convolutions of stride 1 over one leaf by the transforms of
+ * wino.h. Built for AVX-512 and for AVX2 (CMakeLists.txt); own_none.c replaces it elsewhere.
+ * product.c loops over the leaves and adds them by the tree.
  *
  *     for every group of tiles
  *       v[place][tile, in] = B^T x B,  m[place][tile, out] = A dy A^T
@@ -53,42 +53,52 @@ static struct grad_work grad_work(const struct tess_op_desc *desc, int64_t count
     return w;
 }
 
-/* 16 channels of a tile of dy, of which there are `rows` x `columns` pixels; the rest is zero. */
-CPU_INLINE void grad_tile_out(const float *dy, int64_t row, int64_t pixel, int64_t rows,
-                              int64_t columns, __mmask16 lanes, int64_t place, float *m)
+/* CPU_WORDS channels of a tile of dy, of which there are `rows` x `columns` pixels; the rest is
+ * zero. */
+CPU_INLINE void grad_tile_out(bool half, const char *dy, int64_t row, int64_t pixel, int64_t rows,
+                              int64_t columns, cpu_mask lanes, int64_t place, float *m)
 {
-    __m512 half[WINO_OUT][WINO_IN];
-    for (int i = 0; i < WINO_OUT; i++, dy += row) {
-        __m512 y[WINO_OUT];
+    cpu_vector done[WINO_OUT][WINO_IN];
+    for (int i = 0; i < WINO_OUT; i++, dy += row * (half ? 2 : 4)) {
+        cpu_vector y[WINO_OUT];
         CPU_UNROLL
         for (int j = 0; j < WINO_OUT; j++)
-            y[j] = i < rows && j < columns ? _mm512_maskz_loadu_ps(lanes, dy + j * pixel)
-                                           : _mm512_setzero_ps();
-        wino_out_back(y, half[i]);
+            y[j] = i < rows && j < columns ? cpu_load_lanes_of(half, lanes, dy, j * pixel)
+                                           : cpu_zero();
+        wino_out_back(y, done[i]);
     }
     for (int j = 0; j < WINO_IN; j++) {
-        __m512 y[WINO_OUT], out[WINO_IN];
+        cpu_vector y[WINO_OUT], out[WINO_IN];
+        float *to = m + j * place;
+        CPU_SAME(to);
         CPU_UNROLL
         for (int i = 0; i < WINO_OUT; i++)
-            y[i] = half[i][j];
+            y[i] = done[i][j];
         wino_out_back(y, out);
         CPU_UNROLL
         for (int i = 0; i < WINO_IN; i++)
-            _mm512_store_ps(m + (i * WINO_IN + j) * place, out[i]);
+            cpu_store(to + i * WINO_IN * place, out[i]);
     }
 }
 
-static void grad_out(const struct wino_images *n, const struct grad_work *w, const float *dy,
-                     int64_t channels, int64_t count, int64_t first, int64_t tiles)
+static void grad_out(const struct wino_images *n, const struct grad_work *w, bool half,
+                     const char *dy, int64_t channels, int64_t count, int64_t first, int64_t tiles)
 {
     float *m = w->m;
     struct wino_tile at = wino_tile(n, first);
     for (int64_t t = 0; t < tiles; t++, m += w->m_channels, wino_next(n, &at)) {
         const int64_t rows = n->out_h - at.row, columns = n->out_w - at.column;
-        const float *from = dy + ((at.image * n->out_h + at.row) * n->out_w + at.column) * channels;
-        for (int64_t c = 0; c < count; c += CPU_WORDS)
-            grad_tile_out(from + c, n->out_w * channels, channels, rows, columns,
-                          cpu_lanes(count - c), w->m_place, m + c);
+        const char *from = dy + ((at.image * n->out_h + at.row) * n->out_w + at.column) * channels *
+                                    (half ? 2 : 4);
+        for (int64_t c = 0; c < count; c += CPU_WORDS, from += CPU_WORDS * (half ? 2 : 4)) {
+            const cpu_mask lanes = cpu_lanes(count - c);
+            if (half)
+                grad_tile_out(true, from, n->out_w * channels, channels, rows, columns, lanes,
+                              w->m_place, m + c);
+            else
+                grad_tile_out(false, from, n->out_w * channels, channels, rows, columns, lanes,
+                              w->m_place, m + c);
+        }
     }
 }
 
@@ -97,47 +107,49 @@ static void grad_result(const struct tess_op_desc *desc, const struct grad_work 
                         float *dw)
 {
     for (int64_t at = 0; at < count * desc->in; at += CPU_WORDS) {
-        __m512 half[WINO_WINDOW][WINO_IN];
+        cpu_vector half[WINO_WINDOW][WINO_IN];
         const int64_t c = at % desc->in;
         float *to = dw + (at - c) * WINO_WINDOW * WINO_WINDOW + c;
         for (int j = 0; j < WINO_IN; j++) {
-            __m512 u[WINO_IN], out[WINO_WINDOW];
+            cpu_vector u[WINO_IN], out[WINO_WINDOW];
             CPU_UNROLL
             for (int i = 0; i < WINO_IN; i++)
-                u[i] = _mm512_load_ps(w->u + (i * WINO_IN + j) * w->u_place + at);
+                u[i] = cpu_load(w->u + (i * WINO_IN + j) * w->u_place + at);
             wino_weight_back(u, out);
             CPU_UNROLL
             for (int i = 0; i < WINO_WINDOW; i++)
                 half[i][j] = out[i];
         }
         for (int i = 0; i < WINO_WINDOW; i++) {
-            __m512 out[WINO_WINDOW];
+            cpu_vector out[WINO_WINDOW];
             wino_weight_back(half[i], out);
             for (int j = 0; j < WINO_WINDOW; j++, to += desc->in)
-                _mm512_storeu_ps(to, out[j]);
+                cpu_store_any(to, out[j]);
         }
     }
 }
 
-size_t tess__cpu_wino_grad_scratch(const struct tess_op_desc *desc)
+size_t CPU_OWN(wino_grad_scratch)(const struct tess_op_desc *desc)
 {
     return tess__cpu_round_up(grad_work(desc, desc->out, NULL).bytes);
 }
 
-void tess__cpu_wino_grad(const struct tess_op_desc *desc, const void *x, const void *dy,
-                         int64_t first, int64_t count, float *dw, void *scratch)
+void CPU_OWN(wino_grad)(const struct tess_op_desc *desc, const void *x, const void *dy,
+                        int64_t first, int64_t count, float *dw, void *scratch)
 {
     const struct wino_images n =
         wino_images(desc->leaf_rows, desc->height, desc->width, desc->in, desc->padding);
     const struct grad_work w = grad_work(desc, count, scratch);
+    const bool half = WINO_HALF && desc->dtype == TESS_BF16;
     const int64_t tiles = n.images * n.tiles_h * n.tiles_w;
     for (int64_t t = 0; t < tiles; t += w.tiles) {
         const int64_t group = tess__cpu_min(tiles - t, w.tiles);
         const struct wino_ahead ahead[2] = {
-            wino_ahead(&n, x, n.height, n.width, desc->in, t + group, w.tiles),
-            wino_ahead(&n, dy, n.out_h, n.out_w, desc->out, t + group, w.tiles)};
-        tess__wino_data(&n, x, t, group, w.tiles, w.v);
-        grad_out(&n, &w, (const float *)dy + first, desc->out, count, t, group);
+            wino_ahead(&n, half, x, n.height, n.width, desc->in, t + group, w.tiles),
+            wino_ahead(&n, half, dy, n.out_h, n.out_w, desc->out, t + group, w.tiles)};
+        CPU_OWN(wino_data)(&n, half, x, t, group, w.tiles, w.v);
+        grad_out(&n, &w, half, (const char *)dy + first * (half ? 2 : 4), desc->out, count, t,
+                 group);
         for (int64_t p = 0; p < WINO_PLACES; p++) {
             wino_fetch(&ahead[0], p, false);
             wino_fetch(&ahead[1], p, false);
@@ -153,7 +165,7 @@ void tess__cpu_wino_grad(const struct tess_op_desc *desc, const void *x, const v
                                         .sum = w.u + p * w.u_place + c,
                                         .sum_row = desc->in,
                                         .begin = t == 0};
-                tess__cpu_tile(false, (int)wide, &tile);
+                CPU_OWN(tile)(false, (int)wide, &tile);
             }
         }
     }

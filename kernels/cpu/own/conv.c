@@ -1,0 +1,424 @@
+/*
+ * Convolutions with AVX2 by sums of products, in f32 and in bf16, which is widened: forward, and
+ * the data gradient of those of stride 1 and 2.
+ *
+ *     for every block: some images or some rows of one            the threads share these
+ *       x copied with its padding and widened                      second-level cache
+ *       for every panel of 16 outputs, whose weights are packed once a call
+ *         for every 6 pixels
+ *           12 registers of sums over the window; y = sums + bias, ReLU, rounded once
+ *
+ * With channels last the words under one row of the window are neighbours, so x is read as it lies;
+ * in f32 without padding that is where it came from. The data gradient is a convolution of dy with
+ * the window turned round and inputs and outputs changed over. With a stride of 2 it is four of
+ * them, phases: to dx of even or odd row and column come every other row and column of the window.
+ *
+ * A pixel's sums are fused multiply-adds in order of the window's rows and words, whatever else is
+ * computed.
+ */
+#include "cpu/own/turn.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CONV_TALL   (CPU_SUMS / CPU_WIDE)  /* pixels of a tile */
+#define CONV_PANEL  (CPU_WIDE * CPU_WORDS) /* outputs */
+#define CONV_STRIDE 2                      /* of a data gradient at most */
+#define CONV_PHASES (CONV_STRIDE * CONV_STRIDE)
+#define CONV_WORDS  (48 * 1024) /* of x in a block at most: some of the second-level cache */
+#define CONV_PIXELS 1024        /* of a block at most */
+#define CONV_WORK   8e6         /* multiplications of a part: some tens of microseconds at least */
+
+/* Where a pixel's window begins in a block's x, and where it lies in the block's y: elements. */
+struct conv_pixel {
+    int64_t x, y;
+};
+
+/* A convolution of stride `step` (of struct conv) to the pixels (row, column) + `phases` i of y. */
+struct conv_phase {
+    int64_t row, column;
+    int64_t tall, wide;              /* rows and columns of the window */
+    int64_t first_row, first_column; /* of the turned window: rows kh = first + phases i */
+    int64_t x_row, x_column;         /* where the first pixel's window begins in the copy */
+    int64_t rows, columns;           /* of its pixels in an image of y */
+    struct conv_pixel *pixel;        /* of a block [images, rows, columns] */
+    float *w;                        /* [panel][tall][wide in][outputs of the panel] */
+};
+
+/* What is computed: the sizes are those of the data gradient's own convolution where `back`. */
+struct conv {
+    const struct tess_op_desc *desc;
+    bool back, half, relu, copied;
+    int64_t in, out, height, width;      /* of x */
+    int64_t y_height, y_width;           /* of y */
+    int64_t phases, step;                /* in a direction; pixels of x from one to the next of y */
+    int64_t top, line, span;             /* padding; pixels of a row; rows under one row of y */
+    int64_t images, rows, blocks, group; /* of a block; blocks of an image; blocks of a part */
+    int64_t x_row, x_image;              /* elements from one to the next, in the copy if copied */
+    struct conv_phase phase[CONV_PHASES];
+    const void *x, *bias;
+    void *y;
+    const float *w; /* [desc.out, window, window, desc.in] in f32 */
+};
+
+static int64_t conv_ceil(int64_t count, int64_t by)
+{
+    return (count + by - 1) / by;
+}
+
+/* ---- geometry ------------------------------------------------------------------------------- */
+
+/* Rows (or columns) kh of the window come to rows at + phases i of dx where at + padding - kh is a
+ * multiple of the stride: how many there are, the first, and the row of dy that the last meets for
+ * i = 0. */
+static int64_t conv_meet(const struct tess_op_desc *d, int64_t at, int64_t *first, int64_t *dy_row)
+{
+    *first = (at + d->padding) % d->stride;
+    const int64_t count = *first < d->window ? conv_ceil(d->window - *first, d->stride) : 0;
+    *dy_row = (at + d->padding - *first) / d->stride - (count > 0 ? count - 1 : 0);
+    return count;
+}
+
+static void conv_phases(struct conv *c)
+{
+    const struct tess_op_desc *d = c->desc;
+    int64_t low = 0, high = 0, first, row;
+    for (int64_t at = 0; c->back && at < c->phases; at++) {
+        const int64_t count = conv_meet(d, at, &first, &row);
+        low = at == 0 || row < low ? row : low;
+        high = at == 0 || row + count > high ? row + count : high;
+    }
+    c->top = c->back ? -low : d->padding;
+    c->span = c->back ? high - low : d->window;
+    for (int64_t i = 0; i < c->phases * c->phases; i++) {
+        struct conv_phase *p = &c->phase[i];
+        *p = (struct conv_phase){
+            .row = i / c->phases, .column = i % c->phases, .tall = d->window, .wide = d->window};
+        p->rows = conv_ceil(c->y_height - p->row, c->phases);
+        p->columns = conv_ceil(c->y_width - p->column, c->phases);
+        if (c->back) {
+            p->tall = conv_meet(d, p->row, &p->first_row, &p->x_row);
+            p->wide = conv_meet(d, p->column, &p->first_column, &p->x_column);
+            p->x_row -= low;
+            p->x_column -= low;
+        }
+    }
+}
+
+static struct conv conv_of(const struct tess_op_desc *d, bool back)
+{
+    const int64_t oh = tess_op_output_size(d->height, d->window, d->stride, d->padding);
+    const int64_t ow = tess_op_output_size(d->width, d->window, d->stride, d->padding);
+    struct conv c = {.desc = d,
+                     .back = back,
+                     .half = d->dtype == TESS_BF16,
+                     .relu = !back && d->relu,
+                     .in = back ? d->out : d->in,
+                     .out = back ? d->in : d->out,
+                     .height = back ? oh : d->height,
+                     .width = back ? ow : d->width,
+                     .y_height = back ? d->height : oh,
+                     .y_width = back ? d->width : ow,
+                     .phases = back ? d->stride : 1,
+                     .step = back ? 1 : d->stride};
+    conv_phases(&c);
+    const int64_t rows = conv_ceil(c.y_height, c.phases), columns = conv_ceil(c.y_width, c.phases);
+    c.line = (columns - 1) * c.step + c.span;
+    c.copied = c.half || c.top != 0 || c.line > c.width || (rows - 1) * c.step + c.span > c.height;
+    c.x_row = (c.copied ? c.line : c.width) * c.in;
+    const int64_t by_x = (CONV_WORDS / (c.line * c.in) - c.span) / c.step + 1;
+    const int64_t most = tess__cpu_min(by_x, CONV_PIXELS / columns);
+    c.rows = tess__cpu_min(most > 1 ? most : 1, rows);
+    c.blocks = conv_ceil(rows, c.rows);
+    const int64_t images = tess__cpu_min(most / rows, d->rows);
+    c.images = c.blocks > 1 || images < 1 ? 1 : images;
+    c.x_image = c.copied ? ((c.rows - 1) * c.step + c.span) * c.x_row : c.height * c.x_row;
+    const double work = (double)(c.images * c.rows * columns) * (double)tess__cpu_sizes(d).w;
+    c.group = (int64_t)(CONV_WORK / work) + 1;
+    return c;
+}
+
+/* Memory behind each other: weights in f32, then of every phase its packed weights and its table.
+ * With base NULL it only measures. */
+static size_t conv_layout(struct conv *c, char *base)
+{
+    const int64_t all = tess__cpu_sizes(c->desc).w / (c->desc->in * c->desc->out);
+    size_t bytes = tess__cpu_round_up((size_t)(all * c->in * c->out) * sizeof(float));
+    for (int64_t i = 0; i < c->phases * c->phases; i++) {
+        struct conv_phase *p = &c->phase[i];
+        const int64_t outputs = conv_ceil(c->out, CPU_WORDS) * CPU_WORDS;
+        if (base != NULL)
+            p->w = (float *)(void *)(base + bytes);
+        bytes += tess__cpu_round_up((size_t)(p->tall * p->wide * c->in * outputs) * sizeof(float));
+        if (base != NULL)
+            p->pixel = (struct conv_pixel *)(void *)(base + bytes);
+        bytes +=
+            tess__cpu_round_up((size_t)(c->images * tess__cpu_min(p->rows, c->rows) * p->columns) *
+                               sizeof(struct conv_pixel));
+    }
+    return bytes;
+}
+
+static void conv_table(const struct conv *c)
+{
+    const int64_t line = c->y_width * c->out;
+    for (int64_t i = 0; i < c->phases * c->phases; i++) {
+        const struct conv_phase *p = &c->phase[i];
+        struct conv_pixel *pixel = p->pixel;
+        for (int64_t image = 0; image < c->images; image++)
+            for (int64_t row = 0; row < tess__cpu_min(p->rows, c->rows); row++)
+                for (int64_t column = 0; column < p->columns; column++)
+                    *pixel++ = (struct conv_pixel){
+                        .x = image * c->x_image + (p->x_row + row * c->step) * c->x_row +
+                             (p->x_column + column * c->step) * c->in,
+                        .y = (image * c->y_height + p->row + row * c->phases) * line +
+                             (p->column + column * c->phases) * c->out};
+    }
+}
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+/* The weights of a panel: forward turned so that vectors run along the outputs, as they do already
+ * in the data gradient's. */
+static void conv_pack_panel(void *context, int64_t panel, void *work)
+{
+    (void)work;
+    const struct conv *c = context;
+    const int64_t window = c->desc->window, output = panel * CONV_PANEL;
+    const int64_t outputs = tess__cpu_min(c->out - output, CONV_PANEL);
+    const int64_t wide = conv_ceil(outputs, CPU_WORDS);
+    for (int64_t i = 0; i < c->phases * c->phases; i++) {
+        const struct conv_phase *p = &c->phase[i];
+        const int64_t words = p->wide * c->in;
+        float *to = p->w + output * p->tall * words;
+        for (int64_t row = 0; row < p->tall; row++) {
+            if (!c->back) {
+                const float *from = c->w + (output * window + row) * words;
+                cpu_turn((const char *)from, (size_t)(window * words) * sizeof(float), outputs,
+                         wide, words, false, (uint32_t *)to);
+                to += words * wide * CPU_WORDS;
+                continue;
+            }
+            const int64_t kh = p->first_row + (p->tall - 1 - row) * c->phases;
+            for (int64_t t = 0; t < words; t++, to += wide * CPU_WORDS) {
+                const int64_t kw = p->first_column + (p->wide - 1 - t / c->in) * c->phases;
+                const float *from =
+                    c->w + ((t % c->in * window + kh) * window + kw) * c->out + output;
+                cpu_pack_f32(from, outputs, (uint32_t *)to);
+            }
+        }
+    }
+}
+
+/* The rows of x under `images` x `rows` rows of a phase's pixels, from `row` of image `image` on.
+ */
+static void conv_copy(const struct conv *c, int64_t image, int64_t images, int64_t row,
+                      int64_t rows, float *copy)
+{
+    const int64_t from = c->top < 0 ? -c->top : 0;
+    const int64_t lead = c->top > 0 ? tess__cpu_min(c->top, c->line) : 0;
+    const int64_t inner = tess__cpu_min(c->width > from ? c->width - from : 0, c->line - lead);
+    const size_t element = c->half ? 2 : 4;
+    for (int64_t n = 0; n < images; n++) {
+        float *to = copy + n * c->x_image;
+        for (int64_t r = 0; r < (rows - 1) * c->step + c->span; r++, to += c->x_row) {
+            const int64_t h = row * c->step - c->top + r;
+            if (r % c->step >= c->span)
+                continue; /* between windows */
+            if (h < 0 || h >= c->height) {
+                memset(to, 0, (size_t)c->x_row * sizeof(*to));
+                continue;
+            }
+            const int64_t at = (((image + n) * c->height + h) * c->width + from) * c->in;
+            memset(to, 0, (size_t)(lead * c->in) * sizeof(*to));
+            cpu_widen_row(c->half, (const char *)c->x + (size_t)at * element, inner * c->in,
+                          to + lead * c->in);
+            memset(to + (lead + inner) * c->in, 0,
+                   (size_t)((c->line - lead - inner) * c->in) * sizeof(*to));
+        }
+    }
+}
+
+/* ---- sums ----------------------------------------------------------------------------------- */
+
+/* A panel of outputs. */
+struct conv_tile {
+    const float *x, *w;
+    char *y;
+    int64_t tall, words, x_row; /* of the window: rows, words of one; between rows of x */
+    int64_t outputs;            /* from the panel on */
+    const struct conv_pixel *pixel;
+    float least[CPU_WORDS]; /* of y: 0 with a ReLU */
+    float bias[CONV_PANEL];
+};
+
+/* The last outputs, fewer than a vector has. */
+static __attribute__((noinline)) void conv_store_part(bool half, const float *value, int64_t count,
+                                                      char *y)
+{
+    uint16_t narrow[CPU_WORDS];
+    cpu_store_halves(narrow, cpu_lanes(CPU_WORDS), cpu_narrow(cpu_load_any(value)));
+    memcpy(y, half ? (const void *)narrow : value, (size_t)count * (half ? 2 : 4));
+}
+
+CPU_INLINE void conv_store(const struct conv_tile *t, bool half, int v, int64_t at, cpu_vector sum)
+{
+    const int64_t left = t->outputs - v * CPU_WORDS;
+    char *y = t->y + (at + v * CPU_WORDS) * (half ? 2 : 4);
+    /* A NaN, second, stays. */
+    sum = cpu_max(cpu_load_any(t->least), cpu_add(sum, cpu_load_any(t->bias + v * CPU_WORDS)));
+    if (left < CPU_WORDS) {
+        float value[CPU_WORDS];
+        cpu_store_any(value, sum);
+        conv_store_part(half, value, left, y);
+    } else {
+        cpu_store_of(half, y, 0, sum);
+    }
+}
+
+/* CONV_TALL pixels from `pixel` on; what there is not is pixel `last` again. */
+CPU_INLINE void conv_tile(const struct conv_tile *t, bool half, int wide,
+                          const struct conv_pixel *pixel, int64_t last)
+{
+    const float *w = t->w, *x[CONV_TALL];
+    cpu_vector sum[CONV_TALL * CPU_WIDE];
+    CPU_UNROLL
+    for (int r = 0; r < CONV_TALL; r++) {
+        x[r] = t->x + pixel[r < last ? r : last].x;
+        CPU_UNROLL
+        for (int v = 0; v < wide; v++)
+            sum[r * wide + v] = cpu_zero();
+    }
+    for (int64_t row = 0; row < t->tall; row++) {
+        for (int64_t k = 0; k < t->words; k++, w += wide * CPU_WORDS) {
+            uint32_t word[CONV_TALL];
+            CPU_UNROLL
+            for (int r = 0; r < CONV_TALL; r++)
+                memcpy(&word[r], x[r] + k, sizeof(word[r]));
+            cpu_step(sum, false, CONV_TALL, wide, (const uint32_t *)w, word);
+        }
+        CPU_UNROLL
+        for (int r = 0; r < CONV_TALL; r++)
+            x[r] += t->x_row;
+    }
+    __asm__ volatile("" ::: "memory"); /* else what follows takes registers of the sums */
+    CPU_UNROLL
+    for (int r = 0; r < CONV_TALL; r++) {
+        CPU_UNROLL
+        for (int v = 0; v < wide; v++)
+            conv_store(t, half, v, pixel[r < last ? r : last].y, sum[r * wide + v]);
+    }
+}
+
+#define CONV_TILES(name, half, wide)                                                               \
+    static void name(const struct conv_tile *t, int64_t count)                                     \
+    {                                                                                              \
+        for (int64_t p = 0; p < count; p += CONV_TALL)                                             \
+            conv_tile(t, half, wide, t->pixel + p, count - 1 - p);                                 \
+    }
+CONV_TILES(conv_f32_1, false, 1)
+CONV_TILES(conv_f32_2, false, 2)
+CONV_TILES(conv_bf16_1, true, 1)
+CONV_TILES(conv_bf16_2, true, 2)
+
+static void (*const conv_tiles[2][CPU_WIDE])(const struct conv_tile *t, int64_t count) = {
+    {conv_f32_1, conv_f32_2},
+    {conv_bf16_1, conv_bf16_2},
+};
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+static void conv_phase_run(const struct conv *c, const struct conv_phase *phase, int64_t pixels,
+                           const float *x, char *y)
+{
+    const size_t element = c->half ? 2 : 4;
+    struct conv_tile t = {.x = x,
+                          .tall = phase->tall,
+                          .words = phase->wide * c->in,
+                          .x_row = c->x_row,
+                          .pixel = phase->pixel};
+    cpu_store_any(t.least, cpu_set(c->relu ? 0.0f : -INFINITY));
+    for (int64_t output = 0; output < c->out; output += CONV_PANEL) {
+        const int64_t left = tess__cpu_min(c->out - output, CONV_PANEL);
+        t.outputs = left;
+        t.w = phase->w + output * t.tall * t.words;
+        t.y = y + (size_t)output * element;
+        if (c->bias != NULL)
+            cpu_widen_row(c->half, (const char *)c->bias + (size_t)output * element, left, t.bias);
+        conv_tiles[c->half][left > CPU_WORDS](&t, pixels);
+    }
+}
+
+static void conv_part(void *context, int64_t part, void *work)
+{
+    const struct conv *c = context;
+    const int64_t groups = conv_ceil(c->desc->rows, c->images) * c->blocks;
+    const size_t element = c->half ? 2 : 4;
+    for (int64_t g = part * c->group; g < tess__cpu_min(groups, (part + 1) * c->group); g++) {
+        const int64_t image = g / c->blocks * c->images, row = g % c->blocks * c->rows;
+        const int64_t images = tess__cpu_min(c->desc->rows - image, c->images);
+        const int64_t rows = tess__cpu_min(conv_ceil(c->y_height, c->phases) - row, c->rows);
+        const int64_t y = (image * c->y_height + row * c->phases) * c->y_width * c->out;
+        const float *x = work;
+        if (c->copied)
+            conv_copy(c, image, images, row, rows, work);
+        else
+            x = (const float *)c->x + image * c->x_image + row * c->step * c->x_row;
+        for (int64_t i = 0; i < c->phases * c->phases; i++) {
+            const struct conv_phase *p = &c->phase[i];
+            const int64_t own = tess__cpu_min(p->rows - row, rows);
+            if (own > 0)
+                conv_phase_run(c, p, images * own * p->columns, x,
+                               (char *)c->y + (size_t)y * element);
+        }
+    }
+}
+
+bool CPU_OWN(conv_takes)(const struct tess_op_desc *desc, bool back)
+{
+    return desc->kind == TESS_OP_CONV2D && (desc->dtype == TESS_F32 || desc->dtype == TESS_BF16) &&
+           (!back || desc->stride <= CONV_STRIDE);
+}
+
+size_t CPU_OWN(conv_scratch)(const struct tess_op_desc *desc)
+{
+    size_t bytes = 0;
+    for (int back = 0; back < 2; back++) {
+        if (!CPU_OWN(conv_takes)(desc, back == 1))
+            continue;
+        const struct conv c = conv_of(desc, back == 1);
+        if (c.copied)
+            bytes = tess__cpu_max(bytes, (size_t)(c.images * c.x_image) * sizeof(float));
+    }
+    return tess__cpu_round_up(bytes);
+}
+
+size_t CPU_OWN(conv_weights)(const struct tess_op_desc *desc)
+{
+    size_t bytes = 0;
+    for (int back = 0; back < 2; back++) {
+        if (!CPU_OWN(conv_takes)(desc, back == 1))
+            continue;
+        struct conv c = conv_of(desc, back == 1);
+        bytes = tess__cpu_max(bytes, conv_layout(&c, NULL));
+    }
+    return bytes;
+}
+
+void CPU_OWN(conv)(const struct tess_kernel *kernel, const struct tess_op_desc *desc, bool back,
+                   const void *x, const void *w, const void *bias, void *y, void *scratch)
+{
+    struct conv c = conv_of(desc, back);
+    float *weights = (float *)(void *)((char *)scratch + CPU_OWN(conv_scratch)(desc));
+    (void)conv_layout(&c, (char *)weights);
+    if (c.half)
+        cpu_widen_row(true, w, tess__cpu_sizes(desc).w, weights);
+    c.w = c.half ? weights : w;
+    c.x = x;
+    c.bias = bias;
+    c.y = y;
+    conv_table(&c);
+    tess__cpu_share(kernel, conv_ceil(c.out, CONV_PANEL), conv_pack_panel, &c, NULL);
+    tess__cpu_share(kernel, conv_ceil(conv_ceil(desc->rows, c.images) * c.blocks, c.group),
+                    conv_part, &c, scratch);
+}
