@@ -6,9 +6,10 @@ LEFT, WIDTH, LINE, TOP = 150, 700, 24, 46
 
 
 def bars(path, title, rows):
-    """Rows of (name, value, goal or None): a bar each, a line at 1 and a mark at the goal."""
-    most = max(max(value, goal or 0) for _, value, goal in rows) * 1.1
-    height = TOP + LINE * len(rows) + 12
+    """Rows of (name, value, goal or None, limit or 0): a bar each, a line at 1 and a mark at the goal; where
+    that is missed, a pale bar goes on to the limit."""
+    most = max(max(value, goal or 0) for _, value, goal, _ in rows) * 1.1
+    height = TOP + LINE * len(rows) + 30
 
     def x(value):
         return LEFT + value / most * (WIDTH - LEFT - 60)
@@ -17,18 +18,26 @@ def bars(path, title, rows):
              f'font-family="sans-serif" font-size="13">',
              f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
              f'<text x="10" y="24" font-size="15">{escape(title)}</text>']
-    for number, (name, value, goal) in enumerate(rows):
+    for number, (name, value, goal, limit) in enumerate(rows):
         y = TOP + LINE * number
-        fill = '#c0504d' if goal and value < goal else '#2a78b8'
-        missed = goal is not None and x(value) < x(goal) < x(value) + 40  # the mark is in the way
-        end = x(goal if missed else value) + 6
+        missed = goal is not None and value < goal
+        fill = '#c0504d' if missed else '#2a78b8'
+        end = x(max(value, min(limit, most)) if missed else value)
+        if missed:
+            parts.append(f'<rect x="{x(value):.1f}" y="{y}" width="{end - x(value):.1f}" height="17" '
+                         f'fill="#f0d3d2"/>')
+        if missed and end - 4 < x(goal) < end + 40:  # the mark is in the way
+            end = x(goal)
+        end += 6
         parts += [f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>',
                   f'<rect x="{LEFT}" y="{y}" width="{x(value) - LEFT:.1f}" height="17" fill="{fill}"/>',
                   f'<text x="{end:.1f}" y="{y + 13}">{value:.2f}</text>']
         if goal:
             parts.append(f'<path d="M{x(goal):.1f} {y - 3}v23" stroke="#000" stroke-width="2"/>')
     parts += [f'<path d="M{x(1):.1f} {TOP - 6}v{LINE * len(rows) + 6}" stroke="#888" '
-              f'stroke-dasharray="4 3"/>', '</svg>']
+              f'stroke-dasharray="4 3"/>',
+              f'<text x="10" y="{height - 8}" font-size="12">mark: goal; pale: what products, attention and one '
+              f'update alone allow where it is missed</text>', '</svg>']
     with open(path, 'w', encoding='utf-8') as file:
         file.write('\n'.join(parts) + '\n')
 

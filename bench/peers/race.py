@@ -400,7 +400,7 @@ def page(records, path=None):
         sys.exit('there are no lines of a race with PyTorch\'s figures in these files')
     if path:
         picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
-                     [(row.name, row.ratio, row.goal) for row in rows])
+                     [(row.name, row.ratio, row.goal, (row.roof or 0) / row.theirs[row.best]) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
                     f'{row.line["commit"]}' for row in rows})
 
