@@ -143,10 +143,9 @@ static inline void *flash_take(char *base, size_t *used, int64_t words)
 /* Elements from element c of `size` on, as f32. */
 CPU_INLINE cpu_vector flash_load(enum tess_dtype dtype, const void *row, int64_t c, int64_t size)
 {
-    if (dtype == TESS_F32)
-        return cpu_load_first(size - c, (const float *)row + c);
-    cpu_halves low = cpu_load_halves_first(size - c, (const uint16_t *)row + c);
-    return dtype == TESS_F16 ? cpu_widen_f16(low) : cpu_widen(low);
+    if (dtype == TESS_F16)
+        return cpu_widen_f16(cpu_load_halves_first(size - c, (const uint16_t *)row + c));
+    return cpu_load_first_of(dtype == TESS_BF16, size - c, row, c);
 }
 
 CPU_INLINE void flash_store(enum tess_dtype dtype, void *row, int64_t c, int64_t size,

@@ -166,14 +166,6 @@ struct forward_end {
     int64_t rows, columns;
 };
 
-/* The first elements of `bias` as f32. */
-CPU_INLINE cpu_vector forward_bias(bool half, cpu_mask mask, const void *bias, int64_t column)
-{
-    if (!half)
-        return cpu_load_lanes(mask, (const float *)bias + column);
-    return cpu_widen(cpu_load_halves(mask, (const uint16_t *)bias + column));
-}
-
 /* Up to CPU_WORDS rows and columns of turned sums: bias, ReLU, rounding. A NaN passes the ReLU. */
 CPU_INLINE void forward_finish_block(const struct forward_end *e, bool half, bool whole,
                                      const float *sum, int64_t sum_row, int64_t first,
@@ -185,7 +177,7 @@ CPU_INLINE void forward_finish_block(const struct forward_end *e, bool half, boo
     int64_t columns = whole ? CPU_WORDS : e->columns - column;
     cpu_mask mask = cpu_lanes(columns);
     char *y = e->y + (size_t)first * row_bytes + (size_t)column * (half ? 2 : 4);
-    cpu_vector bias = has_bias ? forward_bias(half, mask, e->bias, column) : cpu_zero();
+    cpu_vector bias = has_bias ? cpu_load_lanes_of(half, mask, e->bias, column) : cpu_zero();
     cpu_words word[CPU_WORDS];
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++)
