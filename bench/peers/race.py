@@ -51,10 +51,11 @@ GOAL_SHARE = {'gpt-21m': 0.85, 'gpt-124m': 0.90}
 class Ours:
     """Each turn is a run of its own, whose start is not measured."""
 
-    def __init__(self, bench, row, precision, strategy, ranks, ceiling=False):
-        model, config, batch, options, _ = ROWS[row]
+    def __init__(self, bench, row, precision, strategy, ranks):
+        _, config, batch, options, _ = ROWS[row]
         self.bench, self.batch = bench, batch
-        self.asks, self.ceiling, self.roof, self.ceiling_precision = ceiling, None, None, None
+        # What products, attention and update allow depends on how many ranks share the cores.
+        self.asks, self.ceiling, self.roof, self.ceiling_precision = strategy == 'ddp', None, None, None
         self.words = ['bench', 'step', config, '--strategies', strategy, '--ranks', ranks,
                       '--threads', max(bench.cores // ranks, 1), '--precision', precision,
                       '--batch-size', batch, '--repeats', 1, *options]
@@ -139,8 +140,8 @@ class Side:
 
 
 def ours_of(bench, row, precision):
-    return [Side(name, Ours(bench, row, precision, strategy, ranks, ceiling=index == 0), bench.turn_s)
-            for index, (name, strategy, ranks) in enumerate(OURS)]
+    return [Side(name, Ours(bench, row, precision, strategy, ranks), bench.turn_s)
+            for name, strategy, ranks in OURS]
 
 
 def theirs_of(bench, row, precision, beside=''):
@@ -201,6 +202,7 @@ def finalists(theirs):
 def race_row(bench, row, precision):
     begin, row_s = time.monotonic(), bench.args.row_s
     ours = ours_of(bench, row, precision)
+    how = {side.name: side.how for side in ours}
     groups = [theirs_of(bench, row, precision)]
     if precision != 'f32':
         groups.insert(0, f32_beside(bench, row))
@@ -221,9 +223,9 @@ def race_row(bench, row, precision):
         bench.near_f32[row] = [side.name for side in final]
     bench.record(bench='race', row=row, precision=precision, batch=ROWS[row][2],
                  date=datetime.date.today().isoformat(), **bench.machine,
-                 ceiling_samples_per_s=ours[0].how.ceiling,
-                 ceiling_precision=ours[0].how.ceiling_precision,
-                 roof_samples_per_s=ours[0].how.roof,
+                 ceiling_samples_per_s=how['ddp 2'].ceiling,
+                 ceiling_precision=how['ddp 2'].ceiling_precision,
+                 roof_samples_per_s=how['ddp 2'].roof, roof_four_samples_per_s=how['ddp 4'].roof,
                  ours={side.name: side.turns for side in ours},
                  theirs={side.name: {'layout': side.layout, 'precision': side.precision,
                                      'version': side.about.get('version'), 'turns': side.turns,
@@ -281,10 +283,11 @@ class Row:
         self.by_precision = {precision: self.fastest([name for name in self.theirs
                                                       if self.precision_of(name) == precision])
                              for precision in PRECISIONS}
-        ceiling = line['ceiling_samples_per_s']
-        self.ceiling = ceiling and ceiling * (LENGTH if options else 1)
-        roof = line.get('roof_samples_per_s')  # lines of older versions have none
-        self.roof = roof * (LENGTH if options else 1) if roof else self.ceiling
+        each = LENGTH if options else 1
+        self.ceiling = each * (line['ceiling_samples_per_s'] or 0)
+        # Lines of older versions have none.
+        self.roof = each * (line.get('roof_samples_per_s') or 0) or self.ceiling
+        self.roof_four = each * (line.get('roof_four_samples_per_s') or 0)
         self.ratio = max(self.ours.values()) / self.theirs[self.best]
 
     def fastest(self, names):
@@ -366,13 +369,12 @@ def goals(rows):
     for row in rows:
         ddp = row.ours['ddp 2']
         best, one = row.theirs[row.best], row.theirs.get(row.one)
-        limit = row.roof or 0
         share = max(row.ours.values()) / row.ceiling if row.ceiling else None
         lines.append([
-            row.row, row.precision, judged(row.ratio, row.goal, limit / best),
-            judged(row.ours['1 rank'] / one, GOAL_ONE, limit / one) if one else '',
+            row.row, row.precision, judged(row.ratio, row.goal, row.roof / best),
+            judged(row.ours['1 rank'] / one, GOAL_ONE, row.roof / one) if one else '',
             judged(row.ours['1 rank'] / ddp, GOAL_THREADS),
-            judged(row.ours['ddp 4'] / ddp, GOAL_FOUR),
+            judged(row.ours['ddp 4'] / ddp, GOAL_FOUR, row.roof_four / ddp),
             judged(row.ours['fsdp 2'] / ddp, GOAL_FSDP),
             judged(share, GOAL_SHARE.get(row.row), row.roof / row.ceiling) if share else '',
             f'{max(row.ours.values()) / row.roof:.2f}' if share else ''])
@@ -400,7 +402,7 @@ def page(records, path=None):
         sys.exit('there are no lines of a race with PyTorch\'s figures in these files')
     if path:
         picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
-                     [(row.name, row.ratio, row.goal, (row.roof or 0) / row.theirs[row.best]) for row in rows])
+                     [(row.name, row.ratio, row.goal, row.roof / row.theirs[row.best]) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
                     f'{row.line["commit"]}' for row in rows})
 

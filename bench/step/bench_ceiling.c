@@ -185,11 +185,12 @@ static void *ceiling_thread(void *context)
 
 /* All cores at once; the slowest counts. */
 static enum tess_status ceiling_cores(const struct tess_config *config,
-                                      const struct tess_declare *model, int cores,
+                                      const struct tess_declare *model, int cores, int64_t rows,
                                       struct ceiling_work *work_out)
 {
     struct ceiling_core *core = calloc((size_t)cores, sizeof(*core));
-    const int64_t updates = model->frozen ? 0 : model->element_count; /* adapters are small */
+    const int64_t parameters = model->frozen ? 0 : model->element_count; /* adapters are small */
+    const int64_t updates = parameters * rows / config->run.batch_size;
     enum tess_status status = TESS_OK;
     int started = 0;
     if (!core)
@@ -198,7 +199,7 @@ static enum tess_status ceiling_cores(const struct tess_config *config,
         core[started] = (struct ceiling_core){.kernel = config->kernel,
                                               .model = model,
                                               .optimizer = config->optimizer,
-                                              .updates = updates / cores};
+                                              .updates = updates};
         if (pthread_create(&core[started].thread, NULL, ceiling_thread, &core[started]) != 0) {
             status = tess_fail(TESS_ERR_MEMORY, "no thread to measure core %d with", started);
             break;
@@ -216,12 +217,24 @@ static enum tess_status ceiling_cores(const struct tess_config *config,
     return status;
 }
 
+static int ceiling_busy(const struct tess_config *config, int cores)
+{
+    return config->run.batch_size < cores ? (int)config->run.batch_size : cores;
+}
+
+int64_t tess__bench_ceiling_rows(const struct tess_config *config, int cores)
+{
+    const int64_t batch = config->run.batch_size, ranks = config->mesh.count[TESS_AXIS_DATA];
+    const int64_t busy = ceiling_busy(config, cores);
+    return batch / (ranks > busy ? ranks : busy);
+}
+
 enum tess_status tess__bench_ceiling(const struct tess_config *config,
                                      const struct tess_dataset *dataset, int cores,
                                      struct tess__bench_ceiling *ceiling_out)
 {
-    const int busy = config->run.batch_size < cores ? (int)config->run.batch_size : cores;
-    const int64_t rows = config->run.batch_size / busy;
+    const int busy = ceiling_busy(config, cores);
+    const int64_t rows = tess__bench_ceiling_rows(config, cores);
     const struct tess_model_input input = {
         .row = dataset->row,
         .class_count = dataset->class_count,
@@ -240,7 +253,7 @@ enum tess_status tess__bench_ceiling(const struct tess_config *config,
     if (config->kernel->far_memory || !tess__best_is_there())
         return TESS_OK;
     TESS_TRY_GOTO(status, free_model, tess__declare(config, &input, &model, &state));
-    status = ceiling_cores(config, &model, busy, &work);
+    status = ceiling_cores(config, &model, busy, rows, &work);
     if (status == TESS_OK && work.seconds > 0)
         *ceiling_out = (struct tess__bench_ceiling){
             (double)(rows * busy) / work.seconds, work.flops / work.seconds,

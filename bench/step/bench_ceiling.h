@@ -18,15 +18,19 @@ struct tess__bench_ceiling {
 
 /*
  * The speed, if all cores did nothing but the products of linear layers and convolutions:
- * each core's share of the batch at once, with no grid, by the faster of the run's own kernels and
+ * `tess__bench_ceiling_rows` rows at once, with no grid, by the faster of the run's own kernels and
  * oneDNN's best primitive for the shape, the packing of weights not counted; where oneDNN has none
  * of the run's type, by the fastest of the run's kernels, oneDNN's f32 and Tessera's f32. It is
- * measured here, on `cores` cores at the same time, and depends on model, batch and precision, not
- * on strategy or ranks. Each core updates its share of the parameters, once a step. There is
- * nothing to measure where products run on a device or the build has no oneDNN.
+ * measured here, on `cores` cores at the same time, and depends on model, batch, precision and
+ * those rows, on nothing else of the layout. Each core updates its share of the parameters, once a
+ * step. There is nothing to measure where products run on a device or the build has no oneDNN.
  */
 enum tess_status tess__bench_ceiling(const struct tess_config *config,
                                      const struct tess_dataset *dataset, int cores,
                                      struct tess__bench_ceiling *ceiling_out);
+
+/* Rows of a batch that one core multiplies at once: its share of the batch; the share of a rank of
+ * the data axis where these are more than the cores, which then read all weights once for each. */
+int64_t tess__bench_ceiling_rows(const struct tess_config *config, int cores);
 
 #endif

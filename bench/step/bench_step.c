@@ -57,9 +57,9 @@ struct bench {
     int strategy_count;
     struct tess_dataset *dataset;
     int cores;
-    /* What the products alone allow, and the batch that it was measured for; 0: not yet. */
+    /* What the products alone allow, and batch and rows that it was measured for; 0: not yet. */
     struct tess__bench_ceiling ceiling;
-    int64_t ceiling_batch;
+    int64_t ceiling_batch, ceiling_rows;
 };
 
 static const char bench_usage[] =
@@ -126,13 +126,15 @@ static enum tess_status bench_print(const struct bench *bench, const struct tess
     return TESS_OK;
 }
 
-/* Once for all strategies and ranks that share a batch. */
+/* Once for all in turn that multiply as many rows at once. */
 static enum tess_status bench_ceiling(struct bench *bench, const struct tess__trial *trial)
 {
     const int64_t batch = trial->config->run.batch_size;
-    if (!bench->options->ceiling || batch == bench->ceiling_batch)
+    const int64_t rows = tess__bench_ceiling_rows(trial->config, bench->cores);
+    if (!bench->options->ceiling || (batch == bench->ceiling_batch && rows == bench->ceiling_rows))
         return TESS_OK;
     bench->ceiling_batch = batch;
+    bench->ceiling_rows = rows;
     return tess__bench_ceiling(trial->config, bench->dataset, bench->cores, &bench->ceiling);
 }
 
