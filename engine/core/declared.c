@@ -28,20 +28,22 @@ struct declared_how {
     int32_t fp8, f32_conv;
 };
 
-struct declared_one {
-    struct declared_one *next;
+struct declared_cut;
+
+struct tess_declared_one {
+    struct tess_declared_one *next;
     bool making; /* by a thread */
     struct tess_model_input input;
     struct declared_how how;
     struct tess_declare model;
     struct tess_declared_need *need; /* [ops of the model] */
-    void *state;                     /* [state_bytes], mapped */
+    struct declared_cut *cut;
+    void *state; /* [state_bytes], mapped */
     size_t state_bytes;
 };
 
 struct declared_cut {
     struct declared_cut *next;
-    const struct tess_declare_unit *of; /* the units of the declaration that is cut */
     const struct tess_strategy_ops *ops;
     int32_t virtual_count;
     void *options;
@@ -57,8 +59,7 @@ struct declared_needs {
 struct tess_declared {
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t made;
-    struct declared_one *first;
-    struct declared_cut *cut;
+    struct tess_declared_one *first;
     struct declared_needs *needs; /* [needs_room], a power of two, where their hashes say */
     size_t needs_count, needs_room;
     int64_t count;
@@ -74,8 +75,14 @@ enum tess_status tess_declared_open(struct tess_declared **declared_out)
     return TESS_OK;
 }
 
-static void declared_free(struct declared_one *one)
+static void declared_free(struct tess_declared_one *one)
 {
+    while (one->cut != NULL) {
+        struct declared_cut *cut = one->cut;
+        one->cut = cut->next;
+        free(cut->options);
+        free(cut);
+    }
     tess_declare_fini(&one->model);
     free(one->need);
     if (one->state != NULL)
@@ -86,15 +93,9 @@ static void declared_free(struct declared_one *one)
 void tess_declared_close(struct tess_declared *declared)
 {
     while (declared != NULL && declared->first != NULL) {
-        struct declared_one *one = declared->first;
+        struct tess_declared_one *one = declared->first;
         declared->first = one->next;
         declared_free(one);
-    }
-    while (declared != NULL && declared->cut != NULL) {
-        struct declared_cut *cut = declared->cut;
-        declared->cut = cut->next;
-        free(cut->options);
-        free(cut);
     }
     if (declared == NULL)
         return;
@@ -156,11 +157,11 @@ static bool declared_same(const struct tess_model_input *a, const struct tess_mo
 }
 
 /* The lock is held. */
-static struct declared_one *declared_find(const struct tess_declared *declared,
-                                          const struct declared_how *how,
-                                          const struct tess_model_input *input)
+static struct tess_declared_one *declared_find(const struct tess_declared *declared,
+                                               const struct declared_how *how,
+                                               const struct tess_model_input *input)
 {
-    struct declared_one *one = declared->first;
+    struct tess_declared_one *one = declared->first;
     while (one != NULL &&
            (one->how.wide != how->wide || one->how.fp8 != how->fp8 ||
             one->how.f32_conv != how->f32_conv || !declared_same(&one->input, input)))
@@ -178,7 +179,8 @@ static void *declared_map(size_t bytes)
 
 /* Fill it in, with as much room as an earlier one needed. */
 static enum tess_status declared_fill(const struct tess_config *config,
-                                      const struct declared_one *before, struct declared_one *one)
+                                      const struct tess_declared_one *before,
+                                      struct tess_declared_one *one)
 {
     if (before != NULL)
         TESS_TRY(tess_declare_reserve(&one->model, &before->model));
@@ -188,12 +190,13 @@ static enum tess_status declared_fill(const struct tess_config *config,
     one->need = calloc((size_t)one->model.op_count + 1, sizeof(*one->need));
     if (one->need == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
+    one->model.kept = one;
     return TESS_OK;
 }
 
-static void declared_drop(struct tess_declared *declared, struct declared_one *one)
+static void declared_drop(struct tess_declared *declared, struct tess_declared_one *one)
 {
-    struct declared_one **place = &declared->first;
+    struct tess_declared_one **place = &declared->first;
     while (*place != one)
         place = &(*place)->next;
     *place = one->next;
@@ -203,11 +206,12 @@ static void declared_drop(struct tess_declared *declared, struct declared_one *o
 /* Make one; the lock is held, and left while the model declares. One that fails is not kept. */
 static enum tess_status declared_add(const struct tess_config *config,
                                      const struct tess_model_input *input,
-                                     const struct declared_how *how, struct declared_one **one_out)
+                                     const struct declared_how *how,
+                                     struct tess_declared_one **one_out)
 {
     struct tess_declared *declared = config->declared;
-    struct declared_one *one = calloc(1, sizeof(*one));
-    const struct declared_one *before = declared->first;
+    struct tess_declared_one *one = calloc(1, sizeof(*one));
+    const struct tess_declared_one *before = declared->first;
     while (before != NULL && before->making)
         before = before->next;
     if (one == NULL)
@@ -232,12 +236,13 @@ static enum tess_status declared_add(const struct tess_config *config,
 /* One that is kept, or is then. */
 static enum tess_status declared_get(const struct tess_config *config,
                                      const struct tess_model_input *input,
-                                     const struct declared_how *how, struct declared_one **one_out)
+                                     const struct declared_how *how,
+                                     struct tess_declared_one **one_out)
 {
     struct tess_declared *declared = config->declared;
     enum tess_status status = TESS_OK;
     pthread_mutex_lock(&declared->lock);
-    struct declared_one *one = declared_find(declared, how, input);
+    struct tess_declared_one *one = declared_find(declared, how, input);
     while (one != NULL && one->making) {
         pthread_cond_wait(&declared->made, &declared->lock);
         one = declared_find(declared, how, input);
@@ -254,7 +259,7 @@ enum tess_status tess__declare(const struct tess_config *config,
                                void **state_out)
 {
     struct declared_how how = {.fp8 = config->run.fp8, .f32_conv = config->run.f32_conv};
-    struct declared_one *one;
+    struct tess_declared_one *one;
     TESS_TRY(tess_precision_f32_ops(config->run.f32_ops, &how.wide));
     if (config->declared == NULL) {
         *state_out = calloc(1, config->model->state_size + 1);
@@ -337,12 +342,11 @@ static enum tess_status cut_keep(const struct tess_config *config, const struct 
         TESS_FAIL(TESS_ERR_MEMORY, "no memory to cut %d units into stages", model->unit_count);
     }
     memcpy(options, config->axis_options[TESS_AXIS_STAGE], ops->options_size);
-    *cut = (struct declared_cut){
-        .of = model->unit, .ops = ops, .virtual_count = virtual_count, .options = options};
+    *cut = (struct declared_cut){.ops = ops, .virtual_count = virtual_count, .options = options};
     memcpy(cut->first, first, bytes);
     pthread_mutex_lock(&config->declared->lock);
-    cut->next = config->declared->cut;
-    config->declared->cut = cut;
+    cut->next = model->kept->cut;
+    model->kept->cut = cut;
     pthread_mutex_unlock(&config->declared->lock);
     return TESS_OK;
 }
@@ -353,11 +357,10 @@ static bool cut_find(const struct tess_config *config, const struct tess_declare
     const struct tess_strategy_ops *ops = config->axis[TESS_AXIS_STAGE];
     const void *options = config->axis_options[TESS_AXIS_STAGE];
     pthread_mutex_lock(&config->declared->lock);
-    const struct declared_cut *cut = config->declared->cut;
+    const struct declared_cut *cut = model->kept->cut;
     pthread_mutex_unlock(&config->declared->lock); /* those that are kept stay as they are */
-    while (cut != NULL &&
-           (cut->of != model->unit || cut->virtual_count != virtual_count || cut->ops != ops ||
-            memcmp(cut->options, options, ops->options_size) != 0))
+    while (cut != NULL && (cut->virtual_count != virtual_count || cut->ops != ops ||
+                           memcmp(cut->options, options, ops->options_size) != 0))
         cut = cut->next;
     if (cut != NULL)
         memcpy(first_out, cut->first, ((size_t)virtual_count + 1) * sizeof(*first_out));
@@ -368,10 +371,10 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
                                     const struct tess_declare *model, int32_t virtual_count,
                                     int32_t *first_out)
 {
-    if (config->declared != NULL && cut_find(config, model, virtual_count, first_out))
+    if (model->kept != NULL && cut_find(config, model, virtual_count, first_out))
         return TESS_OK;
     TESS_TRY(cut_make(config, model, virtual_count, first_out));
-    return config->declared != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
+    return model->kept != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
 }
 
 /* ---- needs ----------------------------------------------------------------------------------- */
@@ -417,17 +420,9 @@ static enum tess_status needs_grow(struct tess_declared *declared)
     return TESS_OK;
 }
 
-struct tess_declared_need *tess__declared_needs(const struct tess_config *config,
-                                                const struct tess_declare *model)
+struct tess_declared_need *tess__declared_needs(const struct tess_declare *model)
 {
-    if (config->declared == NULL)
-        return NULL;
-    pthread_mutex_lock(&config->declared->lock);
-    const struct declared_one *one = config->declared->first;
-    while (one != NULL && (one->making || one->model.op != model->op))
-        one = one->next;
-    pthread_mutex_unlock(&config->declared->lock);
-    return one != NULL ? one->need : NULL;
+    return model->kept != NULL ? model->kept->need : NULL;
 }
 
 /* Of an equal operation of any model; kept for this one too, but where that is known of another

@@ -37,8 +37,7 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
 /* What a kernel's operations need, which takes long to find out for some. Where the declaration is
  * one that config->declared keeps, it keeps these as well, by operation: else NULL. */
 struct tess_declared_need;
-struct tess_declared_need *tess__declared_needs(const struct tess_config *config,
-                                                const struct tess_declare *model);
+struct tess_declared_need *tess__declared_needs(const struct tess_declare *model);
 /* Of operation `op` of a part of that model. */
 enum tess_status tess__declared_find_needs(const struct tess_config *config,
                                            const struct tess_kernel *kernel,

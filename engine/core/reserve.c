@@ -167,7 +167,7 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
 static enum tess_status reserve_operations(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
-    struct tess_declared_need *kept = tess__declared_needs(engine->config, &engine->model);
+    struct tess_declared_need *kept = tess__declared_needs(&engine->model);
     int64_t scratch = 0, most = 0, here = 0;
     size_t each = 0; /* of a further thread */
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;

@@ -60,14 +60,15 @@ struct tess_declare {
     int64_t rows, leaf_rows; /* given to operations */
     enum tess_dtype dtype;
     struct tess_tensor_axis axis;
-    int64_t sum_most;        /* elements of the greatest sum over the tensor axis */
-    int64_t labels;          /* of a row, where the model computes the loss itself; else 0 */
-    int64_t element_count;   /* of all parameters, whole tensors, tied ones left out */
-    bool conditional;        /* backward may leave parameters unused */
-    bool tied;               /* some parameter is tied to another one */
-    enum tess_status status; /* the first thing that went wrong */
-    bool frozen;             /* all parameters but adapters are TESS_PARAM_FROZEN */
-    bool borrowed;           /* the arrays belong to another one: fini leaves them */
+    int64_t sum_most;               /* elements of the greatest sum over the tensor axis */
+    int64_t labels;                 /* of a row, where the model computes the loss itself; else 0 */
+    int64_t element_count;          /* of all parameters, whole tensors, tied ones left out */
+    bool conditional;               /* backward may leave parameters unused */
+    bool tied;                      /* some parameter is tied to another one */
+    enum tess_status status;        /* the first thing that went wrong */
+    bool frozen;                    /* all parameters but adapters are TESS_PARAM_FROZEN */
+    bool borrowed;                  /* the arrays belong to another one: fini leaves them */
+    struct tess_declared_one *kept; /* where the model is kept for many engines; else NULL */
 };
 
 /* Room for as many parts as `like` has, before the model declares. */
