@@ -327,11 +327,12 @@ static double pipe_cut_alone(const struct pipe_cut *cut, enum pipe_goal goal,
     return goal == PIPE_LEAST_WORK ? sum->work : sum->bytes;
 }
 
-/* The goal's value for virtual stage v with this sum and the ones after it from unit `next` on. */
-static double pipe_cut_join(const struct pipe_cut *cut, enum pipe_goal goal,
-                            const struct pipe_sum *sum, int32_t v, int32_t next)
+/* The goal's value for virtual stage v, which has `here` alone, and those after it from unit `next`
+ * on. */
+static double pipe_cut_join(const struct pipe_cut *cut, enum pipe_goal goal, double here, int32_t v,
+                            int32_t next)
 {
-    const double rest = *pipe_least(cut, v + 1, next), here = pipe_cut_alone(cut, goal, sum);
+    const double rest = *pipe_least(cut, v + 1, next);
     if (goal == PIPE_MOST_EVEN)
         return here + rest;
     return here > rest ? here : rest;
@@ -352,9 +353,10 @@ static double pipe_cut_fill(struct pipe_cut *cut, enum pipe_goal goal)
             double least = INFINITY;
             for (int32_t next = u + 1; next <= units; next++) {
                 pipe_sum_add(cut, v, next - 1, &sum);
-                const double value = pipe_cut_join(cut, goal, &sum, v, next);
+                const double here = pipe_cut_alone(cut, goal, &sum);
+                const double value = pipe_cut_join(cut, goal, here, v, next);
                 least = value < least ? value : least;
-                if (pipe_cut_alone(cut, goal, &sum) >= least)
+                if (here >= least)
                     break; /* a longer virtual stage is no better */
             }
             *pipe_least(cut, v, u) = least;
@@ -370,10 +372,13 @@ static void pipe_cut_read(const struct pipe_cut *cut, int32_t *first_out)
     for (int32_t v = 0; v < cut->virtual_count; v++) {
         const double least = *pipe_least(cut, v, unit);
         struct pipe_sum sum = {0, 0};
+        double here;
         first_out[v] = unit;
-        do
+        do {
             pipe_sum_add(cut, v, unit++, &sum);
-        while (unit < cut->unit_count && pipe_cut_join(cut, PIPE_MOST_EVEN, &sum, v, unit) > least);
+            here = pipe_cut_alone(cut, PIPE_MOST_EVEN, &sum);
+        } while (unit < cut->unit_count &&
+                 pipe_cut_join(cut, PIPE_MOST_EVEN, here, v, unit) > least);
     }
     first_out[cut->virtual_count] = cut->unit_count;
 }
