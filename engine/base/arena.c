@@ -52,6 +52,12 @@ void tess_memory_unlisted(struct tess_memory *memory)
     memory->unlisted = true;
 }
 
+void tess_memory_unreserve(struct tess_memory *memory, enum tess_memory_kind kind, uint64_t bytes)
+{
+    memory->kind_bytes[kind] -= bytes;
+    memory->total -= bytes;
+}
+
 void tess_memory_close(struct tess_memory *memory)
 {
     if (memory == NULL)
@@ -141,15 +147,15 @@ enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_
     const bool plain = memory->unlisted && !memory->sealed &&
                        (unsigned)kind < TESS_MEMORY_KIND_COUNT && count < ARENA_EACH_COUNT &&
                        bytes < ARENA_EACH_BYTES && memory->total < ARENA_EACH_TOTAL;
-    for (int32_t i = 0; i < count; i++) {
-        if (!plain) {
-            TESS_TRY(tess_memory_reserve(memory, kind, bytes, owner, &block[i * stride]));
-            continue;
-        }
-        block[i * stride] = (struct tess_block){.offset = memory->total, .bytes = bytes};
-        memory->total += padded;
-        memory->kind_bytes[kind] += padded;
-    }
+    for (int32_t i = 0; i < count && !plain; i++)
+        TESS_TRY(tess_memory_reserve(memory, kind, bytes, owner, &block[i * stride]));
+    if (!plain)
+        return TESS_OK;
+    for (int32_t i = 0; i < (stride > 0 ? count : 1); i++)
+        block[i * stride] =
+            (struct tess_block){.offset = memory->total + (uint64_t)i * padded, .bytes = bytes};
+    memory->total += (uint64_t)count * padded;
+    memory->kind_bytes[kind] += (uint64_t)count * padded;
     return TESS_OK;
 }
 

@@ -8,9 +8,12 @@ enum tess_status tess_memory_open(struct tess_memory **memory_out);
 /* Blocks are counted, and not listed for tess_memory_visit: for plans of which the sums are wanted,
  * one after the other. Before the first reservation. */
 void tess_memory_unlisted(struct tess_memory *memory);
+/* Of unlisted blocks, `bytes` of the arena with their padding are not wanted after all: sums alone
+ * are right from here on, not where blocks are. */
+void tess_memory_unreserve(struct tess_memory *memory, enum tess_memory_kind kind, uint64_t bytes);
 
-/* tess_memory_reserve for block[0], block[stride] .. block[(count - 1) * stride], of `bytes` each.
- */
+/* tess_memory_reserve for block[0], block[stride] .. block[(count - 1) * stride], of `bytes` each;
+ * stride 0: one of them is to be had from block[0]. */
 enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_memory_kind kind,
                                           uint64_t bytes, const char *owner, int32_t count,
                                           int32_t stride, struct tess_block *block);

@@ -261,6 +261,9 @@ enum tess_dtype tess_run_reduce_dtype(const struct tess_run_options *run);
 /* Fill config->mesh from --mesh, --ranks and the axes' own options, and with it ranks and
  * accumulate where they were not given. TESS_ERR_USAGE with the sizes that fit. */
 enum tess_status tess__config_mesh(struct tess_config *config);
+/* Of this, config->recompute and recompute_every from the run's text: "none", "selective", "full"
+ * or "every:K". */
+enum tess_status tess__config_recompute(struct tess_config *config);
 
 /* ---- mesh.c ---------------------------------------------------------------------------------- */
 

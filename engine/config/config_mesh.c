@@ -160,8 +160,7 @@ static enum tess_status mesh_fill(int64_t ranks, int64_t size[TESS_AXIS_COUNT])
               open ? " or a multiple of it" : "", instead);
 }
 
-/* "none", "selective", "full" or "every:K". */
-static enum tess_status mesh_recompute(struct tess_config *config)
+enum tess_status tess__config_recompute(struct tess_config *config)
 {
     static const char *const word[] = {[TESS_RECOMPUTE_NONE] = "none",
                                        [TESS_RECOMPUTE_SELECTIVE] = "selective",
@@ -210,7 +209,7 @@ enum tess_status tess__config_mesh(struct tess_config *config)
     struct tess_run_options *run = &config->run;
     const struct tess_strategy_ops *stage = config->axis[TESS_AXIS_STAGE];
     int64_t size[TESS_AXIS_COUNT] = {0}, product = 1;
-    TESS_TRY(mesh_recompute(config));
+    TESS_TRY(tess__config_recompute(config));
     TESS_TRY(mesh_parse(run->mesh, size));
     TESS_TRY(mesh_join(size, TESS_AXIS_TENSOR, config->tensor.ranks, "tensor"));
     if (stage != NULL)

@@ -160,7 +160,7 @@ static enum tess_status engine_open_checkpoint(struct tess_engine *engine)
 static enum tess_status engine_open_memory(struct tess_engine *engine)
 {
     TESS_TRY(tess_memory_open(&engine->memory));
-    if (engine->config->declared != NULL) /* one of many */
+    if (engine->config->declared != NULL || engine->sizes_alone) /* one of many */
         tess_memory_unlisted(engine->memory);
     return TESS_OK;
 }
@@ -199,17 +199,6 @@ enum tess_status tess__engine_plan(struct tess_engine *engine, int32_t rank)
     TESS_TRY(tess__record_plan(engine));
     TESS_TRY(tess__audit_plan(engine));
     tess__sizes_finish(engine);
-    engine->owned_planned = engine->owned_count;
-    return tess__engine_reserve(engine);
-}
-
-enum tess_status tess_engine_replan(struct tess_engine *engine)
-{
-    while (engine->owned_count > engine->owned_planned)
-        free(engine->owned[--engine->owned_count]);
-    tess_memory_close(engine->memory);
-    TESS_TRY(engine_open_memory(engine));
-    engine->strategy.memory = engine->tensor_strategy.memory = engine->memory;
     return tess__engine_reserve(engine);
 }
 

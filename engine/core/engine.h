@@ -21,8 +21,13 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out);
 
-/* The memory plan of a planned engine once more, after its configuration, which is still at the
- * same place, got another way to recompute: all else of a plan is the same. */
+/* The same for sizes alone, faster: it cannot be opened. */
+enum tess_status tess_engine_plan_sizes(const struct tess_config *config,
+                                        const struct tess_dataset *dataset, int32_t rank,
+                                        struct tess_engine **engine_out);
+
+/* Sizes of an engine that was planned for them once more, after its configuration, which is still
+ * at the same place, got another way to recompute: only activations differ. */
 enum tess_status tess_engine_replan(struct tess_engine *engine);
 
 /* Open for training; parameters are initialised. `world` may be NULL (no status board). comm and

@@ -217,7 +217,7 @@ static enum tess_status open_check(const struct tess_config *config, const struc
 static enum tess_status open_engine(const struct tess_config *config,
                                     const struct tess_dataset *dataset, int32_t rank,
                                     struct tess_comm *comm, struct tess_world *world,
-                                    struct tess_engine **engine_out)
+                                    bool sizes_alone, struct tess_engine **engine_out)
 {
     struct tess_engine *engine = calloc(1, sizeof(*engine));
     if (engine == NULL)
@@ -225,6 +225,7 @@ static enum tess_status open_engine(const struct tess_config *config,
     engine->config = config;
     engine->dataset = dataset;
     engine->comm = comm;
+    engine->sizes_alone = sizes_alone;
     engine->board = world != NULL ? tess_world_board(world, rank) : &engine->own_board;
     tess__engine_doing(engine, TESS_DOING_STARTING, -1);
     enum tess_status status = tess__engine_plan(engine, rank);
@@ -241,7 +242,14 @@ enum tess_status tess_engine_plan(const struct tess_config *config,
                                   const struct tess_dataset *dataset, int32_t rank,
                                   struct tess_engine **engine_out)
 {
-    return open_engine(config, dataset, rank, NULL, NULL, engine_out);
+    return open_engine(config, dataset, rank, NULL, NULL, false, engine_out);
+}
+
+enum tess_status tess_engine_plan_sizes(const struct tess_config *config,
+                                        const struct tess_dataset *dataset, int32_t rank,
+                                        struct tess_engine **engine_out)
+{
+    return open_engine(config, dataset, rank, NULL, NULL, true, engine_out);
 }
 
 enum tess_status tess_engine_open(const struct tess_config *config,
@@ -249,7 +257,7 @@ enum tess_status tess_engine_open(const struct tess_config *config,
                                   struct tess_world *world, struct tess_engine **engine_out)
 {
     TESS_TRY(open_check(config, comm));
-    return open_engine(config, dataset, comm->rank, comm, world, engine_out);
+    return open_engine(config, dataset, comm->rank, comm, world, false, engine_out);
 }
 
 enum tess_status tess_engine_open_hollow(struct tess_engine *engine, struct tess_comm *comm)

@@ -67,6 +67,12 @@ static int64_t reserve_tensor_bytes(const struct tess_engine *engine,
     return once ? bytes : bytes * engine->sizes.rows;
 }
 
+/* From a slot's blocks of `count` to the next one's: 0 where none of them will be looked up. */
+static int32_t reserve_stride(const struct tess_engine *engine, int32_t count)
+{
+    return engine->sizes_alone ? 0 : count;
+}
+
 /* A tensor with a room of its own for each micro-batch under way; or its place in the room that
  * units share. */
 static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, int32_t slots,
@@ -75,7 +81,7 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
     const struct tess_declare_tensor *tensor = &engine->declare.tensor[t];
     struct tess_block *block = &engine->block.tensor[t];
     const int64_t bytes = reserve_tensor_bytes(engine, tensor);
-    const int32_t stride = engine->declare.tensor_count;
+    const int32_t stride = reserve_stride(engine, engine->declare.tensor_count);
     if (!tess__tensor_is_brief(engine, tensor))
         return tess_memory_reserve_each(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
                                         tensor->name, slots, stride, block);
@@ -100,9 +106,9 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
         const int64_t back = u == chunk->unit_end - 1 && outside ? 0 : bytes;
         strcpy(owner, declare->unit[u].name);
         strcat(owner, " output");
-        TESS_TRY(tess_memory_reserve_each(engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes,
-                                          owner, chunk->slot_count, declare->unit_count,
-                                          &engine->block.unit_output[u]));
+        TESS_TRY(tess_memory_reserve_each(
+            engine->memory, TESS_MEMORY_ACTIVATION, (uint64_t)bytes, owner, chunk->slot_count,
+            reserve_stride(engine, declare->unit_count), &engine->block.unit_output[u]));
         flow[u % 2] = back > flow[u % 2] ? back : flow[u % 2];
         if (tess__engine_recompute(engine, u) == TESS_RECOMPUTE_FULL && bytes > *remade)
             *remade = bytes;
@@ -110,7 +116,7 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
     return TESS_OK;
 }
 
-static enum tess_status reserve_activations(struct tess_engine *engine)
+static enum tess_status reserve_units(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_blocks *block = &engine->block;
@@ -136,6 +142,21 @@ static enum tess_status reserve_activations(struct tess_engine *engine)
         {TESS_MEMORY_ACTIVATION, remade, "output made again", &block->remade_output},
     };
     return reserve_rows(engine, 2, shared);
+}
+
+static enum tess_status reserve_activations(struct tess_engine *engine)
+{
+    const uint64_t before = tess_memory_bytes(engine->memory, TESS_MEMORY_ACTIVATION);
+    TESS_TRY(reserve_units(engine));
+    engine->block.activation_bytes =
+        tess_memory_bytes(engine->memory, TESS_MEMORY_ACTIVATION) - before;
+    return TESS_OK;
+}
+
+enum tess_status tess_engine_replan(struct tess_engine *engine)
+{
+    tess_memory_unreserve(engine->memory, TESS_MEMORY_ACTIVATION, engine->block.activation_bytes);
+    return reserve_activations(engine);
 }
 
 static enum tess_status reserve_loss(struct tess_engine *engine)
@@ -204,7 +225,7 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
 {
     const struct tess_declare *declare = &engine->declare;
     struct tess_blocks *block = &engine->block;
-    const int64_t slots = engine->schedule.slot_max;
+    const int64_t slots = engine->sizes_alone ? 1 : engine->schedule.slot_max;
     const size_t size = sizeof(struct tess_block);
     block->unit_output = tess__engine_room(engine, slots * declare->unit_count, size);
     block->tensor = tess__engine_room(engine, slots * declare->tensor_count, size);

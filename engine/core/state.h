@@ -22,6 +22,7 @@ struct tess_blocks {
     struct tess_block *tensor; /* [slot_max, tensor_count]; those that live for a call only share
                                   unit_scratch */
     struct tess_block unit_scratch, remade_output;
+    uint64_t activation_bytes;  /* of all these from unit_output on, padded */
     struct tess_block crossing; /* sums over parts of the tensor axis, in f32 */
     struct tess_block tied;     /* gradients of a tied parameter from its other stage */
     struct tess_block all_output, all_output_grad; /* of all ranks, where the plan holds the loss */
@@ -227,9 +228,9 @@ struct tess_engine {
                                        is when the call returns, or nothing is saved */
     void *owned[TESS_OWNED_MAX];    /* host memory by tess__engine_room */
     int32_t owned_count;
-    int32_t owned_planned; /* of these, what is not the memory plan's */
-    bool no_room;          /* one of them could not be had */
-    bool hollow;           /* nothing is computed: see tess_engine_open_hollow */
+    bool no_room;     /* one of them could not be had */
+    bool hollow;      /* nothing is computed: see tess_engine_open_hollow */
+    bool sizes_alone; /* slots have one room together: see tess_engine_plan_sizes */
 
     /* The plan. */
     struct tess_declare model;   /* all of it, cut along the tensor axis */

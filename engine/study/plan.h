@@ -163,6 +163,9 @@ enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
 enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out);
+/* That one becomes a layout's that differs in recompute alone. Errors are logged. */
+enum tess_status tess__plan_reconfigure(const struct tess__plan *plan,
+                                        const struct tess__plan_layout *layout);
 
 /* ---- plan_each.c ---- */
 

@@ -298,6 +298,14 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
     return TESS_OK;
 }
 
+enum tess_status tess__plan_reconfigure(const struct tess__plan *plan,
+                                        const struct tess__plan_layout *layout)
+{
+    struct tess_config *config = &plan->configs->config;
+    config->run.recompute = layout->recompute;
+    return tess__config_recompute(config);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,

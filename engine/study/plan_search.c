@@ -317,11 +317,15 @@ static enum tess_status search_fewest(const struct tess__plan *plan, struct sear
 static enum tess_status search_item(const struct tess__plan *plan, struct search_item *item,
                                     bool whole, struct search_shape *shape)
 {
-    *shape =
-        (struct search_shape){.item = item, .whole = whole, .least = {.device_bytes = UINT64_MAX}};
+    shape->item = item;
+    shape->whole = whole;
+    shape->all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
+    shape->legal = shape->fits = shape->partly = false;
+    shape->least = (struct tess__plan_layout){.device_bytes = UINT64_MAX};
+    shape->why[0] = '\0';
     shape->micros =
         tess__plan_accumulations(plan, &item->shape, shape->accumulate, SEARCH_MICROS_MAX);
-    shape->all = plan->cluster.ranks <= SEARCH_ALL_RANKS;
+    memset(shape->tried, 0, (size_t)shape->micros * sizeof(*shape->tried));
     item->searched = 0;
     return shape->all ? search_all(plan, shape) : search_fewest(plan, shape);
 }

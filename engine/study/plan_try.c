@@ -38,7 +38,8 @@ static double try_imbalance(const struct tess_config *config,
  * ranks layouts before their steps are predicted, and nothing of it is shown where they are.
  */
 static double try_coarse_s(const struct tess__plan *plan, const struct tess_config *config,
-                           const struct tess__plan_layout *layout, const struct tess_engine *engine)
+                           const struct tess__plan_layout *layout, const struct tess_engine *engine,
+                           const uint64_t sent_bytes[TESS_AXIS_COUNT])
 {
     const enum tess_peak_type type = tess_peak_type_of(config);
     const double peak = plan->profile.flops_per_s[type] * plan->profile.efficiency[type];
@@ -58,7 +59,7 @@ static double try_coarse_s(const struct tess__plan *plan, const struct tess_conf
          isnan(share)))
         share = 0;
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        const double bytes = (double)tess_engine_axis_formula(engine, (enum tess_axis)axis);
+        const double bytes = (double)sent_bytes[axis];
         const int32_t k = config->mesh.count[axis];
         if (k < 2)
             continue;
@@ -82,7 +83,7 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
 {
     if (*planned == NULL) {
         tess__plan_work(plan->configs)->planned++;
-        TESS_TRY(tess_engine_plan(config, plan->dataset, rank, planned));
+        TESS_TRY(tess_engine_plan_sizes(config, plan->dataset, rank, planned));
     } else {
         TESS_TRY(tess_engine_replan(*planned));
     }
@@ -92,13 +93,14 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
         layout->memory = memory;
         layout->device_bytes = try_device_bytes(&memory);
     }
+    uint64_t bytes[TESS_AXIS_COUNT];
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
-        const uint64_t bytes = tess_engine_axis_formula(engine, (enum tess_axis)axis);
-        if (bytes > layout->sent_bytes[axis])
-            layout->sent_bytes[axis] = bytes;
+        bytes[axis] = tess_engine_axis_formula(engine, (enum tess_axis)axis);
+        if (bytes[axis] > layout->sent_bytes[axis])
+            layout->sent_bytes[axis] = bytes[axis];
     }
     if (rank == 0)
-        layout->coarse_s = try_coarse_s(plan, config, layout, engine);
+        layout->coarse_s = try_coarse_s(plan, config, layout, engine, bytes);
     return TESS_OK;
 }
 
@@ -142,11 +144,10 @@ static enum tess_status try_all_ranks(const struct tess__plan *plan,
 }
 
 /* The first rank and the last stage's first one; `engine`: of both, or NULL. */
-static enum tess_status try_ends(const struct tess__plan *plan, struct tess__plan_layout *layout,
-                                 bool brief, struct tess_engine *engine[2])
+static enum tess_status try_ends(const struct tess__plan *plan, const struct tess_config *config,
+                                 struct tess__plan_layout *layout, bool brief,
+                                 struct tess_engine *engine[2])
 {
-    const struct tess_config *config;
-    TESS_TRY(tess__plan_configure(plan, layout, &config));
     const int32_t stages = config->mesh.count[TESS_AXIS_STAGE];
     try_begin(layout);
     for (int end = 0; end < (stages > 1 ? 2 : 1); end++) {
@@ -177,10 +178,14 @@ enum tess_status tess__plan_try_ends(const struct tess__plan *plan,
     struct tess__log_sink sink;
     const struct tess__log_sink *before = tess__plan_catch(&sink, why);
     struct tess_engine *engine[2] = {NULL, NULL};
-    enum tess_status status = TESS_OK;
+    const struct tess_config *config;
+    enum tess_status status = tess__plan_configure(plan, layout[0], &config);
     *done_out = 0;
     while (*done_out < count && status == TESS_OK) {
-        status = try_ends(plan, layout[*done_out], brief, engine);
+        if (*done_out > 0)
+            status = tess__plan_reconfigure(plan, layout[*done_out]);
+        if (status == TESS_OK)
+            status = try_ends(plan, config, layout[*done_out], brief, engine);
         *done_out += status == TESS_OK;
     }
     tess_engine_close(engine[0]);

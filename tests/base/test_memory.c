@@ -201,6 +201,16 @@ static void case_each(void **state)
         assert_int_equal(tess_memory_total(each), tess_memory_total(single));
         assert_int_equal(tess_memory_bytes(each, TESS_MEMORY_INPUT),
                          tess_memory_bytes(single, TESS_MEMORY_INPUT));
+        /* Without places: the same sums, and what is given back is gone. */
+        const uint64_t before = tess_memory_total(each);
+        assert_int_equal(
+            tess_memory_reserve_each(each, TESS_MEMORY_INPUT, 4097, "sums", COUNT, 0, a), TESS_OK);
+        for (int i = 0; i < COUNT; i++)
+            (void)reserve(single, TESS_MEMORY_INPUT, 4097, "sums");
+        assert_int_equal(tess_memory_total(each), tess_memory_total(single));
+        tess_memory_unreserve(each, TESS_MEMORY_INPUT, tess_memory_total(each) - before);
+        assert_int_equal(tess_memory_total(each), before);
+        assert_int_equal(tess_memory_bytes(each, TESS_MEMORY_INPUT), before);
         assert_int_equal(tess_memory_reserve_each(each, TESS_MEMORY_INPUT, INT64_MAX / 2, "much",
                                                   COUNT, STRIDE, a),
                          TESS_ERR_MEMORY);
