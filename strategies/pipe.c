@@ -351,7 +351,7 @@ static double pipe_cut_fill(struct pipe_cut *cut, enum pipe_goal goal)
         for (int32_t u = v; u <= units - (stages - v); u++) {
             struct pipe_sum sum = {0, 0};
             double least = INFINITY;
-            for (int32_t next = u + 1; next <= units; next++) {
+            for (int32_t next = u + 1; next <= units - (stages - 1 - v); next++) {
                 pipe_sum_add(cut, v, next - 1, &sum);
                 const double here = pipe_cut_alone(cut, goal, &sum);
                 const double value = pipe_cut_join(cut, goal, here, v, next);
