@@ -346,10 +346,16 @@ static size_t text_document(const struct text_words *words, int64_t document, ch
     return w.count;
 }
 
-/* Bytes of the first 0, 1000, 2000, ... documents: what is made below, counted once. */
-#define TEXT_COUNTED 1000
-static const int64_t text_counted[] = {0,       1212391, 2440762, 3646314,  4837185, 6047355,
-                                       7272619, 8487434, 9690911, 10893177, 12111280};
+/* Bytes of the first 0, 200, 400, ... documents: what is made below, counted once. None is made to
+ * count those of the default share for validation. */
+#define TEXT_COUNTED 200
+static const int64_t text_counted[] = {
+    0,        237593,   481289,   726705,   977137,   1212391, 1458686,  1702568,  1929762,
+    2180059,  2440762,  2682145,  2920981,  3178809,  3406422, 3646314,  3883543,  4111867,
+    4351236,  4595782,  4837185,  5091339,  5335670,  5573343, 5815402,  6047355,  6288153,
+    6532543,  6784680,  7034773,  7272619,  7524357,  7765483, 7998998,  8250551,  8487434,
+    8731180,  8968772,  9202289,  9441457,  9690911,  9932010, 10167486, 10404718, 10652343,
+    10893177, 11131730, 11370534, 11622414, 11865408, 12111280};
 
 _Static_assert(sizeof(text_counted) / sizeof(*text_counted) ==
                    TESS__TEXT_DOCUMENTS / TEXT_COUNTED + 1,

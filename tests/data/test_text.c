@@ -41,6 +41,9 @@ static void case_counts(void **state)
         assert_int_equal(test, set->test.count);
         assert_int_equal(tess__text_made_bytes(TESS__TEXT_DOCUMENTS),
                          set->train.stream->count + set->test.stream->count);
+        const struct tess__token_piece *piece = &set->train.stream->piece[0];
+        for (int64_t d = 100; d <= piece->ends; d += 100)
+            assert_int_equal(tess__text_made_bytes(d), piece->end[d - 1]);
         tess_dataset_close(set);
     }
 }
