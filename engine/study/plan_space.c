@@ -146,11 +146,11 @@ static bool space_is_default(const struct tess_strategy_ops *stage, const char *
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static enum tess_status space_add_stages(struct tess__plan_layout *shape,
+static enum tess_status space_add_stages(const struct tess_strategy_ops *stage,
+                                         struct tess__plan_layout *shape,
                                          struct tess__plan_list *shapes)
 {
     static const int64_t chunks[SPACE_CHUNKS_MAX] = {1, 2, 4, 8};
-    const struct tess_strategy_ops *stage = space_strategy(TESS_AXIS_STAGE, 0);
     shape->plain = !shape->sequence;
     if (shape->count[TESS_AXIS_STAGE] == 1)
         return tess__plan_add(shapes, shape);
@@ -166,11 +166,13 @@ static enum tess_status space_add_stages(struct tess__plan_layout *shape,
     return TESS_OK;
 }
 
-static enum tess_status space_add_product(const struct tess_strategy_ops *data,
+/* of: the strategy of each axis; NULL: none. */
+static enum tess_status space_add_product(const struct tess_strategy_ops *const of[TESS_AXIS_COUNT],
                                           const int32_t count[TESS_AXIS_COUNT],
                                           struct tess__plan_list *shapes)
 {
     static const enum tess_axis other[] = {TESS_AXIS_TENSOR, TESS_AXIS_STAGE};
+    const struct tess_strategy_ops *data = of[TESS_AXIS_DATA];
     struct tess__plan_layout shape = {.recompute = "none"};
     memcpy(shape.count, count, sizeof(shape.count));
     size_t used = (size_t)snprintf(shape.strategy, sizeof(shape.strategy), "%s",
@@ -178,10 +180,10 @@ static enum tess_status space_add_product(const struct tess_strategy_ops *data,
     for (int i = 0; i < 2; i++)
         if (count[other[i]] > 1)
             used += (size_t)snprintf(shape.strategy + used, sizeof(shape.strategy) - used, "%s%s",
-                                     used > 0 ? "+" : "", space_strategy(other[i], 0)->name);
+                                     used > 0 ? "+" : "", of[other[i]]->name);
     for (int sequence = 0; sequence <= (count[TESS_AXIS_TENSOR] > 1); sequence++) {
         shape.sequence = sequence != 0;
-        TESS_TRY(space_add_stages(&shape, shapes));
+        TESS_TRY(space_add_stages(of[TESS_AXIS_STAGE], &shape, shapes));
     }
     return TESS_OK;
 }
@@ -191,15 +193,17 @@ enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
 {
     const bool alone = count[TESS_AXIS_DATA] == 1;
     const bool product = count[TESS_AXIS_TENSOR] > 1 || count[TESS_AXIS_STAGE] > 1;
-    if ((count[TESS_AXIS_TENSOR] > 1 && space_strategy(TESS_AXIS_TENSOR, 0) == NULL) ||
-        (count[TESS_AXIS_STAGE] > 1 && space_strategy(TESS_AXIS_STAGE, 0) == NULL))
+    const struct tess_strategy_ops *of[TESS_AXIS_COUNT] = {
+        [TESS_AXIS_TENSOR] = space_strategy(TESS_AXIS_TENSOR, 0),
+        [TESS_AXIS_STAGE] = space_strategy(TESS_AXIS_STAGE, 0)};
+    if ((count[TESS_AXIS_TENSOR] > 1 && of[TESS_AXIS_TENSOR] == NULL) ||
+        (count[TESS_AXIS_STAGE] > 1 && of[TESS_AXIS_STAGE] == NULL))
         return TESS_OK;
     if (alone && product)
-        return space_add_product(NULL, count, shapes);
-    const struct tess_strategy_ops *data;
-    for (int i = 0; (data = space_strategy(TESS_AXIS_DATA, i)) != NULL; i++)
-        if (data->one_rank == alone)
-            TESS_TRY(space_add_product(data, count, shapes));
+        return space_add_product(of, count, shapes);
+    for (int i = 0; (of[TESS_AXIS_DATA] = space_strategy(TESS_AXIS_DATA, i)) != NULL; i++)
+        if (of[TESS_AXIS_DATA]->one_rank == alone)
+            TESS_TRY(space_add_product(of, count, shapes));
     return TESS_OK;
 }
 
