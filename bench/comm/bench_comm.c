@@ -66,6 +66,10 @@ static const struct tess_option bench_option_table[] = {
         "orders of the ranks within the group, to be compared in one table where there are "
         "several, separated by ';': natural, interleaved (one rank of every host in turn), or all "
         "ranks as 0,4,1,5"),
+    TESS_ROW_INT(
+        "rack-hosts", BENCH_FIELD(rack_hosts), "0", 0, TESS_RANKS_MAX,
+        "hosts of a rack, one rack after the other, by which canonical sums choose their ways; "
+        "0: not known"),
     TESS_ROW_STRING("json", BENCH_FIELD(json), "", "file to which one JSON line per row is added"),
     TESS_ROW_END,
 };
@@ -339,6 +343,7 @@ static enum tess_status bench_body(void *context, struct tess__rank *launched)
         .kind = rank.bench->comm,
         .options = tess_comm_options_of(&rank.bench->options.comms, rank.bench->comm),
         .peers = rank.bench->peers,
+        .rack_hosts = (int32_t)rank.bench->options.rack_hosts,
         .order = (enum tess_order)rank.bench->options.order,
         .timeout_s = BENCH_TIMEOUT_S};
     struct tess_comm *comm;

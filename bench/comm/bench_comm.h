@@ -21,6 +21,7 @@ struct bench_options {
     const char *device, *kernel, *json;
     const char *comm; /* auto, or the name of a communicator */
     struct tess_comm_options comms;
+    int64_t rack_hosts;
     const char *rank_orders;
 };
 

@@ -37,6 +37,7 @@ def least_of_tree(shape):
 class Lab:
     def __init__(self, bench, shape):
         racks, hosts, self.each, edge, uplink = SHAPES[shape]
+        self.rack_hosts = hosts
         self.bench = bench
         self.name = bench.lines([LAB, 'up', *map(str, (racks, hosts, edge, uplink))])[-1]
 
@@ -52,7 +53,7 @@ class Lab:
             os.remove(path)
         self.bench.lines([LAB, '-l', self.name, 'ranks', str(self.each), 'block', os.path.abspath(
             self.bench.args.tessera), 'bench', 'comm', '--comm', 'tcp', '--operation', 'all_reduce', '--order', order,
-            '--sizes', ','.join(map(str, sizes)), '--json', path])
+            '--rack-hosts', str(self.rack_hosts), '--sizes', ','.join(map(str, sizes)), '--json', path])
         with open(path, encoding='utf-8') as file:
             return {line['bytes']: line['median_us'] / 1e6 for line in self.bench.json(file)
                     if line['operation'] == 'all_reduce'}

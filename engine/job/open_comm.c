@@ -27,6 +27,7 @@ enum tess_status tess__open_comm(const struct tess__open_comm *how, const struct
                                         .timeout_s = how->timeout_s,
                                         .world = rank->world,
                                         .started = how->peers != NULL,
+                                        .rack_hosts = how->rack_hosts,
                                         .module = how->module};
     struct tess_comm *shared = NULL;
     struct tess_boot *boot = NULL;

@@ -12,6 +12,7 @@ struct tess__open_comm {
     const struct tess__peers *peers;  /* NULL: this program started all ranks */
     enum tess_order order;
     double timeout_s;
+    int32_t rack_hosts; /* as tess_comm_request has it */
 };
 
 /* Collective over the ranks of the job, in their own processes or threads. */

@@ -74,6 +74,7 @@ struct tess__placement {
      * whether its starter has bound them to cores of their own. */
     int32_t slot, host_size, core_count;
     int32_t host_count; /* of the job */
+    int32_t rack_hosts; /* for struct tess_transport */
     bool bound;
     char (*bus)[TESS__PLACE_BUS_BYTES]; /* [host_size] of their GPUs, "" without; malloc'd */
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */

@@ -86,6 +86,34 @@ static enum tess_status map_open_line(struct map_line *line, const int32_t *devi
     return TESS_OK;
 }
 
+/* Hosts of a rack, in the order of ranks, below one switch each; 0: such racks are not equal. */
+static int32_t map_rack_hosts(const struct map_line *line, const int32_t *process)
+{
+    const struct tess__processes *job = line->job;
+    bool *host_seen = line->seen + line->topology->node_count;
+    int32_t racks = 0, size = 0, hosts = 0, leaf = -1; /* hosts: of the rack so far */
+
+    memset(line->seen, 0, (size_t)(line->topology->node_count + job->host_count) + 1);
+    for (int32_t r = 0; r < job->count; r++) {
+        const int32_t here = line->leaf[process[r]], host = job->host[process[r]];
+
+        if (host_seen[host])
+            continue;
+        host_seen[host] = true;
+        if (here != leaf) {
+            if (here < 0 || line->seen[here] || hosts != size)
+                return 0;
+            line->seen[here] = true;
+            leaf = here;
+            hosts = 0;
+            racks++;
+        }
+        hosts++;
+        size = racks == 1 ? hosts : size;
+    }
+    return hosts == size ? size : 0;
+}
+
 /* Hops around the rings of an axis between ranks that are not at the same place; rank r is process
  * process[r], which is at where[process[r]]. */
 static int32_t map_count_hops(const struct tess_map_ask *ask, int32_t which, const int32_t *where,
@@ -254,6 +282,7 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
         status = tess_map_explain(topology, &ask, &map, &run->placed->text);
     if (status == TESS_OK) {
         memcpy(process_out, map.place, (size_t)job->count * sizeof(*process_out));
+        run->placed->rack_hosts = map_rack_hosts(&line, process_out);
         map_write_line(&line, &ask, &map, source, run->placed);
     }
     if (status == TESS_OK && job->host_count > 1)

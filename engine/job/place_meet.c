@@ -195,9 +195,11 @@ static enum tess_status meet_decide(struct meet *meet)
 
 /* The last word to each process, which has its rank where one was decided. */
 static enum tess_status meet_deal(const struct tess__meeting *meeting, enum tess_status decided,
-                                  const int32_t *rank)
+                                  const struct tess__placement *placed)
 {
-    struct tess__turn turn = {.kind = TESS__TURN_PLACED, .status = (int32_t)decided}, own;
+    struct tess__turn own, turn = {.kind = TESS__TURN_PLACED,
+                                   .status = (int32_t)decided,
+                                   .rack_hosts = placed->rack_hosts};
     struct tess_boot_parts parts;
     size_t bytes;
     enum tess_status status = tess_boot_parts_open(&parts, meeting->rank_count);
@@ -205,7 +207,7 @@ static enum tess_status meet_deal(const struct tess__meeting *meeting, enum tess
     for (int32_t p = 0; p < meeting->rank_count && status == TESS_OK; p++) {
         void *at = tess_boot_parts_add(&parts, TESS__TURN_SHORT);
 
-        turn.rank = decided == TESS_OK ? rank[p] : -1;
+        turn.rank = decided == TESS_OK ? placed->rank[p] : -1;
         if (at == NULL)
             status = tess_fail(TESS_ERR_MEMORY, "no memory for the order of ranks");
         else
@@ -266,6 +268,10 @@ static enum tess_status meet_follow(const struct meet *meet)
     if (turn.status != TESS_OK)
         return TESS_ERR_ABORTED;
     meet->run->placed->own = turn.rank;
+    meet->run->placed->rack_hosts = turn.rack_hosts;
+    if (turn.rack_hosts < 0 || turn.rack_hosts > seat->host_count)
+        TESS_FAIL(TESS_ERR_COMM, "process 0 sends racks of %d hosts, of %d", (int)turn.rack_hosts,
+                  (int)seat->host_count);
     if (turn.rank < 1 || turn.rank >= meeting->rank_count)
         TESS_FAIL(TESS_ERR_INTERNAL, "process %d is to be rank %d of %d", (int)meeting->rank,
                   (int)turn.rank, (int)meeting->rank_count);
@@ -284,7 +290,7 @@ static enum tess_status meet_lead(struct meet *meet)
     enum tess_status decided = meet_decide(meet);
     if (decided == TESS_OK)
         decided = meet_invert(meet->process, meet->job.count, placed->rank);
-    const enum tess_status status = meet_deal(meet->meeting, decided, placed->rank);
+    const enum tess_status status = meet_deal(meet->meeting, decided, placed);
     return decided != TESS_OK ? decided : status;
 }
 

@@ -12,6 +12,7 @@ enum { TESS__TURN_PLACED, TESS__TURN_LISTEN, TESS__TURN_ROUND };
 struct tess__turn {
     int32_t kind;
     int32_t status, rank; /* PLACED: of the decision; of the process that gets it */
+    int32_t rack_hosts;   /* PLACED: of struct tess__placement */
     /* ROUND: a host, -1 none; of two that have not met the one with the higher number connects, to
      * this address; what a socket may hold, and for how long to send. */
     int32_t partner, hold, port;

@@ -412,6 +412,7 @@ enum tess_status tess__run_open_comm(const struct tess__run *run, const struct t
         .peers = run->peers,
         .order = options->reduce == 0 ? TESS_ORDER_CANONICAL : TESS_ORDER_FAST,
         .timeout_s = options->timeout,
+        .rack_hosts = run->placed->rack_hosts,
     };
     struct tess_comm *comm;
     int32_t unit_count;

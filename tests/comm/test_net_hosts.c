@@ -40,7 +40,7 @@ static void hosts_blocks(int32_t first, int32_t count)
 static void hosts_count_lanes(int32_t n, const int32_t *host)
 {
     static struct net_shape counted;
-    struct net_shape shape = tess__net_shape(0, n, host);
+    struct net_shape shape = tess__net_shape(0, n, host, 0);
     const struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_REDUCE,
                                         .order = TESS_ORDER_CANONICAL,
                                         .dtype = TESS_F32,

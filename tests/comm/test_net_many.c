@@ -14,7 +14,7 @@ enum { MANY = 260 };
 /* The rounds of an all-to-all of many ranks: each has something for and from every other once. */
 static void case_rounds(void **state)
 {
-    const struct net_shape shape = {7, MANY, 1, MANY, NULL};
+    const struct net_shape shape = {7, MANY, 1, MANY, 0, NULL};
     const struct tess_comm_call call = {.collective = TESS_COLLECTIVE_ALL_TO_ALL,
                                         .dtype = TESS_F32,
                                         .count = 5,
@@ -59,7 +59,7 @@ static struct many_messages many_count(int32_t n, enum tess_collective collectiv
     struct net_plan plan;
     assert_int_equal(tess__net_plan_open(n, &plan), TESS_OK);
     for (int32_t r = 0; r < n; r++) {
-        const struct net_shape shape = {r, n, 1, n, NULL};
+        const struct net_shape shape = {r, n, 1, n, 0, NULL};
         tess__net_plan(&shape, &call, 0, &plan);
         assert_true(plan.lane_count <= plan.lane_room && plan.move_count <= plan.move_room);
         for (int32_t k = 0; k < plan.move_count; k++)

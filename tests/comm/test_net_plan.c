@@ -22,8 +22,9 @@ static const struct tess_comm_call net_sum_call = {
     .peer = -1,
     .site = ""};
 
-static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order order,
-                                  enum tess_collective collective, int32_t root)
+static struct net_plan *net_plans(int32_t n, int32_t places, int32_t rack_hosts,
+                                  enum tess_order order, enum tess_collective collective,
+                                  int32_t root)
 {
     struct net_plan *plan = calloc((size_t)n, sizeof(*plan));
     struct tess_comm_call call = net_sum_call;
@@ -32,7 +33,7 @@ static struct net_plan *net_plans(int32_t n, int32_t places, enum tess_order ord
     call.collective = collective;
     call.peer = root;
     for (int32_t r = 0; r < n; r++) {
-        const struct net_shape shape = {r, n, n / places, places, NULL};
+        const struct net_shape shape = {r, n, n / places, places, rack_hosts, NULL};
         assert_int_equal(tess__net_plan_open(n, &plan[r]), TESS_OK);
         tess__net_plan(&shape, &call, 0, &plan[r]);
         assert_true(plan[r].lane_count <= plan[r].lane_room);
@@ -163,22 +164,28 @@ static void net_tree_words(int32_t first, int32_t count, char *text, size_t text
 
 enum { WORDS = 1024 };
 
-/* Any number of ranks and hosts: each lane is added up in one place in the order of the tree. */
+/* Each lane is added up in one place in the order of the tree. */
+static void net_check_words(const struct net_plan *plan, int32_t n)
+{
+    char expected[WORDS], text[WORDS];
+    net_tree_words(0, n, expected, sizeof(expected));
+    for (int32_t l = 0; l < n; l++) {
+        net_words(plan, net_root(plan, n, l), l, text, sizeof(text));
+        assert_string_equal(text, expected);
+    }
+}
+
+/* Any number of ranks and hosts. */
 static void case_tree(void **state)
 {
     (void)state;
     for (int32_t n = 2; n <= RANKS; n++) {
-        char expected[WORDS], text[WORDS];
-        net_tree_words(0, n, expected, sizeof(expected));
         for (int32_t places = 1; places <= n; places++) {
             if (n % places != 0)
                 continue;
             struct net_plan *plan =
-                net_plans(n, places, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
-            for (int32_t l = 0; l < n; l++) {
-                net_words(plan, net_root(plan, n, l), l, text, sizeof(text));
-                assert_string_equal(text, expected);
-            }
+                net_plans(n, places, 0, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+            net_check_words(plan, n);
             net_plans_close(plan, n);
         }
     }
@@ -235,7 +242,7 @@ static void case_small(void **state)
             call.count = 2;
             net_tree_words(0, n, expected, sizeof(expected));
             for (int32_t r = 0; r < n; r++) {
-                const struct net_shape shape = {r, n, n / places, places, NULL};
+                const struct net_shape shape = {r, n, n / places, places, 0, NULL};
                 assert_int_equal(tess__net_plan_open(n, &plan[r]), TESS_OK);
                 tess__net_plan(&shape, &call, 0, &plan[r]);
                 assert_true(plan[r].lane_count == 1 && plan[r].move_count <= plan[r].move_room);
@@ -275,33 +282,43 @@ static int32_t net_fullest(const struct net_plan *plan, int32_t n, int32_t rack)
 }
 
 /* What racks and hosts carry in canonical order, in parts of what they do in a ring, where hosts
- * are no power of two: hosts at most 1.1 times, and racks but for those of this list. */
+ * are no power of two: hosts at most 1.1 times, and racks, whether known or not, but for those of
+ * this list. */
 static void case_racks(void **state)
 {
     static const struct {
         int32_t racks, hosts;
-        double most;
-    } wanted[] = {{3, 5, 1.18}, {5, 3, 1.25}, {3, 6, 1.15}, {6, 3, 1.21}, {4, 5, 1.27},
-                  {3, 7, 1.2},  {7, 3, 1.3},  {4, 6, 1.11}, {8, 3, 1.27}, {5, 5, 1.25}};
+        double known, not_known;
+    } wanted[] = {{3, 5, 1.15, 1.18}, {5, 3, 1.11, 1.25}, {3, 6, 1.0, 1.15},  {6, 3, 1.21, 1.21},
+                  {4, 5, 1.24, 1.27}, {3, 7, 1.08, 1.2},  {7, 3, 1.18, 1.3},  {4, 6, 1.05, 1.11},
+                  {8, 3, 1.2, 1.27},  {5, 5, 1.25, 1.25}, {3, 8, 0.72, 1.05}, {2, 12, 0.81, 0.96}};
     (void)state;
     for (int32_t n = 5; n <= 26; n++) {
         if ((n & (n - 1)) == 0)
             continue;
-        struct net_plan *ring = net_plans(n, 1, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
+        struct net_plan *ring = net_plans(n, 1, 0, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
         struct net_plan *tree =
-            net_plans(n, 1, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+            net_plans(n, 1, 0, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         for (int32_t hosts = 1; hosts < n; hosts++) {
             if (n % hosts != 0)
                 continue;
-            double most = 1.1;
+            double known = 1.1, not_known = 1.1;
             for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
-                if (wanted[i].hosts == hosts && wanted[i].racks * hosts == n)
-                    most = wanted[i].most;
+                if (wanted[i].hosts == hosts && wanted[i].racks * hosts == n) {
+                    known = wanted[i].known;
+                    not_known = wanted[i].not_known;
+                }
+            struct net_plan *racks =
+                net_plans(n, 1, hosts, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+            net_check_words(racks, n);
             const int32_t fast = net_fullest(ring, n, hosts), lanes = net_fullest(tree, n, hosts);
+            const int32_t least = net_fullest(racks, n, hosts), own = net_fullest(racks, n, 1);
             assert_int_equal(fast, 2 * (n - 1));
-            if (lanes > most * fast)
-                fail_msg("%d racks of %d hosts: %d lanes, in a ring %d", n / hosts, hosts, lanes,
-                         fast);
+            if (lanes > not_known * fast || least > known * fast || own > 1.1 * fast)
+                fail_msg("%d racks of %d hosts: %d lanes, %d where they are known and %d of a "
+                         "host, in a ring %d",
+                         n / hosts, hosts, lanes, least, own, fast);
+            net_plans_close(racks, n);
         }
         net_plans_close(ring, n);
         net_plans_close(tree, n);
@@ -315,7 +332,7 @@ static void case_balance(void **state)
     (void)state;
     for (int32_t n = 2; n <= MANY; n += n < RANKS ? 1 : n - 1) {
         struct net_plan *plan =
-            net_plans(n, n, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+            net_plans(n, n, 0, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
         int32_t all = 0;
         for (int32_t r = 0; r < n; r++) {
             int32_t own = 0;
@@ -408,7 +425,7 @@ static void case_lanes(void **state)
         for (int32_t places = -n; places <= n; places++) {
             if (places == 0 || n % places != 0)
                 continue;
-            struct net_plan *plan = net_plans(n, places > 0 ? places : -places,
+            struct net_plan *plan = net_plans(n, places > 0 ? places : -places, 0,
                                               places > 0 ? TESS_ORDER_FAST : TESS_ORDER_CANONICAL,
                                               TESS_COLLECTIVE_ALL_REDUCE, -1);
             for (int32_t l = 0; l < n; l++) {
@@ -431,19 +448,20 @@ static void case_drawings(void **state)
     } tree[] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {3, 1}, {7, 5}, {1, 5}, {5, -1}},
       hosts[] = {{4, 5}, {6, 7}, {0, 1}, {2, 3}, {7, 1}, {1, 3}, {3, 5}, {5, -1}};
     (void)state;
-    struct net_plan *plan = net_plans(8, 8, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
+    struct net_plan *plan =
+        net_plans(8, 8, 0, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
         assert_int_equal(net_view(plan, tree[i].rank, 5).to, tree[i].to);
     net_plans_close(plan, 8);
     for (int32_t places = 1; places <= 8; places += 7) {
-        plan = net_plans(8, places, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
+        plan = net_plans(8, places, 0, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
         for (int i = 0; i < 7; i++) {
             assert_int_equal(net_view(plan, ring[i], 5).to, ring[i + 1]);
             assert_int_equal(net_view(plan, (ring[i] + 7) % 8, 5).down[0], ring[i]);
         }
         net_plans_close(plan, 8);
     }
-    plan = net_plans(8, 2, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
+    plan = net_plans(8, 2, 0, TESS_ORDER_FAST, TESS_COLLECTIVE_ALL_REDUCE, -1);
     for (int i = 0; i < 8; i++)
         assert_int_equal(net_view(plan, hosts[i].rank, 5).to, hosts[i].to);
     assert_true(net_view(plan, 5, 5).down[0] == 7 && net_view(plan, 7, 5).down[0] == 1 &&
@@ -466,9 +484,36 @@ static void case_shapes(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
-        const struct net_shape shape = tess__net_shape(1, wanted[i].n, wanted[i].host);
+        const struct net_shape shape = tess__net_shape(1, wanted[i].n, wanted[i].host, 0);
         if (shape.hosts != wanted[i].hosts || shape.places != wanted[i].places)
             fail_msg("%zu: %d hosts of %d", i, shape.hosts, shape.places);
+        assert_int_equal(shape.rack_hosts, 0);
+    }
+}
+
+/* Racks of a job, and those that a group of some of its hosts sees. */
+static void case_rack_shapes(void **state)
+{
+    static const struct {
+        int32_t n, host[12], rack_hosts, seen;
+    } wanted[] = {
+        {6, {0, 1, 2, 3, 4, 5}, 3, 3},
+        {6, {0, 1, 2, 3, 4, 5}, 6, 6},
+        {6, {0, 1, 2, 3, 4, 5}, INT32_MAX, 6},
+        {6, {0, 1, 2, 3, 4, 5}, 1, 1},
+        {6, {0, 1, 2, 3, 4, 5}, 4, 0}, /* 4 and 2 */
+        {6, {0, 2, 4, 6, 8, 10}, 6, 3},
+        {6, {0, 6, 1, 7, 2, 8}, 6, 1},
+        {6, {0, 1, 6, 2, 7, 8}, 6, 0},
+        {6, {0, 1, 6, 7, 8, 9}, 6, 0}, /* 2 and 4 */
+        {12, {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5}, 2, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
+        const struct net_shape shape =
+            tess__net_shape(1, wanted[i].n, wanted[i].host, wanted[i].rack_hosts);
+        if (shape.rack_hosts != wanted[i].seen)
+            fail_msg("%zu: racks of %d hosts", i, shape.rack_hosts);
     }
 }
 
@@ -477,8 +522,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_tree),   cmocka_unit_test(case_balance),
         cmocka_unit_test(case_lanes),  cmocka_unit_test(case_drawings),
-        cmocka_unit_test(case_shapes), cmocka_unit_test(case_small),
-        cmocka_unit_test(case_racks),
+        cmocka_unit_test(case_shapes), cmocka_unit_test(case_rack_shapes),
+        cmocka_unit_test(case_small),  cmocka_unit_test(case_racks),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -7,7 +7,7 @@
  */
 #include "base/clock.h"
 #include "base/hash.h"
-#include "job/place.h"
+#include "job/place_probe.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -222,8 +222,8 @@ static void check(const struct tess__placement *placed, int32_t p, int32_t count
     }
 }
 
-/* One process from its start: has it come to its end? */
-static bool play(struct crowd *crowd, int32_t p)
+/* One process from its start. */
+static enum tess_status begin(struct crowd *crowd, int32_t p)
 {
     static struct tess__run run;
     const struct tess_placing_options options = {
@@ -241,12 +241,19 @@ static bool play(struct crowd *crowd, int32_t p)
     run.placed = tess__placed_open();
     assert_non_null(run.placed);
     const enum tess_status status = tess__place_meet(&run, &options, &meeting, &process, &host);
-    if (status != TESS_OK && status != TESS_ERR_ABORTED)
-        fail_msg("process %d: %s", (int)p, tess_log_last_error());
     if (status == TESS_OK)
         check(run.placed, p, crowd->count);
     tess__placed_close(run.placed);
     crowd->calls++;
+    return status;
+}
+
+/* Has it come to its end? */
+static bool play(struct crowd *crowd, int32_t p)
+{
+    const enum tess_status status = begin(crowd, p);
+    if (status != TESS_OK && status != TESS_ERR_ABORTED)
+        fail_msg("process %d: %s", (int)p, tess_log_last_error());
     return status == TESS_OK;
 }
 
@@ -296,6 +303,31 @@ static void case_linear(void **state)
     }
 }
 
+/* What process 0 sends last is cut short, or of racks that cannot be. */
+static void case_spoilt(void **state)
+{
+    static const int32_t racks[] = {-1, 9};
+    struct crowd crowd = {.count = 8 * EACH};
+    struct exchange *last = &crowd.exchange[EXCHANGES - 1];
+    (void)state;
+    write_order(crowd.count);
+    for (int pass = 0; pass < EXCHANGES; pass++)
+        for (int32_t p = crowd.count - 1; p >= 0; p--)
+            (void)play(&crowd, p);
+    assert_int_equal(begin(&crowd, 5), TESS_OK);
+    char *at = last->parts.bytes + last->parts.first[5] + offsetof(struct tess__turn, rack_hosts);
+    for (size_t i = 0; i < sizeof(racks) / sizeof(*racks); i++) {
+        memcpy(at, &racks[i], sizeof(racks[i]));
+        assert_int_equal(begin(&crowd, 5), TESS_ERR_COMM);
+        assert_non_null(strstr(tess_log_last_error(), "process 0 sends racks of "));
+        assert_non_null(strstr(tess_log_last_error(), "hosts, of 8"));
+    }
+    last->bytes[5] = offsetof(struct tess__turn, rack_hosts);
+    assert_int_equal(begin(&crowd, 5), TESS_ERR_COMM);
+    assert_string_equal(tess_log_last_error(), "process 0 sends 12 bytes of the order");
+    crowd_close(&crowd);
+}
+
 static int make_file(void **state)
 {
     (void)state;
@@ -311,6 +343,7 @@ static int remove_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_linear)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_linear),
+                                       cmocka_unit_test(case_spoilt)};
     return cmocka_run_group_tests(cases, make_file, remove_file);
 }

@@ -48,7 +48,8 @@ static void join(struct tess_topology *topology, enum tess_link_kind kind, int32
     assert_int_equal(tess_topology_join(topology, kind, a, b, gbs, 1), TESS_OK);
 }
 
-static struct tess_topology *racks(void)
+/* of: the racks of the hosts. */
+static struct tess_topology *racks_of(const char *of)
 {
     struct tess_topology *topology = tess_topology_new();
     char name[16];
@@ -62,11 +63,16 @@ static struct tess_topology *racks(void)
         const int32_t cpu = node(topology, TESS_NODE_CPU, r, host[r]);
         snprintf(name, sizeof(name), "%s.0", host[r]);
         const int32_t device = node(topology, TESS_NODE_DEVICE, r, name);
-        join(topology, TESS_LINK_NET, cpu, rack[r % 2], 1);
+        join(topology, TESS_LINK_NET, cpu, rack[of[r] - 'a'], 1);
         join(topology, TESS_LINK_LOCAL, device, cpu, 10);
     }
     assert_int_equal(tess_topology_finish(topology), TESS_OK);
     return topology;
+}
+
+static struct tess_topology *racks(void)
+{
+    return racks_of("abab");
 }
 
 static const struct tess_topo_link *link_of(const struct tess_topology *topology, const char *from,
@@ -178,6 +184,38 @@ static void case_slowed(void **state)
     close_case(&c);
 }
 
+/* Hosts of a rack, as ranks come to them: those of the first case stay as they are, since uplinks
+ * carry what their hosts send. */
+static void case_racks(void **state)
+{
+    static const struct {
+        const char *of;
+        int32_t hosts;
+    } wanted[] = {{"abab", 0}, {"aabb", 2}, {"aaaa", 4}, {"abbb", 0}, {"abaa", 0}};
+    static const int32_t device[RANKS] = {0, 1, 2, 3};
+    struct tess__processes job;
+    static struct case_ c;
+    int32_t process[RANKS];
+    (void)state;
+    assert_int_equal(tess__processes_open(&job, RANKS), TESS_OK);
+    for (int32_t p = 0; p < RANKS; p++)
+        job.process[p].host = (uint64_t)p;
+    tess__place_find_hosts(&job);
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
+        open_case(&c);
+        tess_topology_free(c.run.placed->topology);
+        c.run.placed->topology = NULL;
+        free(c.run.placed->text);
+        assert_int_equal(
+            tess__place_map(&c.run, &job, racks_of(wanted[i].of), device, "racks", process),
+            TESS_OK);
+        if (c.run.placed->rack_hosts != wanted[i].hosts)
+            fail_msg("%s: racks of %d hosts", wanted[i].of, (int)c.run.placed->rack_hosts);
+        close_case(&c);
+    }
+    tess__processes_close(&job);
+}
+
 /* Reasons to stay. */
 static void case_stays(void **state)
 {
@@ -239,7 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_gain),  cmocka_unit_test(case_slowed),
         cmocka_unit_test(case_stays), cmocka_unit_test(case_measured),
-        cmocka_unit_test(case_off),
+        cmocka_unit_test(case_off),   cmocka_unit_test(case_racks),
     };
     return cmocka_run_group_tests_name("adapt", tests, NULL, NULL);
 }

@@ -132,6 +132,7 @@ static enum tess_status mpi_open(const struct tess_comm_request *request,
 
     TESS_TRY(tess_transport_mpi_open((enum tess_mpi_library)options->library, request->boot,
                                      request->timeout_s, &transport));
+    transport->rack_hosts = request->rack_hosts;
     TESS_TRY(tess_comm_net_open(transport, request->world, request->order, request->timeout_s,
                                 comm_out));
     if (!options->native)

@@ -70,11 +70,11 @@ void tess__nccl_group_shape(struct nccl_group *group)
         host[r] = group->family->host[group->member[r]];
     while (places < n && host[places] == host[0])
         places++;
-    group->shape = tess__net_shape(rank, n, host);
+    group->shape = tess__net_shape(rank, n, host, 0);
     const bool equal = group->shape.places == places;
     if (equal && (places & (places - 1)) == 0 && places > 1)
         return;
-    group->shape = (struct net_shape){rank, n, 1, n, NULL};
+    group->shape = (struct net_shape){rank, n, 1, n, 0, NULL};
     if (rank == 0 && places < n && !(equal && places == 1))
         tess_log(TESS_LOG_DEBUG,
                  "NCCL: canonical sums of %d ranks go between nodes rank by rank, not node by "

@@ -248,7 +248,7 @@ static enum tess_status net_group_shape(struct net_group *group)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %d ranks", (int)n);
     for (int32_t r = 0; r < n; r++)
         host[r] = group->rank->transport->host[group->member[r]];
-    group->shape = tess__net_shape(group->comm.rank, n, host);
+    group->shape = tess__net_shape(group->comm.rank, n, host, group->rank->transport->rack_hosts);
     net_log_spread(group, host);
     free(host);
     return TESS_OK;

@@ -29,9 +29,26 @@ enum tess_status tess__net_firsts(int32_t rank_count, const uint64_t *key, int32
     return TESS_OK;
 }
 
-struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host)
+/* Racks of a group on hosts in a row, by one rank of each host; 0: they are not equal. */
+static int32_t hosts_of_rack(const int32_t *host, int32_t hosts, int32_t places, int32_t rack_hosts)
 {
-    struct net_shape shape = {rank, rank_count, 1, rank_count, NULL};
+    int32_t size = 1;
+
+    while (size < hosts && host[size * places] / rack_hosts == host[0] / rack_hosts)
+        size++;
+    for (int32_t h = 0; h < hosts && hosts % size == 0; h++) {
+        const int32_t rack = host[h * places] / rack_hosts;
+        if (rack != host[h / size * size * places] / rack_hosts ||
+            (h >= size && rack == host[(h / size - 1) * size * places] / rack_hosts))
+            return 0;
+    }
+    return hosts % size == 0 ? size : 0;
+}
+
+struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host,
+                                 int32_t rack_hosts)
+{
+    struct net_shape shape = {rank, rank_count, 1, rank_count, 0, NULL};
     int32_t places = 1;
     bool ordered = true;
 
@@ -52,5 +69,7 @@ struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t
                 return shape;
     shape.hosts = rank_count / places;
     shape.places = places;
+    if (rack_hosts > 0)
+        shape.rack_hosts = hosts_of_rack(host, shape.hosts, places, rack_hosts);
     return shape;
 }

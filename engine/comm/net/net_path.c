@@ -161,7 +161,7 @@ static bool path_is_block(int32_t rank_count, const int32_t *host, int32_t which
 
 struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host)
 {
-    const struct net_shape shape = tess__net_shape(0, rank_count, host);
+    const struct net_shape shape = tess__net_shape(0, rank_count, host, 0);
     struct net_spread spread = {.astray = -1};
 
     for (int32_t r = rank_count; r-- > 0;) {
@@ -272,7 +272,7 @@ static void path_exchange_hosts(const struct net_shape *shape, int32_t first, in
 static void path_exchange(const struct net_shape *shape, struct net_lane *lane)
 {
     const int32_t places = shape->places;
-    const struct net_shape within = {shape->rank % places, places, 1, places, NULL};
+    const struct net_shape within = {shape->rank % places, places, 1, places, 0, NULL};
     const int32_t first = shape->rank - within.rank;
 
     (void)path_tree_up(&within, 0, places, 0, lane);
@@ -639,7 +639,7 @@ static void path_lanes(const struct net_shape *shape, const struct tess_comm_cal
     struct net_shape by = *shape;
     by.ways = call->collective == TESS_COLLECTIVE_ALL_REDUCE && path_is_chain(shape, call) &&
                       !path_is_ring(n, call)
-                  ? tess__net_ways(shape->hosts, shape->places)
+                  ? tess__net_ways(shape->hosts, shape->places, shape->rack_hosts)
                   : NULL;
     for (int32_t l = 0; l * plan->width < n; l++)
         path_lane_of(&by, call, l, plan->width, path_lane(plan));

@@ -29,10 +29,10 @@
  * So no host gets more than 1.2 times as much as in a ring, up and down together 1.1 times. Hosts
  * are in racks, mostly, and the links of those are narrow: where the tree does not fit racks, sums
  * cross them more often than in a ring. On 6 to 48 hosts that are no power of two a sum for all
- * therefore goes up and down by ways that are searched once, for racks of any equal size:
- * net_ways.h. On more hosts, and of a gather, the whole goes down a chain, from the owner to the
- * nearer end and then to the rest, which crosses few links twice. It ends at another host for each
- * lane:
+ * therefore goes up and down by ways that are searched once, for the racks, or where these are not
+ * known for racks of any equal size: net_ways.h. On more hosts, and of a gather, the whole goes
+ * down a chain, from the owner to the nearer end and then to the rest, which crosses few links
+ * twice. It ends at another host for each lane:
  *
  *     6 hosts     0 1 2 5 4 3     1 0 2 3 5 4     2 1 0 3 4 5     3 4 5 2 1 0 ...
  *
@@ -85,6 +85,7 @@ enum net_kind { NET_UP, NET_DOWN, NET_NOTE, NET_MESSAGE, NET_MESSAGE_NOTE };
 struct net_shape {
     int32_t rank, rank_count;
     int32_t hosts, places;       /* hosts * places = rank_count */
+    int32_t rack_hosts;          /* of hosts in a row; hosts are whole racks; 0: not known */
     const struct net_ways *ways; /* a plan's own; NULL for it */
 };
 
@@ -138,8 +139,9 @@ struct net_plan {
 enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_out);
 void tess__net_plan_close(struct net_plan *plan);
 
-/* host[i]: of rank i of the group. */
-struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host);
+/* host[i]: of rank i of the group. rack_hosts: as struct tess_transport has it. */
+struct net_shape tess__net_shape(int32_t rank, int32_t rank_count, const int32_t *host,
+                                 int32_t rack_hosts);
 
 /* Any collective but a barrier. */
 void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *call, int32_t round,

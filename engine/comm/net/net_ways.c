@@ -25,6 +25,7 @@ struct ways_load {
 struct ways_search {
     struct net_ways ways; /* so far */
     int32_t hosts, cuts;
+    int32_t judged, priced;           /* the first cuts, as racks may be; as prices take them */
     int32_t rack_hosts[WAYS_CUTS];    /* of a rack; [0]: 1, a host by itself */
     struct ways_load load[WAYS_CUTS]; /* by rack of the cut */
     /* From one host to another: all that it costs; of it what is not the two hosts' own. */
@@ -56,7 +57,7 @@ static void ways_price(struct ways_search *search)
     uint64_t out[NET_WAYS_HOSTS], in[NET_WAYS_HOSTS];
 
     memset(search->far, 0, sizeof(search->far));
-    for (int32_t cut = search->cuts; cut-- > 0;) {
+    for (int32_t cut = search->priced; cut-- > 0;) {
         const int32_t size = search->rack_hosts[cut];
         for (int32_t rack = 0; rack < n / size; rack++) {
             out[rack] = ways_link(&search->load[cut], 0, rack);
@@ -306,7 +307,7 @@ static uint64_t ways_excess(struct ways_search *search)
     const uint64_t ring = 2 * (uint64_t)(search->hosts - 1), most = ring * 21 / 20;
     uint64_t excess = 0;
 
-    for (int32_t cut = 0; cut < search->cuts; cut++) {
+    for (int32_t cut = 0; cut < search->judged; cut++) {
         struct ways_load *load = &search->load[cut];
         const int32_t racks = search->hosts / search->rack_hosts[cut];
         uint64_t fullest = 0;
@@ -325,7 +326,7 @@ static uint64_t ways_excess(struct ways_search *search)
 }
 
 /* The best of some passes. */
-static void ways_find(struct net_ways *ways, int32_t hosts)
+static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
 {
     static struct ways_search search; /* tess__net_ways lets one in */
     const int32_t limit = WAYS_TIME / (hosts * hosts * hosts);
@@ -333,10 +334,17 @@ static void ways_find(struct net_ways *ways, int32_t hosts)
     uint64_t least = UINT64_MAX;
 
     search = (struct ways_search){.hosts = hosts};
-    for (int32_t size = 1; size < hosts; size++)
-        if (hosts % size == 0)
+    search.rack_hosts[search.cuts++] = 1;
+    if (rack_hosts > 1 && rack_hosts < hosts)
+        search.rack_hosts[search.cuts++] = rack_hosts;
+    const int32_t known = search.cuts;
+    for (int32_t size = 2; size < hosts; size++)
+        if (hosts % size == 0 && size != rack_hosts)
             search.rack_hosts[search.cuts++] = size;
+    search.judged = rack_hosts > 0 ? known : search.cuts;
     for (int pass = 0; pass < passes; pass++) {
+        /* Racks that are not there lead out of ways that get no better. */
+        search.priced = pass / WAYS_AFRESH % 2 == 0 ? search.judged : search.cuts;
         for (int32_t lane = 0; lane < hosts; lane++) {
             if (pass > 0)
                 ways_carry_lane(&search, lane, UINT64_MAX); /* less one */
@@ -362,20 +370,25 @@ static void ways_find(struct net_ways *ways, int32_t hosts)
         }
 }
 
-const struct net_ways *tess__net_ways(int32_t hosts, int32_t places)
+const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rack_hosts)
 {
-    static struct net_ways found[NET_WAYS_HOSTS + 1];
-    static atomic_bool is_found[NET_WAYS_HOSTS + 1];
+    /* [hosts][divisors of it up to a rack's hosts]; pages that are never asked for are no memory.
+     */
+    static struct net_ways found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
+    static atomic_bool is_found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
     if (hosts > NET_WAYS_HOSTS || (places & (places - 1)) != 0)
         return NULL;
-    if (!atomic_load_explicit(&is_found[hosts], memory_order_acquire)) {
+    int32_t cut = 0;
+    for (int32_t size = 1; size <= rack_hosts; size++)
+        cut += hosts % size == 0;
+    if (!atomic_load_explicit(&is_found[hosts][cut], memory_order_acquire)) {
         pthread_mutex_lock(&mutex);
-        if (!atomic_load_explicit(&is_found[hosts], memory_order_relaxed))
-            ways_find(&found[hosts], hosts);
-        atomic_store_explicit(&is_found[hosts], true, memory_order_release);
+        if (!atomic_load_explicit(&is_found[hosts][cut], memory_order_relaxed))
+            ways_find(&found[hosts][cut], hosts, rack_hosts);
+        atomic_store_explicit(&is_found[hosts][cut], true, memory_order_release);
         pthread_mutex_unlock(&mutex);
     }
-    return &found[hosts];
+    return &found[hosts][cut];
 }

@@ -1,7 +1,7 @@
 /*
  * By which hosts a sum for all goes where they are no power of two, so that no link carries much
- * more than in a ring: of each host, and of each rack, whatever the number of equal racks that
- * hosts in a row may be in. For the files net_path.c and tests alone.
+ * more than in a ring: of each host, and of each rack. Where the racks are not known, whatever the
+ * number of equal racks that hosts in a row may be in. For the files net_path.c and tests alone.
  *
  * Each lane has its own ways up the tree of tessera/comm.h and down a chain of all hosts. Whether
  * the sum of a block goes to a host of the other block, or that one's here, is free; so is where
@@ -26,8 +26,9 @@ struct net_ways {
     int8_t place[NET_WAYS_HOSTS][NET_WAYS_HOSTS]; /* in the chain, the root's is 0 */
 };
 
-/* For so many hosts, from 3 on, of so many ranks. Searched once in a process, kept to its end. NULL
- * for more than NET_WAYS_HOSTS, and where hosts are no blocks of the tree. */
-const struct net_ways *tess__net_ways(int32_t hosts, int32_t places);
+/* For so many hosts, from 3 on, of so many ranks, in racks as struct net_shape has them. Searched
+ * once in a process, kept to its end. NULL for more than NET_WAYS_HOSTS, and where hosts are no
+ * blocks of the tree. */
+const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rack_hosts);
 
 #endif

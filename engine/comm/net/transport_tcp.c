@@ -359,6 +359,7 @@ static enum tess_status tcp_kind_open(const struct tess_comm_request *request,
     struct tess_transport *transport;
 
     TESS_TRY(tess_transport_tcp_open(request->boot, request->timeout_s, &transport));
+    transport->rack_hosts = request->rack_hosts;
     return tess_comm_net_open(transport, request->world, request->order, request->timeout_s,
                               comm_out);
 }

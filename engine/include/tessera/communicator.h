@@ -33,6 +33,7 @@ struct tess_comm_request {
     const struct tess_boot *boot;     /* over all ranks; NULL unless the kind needs it */
     struct tess_world *world;         /* of this process's ranks */
     bool started;                     /* TESS_COMM_STARTED: the world is of this rank alone */
+    int32_t rack_hosts;               /* for struct tess_transport */
     const struct tess_module *module; /* of the ranks' devices, already selected; NULL: host */
 };
 

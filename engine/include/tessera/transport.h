@@ -69,6 +69,8 @@ struct tess_transport {
     int32_t rank, rank_count;
     const int32_t *host; /* [rank_count] number of each rank's host, from 0 in the order in which
                             they first appear; the transport's */
+    int32_t rack_hosts;  /* OPTIONAL (0: not known): hosts of a rack, by number one rack after the
+                            other; the same on all ranks */
     /* OPTIONAL (NULL): why nothing proceeds, "" while it does. A transport that has it does not
      * log it: its user may have a better reason. */
     const char *reason;
