@@ -3,7 +3,7 @@
  * (CMakeLists.txt); own_none.c replaces it elsewhere.
  *
  *     for every panel of 64 columns of w, block of DATA_ROWS rows of dy   the threads share these
- *       for every DATA_STEPS steps           w packed [step][64]: first-level cache
+ *       for every DATA_STEPS steps           w packed [step][64]: second-level cache
  *         for every tile of 6 rows of dy     sums += products, dy read where it lies
  *       dx = sums, rounded once
  *
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define DATA_PANEL 64
-#define DATA_STEPS 128  /* 32 KiB of w */
+#define DATA_STEPS 384  /* 96 KiB of w; fewer would load and store sums more often */
 #define DATA_ROWS  1026 /* whole tiles; their sums, 256 KiB, are in the second-level cache */
 
 struct data_call {
