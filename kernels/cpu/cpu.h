@@ -265,8 +265,8 @@ typedef void cpu_own_conv_grad(const struct tess_op_desc *desc, const void *x, c
 typedef void cpu_own_wino(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const void *x, const void *w, const void *bias, void *y,
                           void *scratch);
-/* Forward of a convolution, or `back` its data gradient: on tiles in bf16 (amx_conv.c), with AVX2
- * in f32 and bf16 (conv.c). The arguments and the memory are those of wino. */
+/* Forward of a convolution, or `back` its data gradient (conv.c), on tiles in bf16 (amx_conv.c).
+ * The arguments and the memory are those of wino. */
 typedef bool cpu_own_conv_takes(const struct tess_op_desc *desc, bool back);
 typedef void cpu_own_conv(const struct tess_kernel *kernel, const struct tess_op_desc *desc,
                           bool back, const void *x, const void *w, const void *bias, void *y,
@@ -299,6 +299,10 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_takes, conv_grad_takes)                                                              \
     X(cpu_own_scratch, conv_grad_scratch)                                                          \
     X(cpu_own_conv_grad, conv_grad)                                                                \
+    X(cpu_own_conv_takes, conv_takes)                                                              \
+    X(cpu_own_scratch, conv_scratch)                                                               \
+    X(cpu_own_scratch, conv_weights)                                                               \
+    X(cpu_own_conv, conv)                                                                          \
     X(cpu_own_scratch, flash_scratch)                                                              \
     X(cpu_own_flash, flash)                                                                        \
     X(cpu_own_flash_decode, flash_decode)                                                          \
@@ -313,24 +317,15 @@ typedef void cpu_own_flash_grad(const struct tess_op *op, const struct cpu_flash
     X(cpu_own_scratch, wino_grad_scratch)                                                          \
     X(cpu_own_conv_grad, wino_grad)
 
-/* Those that AVX2, tess__cpu_v3_<name>, and tiles have, tess__amx_<name>. */
-#define CPU_CONV_LIST(X)                                                                           \
-    X(cpu_own_conv_takes, conv_takes)                                                              \
-    X(cpu_own_scratch, conv_scratch)                                                               \
-    X(cpu_own_scratch, conv_weights)                                                               \
-    X(cpu_own_conv, conv)
-
 struct cpu_own {
 #define CPU_OWN_SLOT(type, name) type *name;
     CPU_OWN_LIST(CPU_OWN_SLOT)
-    CPU_CONV_LIST(CPU_OWN_SLOT) /* or NULL */
 #undef CPU_OWN_SLOT
 };
 extern const struct cpu_own tess__cpu_v3_own; /* AVX2 */
 extern const struct cpu_own tess__cpu_v4_own; /* AVX-512 with bf16 dot products */
 #define CPU_AMX_FUNCTION(type, name) type tess__amx_##name;
 CPU_AMX_LIST(CPU_AMX_FUNCTION)
-CPU_CONV_LIST(CPU_AMX_FUNCTION)
 #undef CPU_AMX_FUNCTION
 
 /* The own kernels for f32 or bf16; NULL where the processor, or the build, lacks the instructions:

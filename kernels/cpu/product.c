@@ -3,12 +3,12 @@
  * bits depends on dtype, geometry and leaf_rows only, never on the number of rows.
  *
  *                    linear                                   convolution
- *   forward          own kernel (forward.c); without AVX2      with AVX2 alone own kernel (conv.c),
- *                    own loops when small, else oneDNN         else oneDNN
- *   backward_data    own loops when small, own kernel          the same
- *                    (data.c); without AVX2 oneDNN
- *   backward_weight  own kernel (grad.c); without AVX2         own kernel (conv_grad.c) where that
- *                    oneDNN                                    supports the geometry, else oneDNN
+ *   forward          own kernel (forward.c); without AVX2      own kernel (conv.c); without AVX2
+ *                    own loops when small, else oneDNN         oneDNN
+ *   backward_data    own loops when small, own kernel          the same up to a stride of 2, else
+ *                    (data.c); without AVX2 oneDNN             oneDNN
+ *   backward_weight  own kernel (grad.c); without AVX2         own kernel (conv_grad.c) for whole
+ *                    oneDNN                                    groups of outputs, else oneDNN
  *
  * On processors with AMX the own kernels in bf16 multiply by tiles (amx_linear.c, amx_grad.c,
  * amx_conv_grad.c), some ten times as fast as by dot products, and so do forward and data gradient
@@ -43,7 +43,7 @@ static struct product_choice product_choose(const struct tess_op_desc *desc)
     const bool linear = desc->kind == TESS_OP_LINEAR;
     struct product_choice c = {.own = tess__cpu_own(desc->dtype)};
     c.wino = !linear && c.own != NULL && c.own->wino_takes(desc);
-    c.conv = !linear && !c.wino && c.own != NULL && c.own->conv != NULL ? c.own : NULL;
+    c.conv = !linear && !c.wino ? c.own : NULL;
     for (int what = 0; what < 2; what++)
         c.direct[what] = c.conv != NULL && c.conv->conv_takes(desc, what == CPU_BACKWARD_DATA);
     if (!linear && !c.wino && c.own != NULL && !c.own->conv_grad_takes(desc))

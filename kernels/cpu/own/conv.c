@@ -1,12 +1,15 @@
 /*
- * Convolutions with AVX2 by sums of products, in f32 and in bf16, which is widened: forward, and
- * the data gradient of those of stride 1 and 2.
+ * Convolutions by sums of products, forward and the data gradient of those of stride 1 and 2. Built
+ * for AVX-512 and for AVX2 (CMakeLists.txt).
  *
  *     for every block: some images or some rows of one            the threads share these
  *       x copied with its padding and widened                      second-level cache
- *       for every panel of 16 outputs, whose weights are packed once a call
- *         for every 6 pixels
- *           12 registers of sums over the window; y = sums + bias, ReLU, rounded once
+ *       for every panel of CONV_PANEL outputs, whose weights are packed once a call
+ *         for every 6 to CONV_MOST pixels
+ *           registers of sums over the window; y = sums + bias, ReLU, rounded once
+ *
+ * In bf16 x and weights are widened and y is rounded once; where the processor multiplies bf16 in
+ * pairs, oneDNN is faster.
  *
  * With channels last the words under one row of the window are neighbours, so x is read as it lies;
  * in f32 without padding that is where it came from. The data gradient is a convolution of dy with
@@ -21,8 +24,8 @@
 #include <math.h>
 #include <string.h>
 
-#define CONV_TALL   (CPU_SUMS / CPU_WIDE)  /* pixels of a tile */
 #define CONV_PANEL  (CPU_WIDE * CPU_WORDS) /* outputs */
+#define CONV_MOST   12                     /* pixels of a tile at most: each has an address */
 #define CONV_STRIDE 2                      /* of a data gradient at most */
 #define CONV_PHASES (CONV_STRIDE * CONV_STRIDE)
 #define CONV_WORDS  (48 * 1024) /* of x in a block at most: some of the second-level cache */
@@ -42,7 +45,7 @@ struct conv_phase {
     int64_t x_row, x_column;         /* where the first pixel's window begins in the copy */
     int64_t rows, columns;           /* of its pixels in an image of y */
     struct conv_pixel *pixel;        /* of a block [images, rows, columns] */
-    float *w;                        /* [panel][tall][wide in][outputs of the panel] */
+    uint32_t *w;                     /* [panel][tall][wide in][outputs of the panel] */
 };
 
 /* What is computed: the sizes are those of the data gradient's own convolution where `back`. */
@@ -138,18 +141,19 @@ static struct conv conv_of(const struct tess_op_desc *d, bool back)
     return c;
 }
 
-/* Memory behind each other: weights in f32, then of every phase its packed weights and its table.
+/* Memory behind each other: widened weights, then of every phase its packed weights and its table.
  * With base NULL it only measures. */
 static size_t conv_layout(struct conv *c, char *base)
 {
-    const int64_t all = tess__cpu_sizes(c->desc).w / (c->desc->in * c->desc->out);
-    size_t bytes = tess__cpu_round_up((size_t)(all * c->in * c->out) * sizeof(float));
+    const int64_t widened = c->half ? tess__cpu_sizes(c->desc).w : 0;
+    size_t bytes = tess__cpu_round_up((size_t)widened * sizeof(float));
     for (int64_t i = 0; i < c->phases * c->phases; i++) {
         struct conv_phase *p = &c->phase[i];
         const int64_t outputs = conv_ceil(c->out, CPU_WORDS) * CPU_WORDS;
         if (base != NULL)
-            p->w = (float *)(void *)(base + bytes);
-        bytes += tess__cpu_round_up((size_t)(p->tall * p->wide * c->in * outputs) * sizeof(float));
+            p->w = (uint32_t *)(void *)(base + bytes);
+        bytes +=
+            tess__cpu_round_up((size_t)(p->tall * p->wide * c->in * outputs) * sizeof(uint32_t));
         if (base != NULL)
             p->pixel = (struct conv_pixel *)(void *)(base + bytes);
         bytes +=
@@ -190,12 +194,12 @@ static void conv_pack_panel(void *context, int64_t panel, void *work)
     for (int64_t i = 0; i < c->phases * c->phases; i++) {
         const struct conv_phase *p = &c->phase[i];
         const int64_t words = p->wide * c->in;
-        float *to = p->w + output * p->tall * words;
+        uint32_t *to = p->w + output * p->tall * words;
         for (int64_t row = 0; row < p->tall; row++) {
             if (!c->back) {
                 const float *from = c->w + (output * window + row) * words;
-                cpu_turn((const char *)from, (size_t)(window * words) * sizeof(float), outputs,
-                         wide, words, false, (uint32_t *)to);
+                cpu_turn((const char *)from, (size_t)(window * words) * sizeof(*from), outputs,
+                         wide, words, false, to);
                 to += words * wide * CPU_WORDS;
                 continue;
             }
@@ -204,7 +208,7 @@ static void conv_pack_panel(void *context, int64_t panel, void *work)
                 const int64_t kw = p->first_column + (p->wide - 1 - t / c->in) * c->phases;
                 const float *from =
                     c->w + ((t % c->in * window + kh) * window + kw) * c->out + output;
-                cpu_pack_f32(from, outputs, (uint32_t *)to);
+                cpu_pack_f32(from, outputs, to);
             }
         }
     }
@@ -241,49 +245,57 @@ static void conv_copy(const struct conv *c, int64_t image, int64_t images, int64
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
-/* A panel of outputs. */
-struct conv_tile {
-    const float *x, *w;
-    char *y;
-    int64_t tall, words, x_row; /* of the window: rows, words of one; between rows of x */
-    int64_t outputs;            /* from the panel on */
-    const struct conv_pixel *pixel;
-    float least[CPU_WORDS]; /* of y: 0 with a ReLU */
-    float bias[CONV_PANEL];
+/* What the next block reads of x: fetched into the second-level cache some lines at a time while
+ * products keep the processor busy. */
+struct conv_ahead {
+    const char *at, *end;
+    int64_t bytes; /* of a tile */
 };
 
-/* The last outputs, fewer than a vector has. */
-static __attribute__((noinline)) void conv_store_part(bool half, const float *value, int64_t count,
-                                                      char *y)
-{
-    uint16_t narrow[CPU_WORDS];
-    cpu_store_halves(narrow, cpu_lanes(CPU_WORDS), cpu_narrow(cpu_load_any(value)));
-    memcpy(y, half ? (const void *)narrow : value, (size_t)count * (half ? 2 : 4));
-}
+/* A panel of outputs. */
+struct conv_tile {
+    const float *x;
+    const uint32_t *w;
+    void *y;
+    bool relu;
+    int64_t tall, words, x_row;     /* of the window: rows, words of one; between rows of x */
+    int64_t outputs;                /* from the panel on */
+    const struct conv_pixel *pixel; /* [pixels] */
+    int64_t pixels;
+    float bias[CONV_PANEL];
+    struct conv_ahead *ahead;
+};
 
-CPU_INLINE void conv_store(const struct conv_tile *t, bool half, int v, int64_t at, cpu_vector sum)
+/* y of `tall` pixels from their sums. Not part of the loops over the window, from whose sums it
+ * would take registers. */
+static __attribute__((noinline)) void conv_store(const struct conv_tile *t, bool half, int64_t tall,
+                                                 int64_t wide, const struct conv_pixel *pixel,
+                                                 const float *sum)
 {
-    const int64_t left = t->outputs - v * CPU_WORDS;
-    char *y = t->y + (at + v * CPU_WORDS) * (half ? 2 : 4);
-    /* A NaN, second, stays. */
-    sum = cpu_max(cpu_load_any(t->least), cpu_add(sum, cpu_load_any(t->bias + v * CPU_WORDS)));
-    if (left < CPU_WORDS) {
-        float value[CPU_WORDS];
-        cpu_store_any(value, sum);
-        conv_store_part(half, value, left, y);
-    } else {
-        cpu_store_of(half, y, 0, sum);
+    const cpu_vector least = cpu_set(t->relu ? 0.0f : -INFINITY);
+    for (int64_t r = 0; r < tall; r++) {
+        for (int64_t v = 0; v < wide; v++, sum += CPU_WORDS) {
+            const int64_t left = t->outputs - v * CPU_WORDS, at = pixel[r].y + v * CPU_WORDS;
+            const cpu_vector bias = cpu_load_any(t->bias + v * CPU_WORDS);
+            /* A NaN, second, stays. */
+            const cpu_vector value = cpu_max(least, cpu_add(cpu_load(sum), bias));
+            if (half)
+                cpu_store_halves_first((uint16_t *)t->y + at, left, cpu_narrow(value));
+            else
+                cpu_store_first((float *)t->y + at, left, value);
+        }
     }
 }
 
-/* CONV_TALL pixels from `pixel` on; what there is not is pixel `last` again. */
-CPU_INLINE void conv_tile(const struct conv_tile *t, bool half, int wide,
+/* `tall` pixels from `pixel` on, `half`: y in bf16; what there is not is pixel `last` again. */
+CPU_INLINE void conv_tile(const struct conv_tile *t, bool half, int tall, int wide,
                           const struct conv_pixel *pixel, int64_t last)
 {
-    const float *w = t->w, *x[CONV_TALL];
-    cpu_vector sum[CONV_TALL * CPU_WIDE];
+    const float *x[CONV_MOST];
+    const uint32_t *w = t->w;
+    cpu_vector sum[CPU_SUMS];
     CPU_UNROLL
-    for (int r = 0; r < CONV_TALL; r++) {
+    for (int r = 0; r < tall; r++) {
         x[r] = t->x + pixel[r < last ? r : last].x;
         CPU_UNROLL
         for (int v = 0; v < wide; v++)
@@ -291,53 +303,62 @@ CPU_INLINE void conv_tile(const struct conv_tile *t, bool half, int wide,
     }
     for (int64_t row = 0; row < t->tall; row++) {
         for (int64_t k = 0; k < t->words; k++, w += wide * CPU_WORDS) {
-            uint32_t word[CONV_TALL];
+            uint32_t word[CONV_MOST];
             CPU_UNROLL
-            for (int r = 0; r < CONV_TALL; r++)
+            for (int r = 0; r < tall; r++)
                 memcpy(&word[r], x[r] + k, sizeof(word[r]));
-            cpu_step(sum, false, CONV_TALL, wide, (const uint32_t *)w, word);
+            cpu_step(sum, false, tall, wide, w, word);
         }
         CPU_UNROLL
-        for (int r = 0; r < CONV_TALL; r++)
+        for (int r = 0; r < tall; r++)
             x[r] += t->x_row;
     }
-    __asm__ volatile("" ::: "memory"); /* else what follows takes registers of the sums */
+    _Alignas(64) float result[CPU_SUMS * CPU_WORDS];
     CPU_UNROLL
-    for (int r = 0; r < CONV_TALL; r++) {
-        CPU_UNROLL
+    for (int i = 0; i < tall * wide; i++)
+        cpu_store(result + i * CPU_WORDS, sum[i]);
+    conv_store(t, half, tall <= last ? tall : last + 1, wide, pixel, result);
+}
+
+/* The next piece of the next block's x, and y of the pixels from `pixel` on. */
+CPU_INLINE void conv_fetch(const struct conv_tile *t, bool half, int64_t pixel, int tall, int wide)
+{
+    struct conv_ahead *ahead = t->ahead;
+    const char *end = ahead->end - ahead->at > ahead->bytes ? ahead->at + ahead->bytes : ahead->end;
+    for (; ahead->at < end; ahead->at += 64)
+        _mm_prefetch(ahead->at, _MM_HINT_T1);
+    for (int r = 0; r < tall && pixel + r < t->pixels; r++)
         for (int v = 0; v < wide; v++)
-            conv_store(t, half, v, pixel[r < last ? r : last].y, sum[r * wide + v]);
+            __builtin_prefetch(
+                (const char *)t->y + (t->pixel[pixel + r].y + v * CPU_WORDS) * (half ? 2 : 4), 1);
+}
+
+CPU_INLINE void conv_panel(const struct conv_tile *t, bool half, int wide)
+{
+    const int most = CPU_SUMS / 2 < CONV_MOST ? CPU_SUMS / 2 : CONV_MOST;
+    const int tall = CPU_SUMS / wide < most ? CPU_SUMS / wide : most;
+    for (int64_t p = 0; p < t->pixels; p += tall) {
+        conv_fetch(t, half, p + tall, tall, wide);
+        conv_tile(t, half, tall, wide, t->pixel + p, t->pixels - 1 - p);
     }
 }
 
-#define CONV_TILES(name, half, wide)                                                               \
-    static void name(const struct conv_tile *t, int64_t count)                                     \
-    {                                                                                              \
-        for (int64_t p = 0; p < count; p += CONV_TALL)                                             \
-            conv_tile(t, half, wide, t->pixel + p, count - 1 - p);                                 \
-    }
-CONV_TILES(conv_f32_1, false, 1)
-CONV_TILES(conv_f32_2, false, 2)
-CONV_TILES(conv_bf16_1, true, 1)
-CONV_TILES(conv_bf16_2, true, 2)
-
-static void (*const conv_tiles[2][CPU_WIDE])(const struct conv_tile *t, int64_t count) = {
-    {conv_f32_1, conv_f32_2},
-    {conv_bf16_1, conv_bf16_2},
-};
+CPU_BY_WIDTH(conv_panels, conv_panel, const struct conv_tile *)
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 static void conv_phase_run(const struct conv *c, const struct conv_phase *phase, int64_t pixels,
-                           const float *x, char *y)
+                           const float *x, char *y, struct conv_ahead *ahead)
 {
     const size_t element = c->half ? 2 : 4;
     struct conv_tile t = {.x = x,
+                          .relu = c->relu,
                           .tall = phase->tall,
                           .words = phase->wide * c->in,
                           .x_row = c->x_row,
-                          .pixel = phase->pixel};
-    cpu_store_any(t.least, cpu_set(c->relu ? 0.0f : -INFINITY));
+                          .pixel = phase->pixel,
+                          .pixels = pixels,
+                          .ahead = ahead};
     for (int64_t output = 0; output < c->out; output += CONV_PANEL) {
         const int64_t left = tess__cpu_min(c->out - output, CONV_PANEL);
         t.outputs = left;
@@ -345,8 +366,25 @@ static void conv_phase_run(const struct conv *c, const struct conv_phase *phase,
         t.y = y + (size_t)output * element;
         if (c->bias != NULL)
             cpu_widen_row(c->half, (const char *)c->bias + (size_t)output * element, left, t.bias);
-        conv_tiles[c->half][left > CPU_WORDS](&t, pixels);
+        conv_panels[c->half][(left - 1) / CPU_WORDS](&t);
     }
+}
+
+/* The rows of x under block `g`; its tiles will be about as many as those of a block now. */
+static struct conv_ahead conv_ahead(const struct conv *c, int64_t g)
+{
+    if (g >= conv_ceil(c->desc->rows, c->images) * c->blocks)
+        return (struct conv_ahead){0};
+    const int64_t image = g / c->blocks * c->images, row = g % c->blocks * c->rows * c->step;
+    const int64_t rows = c->blocks == 1
+                             ? tess__cpu_min(c->images, c->desc->rows - image) * c->height
+                             : tess__cpu_min(c->rows * c->step, c->height - row);
+    const int64_t line = c->width * c->in * (c->half ? 2 : 4); /* bytes */
+    const int64_t tiles =
+        c->images * c->rows * c->phases * c->y_width / CONV_MOST * conv_ceil(c->out, CONV_PANEL);
+    const char *at = (const char *)c->x + (image * c->height + row) * line;
+    return (struct conv_ahead){
+        .at = at, .end = at + rows * line, .bytes = rows * line / (tiles + 1) / 64 * 64 + 64};
 }
 
 static void conv_part(void *context, int64_t part, void *work)
@@ -359,6 +397,7 @@ static void conv_part(void *context, int64_t part, void *work)
         const int64_t images = tess__cpu_min(c->desc->rows - image, c->images);
         const int64_t rows = tess__cpu_min(conv_ceil(c->y_height, c->phases) - row, c->rows);
         const int64_t y = (image * c->y_height + row * c->phases) * c->y_width * c->out;
+        struct conv_ahead ahead = conv_ahead(c, g + 1);
         const float *x = work;
         if (c->copied)
             conv_copy(c, image, images, row, rows, work);
@@ -369,15 +408,16 @@ static void conv_part(void *context, int64_t part, void *work)
             const int64_t own = tess__cpu_min(p->rows - row, rows);
             if (own > 0)
                 conv_phase_run(c, p, images * own * p->columns, x,
-                               (char *)c->y + (size_t)y * element);
+                               (char *)c->y + (size_t)y * element, &ahead);
         }
     }
 }
 
 bool CPU_OWN(conv_takes)(const struct tess_op_desc *desc, bool back)
 {
-    return desc->kind == TESS_OP_CONV2D && (desc->dtype == TESS_F32 || desc->dtype == TESS_BF16) &&
-           (!back || desc->stride <= CONV_STRIDE);
+    if (desc->kind != TESS_OP_CONV2D || (back && desc->stride > CONV_STRIDE))
+        return false;
+    return desc->dtype == TESS_F32 || (desc->dtype == TESS_BF16 && !CPU_PAIRS);
 }
 
 size_t CPU_OWN(conv_scratch)(const struct tess_op_desc *desc)

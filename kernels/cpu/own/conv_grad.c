@@ -17,9 +17,9 @@
  * unchanged: each element adds its steps in the order of images, rows and columns, however they are
  * split into blocks.
  *
- * With AVX2 also inputs that fill no vectors, such as the one of a first layer: for these, and for
- * windows of 1 and strides, vectors run along the outputs. Tiles are of 6 words of the window by 16
- * outputs and read but a few words of a pixel of x.
+ * For inputs that fill no vectors, such as the one of a first layer, for windows of 1 and in f32
+ * for strides vectors run along the outputs. Tiles are of 6 words of the window by up to CPU_WIDE
+ * vectors of outputs and read but a few words of a pixel of x.
  */
 #include "cpu/cpu.h"
 
@@ -32,9 +32,7 @@
 #define CONV_TALL  (CPU_SUMS / CONV_WIDE) /* rows of a tile */
 #define CONV_LINE  64                     /* bytes of a cache line */
 
-/* Are there convolutions of which vectors run along the outputs? Their tiles: words of the window
- * by outputs. */
-#define CONV_TURNS        (CPU_WORDS == 8)
+/* Tiles where vectors run along the outputs: words of the window by outputs. */
 #define CONV_TURNED_TALL  (CPU_SUMS / CPU_WIDE)
 #define CONV_TURNED_PANEL (CPU_WIDE * CPU_WORDS)
 
@@ -135,13 +133,13 @@ static struct conv_plan conv_plan_of(const struct tess_op_desc *desc)
 {
     struct conv_plan p = {
         .half = desc->dtype == TESS_BF16,
-        .pairs = desc->dtype == TESS_BF16 && CPU_PAIRS,
         .packed = desc->dtype == TESS_BF16 || desc->padding > 0,
-        .turned =
-            CONV_TURNS && (desc->in % CPU_WORDS != 0 || desc->window == 1 || desc->stride > 1),
+        .turned = desc->in % CPU_WORDS != 0 || desc->window == 1 ||
+                  (desc->stride > 1 && !(CPU_PAIRS && desc->dtype == TESS_BF16)),
         .oh = tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding),
         .ow = tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding),
         .width = desc->width + 2 * desc->padding};
+    p.pairs = CPU_PAIRS && p.half;
     p.steps = p.pairs ? (p.ow + 1) / 2 : p.ow;
     int64_t by_x = CONV_X_WORDS / (p.width * desc->in);
     int64_t by_dy = (p.turned ? CONV_TURNED_STEPS : CONV_STEPS) / p.steps;
@@ -287,48 +285,53 @@ static void conv_block_run(const struct tess_op_desc *desc, const struct conv_pl
     }
 }
 
-/* `sum` [words of the window][CONV_TURNED_PANEL]; dy widened, [lines, steps, CONV_TURNED_PANEL].
- * Words past the last one are the last again. */
-static __attribute__((noinline)) void conv_turned_tile(const struct conv_block *b,
-                                                       const uint32_t *const *word,
-                                                       float *const *to)
+/* A tile of sums: `to` [words of the window][CONV_TURNED_PANEL]. Words past the last one are the
+ * last again. */
+struct conv_turned {
+    const struct conv_block *block; /* dy: [images, rows, steps, vectors of the tile], widened */
+    const uint32_t *word[CONV_TURNED_TALL];
+    float *to[CONV_TURNED_TALL];
+};
+
+CPU_INLINE void conv_turned_tile(const struct conv_turned *t, bool pairs, int wide)
 {
     cpu_vector sum[CONV_TURNED_TALL * CPU_WIDE];
+    const struct conv_block *b = t->block;
     const uint32_t *dy = b->dy;
     const int64_t x_step = b->x_step;
     CPU_UNROLL
-    for (int i = 0; i < CONV_TURNED_TALL * CPU_WIDE; i++)
-        sum[i] = b->first ? cpu_zero() : cpu_load(to[i / CPU_WIDE] + i % CPU_WIDE * CPU_WORDS);
+    for (int i = 0; i < CONV_TURNED_TALL * wide; i++)
+        sum[i] = b->first ? cpu_zero() : cpu_load(t->to[i / wide] + i % wide * CPU_WORDS);
     for (int64_t image = 0; image < b->images; image++) {
         for (int64_t row = 0; row < b->rows; row++) {
             const uint32_t *x[CONV_TURNED_TALL];
             CPU_UNROLL
             for (int r = 0; r < CONV_TURNED_TALL; r++)
-                x[r] = word[r] + image * b->x_image + row * b->x_row;
-            const uint32_t *end = dy + b->steps * CONV_TURNED_PANEL;
-            for (int64_t at = 0; dy < end; at += x_step, dy += CONV_TURNED_PANEL) {
+                x[r] = t->word[r] + image * b->x_image + row * b->x_row;
+            const uint32_t *end = dy + b->steps * wide * CPU_WORDS;
+            for (int64_t at = 0; dy < end; at += x_step, dy += wide * CPU_WORDS) {
                 uint32_t scalar[CONV_TURNED_TALL];
                 CPU_UNROLL
                 for (int r = 0; r < CONV_TURNED_TALL; r++)
                     scalar[r] = x[r][at];
-                cpu_step(sum, false, CONV_TURNED_TALL, CPU_WIDE, dy, scalar);
+                cpu_step(sum, pairs, CONV_TURNED_TALL, wide, dy, scalar);
             }
         }
     }
     CPU_UNROLL
-    for (int i = 0; i < CONV_TURNED_TALL * CPU_WIDE; i++)
-        cpu_store(to[i / CPU_WIDE] + i % CPU_WIDE * CPU_WORDS, sum[i]);
+    for (int i = 0; i < CONV_TURNED_TALL * wide; i++)
+        cpu_store(t->to[i / wide] + i % wide * CPU_WORDS, sum[i]);
 }
 
-/* Up to CONV_TURNED_PANEL channels of `pixels` pixels of dy, widened, with zeros beyond. */
+CPU_BY_WIDTH(conv_turned_tiles, conv_turned_tile, const struct conv_turned *)
+
+/* `channels` channels of `pixels` pixels of dy, widened, with zeros up to whole vectors. */
 static void conv_turned_pack(const struct tess_op_desc *desc, bool half, const char *dy,
                              int64_t pixels, int64_t channels, uint32_t *packed)
 {
     for (int64_t k = 0; k < pixels; k++, dy += desc->out * (half ? 2 : 4))
-        for (int64_t c = 0; c < CONV_TURNED_PANEL; c += CPU_WORDS, packed += CPU_WORDS) {
-            const cpu_vector value = c < channels ? cpu_load_of(half, dy, c) : cpu_zero();
-            cpu_store((float *)packed, value);
-        }
+        for (int64_t c = 0; c < channels; c += CPU_WORDS, packed += CPU_WORDS)
+            cpu_store((float *)packed, cpu_load_first_of(half, channels - c, dy, c));
 }
 
 /* The sums of conv_turned_tile() behind the packed dy. */
@@ -344,19 +347,19 @@ static void conv_turned_run(const struct tess_op_desc *desc, const struct conv_p
                             uint32_t *packed, float *sums)
 {
     const int64_t columns = desc->window * desc->in, words = desc->window * columns;
+    struct conv_turned t = {.block = b};
     b->dy = packed;
     for (int64_t o = 0; o < channels; o += CONV_TURNED_PANEL, sums += words * CONV_TURNED_PANEL) {
+        const int64_t left = tess__cpu_min(channels - o, CONV_TURNED_PANEL);
         conv_turned_pack(desc, p->half, dy + (size_t)o * tess_dtype_bytes(desc->dtype),
-                         b->images * b->rows * p->steps, channels - o, packed);
+                         b->images * b->rows * p->steps, left, packed);
         for (int64_t w = 0; w < words; w += CONV_TURNED_TALL) {
-            const uint32_t *word[CONV_TURNED_TALL];
-            float *to[CONV_TURNED_TALL];
             for (int64_t r = 0; r < CONV_TURNED_TALL; r++) {
                 const int64_t own = tess__cpu_min(w + r, words - 1);
-                word[r] = b->x + own / columns * p->width * desc->in + own % columns;
-                to[r] = sums + own * CONV_TURNED_PANEL;
+                t.word[r] = b->x + own / columns * p->width * desc->in + own % columns;
+                t.to[r] = sums + own * CONV_TURNED_PANEL;
             }
-            conv_turned_tile(b, word, to);
+            conv_turned_tiles[false][(left - 1) / CPU_WORDS](&t);
         }
     }
 }
@@ -370,16 +373,13 @@ static void conv_turned_result(const struct tess_op_desc *desc, int64_t channels
             dw[o * words + w] = sums[(o / CONV_TURNED_PANEL * words + w) * CONV_TURNED_PANEL +
                                      o % CONV_TURNED_PANEL];
 }
-/*
- * With AVX-512 not windows of 1, whose few columns make poor panels, nor f32 with padding, which
- * oneDNN leaves out of its sums and does not copy: there it is as fast or faster.
- */
+
+/* Of pairs in bf16 those that are not turned; oneDNN is faster at the others. */
 bool CPU_OWN(conv_grad_takes)(const struct tess_op_desc *desc)
 {
-    if (CONV_TURNS)
-        return desc->out % CPU_CONV_CHANNELS == 0;
-    return desc->window > 1 && desc->in % CPU_WORDS == 0 && desc->out % CONV_TALL == 0 &&
-           (desc->dtype == TESS_BF16 || desc->padding == 0);
+    if (CPU_PAIRS && desc->dtype == TESS_BF16 && conv_plan_of(desc).turned)
+        return false;
+    return desc->out % CPU_CONV_CHANNELS == 0;
 }
 
 size_t CPU_OWN(conv_grad_scratch)(const struct tess_op_desc *desc)

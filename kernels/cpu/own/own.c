@@ -3,8 +3,4 @@
 
 const struct cpu_own CPU_OWN(own) = {
 #define OWN_ENTRY(type, name) .name = CPU_OWN(name),
-    CPU_OWN_LIST(OWN_ENTRY)
-#if CPU_WORDS == 8
-        CPU_CONV_LIST(OWN_ENTRY)
-#endif
-};
+    CPU_OWN_LIST(OWN_ENTRY)};

@@ -46,7 +46,6 @@ static void own_look(void)
     own_tiles = tess__cpu_v4_own;
 #define OWN_ENTRY(type, name) own_tiles.name = tess__amx_##name;
     CPU_AMX_LIST(OWN_ENTRY)
-    CPU_CONV_LIST(OWN_ENTRY)
 #undef OWN_ENTRY
     own_bf16 = &own_tiles;
 }

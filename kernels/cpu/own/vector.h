@@ -17,7 +17,6 @@
 
 #define CPU_OWN_FUNCTION(type, name) type CPU_OWN(name);
 CPU_OWN_LIST(CPU_OWN_FUNCTION)
-CPU_CONV_LIST(CPU_OWN_FUNCTION)
 #undef CPU_OWN_FUNCTION
 
 /* Sums and maxima over the elements of a row are kept in so many lanes, so that their bits do not
