@@ -56,7 +56,7 @@ struct calibrate_cache {
     struct calibrate_rounds byte[CALIBRATE_SIZES];    /* of a byte, on one core */
 };
 
-/* The median of a pass over what was touched so long ago, while the processor was busy. */
+/* A pass over what was touched so long ago, while the processor was busy. */
 static double old_pass_s(struct calibrate *calibrate, double age_s)
 {
     const struct tess_sample sample = {.bytes = 12 * TESS_PROFILE_FAR};
@@ -68,17 +68,16 @@ static double old_pass_s(struct calibrate *calibrate, double age_s)
         (void)pass_run(calibrate, &sample);
         seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, CALIBRATE_REPEATS, sizeof(*seconds), calibrate_order);
-    return seconds[CALIBRATE_REPEATS / 2];
+    return calibrate_middle(seconds, CALIBRATE_REPEATS);
 }
 
 /* From two ages: of the longer one, four times the other, x = exp(-short / age) solves
  * (1 - x^4) / (1 - x) = 1 + x + x^2 + x^3. */
 static void old_take(const struct calibrate_cache *cache, struct tess_profile *profile)
 {
-    const double now_s = calibrate_median(&cache->now), bytes = 12 * TESS_PROFILE_FAR;
-    const double short_s = fmax(0, calibrate_median(&cache->short_old) - now_s);
-    const double long_s = fmax(0, calibrate_median(&cache->long_old) - now_s);
+    const double now_s = calibrate_usual(&cache->now), bytes = 12 * TESS_PROFILE_FAR;
+    const double short_s = fmax(0, calibrate_usual(&cache->short_old) - now_s);
+    const double long_s = fmax(0, calibrate_usual(&cache->long_old) - now_s);
     double low = 0.01, high = exp(-OLD_SHORT_S / OLD_AGE_MAX_S);
     if (!(long_s > 0))
         return;
@@ -144,7 +143,7 @@ static void share_take(const struct calibrate_rounds *byte, double near_s,
 {
     double more_s[CALIBRATE_SIZES];
     for (int i = 0; i < CALIBRATE_SIZES; i++)
-        more_s[i] = fmax(0, calibrate_low(&byte[i]) - near_s);
+        more_s[i] = fmax(0, calibrate_usual(&byte[i]) - near_s);
     cache->lost_byte_s = (more_s[CALIBRATE_SIZES - 2] + more_s[CALIBRATE_SIZES - 1]) / 2;
     share_fit(cache, more_s);
 }
@@ -509,7 +508,7 @@ static enum tess_status calibrate_round(struct calibrate *calibrate, int round,
     if (round % 2 != 0)
         return TESS_OK;
     TESS_TRY(cache_measure(calibrate, cache));
-    return cores > 1 ? calibrate_ranks_measure(calibrate->kernel, cores, ranks) : TESS_OK;
+    return cores > 1 ? calibrate_ranks_measure(calibrate, cores, ranks) : TESS_OK;
 }
 
 /* What the rounds of all samples say, and how far they are apart: the median of all. */
@@ -517,7 +516,7 @@ static double calibrate_take_samples(struct calibrate *calibrate)
 {
     double apart[SAMPLES_MAX];
     for (int32_t i = 0; i < calibrate->count; i++) {
-        calibrate->sample[i].seconds = calibrate_low(&calibrate->seconds[i]);
+        calibrate->sample[i].seconds = calibrate_usual(&calibrate->seconds[i]);
         apart[i] = calibrate_apart(&calibrate->seconds[i]);
     }
     qsort(apart, (size_t)calibrate->count, sizeof(*apart), calibrate_order);
@@ -531,7 +530,7 @@ static void calibrate_take(struct calibrate *calibrate, const struct calibrate_c
     double apart[CALIBRATE_SETTINGS] = {0};
     const double samples_apart = calibrate_take_samples(calibrate);
     const size_t used = strlen(profile->source);
-    const double near_s = calibrate_low(&cache->byte[0]);
+    const double near_s = calibrate_usual(&cache->byte[0]);
     share_take(cache->byte, near_s, &profile->cache_one);
     if (ranks->byte[0].count > 0)
         share_take(ranks->byte, near_s, &profile->cache_all);

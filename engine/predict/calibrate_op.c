@@ -69,31 +69,27 @@ int calibrate_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void rounds_sorted(const struct calibrate_rounds *rounds, double *value)
+double calibrate_middle(double *value, int count)
 {
-    memcpy(value, rounds->value, sizeof(rounds->value));
-    qsort(value, (size_t)rounds->count, sizeof(*value), calibrate_order);
+    const int quarter = count / 4;
+    double sum = 0;
+    qsort(value, (size_t)count, sizeof(*value), calibrate_order);
+    for (int i = quarter; i < count - quarter; i++)
+        sum += value[i];
+    return sum / (count - 2 * quarter);
 }
 
-double calibrate_low(const struct calibrate_rounds *rounds)
+double calibrate_usual(const struct calibrate_rounds *rounds)
 {
-    double value[CALIBRATE_ROUNDS];
-    rounds_sorted(rounds, value);
-    return value[rounds->count > 1 ? 1 : 0];
-}
-
-double calibrate_median(const struct calibrate_rounds *rounds)
-{
-    double value[CALIBRATE_ROUNDS];
-    rounds_sorted(rounds, value);
-    return (value[(rounds->count - 1) / 2] + value[rounds->count / 2]) / 2;
+    struct calibrate_rounds sorted = *rounds;
+    return calibrate_middle(sorted.value, sorted.count);
 }
 
 double calibrate_apart(const struct calibrate_rounds *rounds)
 {
-    double value[CALIBRATE_ROUNDS];
-    rounds_sorted(rounds, value);
-    return value[0] > 0 ? calibrate_median(rounds) / value[0] - 1 : 0;
+    struct calibrate_rounds sorted = *rounds;
+    const double usual = calibrate_middle(sorted.value, sorted.count);
+    return sorted.value[0] > 0 ? usual / sorted.value[0] - 1 : 0;
 }
 
 /* The first is what operations are measured with: calibrate_far. */
@@ -108,8 +104,7 @@ double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
         tess_add(kernel, TESS_F32, count, memory, memory + count, memory + 2 * count);
         seconds[i > 0 ? i : 0] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, CALIBRATE_REPEATS, sizeof(*seconds), calibrate_order);
-    return seconds[CALIBRATE_REPEATS / 2] / bytes;
+    return calibrate_middle(seconds, CALIBRATE_REPEATS) / bytes;
 }
 
 /*
@@ -153,16 +148,20 @@ void calibrate_heavy_close(struct calibrate *calibrate)
     calibrate->heavy_memory = NULL;
 }
 
+void calibrate_heavy_run(struct calibrate *calibrate, float *memory)
+{
+    const float *w = memory + HEAVY_ROWS * HEAVY_WIDTH, *bias = w + HEAVY_WIDTH * HEAVY_WIDTH;
+    calibrate->heavy.weight_token++;
+    (void)tess_linear_forward(&calibrate->heavy, memory, w, bias,
+                              memory + CALIBRATE_HEAVY_BYTES / 2 / sizeof(float));
+}
+
 static void measure_heavy(struct calibrate *calibrate, double seconds)
 {
-    const float *x = calibrate_part(calibrate, 3) + HEAVY_FROM / sizeof(float);
-    const float *w = x + HEAVY_ROWS * HEAVY_WIDTH, *bias = w + HEAVY_WIDTH * HEAVY_WIDTH;
-    float *y = calibrate_part(calibrate, 3) + (HEAVY_FROM + ((size_t)1 << 20)) / sizeof(float);
+    float *memory = calibrate_part(calibrate, 3) + HEAVY_FROM / sizeof(float);
     const double begin_s = tess_clock_s();
-    while (tess_clock_s() - begin_s < seconds) {
-        calibrate->heavy.weight_token++;
-        (void)tess_linear_forward(&calibrate->heavy, x, w, bias, y);
-    }
+    while (tess_clock_s() - begin_s < seconds)
+        calibrate_heavy_run(calibrate, memory);
 }
 
 static bool measure_is_heavy(const struct tess_sample *sample)
@@ -217,8 +216,8 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
         last_s = seconds[count];
     }
     memset(calibrate->near_bytes, 0, sizeof(calibrate->near_bytes));
-    qsort(seconds, (size_t)count, sizeof(*seconds), calibrate_order);
-    calibrate_add(&calibrate->seconds[calibrate->count], fmax(seconds[count / 2], 1e-9));
+    calibrate_add(&calibrate->seconds[calibrate->count],
+                  fmax(calibrate_middle(seconds, count), 1e-9));
     calibrate->sample[calibrate->count++] = sample;
     return calibrate->kernel->ops->failed(calibrate->kernel);
 }

@@ -10,8 +10,9 @@
 
 /*
  * All is measured in so many rounds at most, spread over the time: other machines on the same
- * hardware slow this one down for seconds. Of what only ever takes longer by that, the second
- * least of the rounds counts; of what depends on what others leave of a cache, the median.
+ * hardware slow this one down, for milliseconds and for seconds. Of rounds as of their repeats the
+ * mean of the middle half counts, as of the measured steps of a run: a step has many operations,
+ * and a core that is slow by turns does not do all of them in its fast moments.
  */
 #define CALIBRATE_ROUNDS 8
 
@@ -64,17 +65,20 @@ float *calibrate_far(const struct calibrate *calibrate, int number, double bytes
 /* Of doubles, for qsort. */
 int calibrate_order(const void *a, const void *b);
 
-/* Of rounds: the second least, the median, and by which part the median is longer than the least.
- */
-double calibrate_low(const struct calibrate_rounds *rounds);
-double calibrate_median(const struct calibrate_rounds *rounds);
+/* The mean of the middle half of so many values, which are sorted by it. */
+double calibrate_middle(double *value, int count);
+/* Of rounds: that, and by which part it is longer than the least. */
+double calibrate_usual(const struct calibrate_rounds *rounds);
 double calibrate_apart(const struct calibrate_rounds *rounds);
 
 /* The product that measurements of what is none are between. */
 enum tess_status calibrate_heavy_open(struct calibrate *calibrate);
 void calibrate_heavy_close(struct calibrate *calibrate);
+/* Once, over so much memory. */
+#define CALIBRATE_HEAVY_BYTES ((size_t)2 << 20)
+void calibrate_heavy_run(struct calibrate *calibrate, float *memory);
 
-/* The sample with its seconds in this round: the median of several. Before each the nearest caches
+/* The sample with its seconds in this round: of several. Before each the nearest caches
  * are full of what other operations wrote, and then calibrate->near_bytes of each part is written,
  * which are cleared with it. */
 enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_sample sample,
@@ -113,7 +117,7 @@ struct calibrate_ranks {
     struct calibrate_rounds byte[CALIBRATE_SIZES]; /* seconds of a byte on each of all cores */
     struct calibrate_rounds chain;                 /* as turn_chain of a profile */
 };
-enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double cores,
+enum tess_status calibrate_ranks_measure(struct calibrate *calibrate, double cores,
                                          struct calibrate_ranks *ranks);
 void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profile *profile,
                           double apart_out[CALIBRATE_SETTINGS]);

@@ -30,6 +30,11 @@
 static const double ranks_lag_s[] = {TESS_PROFILE_LAG_SHORT, TESS_PROFILE_LAG_LONG};
 #define RANKS_LAG_REPEATS 24
 
+/* They compute by products: a rank that gets a core after another one finds none of its operands
+ * near it. So many products are timed one by one. */
+#define RANKS_TIMED 256
+#define RANKS_PACE  40 /* products that say how long one takes, about */
+
 struct ranks {
     struct tess_world *world;
     bool sockets;
@@ -37,8 +42,11 @@ struct ranks {
     double seconds[CALIBRATE_CALLS]; /* of rank 0, in this round */
     double lag_s[CALIBRATE_LAGS];    /* likewise */
     double chain;                    /* likewise, of ranks that take turns */
-    struct tess_kernel *passes;      /* not NULL: passes over memory alone, with this kernel */
-    double byte_s[CALIBRATE_SIZES];  /* likewise */
+    struct calibrate *calibrate;     /* with the product */
+    double product_s;                /* of one, about; the same for all ranks */
+    double own_s[RANKS_MAX];         /* what each rank has computed would take undisturbed */
+    bool passes;                     /* over memory alone */
+    double byte_s[CALIBRATE_SIZES];  /* of rank 0, in this round */
 };
 
 struct ranks_one {
@@ -72,9 +80,8 @@ static enum tess_status ranks_call(struct tess_comm *comm, enum calibrate_call c
     }
 }
 
-/* The median of a small call. */
 static enum tess_status ranks_small(struct tess_comm *comm, char *memory, int repeats,
-                                    double *median_s)
+                                    double *seconds_out)
 {
     double seconds[RANKS_REPEATS_MAX];
     for (int i = 0; i < repeats; i++) {
@@ -82,15 +89,14 @@ static enum tess_status ranks_small(struct tess_comm *comm, char *memory, int re
         TESS_TRY(ranks_call(comm, CALIBRATE_SMALL, memory));
         seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
-    *median_s = seconds[repeats / 2];
+    *seconds_out = calibrate_middle(seconds, repeats);
     return TESS_OK;
 }
 
-/* The median of a large call: of several one after the other, over what each rank has written, as
- * backward does before a sum. */
+/* Several large calls one after the other, over what each rank has written, as backward does before
+ * a sum. */
 static enum tess_status ranks_large(struct tess_comm *comm, enum calibrate_call call, char *memory,
-                                    int repeats, bool mean, double *median_s)
+                                    int repeats, bool mean, double *seconds_out)
 {
     double sum_s = 0;
     const size_t each = (size_t)comm->rank_count * ranks_bytes(comm->rank_count);
@@ -106,39 +112,61 @@ static enum tess_status ranks_large(struct tess_comm *comm, enum calibrate_call 
         seconds[i] = (tess_clock_s() - begin_s) / (double)calls;
         sum_s += seconds[i];
     }
-    qsort(seconds, (size_t)repeats, sizeof(*seconds), calibrate_order);
-    *median_s = mean ? sum_s / repeats : seconds[repeats / 2];
+    *seconds_out = mean ? sum_s / repeats : calibrate_middle(seconds, repeats);
     return TESS_OK;
 }
 
-/* Use up so much of a processor's time, in its nearest cache. */
-static void ranks_compute(double seconds)
+/* What one of so many products takes where the caches near the core have all. */
+static double ranks_product_s(const struct ranks *all, float *memory, int64_t products)
 {
-    const double begin_s = tess_clock_thread_s();
-    for (volatile int i = 0; tess_clock_thread_s() - begin_s < seconds;)
-        for (i = 0; i < 1000; i++)
-            ;
+    double seconds[RANKS_TIMED];
+    const int timed = (int)(products < RANKS_TIMED ? products : RANKS_TIMED);
+    for (int64_t i = 0; i < products; i++) {
+        const double begin_s = tess_clock_s();
+        calibrate_heavy_run(all->calibrate, memory);
+        seconds[i % timed] = tess_clock_s() - begin_s;
+    }
+    return calibrate_middle(seconds, timed);
+}
+
+/* So much work, and not so much time: a core may be slower than another one. */
+static void ranks_compute(struct ranks *all, int32_t rank, float *memory, double seconds)
+{
+    const int64_t products = (int64_t)fmax(1, seconds / all->product_s);
+    all->own_s[rank] += (double)products * ranks_product_s(all, memory, products);
+}
+
+/* What ranks have computed since they were last asked would have taken each, undisturbed. */
+static double ranks_own_s(struct ranks *all, int32_t count)
+{
+    double sum_s = 0;
+    for (int32_t rank = 0; rank < count; rank++)
+        sum_s += all->own_s[rank];
+    memset(all->own_s, 0, sizeof(all->own_s));
+    return sum_s / count;
 }
 
 /* How much longer it takes until all ranks have computed for compute_s and met, than it would take
- * cores that are always busy: the mean of the middle half. */
-static enum tess_status ranks_lag(struct tess_comm *comm, bool turns, double compute_s,
-                                  double *lag_s)
+ * cores that are always busy, equally fast and have all in their caches. */
+static enum tess_status ranks_lag(struct ranks *all, struct tess_comm *comm, float *memory,
+                                  double compute_s, double *lag_s)
 {
-    double seconds[RANKS_LAG_REPEATS], sum_s = 0;
-    const int quarter = RANKS_LAG_REPEATS / 4;
+    double seconds[RANKS_LAG_REPEATS];
+    const double each = all->turns ? 2 : 1; /* ranks of a core */
     TESS_TRY(tess_comm_barrier(comm));
+    double begin_s = tess_clock_s();
     for (int i = 0; i < RANKS_LAG_REPEATS; i++) {
-        const double begin_s = tess_clock_s();
-        ranks_compute(turns ? compute_s / 2 : compute_s);
+        ranks_compute(all, comm->rank, memory, compute_s / each);
         TESS_TRY(tess_comm_barrier(comm));
-        seconds[i] = tess_clock_s() - begin_s;
+        const double end_s = tess_clock_s();
+        seconds[i] = end_s - begin_s;
+        begin_s = end_s;
     }
-    qsort(seconds, RANKS_LAG_REPEATS, sizeof(*seconds), calibrate_order);
-    for (int i = quarter; i < RANKS_LAG_REPEATS - quarter; i++)
-        sum_s += seconds[i] - compute_s;
-    *lag_s = sum_s / (RANKS_LAG_REPEATS - 2 * quarter);
-    return TESS_OK;
+    TESS_TRY(tess_comm_barrier(comm));
+    if (comm->rank == 0)
+        *lag_s = calibrate_middle(seconds, RANKS_LAG_REPEATS) -
+                 each * ranks_own_s(all, comm->rank_count) / RANKS_LAG_REPEATS;
+    return tess_comm_barrier(comm);
 }
 
 /* Micro-batches of a pipeline with as many stages as ranks, each of which computes for so long
@@ -146,7 +174,7 @@ static enum tess_status ranks_lag(struct tess_comm *comm, bool turns, double com
 #define RANKS_CHAIN_S       1.5e-3
 #define RANKS_CHAIN_REPEATS 6
 
-static enum tess_status ranks_chain_once(struct tess_comm *comm, char *memory)
+static enum tess_status ranks_chain_once(struct ranks *all, struct tess_comm *comm, float *memory)
 {
     const int32_t rank = comm->rank, last = comm->rank_count - 1;
     for (int way = 0; way < 2; way++) {
@@ -155,7 +183,7 @@ static enum tess_status ranks_chain_once(struct tess_comm *comm, char *memory)
         for (int32_t micro = 0; micro <= last; micro++) {
             if (before >= 0 && before <= last)
                 TESS_TRY(tess_comm_recv(comm, memory, 64, TESS_U8, before, NULL));
-            ranks_compute((way + 1) * RANKS_CHAIN_S);
+            ranks_compute(all, rank, memory, (way + 1) * RANKS_CHAIN_S);
             if (after >= 0 && after <= last)
                 TESS_TRY(tess_comm_send(comm, memory, 64, TESS_U8, after, NULL));
         }
@@ -164,26 +192,27 @@ static enum tess_status ranks_chain_once(struct tess_comm *comm, char *memory)
 }
 
 /* What such a step takes by what it would where stages that compute at once shared the cores
- * evenly and none was ever idle: the median. */
-static enum tess_status ranks_chain(struct tess_comm *comm, char *memory, double cores,
-                                    double *chain_out)
+ * evenly and none was ever idle. */
+static enum tess_status ranks_chain(struct ranks *all, struct tess_comm *comm, float *memory,
+                                    double cores, double *chain_out)
 {
-    double seconds[RANKS_CHAIN_REPEATS], even_s = 0;
+    double seconds[RANKS_CHAIN_REPEATS], slots = 0;
     const int32_t stages = comm->rank_count;
     for (int32_t k = 1; k < 2 * stages; k++) {
         const double active = k < stages ? k : 2 * stages - k;
-        even_s += 3 * RANKS_CHAIN_S * (active > cores ? active / cores : 1);
+        slots += active > cores ? active / cores : 1;
     }
     for (int i = 0; i < RANKS_CHAIN_REPEATS; i++) {
         TESS_TRY(tess_comm_barrier(comm));
         const double begin_s = tess_clock_s();
-        TESS_TRY(ranks_chain_once(comm, memory));
+        TESS_TRY(ranks_chain_once(all, comm, memory));
         TESS_TRY(tess_comm_barrier(comm));
         seconds[i] = tess_clock_s() - begin_s;
     }
-    qsort(seconds, RANKS_CHAIN_REPEATS, sizeof(*seconds), calibrate_order);
-    *chain_out = seconds[RANKS_CHAIN_REPEATS / 2] / even_s;
-    return TESS_OK;
+    if (comm->rank == 0)
+        *chain_out = calibrate_middle(seconds, RANKS_CHAIN_REPEATS) /
+                     (slots * ranks_own_s(all, stages) / RANKS_CHAIN_REPEATS / stages);
+    return tess_comm_barrier(comm);
 }
 
 static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *comm)
@@ -191,26 +220,29 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
     struct ranks *all = mine->all;
     void *memory;
     TESS_TRY(tess_comm_alloc(comm, RANKS_ROW, &memory));
+    memset(memory, 0, RANKS_ROW);
+    if (mine->rank == 0)
+        all->product_s = ranks_product_s(all, memory, RANKS_PACE);
     for (int call = 0; call < CALIBRATE_CALLS; call++) {
-        double median_s = 0;
+        double seconds = 0;
         if (call == CALIBRATE_SMALL)
-            TESS_TRY(ranks_small(comm, memory, RANKS_REPEATS, &median_s));
+            TESS_TRY(ranks_small(comm, memory, RANKS_REPEATS, &seconds));
         else
             TESS_TRY(ranks_large(comm, (enum calibrate_call)call, memory, RANKS_REPEATS / 2,
-                                 all->turns, &median_s));
+                                 all->turns, &seconds));
         if (mine->rank == 0)
-            all->seconds[call] = median_s;
+            all->seconds[call] = seconds;
     }
     for (int i = 0; i < CALIBRATE_LAGS && !all->sockets; i++) {
         double lag_s = 0;
-        TESS_TRY(ranks_lag(comm, all->turns, ranks_lag_s[i], &lag_s));
+        TESS_TRY(ranks_lag(all, comm, memory, ranks_lag_s[i], &lag_s));
         if (mine->rank == 0)
             all->lag_s[i] =
                 lag_s > all->seconds[CALIBRATE_SMALL] ? lag_s - all->seconds[CALIBRATE_SMALL] : 0;
     }
     double chain = 0;
     if (all->turns)
-        TESS_TRY(ranks_chain(comm, memory, comm->rank_count / 2.0, &chain));
+        TESS_TRY(ranks_chain(all, comm, memory, comm->rank_count / 2.0, &chain));
     if (mine->rank == 0)
         all->chain = chain;
     return TESS_OK;
@@ -229,7 +261,8 @@ static enum tess_status ranks_passes(struct ranks_one *mine, struct tess_comm *c
     enum tess_status status = TESS_OK;
     for (int i = 0; i < CALIBRATE_SIZES && status == TESS_OK; i++) {
         status = tess_comm_barrier(comm);
-        const double byte_s = calibrate_byte_s(all->passes, memory, calibrate_mib[i] * share);
+        const double byte_s =
+            calibrate_byte_s(all->calibrate->kernel, memory, calibrate_mib[i] * share);
         if (mine->rank == 0)
             all->byte_s[i] = byte_s;
     }
@@ -258,9 +291,9 @@ static enum tess_status ranks_body(struct ranks_one *mine)
     struct tess_comm *comm = NULL;
     TESS_TRY(tess_comm_local_open(mine->all->world, mine->rank, TESS_ORDER_CANONICAL, RANKS_LIMIT,
                                   &comm));
-    const enum tess_status status = mine->all->passes != NULL ? ranks_passes(mine, comm)
-                                    : mine->all->sockets      ? ranks_on_sockets(mine, comm)
-                                                              : ranks_calls(mine, comm);
+    const enum tess_status status = mine->all->passes    ? ranks_passes(mine, comm)
+                                    : mine->all->sockets ? ranks_on_sockets(mine, comm)
+                                                         : ranks_calls(mine, comm);
     if (status != TESS_OK)
         tess_comm_abort(comm, "a measurement failed");
     tess_comm_close(comm);
@@ -330,10 +363,12 @@ static enum tess_status ranks_run(struct ranks *result, int32_t count)
 }
 
 /* One round of a setting. */
-static enum tess_status ranks_round(enum calibrate_setting setting, int32_t count,
-                                    struct calibrate_ranks *ranks)
+static enum tess_status ranks_round(struct calibrate *calibrate, enum calibrate_setting setting,
+                                    int32_t count, struct calibrate_ranks *ranks)
 {
-    struct ranks all = {.sockets = setting == CALIBRATE_NET, .turns = setting == CALIBRATE_TURNS};
+    struct ranks all = {.sockets = setting == CALIBRATE_NET,
+                        .turns = setting == CALIBRATE_TURNS,
+                        .calibrate = calibrate};
     TESS_TRY(ranks_run(&all, count));
     for (int call = 0; call < CALIBRATE_CALLS; call++)
         calibrate_add(&ranks->call[setting][call], all.seconds[call]);
@@ -349,32 +384,33 @@ static int32_t ranks_many(double cores)
     return (int32_t)(2 * cores);
 }
 
-static enum tess_status ranks_memory(struct tess_kernel *kernel, int32_t cores,
+static enum tess_status ranks_memory(struct calibrate *calibrate, int32_t cores,
                                      struct calibrate_ranks *ranks)
 {
-    struct ranks all = {.passes = kernel};
+    struct ranks all = {.passes = true, .calibrate = calibrate};
     TESS_TRY(ranks_run(&all, cores));
     for (int i = 0; i < CALIBRATE_SIZES; i++)
         calibrate_add(&ranks->byte[i], all.byte_s[i]);
     return TESS_OK;
 }
 
-enum tess_status calibrate_ranks_measure(struct tess_kernel *kernel, double cores,
+enum tess_status calibrate_ranks_measure(struct calibrate *calibrate, double cores,
                                          struct calibrate_ranks *ranks)
 {
-    TESS_TRY(ranks_round(CALIBRATE_LOCAL, 2, ranks));
-    TESS_TRY(ranks_round(CALIBRATE_NET, 2, ranks));
+    TESS_TRY(ranks_round(calibrate, CALIBRATE_LOCAL, 2, ranks));
+    TESS_TRY(ranks_round(calibrate, CALIBRATE_NET, 2, ranks));
     if (ranks_many(cores) > RANKS_MAX)
         return TESS_OK;
-    TESS_TRY(ranks_round(CALIBRATE_TURNS, ranks_many(cores), ranks));
-    return ranks_memory(kernel, (int32_t)cores, ranks);
+    TESS_TRY(ranks_round(calibrate, CALIBRATE_TURNS, ranks_many(cores), ranks));
+    return ranks_memory(calibrate, (int32_t)cores, ranks);
 }
 
 /* What `bytes` take beyond a small call; 0: too little to say. */
 static double ranks_rate(const struct calibrate_rounds *rounds, enum calibrate_call call,
                          double bytes)
 {
-    const double seconds = calibrate_low(&rounds[call]) - calibrate_low(&rounds[CALIBRATE_SMALL]);
+    const double seconds =
+        calibrate_usual(&rounds[call]) - calibrate_usual(&rounds[CALIBRATE_SMALL]);
     return seconds > 0 ? bytes / seconds : 0;
 }
 
@@ -383,10 +419,10 @@ static void ranks_take_turns(const struct calibrate_ranks *ranks, struct tess_pr
     const struct calibrate_rounds *call = ranks->call[CALIBRATE_TURNS];
     const int32_t many = ranks_many(profile->cores);
     const double bytes = (double)ranks_bytes(many);
-    profile->turn_s = calibrate_low(&call[CALIBRATE_SMALL]) / 2;
-    profile->turn_lag_short_s = calibrate_low(&ranks->lag[CALIBRATE_TURNS][0]);
-    profile->turn_lag_long_s = calibrate_low(&ranks->lag[CALIBRATE_TURNS][1]);
-    profile->turn_chain = fmax(1, calibrate_low(&ranks->chain));
+    profile->turn_s = calibrate_usual(&call[CALIBRATE_SMALL]) / 2;
+    profile->turn_lag_short_s = calibrate_usual(&ranks->lag[CALIBRATE_TURNS][0]);
+    profile->turn_lag_long_s = calibrate_usual(&ranks->lag[CALIBRATE_TURNS][1]);
+    profile->turn_chain = fmax(1, calibrate_usual(&ranks->chain));
     profile->turn_copy_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_GATHER, (many - 1) * bytes);
     profile->turn_sum_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_SUM, bytes);
 }
@@ -396,13 +432,13 @@ void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profi
 {
     const struct calibrate_rounds *local = ranks->call[CALIBRATE_LOCAL];
     const struct calibrate_rounds *net = ranks->call[CALIBRATE_NET];
-    profile->call_s = calibrate_low(&local[CALIBRATE_SMALL]);
+    profile->call_s = calibrate_usual(&local[CALIBRATE_SMALL]);
     profile->copy_bytes_per_s = ranks_rate(local, CALIBRATE_GATHER, RANKS_BYTES);
     profile->sum_bytes_per_s = ranks_rate(local, CALIBRATE_SUM, RANKS_BYTES);
     profile->scatter_bytes_per_s = ranks_rate(local, CALIBRATE_SCATTER, 0.75 * RANKS_BYTES);
-    profile->lag_short_s = calibrate_low(&ranks->lag[CALIBRATE_LOCAL][0]);
-    profile->lag_long_s = calibrate_low(&ranks->lag[CALIBRATE_LOCAL][1]);
-    profile->net_call_s = calibrate_low(&net[CALIBRATE_SMALL]);
+    profile->lag_short_s = calibrate_usual(&ranks->lag[CALIBRATE_LOCAL][0]);
+    profile->lag_long_s = calibrate_usual(&ranks->lag[CALIBRATE_LOCAL][1]);
+    profile->net_call_s = calibrate_usual(&net[CALIBRATE_SMALL]);
     profile->net_bytes_per_s = ranks_rate(net, CALIBRATE_GATHER, RANKS_BYTES);
     profile->net_sum_bytes_per_s = ranks_rate(net, CALIBRATE_SUM, RANKS_BYTES);
     for (int setting = 0; setting < CALIBRATE_SETTINGS; setting++)

@@ -34,7 +34,7 @@ struct predict {
     struct tess_kernel_ops kernel;
     struct tess_profile profile; /* of one of the ranks that share cores */
     struct tess_network network; /* of the same */
-    double turns, crowd;         /* of a stage's ranks, and of all: for each core, at least 1 */
+    double turns;                /* of a stage's ranks: for each core, at least 1 */
     int32_t here;                /* ranks of a host */
     struct virtual_world world;
     int32_t event_max;           /* of a stage's time line; 0: none */
@@ -239,12 +239,11 @@ static void predict_share(const struct tess_config *config, const struct tess_pr
     predict->profile = tess_profile_share(&busy, alike, predict->config.threads);
     predict->network = *network;
     predict->here = here;
-    predict->crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
+    predict->world.crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
     predict->world.together = here > alike;
-    predict->world.turns = predict->crowd > 1;
-    tess_network_crowd(&predict->network, profile, predict->turns, predict->crowd);
+    tess_network_crowd(&predict->network, profile, predict->turns, predict->world.crowd);
 }
 
 static enum tess_status predict_new(const struct tess_config *config,

@@ -46,15 +46,16 @@ struct tess_profile_cache tess_profile_cache_of(const struct tess_profile *profi
         .lost_byte_s = one->lost_byte_s + share * (all->lost_byte_s - one->lost_byte_s)};
 }
 
-double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s)
+double tess_profile_lag_s(const struct tess_profile *profile, double crowd, double work_s)
 {
+    const bool turns = crowd > 1;
     const double short_s = turns ? profile->turn_lag_short_s : profile->lag_short_s;
     const double long_s = turns ? profile->turn_lag_long_s : profile->lag_long_s;
     if (!(short_s > 0) || !(long_s > 0) || !(work_s > 0))
         return 0;
     const double power = fmin(
         1, fmax(0, log(long_s / short_s) / log(TESS_PROFILE_LAG_LONG / TESS_PROFILE_LAG_SHORT)));
-    return long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power);
+    return (turns ? crowd / 2 : 1) * long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power);
 }
 
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,

@@ -230,8 +230,9 @@ double tess_profile_pass_s(const struct tess_profile *profile, double bytes);
 double tess_profile_lost_s(const struct tess_profile_cache *cache, double all_bytes);
 double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s);
 /* How much later the last rank comes that has computed for work_s, its turns counted: a power of
- * that through what was measured. 0 where it was not. */
-double tess_profile_lag_s(const struct tess_profile *profile, bool turns, double work_s);
+ * that through what was measured. crowd: ranks of a core; the measured ones that take turns are
+ * two, and each loses as much when it gets the core. 0 where it was not measured. */
+double tess_profile_lag_s(const struct tess_profile *profile, double crowd, double work_s);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
 /* Where its time was not measured it is math or a pass. */
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,

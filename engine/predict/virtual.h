@@ -152,7 +152,7 @@ struct virtual_world {
     const struct tess_network *network;
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
-    bool turns;                /* ranks are more than cores */
+    double crowd;              /* ranks for each core, at least 1 */
     bool together;             /* a host has ranks of several stages */
     double alike;              /* threads of the ranks of one stage that share a host's cores */
     struct virtual_rank *rank; /* [stage_count] */

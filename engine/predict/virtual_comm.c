@@ -418,10 +418,10 @@ static double wait_last_s(const struct virtual_comm *virtual, const struct virtu
     const struct virtual_rank *rank = virtual->rank;
     const struct virtual_world *world = rank->world;
     const double now_s = rank->host_s;
-    const double lag_s = tess_profile_lag_s(world->profile, world->turns, now_s - rank->met_s);
+    const double lag_s = tess_profile_lag_s(world->profile, world->crowd, now_s - rank->met_s);
     if (ticket->line != NULL)
-        return ticket->begin_s + (world->turns && ticket->begin_s > now_s ? lag_s : 0);
-    const bool some = world->turns && virtual->comm.rank_count < world->alike;
+        return ticket->begin_s + (world->crowd > 1 && ticket->begin_s > now_s ? lag_s : 0);
+    const bool some = world->crowd > 1 && virtual->comm.rank_count < world->alike;
     return fmax(ticket->begin_s, now_s + (some ? 0 : lag_s));
 }
 

@@ -170,13 +170,14 @@ static void test_lag(void **state)
 {
     struct tess_profile cpu = *tess_profile_find("cpu");
     (void)state;
-    assert_true(tess_profile_lag_s(&cpu, true, 1) == 0);
+    assert_true(tess_profile_lag_s(&cpu, 2, 1) == 0);
     cpu.turn_lag_short_s = 1e-4;
     cpu.turn_lag_long_s = 4e-4;
-    assert_true(tess_profile_lag_s(&cpu, false, 1) == 0 && tess_profile_lag_s(&cpu, true, 0) == 0);
-    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-3) - 1e-4) < 1e-16);
-    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-2) - 4e-4) < 1e-16);
-    assert_true(fabs(tess_profile_lag_s(&cpu, true, 1e-1) - 16e-4) < 1e-15);
+    assert_true(tess_profile_lag_s(&cpu, 1, 1) == 0 && tess_profile_lag_s(&cpu, 2, 0) == 0);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-3) - 1e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-2) - 4e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-1) - 16e-4) < 1e-15);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 4, 1e-3) - 2e-4) < 1e-16);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
