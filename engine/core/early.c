@@ -27,17 +27,14 @@ static bool early_fits(const struct tess_engine *engine)
            tess__shared_fits_optim(engine);
 }
 
-/* Is the parameter's gradient final in its unit's backward, and are updates allowed by then? A
- * tied parameter and its source share values, and have a gradient each; and whether a loss that the
- * model computes itself is finite is known after backward of the last unit. */
-static bool early_fits_param(const struct tess_declare *model, int32_t param)
+/* Is the gradient final in its unit's backward, and are updates allowed by then? A tied parameter
+ * and its source share values, and have a gradient each; and whether a loss that the model computes
+ * itself is finite is known after backward of the last unit. */
+static bool early_fits_piece(const struct tess_engine *engine, const struct tess_piece *piece)
 {
-    for (int32_t p = 0; p < model->param_count; p++) {
-        const int32_t source = tess_declare_source(&model->param[p]);
-        if (source >= 0 && (p == param || source == param))
-            return false;
-    }
-    return model->labels == 0 || model->param[param].unit != model->unit_count - 1;
+    const struct tess_plan *plan = &engine->plan;
+    const struct tess_plan_param *param = &plan->param[piece->of - engine->declare.param];
+    return !param->alone && (engine->model.labels == 0 || param->unit != plan->unit_count - 1);
 }
 
 enum tess_status tess__early_open(struct tess_engine *engine)
@@ -55,7 +52,7 @@ enum tess_status tess__early_open(struct tess_engine *engine)
     for (int32_t i = 0; i < engine->trained_piece_count; i++) {
         const struct tess_piece *of = &engine->piece[i];
         if (of->param_begin == 0 && of->count == tess_shape_count(&of->of->shape) &&
-            early_fits_param(&engine->model, of->param))
+            early_fits_piece(engine, of))
             piece[of->param] = i;
     }
     engine->early = early;

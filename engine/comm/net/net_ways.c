@@ -372,8 +372,7 @@ static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
 
 const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rack_hosts)
 {
-    /* [hosts][divisors of it up to a rack's hosts]; pages that are never asked for are no memory.
-     */
+    /* [hosts][divisors of it up to a rack's hosts]; pages never asked for are no memory. */
     static struct net_ways found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
     static atomic_bool is_found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

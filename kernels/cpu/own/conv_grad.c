@@ -131,16 +131,16 @@ static int64_t conv_clamp(int64_t value, int64_t most)
 
 static struct conv_plan conv_plan_of(const struct tess_op_desc *desc)
 {
+    const bool pairs = CPU_PAIRS && desc->dtype == TESS_BF16;
     struct conv_plan p = {
         .half = desc->dtype == TESS_BF16,
+        .pairs = pairs,
         .packed = desc->dtype == TESS_BF16 || desc->padding > 0,
-        .turned = desc->in % CPU_WORDS != 0 || desc->window == 1 ||
-                  (desc->stride > 1 && !(CPU_PAIRS && desc->dtype == TESS_BF16)),
+        .turned = desc->in % CPU_WORDS != 0 || desc->window == 1 || (desc->stride > 1 && !pairs),
         .oh = tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding),
         .ow = tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding),
         .width = desc->width + 2 * desc->padding};
-    p.pairs = CPU_PAIRS && p.half;
-    p.steps = p.pairs ? (p.ow + 1) / 2 : p.ow;
+    p.steps = pairs ? (p.ow + 1) / 2 : p.ow;
     int64_t by_x = CONV_X_WORDS / (p.width * desc->in);
     int64_t by_dy = (p.turned ? CONV_TURNED_STEPS : CONV_STEPS) / p.steps;
     int64_t rows = (by_x - desc->window) / desc->stride + 1;
@@ -377,9 +377,10 @@ static void conv_turned_result(const struct tess_op_desc *desc, int64_t channels
 /* Of pairs in bf16 those that are not turned; oneDNN is faster at the others. */
 bool CPU_OWN(conv_grad_takes)(const struct tess_op_desc *desc)
 {
-    if (CPU_PAIRS && desc->dtype == TESS_BF16 && conv_plan_of(desc).turned)
+    if (desc->out % CPU_CONV_CHANNELS != 0)
         return false;
-    return desc->out % CPU_CONV_CHANNELS == 0;
+    const struct conv_plan p = conv_plan_of(desc);
+    return !(p.pairs && p.turned);
 }
 
 size_t CPU_OWN(conv_grad_scratch)(const struct tess_op_desc *desc)
