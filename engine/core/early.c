@@ -18,23 +18,15 @@ struct tess_early {
     bool *done;     /* [parameters of the model] in this step */
 };
 
+/* Whether a loss that the model computes itself is finite is known after backward of the last unit
+ * alone, and a tied parameter has two gradients. */
 static bool early_fits(const struct tess_engine *engine)
 {
     const struct tess_kernel *kernel = engine->kernel;
-    return engine->plan.mesh.rank_count == 1 && engine->plan.accumulate == 1 &&
-           engine->plan.optim_extent == TESS_EXTENT_FULL && kernel->queue == NULL &&
-           !kernel->ops->far_memory && tess__shared_fits_model(engine) &&
+    return engine->model.labels == 0 && !engine->model.tied && engine->plan.mesh.rank_count == 1 &&
+           engine->plan.accumulate == 1 && engine->plan.optim_extent == TESS_EXTENT_FULL &&
+           kernel->queue == NULL && !kernel->ops->far_memory && tess__shared_fits_model(engine) &&
            tess__shared_fits_optim(engine);
-}
-
-/* Is the gradient final in its unit's backward, and are updates allowed by then? A tied parameter
- * and its source share values, and have a gradient each; and whether a loss that the model computes
- * itself is finite is known after backward of the last unit. */
-static bool early_fits_piece(const struct tess_engine *engine, const struct tess_piece *piece)
-{
-    const struct tess_plan *plan = &engine->plan;
-    const struct tess_plan_param *param = &plan->param[piece->of - engine->declare.param];
-    return !param->alone && (engine->model.labels == 0 || param->unit != plan->unit_count - 1);
 }
 
 enum tess_status tess__early_open(struct tess_engine *engine)
@@ -51,8 +43,7 @@ enum tess_status tess__early_open(struct tess_engine *engine)
         piece[p] = -1;
     for (int32_t i = 0; i < engine->trained_piece_count; i++) {
         const struct tess_piece *of = &engine->piece[i];
-        if (of->param_begin == 0 && of->count == tess_shape_count(&of->of->shape) &&
-            early_fits_piece(engine, of))
+        if (of->param_begin == 0 && of->count == tess_shape_count(&of->of->shape))
             piece[of->param] = i;
     }
     engine->early = early;
