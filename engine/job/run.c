@@ -8,6 +8,7 @@
 #include "tessera/check.h"
 
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -497,6 +498,15 @@ bool tess__run_as_predicted(const struct tess__run *run)
         if (!run_rank_as_predicted(run, r))
             return false;
     return true;
+}
+
+double tess__run_processor_share(const struct tess__run *run)
+{
+    const bool says = !run->crowded && run->config->device.module == NULL;
+    double share = 1;
+    for (int32_t r = 0; r < run->rank_count && says; r++)
+        share = fmin(share, run->rank[r].processor_share);
+    return share;
 }
 
 /*

@@ -226,4 +226,11 @@ const char *tess__mesh_text(const int32_t axis[TESS_AXIS_COUNT], char text[TESS_
 /* Does every rank's allocation equal its prediction? */
 bool tess__run_as_predicted(const struct tess__run *run);
 
+/* Of a run that has ended: the least share that a rank's processor worked of the time in which it
+ * did not wait for ranks. 1 where that says nothing of other programs: ranks take turns on the
+ * cores, or wait for a device. */
+double tess__run_processor_share(const struct tess__run *run);
+/* Below it other programs took a part of the processors. */
+#define TESS__RUN_UNDISTURBED 0.9
+
 #endif

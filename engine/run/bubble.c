@@ -13,10 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Ranks that had less of the processors than this, of the time in which they had work, make others
- * wait for reasons that are not the schedule's. */
-#define UNDISTURBED 0.9
-
 static double bubble_measured(const struct tess__run *run)
 {
     double sum = 0;
@@ -79,16 +75,15 @@ static double bubble_virtual(const struct tess__run *run)
 
 bool tess__bubble_of(const struct tess__run *run, struct tess__bubble *bubble_out)
 {
-    struct tess__bubble bubble = {.in_virtual_time = run->crowded, .processor_share = 1};
+    struct tess__bubble bubble = {.in_virtual_time = run->crowded,
+                                  .processor_share = tess__run_processor_share(run)};
     if (run->config->mesh.count[TESS_AXIS_STAGE] == 1)
         return false;
     bubble.equal = bubble_idle_share(run, NULL, NULL);
     if (isnan(bubble.equal))
         return false;
     bubble.share = run->crowded ? bubble_virtual(run) : bubble_measured(run);
-    for (int32_t r = 0; r < run->rank_count; r++)
-        bubble.processor_share = fmin(bubble.processor_share, run->rank[r].processor_share);
-    bubble.disturbed = !run->crowded && bubble.processor_share < UNDISTURBED;
+    bubble.disturbed = bubble.processor_share < TESS__RUN_UNDISTURBED;
     *bubble_out = bubble;
     return true;
 }

@@ -260,6 +260,10 @@ void tess__predicted_print(const struct tess__run *run, const struct tess__predi
     predicted_print_pair(", waiting", phases->exposed_s, measured.exposed_s, "");
     printf(" ms; sent %s | %s\n", tess__text_bytes(phases->sent_bytes, text[0]),
            tess__text_bytes(measured.sent_bytes, text[1]));
+    if (tess__run_processor_share(run) < TESS__RUN_UNDISTURBED)
+        printf("  other programs took a part of the processors: a rank had %.0f %% of the time it "
+               "could use\n",
+               100 * tess__run_processor_share(run));
 }
 
 static json_t *predicted_json(const struct tess__phases *phases)
@@ -280,10 +284,11 @@ json_t *tess__predicted_record(const struct tess__run *run, const struct tess__p
     if (!predicted->known)
         return json_pack("{s:s, s:n, s:o}", "why", predicted->why, "predicted", "measured",
                          predicted_json(&measured));
-    return json_pack("{s:s, s:b, s:o, s:s, s:o, s:o, s:o}", "profile", predicted->profile,
+    return json_pack("{s:s, s:b, s:o, s:s, s:o, s:o, s:o, s:o}", "profile", predicted->profile,
                      "calibrated", predicted->calibrated, "predict_s",
                      tess__json_number(predicted->cost_s), "limited_by", predicted->limited_by,
                      "predicted", predicted_json(&predicted->phases), "measured",
                      predicted_json(&measured), "ratio",
-                     tess__json_number(predicted->phases.step_s / measured.step_s));
+                     tess__json_number(predicted->phases.step_s / measured.step_s),
+                     "processor_share", tess__json_number(tess__run_processor_share(run)));
 }

@@ -45,7 +45,8 @@ bool tess__predicted_guessed(const struct tess__predicted *predicted);
 /* Milliseconds, without the unit. */
 const char *tess__predicted_ms(double seconds, char text[TESS__TEXT_BYTES]);
 
-/* Two lines to stdout, of which the second has the phases; one where it is not known. */
+/* Two lines to stdout, of which the second has the phases; one where it is not known. One more
+ * where other programs took the processors. */
 void tess__predicted_print(const struct tess__run *run, const struct tess__predicted *predicted);
 
 /* {"calibrated", "profile", "why", "predicted": {...}, "measured": {...}, "ratio"}: a new
