@@ -108,7 +108,7 @@ const char tess__report_css[] =
     "font-size:.8rem;white-space:normal;max-width:22rem}\n"
     ".overview tbody th{position:sticky;left:0;background:var(--card);z-index:1}\n"
     ".overview td.text{white-space:normal;min-width:5rem}"
-    ".overview tbody th{white-space:normal;overflow-wrap:anywhere}"
+    ".overview tbody th{white-space:normal;overflow-wrap:break-word}"
     ".hash code{white-space:nowrap}\n"
     ".task{margin:1.6rem 0 .8rem;color:var(--accent);font-size:1.15rem;"
     "overflow-wrap:anywhere}.task+.tiles{margin-top:0}\n"
