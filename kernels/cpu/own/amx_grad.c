@@ -134,26 +134,41 @@ static void grad_add(float *left, const float *right)
                         _mm512_add_ps(_mm512_load_ps(left + i), _mm512_load_ps(right + i)));
 }
 
+/* What is asked for in each step of a panel: its lines of dw, and what the next strip reads of dy.
+ */
+struct grad_soon {
+    struct amx_ahead dw, dy;
+    int64_t dw_each, dy_each;
+};
+
 /*
  * The leaves of a chunk for one strip and one panel. Before leaf n as many subtrees wait as n has
  * bits; its sums go behind them, then meet those of the bits that carry. `place` is that of the
  * oldest, `step` elements from one to the next.
  */
 static void grad_leaves(const struct amx_grad *g, const struct grad_chunk *c, const uint32_t *dy,
-                        const uint32_t *x, float *place, int64_t step)
+                        const uint32_t *x, float *place, int64_t step, struct grad_soon *soon)
 {
     const int64_t group = grad_group(g), depth = tess__cpu_min(c->steps, CPU_WORDS);
     for (int64_t l = 0; l < c->leaves; l++) {
         const int64_t at = l * c->steps, leaf = c->leaf + l;
         const char *a = (const char *)(dy + at / CPU_WORDS * AMX_TILE + at % CPU_WORDS);
         const uint32_t *b = x + at * CPU_WORDS;
-        const struct amx_reads reads = {.a = {a, a + group * 4},
-                                        .a_row = CPU_AMX_BYTES,
-                                        .a_step = AMX_TILE * 4,
-                                        .b = {b, b + group}};
+        struct amx_reads reads = {.a = {a, a + group * 4},
+                                  .a_row = CPU_AMX_BYTES,
+                                  .a_step = AMX_TILE * 4,
+                                  .b = {b, b + group}};
         float *sum = place + __builtin_popcountll((uint64_t)leaf) * step;
         amx_begin_sums(sum, c->step == 0);
-        amx_steps(&reads, c->steps / depth, true);
+        for (int64_t t = 0; t < c->steps / depth; t++) {
+            amx_steps(&reads, 1, true);
+            for (int i = 0; i < 2; i++) {
+                reads.a[i] += reads.a_step;
+                reads.b[i] += AMX_TILE;
+            }
+            amx_ask(&soon->dw, soon->dw_each, true);
+            amx_ask(&soon->dy, soon->dy_each, false);
+        }
         amx_store_sums(sum);
         if (c->step + c->steps < g->pairs)
             return;
@@ -191,19 +206,44 @@ struct grad_block {
     int64_t row, rows, column, columns;
 };
 
+/* What a strip reads of dy in a chunk. */
+static struct amx_ahead grad_ahead(const struct amx_grad *g, const struct grad_chunk *c,
+                                   int64_t row, int64_t rows)
+{
+    const int64_t first = c->leaf * g->desc->leaf_rows + 2 * c->step;
+    const int64_t end =
+        tess__cpu_min(first + 2 * c->leaves * c->steps, (c->leaf + c->leaves) * g->desc->leaf_rows);
+    return amx_ahead(g->dy + first * g->desc->out + row, (size_t)g->desc->out * 2, end - first,
+                     rows * 2);
+}
+
 static void grad_strips(const struct grad_block *b, const struct grad_chunk *c)
 {
     const struct amx_grad *g = b->g;
     const int64_t places = grad_places(g), group = grad_group(g);
     const bool last = c->leaf + c->leaves == g->leaves && c->step + c->steps == g->pairs;
     float *place = b->work.sum;
+    const int64_t steps = c->leaves * (c->steps + CPU_WORDS - 1) / CPU_WORDS;
     for (int64_t r = 0; r < b->rows; r += AMX_STRIP) {
         const int64_t rows = tess__cpu_min(b->rows - r, AMX_STRIP);
+        const int64_t panels = amx_up(b->columns, AMX_STRIP) / AMX_STRIP;
+        struct grad_soon soon = {.dy_each = 0};
         grad_pack(g, c, g->dy, g->desc->out, b->row + r, rows, b->work.dy);
         grad_turn(g, c->leaves * c->steps, b->work.dy);
+        if (r + AMX_STRIP < b->rows) {
+            soon.dy = grad_ahead(g, c, b->row + r + AMX_STRIP,
+                                 tess__cpu_min(b->rows - r - AMX_STRIP, AMX_STRIP));
+            soon.dy_each = (amx_ahead_count(&soon.dy) + panels * steps - 1) / (panels * steps);
+        }
         for (int64_t k = 0; k < b->columns; k += AMX_STRIP) {
+            if (last) {
+                soon.dw = amx_ahead(g->dw + (b->row + r) * g->desc->in + b->column + k,
+                                    (size_t)g->desc->in * 4, rows,
+                                    tess__cpu_min(b->columns - k, AMX_STRIP) * 4);
+                soon.dw_each = (amx_ahead_count(&soon.dw) + steps - 1) / steps;
+            }
             grad_leaves(g, c, b->work.dy, b->work.x + k / CPU_AMX_ROWS * group, place,
-                        places * AMX_SUMS);
+                        places * AMX_SUMS, &soon);
             if (last)
                 grad_store(g, place, b->row + r, rows, b->column + k,
                            tess__cpu_min(b->columns - k, AMX_STRIP));

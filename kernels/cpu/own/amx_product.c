@@ -2,7 +2,7 @@
  * y = a b + bias by AMX tiles.
  *
  *     for every block of columns, block of rows            the threads share these
- *       for every AMX_DEEP of depth                        one, but for very deep products
+ *       for every piece of the depth                       one, but for very deep products
  *         b packed in tiles [16 columns][16 pairs of rows] second-level cache
  *         for every strip of 32 rows of a                  read where it lies
  *           for every panel of 32 columns
@@ -12,7 +12,7 @@
  * Packing interleaves the rows of b, or turns it where its columns lie as rows. y is turned at the
  * end where a and b have changed places, so that the smaller one of x and w can be what is packed.
  * Sums of a very deep product go through memory as they are, so that no element's bits depend on
- * AMX_DEEP.
+ * pieces.
  */
 #include "cpu/own/amx_product.h"
 
@@ -22,7 +22,8 @@
 #include <string.h>
 
 #define AMX_DEEP   4096   /* a multiple of CPU_AMX_DEPTH */
-#define AMX_ROWS   512    /* of a block of a product that is deeper: their sums wait in memory */
+#define AMX_PIECE  2048   /* of a deeper product: a is read less often than with fewer columns */
+#define AMX_ROWS   512    /* of its blocks: their sums wait in memory */
 #define AMX_PACKED 524288 /* elements of a packed block: half of the second-level cache */
 
 /* A product and how it is cut: blocks of row_block x column_block. */
@@ -38,23 +39,27 @@ struct amx_work {
     char *tail; /* [AMX_STRIP rows, CPU_AMX_BYTES]: the last columns of a, zeros behind */
 };
 
-/* Words from group to group of 16 packed columns: an odd number of cache lines, as the same step of
- * all groups must not lie in one set. */
-static int64_t amx_group_words(int64_t depth)
-{
-    return amx_up(tess__cpu_min(depth, AMX_DEEP), CPU_AMX_DEPTH) / CPU_AMX_DEPTH * AMX_TILE +
-           CPU_WORDS;
-}
-
 static bool amx_is_deep(const struct amx_product *p)
 {
     return p->depth > AMX_DEEP;
 }
 
+static int64_t amx_piece(const struct amx_product *p)
+{
+    return amx_is_deep(p) ? AMX_PIECE : p->depth;
+}
+
+/* Words from group to group of 16 packed columns: an odd number of cache lines, as the same step of
+ * all groups must not lie in one set. */
+static int64_t amx_group_words(const struct amx_product *p)
+{
+    return amx_up(amx_piece(p), CPU_AMX_DEPTH) / CPU_AMX_DEPTH * AMX_TILE + CPU_WORDS;
+}
+
 /* The greatest blocks; `threads` does not change them. */
 static struct amx_cut amx_cut(const struct amx_product *p)
 {
-    int64_t most = AMX_PACKED / amx_up(tess__cpu_min(p->depth, AMX_DEEP), CPU_AMX_DEPTH);
+    int64_t most = AMX_PACKED / amx_up(amx_piece(p), CPU_AMX_DEPTH);
     most = most / AMX_STRIP * AMX_STRIP;
     return (struct amx_cut){
         .p = p,
@@ -67,7 +72,7 @@ static size_t amx_work(const struct amx_cut *cut, void *base, struct amx_work *w
     const int64_t blocks = amx_is_deep(cut->p) ? amx_up(cut->row_block, AMX_STRIP) / AMX_STRIP *
                                                      (cut->column_block / AMX_STRIP)
                                                : 2;
-    const int64_t b = cut->column_block / CPU_AMX_ROWS * amx_group_words(cut->p->depth);
+    const int64_t b = cut->column_block / CPU_AMX_ROWS * amx_group_words(cut->p);
     const int64_t words = b + blocks * AMX_SUMS + AMX_STRIP * CPU_WORDS;
     if (base != NULL)
         *work_out = (struct amx_work){
@@ -91,7 +96,7 @@ static void amx_pack_turned(const struct amx_product *p, int64_t k, int64_t dept
                             int64_t count, uint32_t *packed)
 {
     const int64_t steps = (depth + 1) / 2, all = amx_up(steps, CPU_WORDS);
-    for (int64_t c = 0; c < count; c += CPU_WORDS, packed += amx_group_words(p->depth)) {
+    for (int64_t c = 0; c < count; c += CPU_WORDS, packed += amx_group_words(p)) {
         cpu_turn((const char *)(p->b + (first + c) * p->b_row + k), (size_t)p->b_row * 2,
                  tess__cpu_min(count - c, CPU_WORDS), 1, steps, depth % 2 != 0, packed);
         memset(packed + steps * CPU_WORDS, 0, (size_t)((all - steps) * CPU_WORDS) * 4);
@@ -210,9 +215,15 @@ static void amx_copy_tail(const struct amx_block *b, int64_t row, int64_t rows)
                            _mm512_maskz_loadu_epi16(mask, a + r * p->a_row));
 }
 
+/* What is asked for in each step of a panel: its lines of y, and what the next strip reads of a. */
+struct amx_soon {
+    struct amx_ahead y, a;
+    int64_t y_each, a_each;
+};
+
 /* The sums of a panel, and what is late. */
 CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads, bool low,
-                               bool wide, struct amx_late *late)
+                               bool wide, struct amx_late *late, struct amx_soon *soon)
 {
     const struct amx_product *p = b->cut->p;
     const int64_t whole = b->depth / CPU_AMX_DEPTH;
@@ -224,6 +235,8 @@ CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads
             reads.b[i] += AMX_TILE;
         }
         amx_finish(p, late, each);
+        amx_ask(&soon->y, soon->y_each, true);
+        amx_ask(&soon->a, soon->a_each, false);
     }
     if (b->depth % CPU_AMX_DEPTH != 0) {
         reads.a[0] = reads.a[1] = b->work.tail;
@@ -234,18 +247,43 @@ CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads
     amx_finish(p, late, AMX_STRIP);
 }
 
+/* For a panel of y; and for the strip behind row + rows. */
+static void amx_soon_y(const struct amx_block *b, int64_t row, int64_t rows, int64_t column,
+                       int64_t columns, struct amx_soon *soon)
+{
+    const struct amx_product *p = b->cut->p;
+    const uint16_t *y = p->y + row * p->y_row + column;
+    const int64_t steps = amx_up(b->depth, CPU_AMX_DEPTH) / CPU_AMX_DEPTH;
+    soon->y = amx_ahead(y, (size_t)p->y_row * 2, rows, columns * 2);
+    soon->y_each = (amx_ahead_count(&soon->y) + steps - 1) / steps;
+}
+
+static void amx_soon_a(const struct amx_block *b, int64_t row, struct amx_soon *soon)
+{
+    const struct amx_product *p = b->cut->p;
+    const int64_t rows = tess__cpu_min(b->row + b->rows - row, AMX_STRIP);
+    const int64_t panels = amx_up(b->columns, AMX_STRIP) / AMX_STRIP;
+    const int64_t steps = panels * amx_up(b->depth, CPU_AMX_DEPTH) / CPU_AMX_DEPTH;
+    if (rows <= 0)
+        return;
+    soon->a = amx_ahead(p->a + row * p->a_row + b->k, (size_t)p->a_row * 2, rows, b->depth * 2);
+    soon->a_each = (amx_ahead_count(&soon->a) + steps - 1) / steps;
+}
+
 /* Rows row .. row + rows - 1 of y, all columns of the block. */
 static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
 {
     const struct amx_product *p = b->cut->p;
     const size_t a_row = (size_t)p->a_row * 2;
-    const int64_t group = amx_group_words(p->depth);
+    const int64_t group = amx_group_words(p);
     const bool low = rows > CPU_AMX_ROWS, last = b->k + b->depth == p->depth;
     const char *a = (const char *)(p->a + row * p->a_row + b->k);
     float *sum = b->work.sum;
     struct amx_reads reads = {
         .a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row, .a_step = CPU_AMX_BYTES};
     struct amx_late late = {.rows = 0};
+    struct amx_soon soon = {.a_each = 0};
+    amx_soon_a(b, row + rows, &soon);
     if (amx_is_deep(p))
         sum += (row - b->row) / AMX_STRIP * (amx_up(b->columns, AMX_STRIP) / AMX_STRIP) * AMX_SUMS;
     if (b->depth % CPU_AMX_DEPTH != 0)
@@ -254,11 +292,15 @@ static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
         const int64_t columns = tess__cpu_min(b->columns - c, AMX_STRIP);
         reads.b[0] = b->work.b + c / CPU_AMX_ROWS * group;
         reads.b[1] = reads.b[0] + group;
+        if (last && p->y_turned)
+            amx_soon_y(b, b->column + c, columns, row, rows, &soon);
+        else if (last)
+            amx_soon_y(b, row, rows, b->column + c, columns, &soon);
         amx_begin_sums(sum, b->k == 0);
         if (columns > CPU_AMX_ROWS)
-            amx_panel_sums(b, reads, low, true, &late);
+            amx_panel_sums(b, reads, low, true, &late, &soon);
         else
-            amx_panel_sums(b, reads, low, false, &late);
+            amx_panel_sums(b, reads, low, false, &late, &soon);
         amx_store_sums(sum);
         if (last && p->y_turned) {
             amx_turn_sums(sum);
@@ -286,12 +328,12 @@ static void amx_part(void *context, int64_t part, void *memory)
     b.columns = tess__cpu_min(p->columns - b.column, cut->column_block);
     amx_work(cut, memory, &b.work);
     for (b.k = 0; b.k < p->depth; b.k += b.depth) {
-        b.depth = tess__cpu_min(p->depth - b.k, AMX_DEEP);
+        b.depth = tess__cpu_min(p->depth - b.k, amx_piece(p));
         if (p->b_turned)
             amx_pack_turned(p, b.k, b.depth, b.column, b.columns, b.work.b);
         else
             amx_pack_rows(p->b + b.k * p->b_row + b.column, p->b_row, b.depth, b.columns,
-                          amx_up(b.depth, CPU_AMX_DEPTH) / 2, amx_group_words(p->depth), b.work.b);
+                          amx_up(b.depth, CPU_AMX_DEPTH) / 2, amx_group_words(p), b.work.b);
         cpu_amx_begin();
         int64_t row = b.row, end = b.row + b.rows;
         for (; row + AMX_STRIP <= end; row += AMX_STRIP)

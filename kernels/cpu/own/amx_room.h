@@ -11,6 +11,7 @@
 #define AMX_STRIP (2 * CPU_AMX_ROWS)      /* rows, and columns, of 2 x 2 tiles */
 #define AMX_SUMS  (AMX_STRIP * AMX_STRIP) /* their elements */
 #define AMX_TILE  256                     /* words */
+#define AMX_LINE  64                      /* bytes of a line of a cache */
 #define AMX_LEAST 64 /* rows or columns of a block that is made for another thread */
 
 static inline int64_t amx_up(int64_t count, int64_t to)
@@ -83,6 +84,44 @@ static inline void amx_store_sums(float *sum)
     CPU_AMX_STORE(1, sum + AMX_TILE, CPU_AMX_BYTES);
     CPU_AMX_STORE(2, sum + 2 * AMX_TILE, CPU_AMX_BYTES);
     CPU_AMX_STORE(3, sum + 3 * AMX_TILE, CPU_AMX_BYTES);
+}
+
+/* Lines of memory that are asked for between the steps of tiles, before something reads or writes
+ * them: `rows` rows of `lines` lines, `step` bytes apart. Lines too far apart, and too few in a
+ * row, for the prefetchers of the hardware. */
+struct amx_ahead {
+    const char *row;
+    size_t step;
+    int64_t rows, lines, line; /* `line` of the first row is the next */
+};
+
+/* Those that `rows` rows of `bytes` touch. */
+static inline struct amx_ahead amx_ahead(const void *from, size_t step, int64_t rows, int64_t bytes)
+{
+    const char *first = (const char *)((uintptr_t)from & ~(uintptr_t)(AMX_LINE - 1));
+    const int64_t lines = ((const char *)from - first + bytes + AMX_LINE - 1) / AMX_LINE;
+    return (struct amx_ahead){.row = first, .step = step, .rows = rows, .lines = lines};
+}
+
+static inline int64_t amx_ahead_count(const struct amx_ahead *a)
+{
+    return a->rows * a->lines;
+}
+
+/* The next `count`, to be written or to be read. */
+CPU_INLINE void amx_ask(struct amx_ahead *a, int64_t count, bool write)
+{
+    for (; count > 0 && a->rows > 0; count--) {
+        if (write)
+            __builtin_prefetch(a->row + a->line * AMX_LINE, 1, 2);
+        else
+            _mm_prefetch(a->row + a->line * AMX_LINE, _MM_HINT_T1);
+        if (++a->line == a->lines) {
+            a->line = 0;
+            a->row += a->step;
+            a->rows--;
+        }
+    }
 }
 
 /* What 2 x 2 tiles of sums, 0 .. 3, are made of. */
