@@ -30,8 +30,9 @@
  * a multiple of this. */
 #define GPT_FFN_MULTIPLE 64
 
-/* MiB of logits at a time by default. A device adds to the weight's gradient in f32 once for each
- * chunk, which its products hide from some 1000 positions on (docs/gpu.md). */
+/* MiB of logits at a time by default. Each chunk reads the weight and writes its gradient in f32
+ * once more, which products of a device hide from some 1000 positions on (docs/gpu.md): there, as
+ * everywhere, leaves of more than GPT_HEAD_MIB are cut. */
 #define GPT_HEAD_MIB        64
 #define GPT_HEAD_MIB_DEVICE 1024
 
@@ -123,10 +124,11 @@ static const struct tess_option gpt_option_table[] = {
     TESS_ROW_REAL("init-deviation", GPT_FIELD(deviation), "0.02", 1e-9, 10,
                   "Standard deviation of the initial weights; divided by the root of 2 layers "
                   "where a layer's output is added to the residual."),
-    TESS_ROW_INT("head-mib", GPT_FIELD(head_mib), "0", 0, 1 << 20,
-                 "Logits are computed for so many positions at a time as take at most this many "
-                 "MiB, and at least twice per leaf; 0: 64, on a GPU 1024. The bits of the head's "
-                 "gradient depend on it."),
+    TESS_ROW_INT(
+        "head-mib", GPT_FIELD(head_mib), "0", 0, 1 << 20,
+        "Logits are computed for so many positions of a leaf at a time as take at most this "
+        "many MiB, and at least twice where the leaf's take more than 64; 0: 64, on a GPU "
+        "1024. The bits of the head's gradient depend on it."),
     TESS_ROW_END,
 };
 
@@ -317,6 +319,7 @@ static enum tess_status gpt_read_options(struct gpt_state *gpt, const struct gpt
                        : input->device ? GPT_HEAD_MIB_DEVICE
                                        : GPT_HEAD_MIB)
                       << 20;
+    gpt->head_small = gpt->head_bytes < GPT_HEAD_MIB << 20 ? gpt->head_bytes : GPT_HEAD_MIB << 20;
 
     gpt->classes = input->class_count;
     gpt->dtype = input->dtype;

@@ -62,7 +62,8 @@ struct gpt_head {
     int32_t weight;
     int32_t op[2];       /* the weight's gradient overwrites, adds */
     int64_t chunk;       /* positions whose logits are there at once */
-    int64_t chunk_count; /* in a leaf */
+    int64_t chunk_count; /* in a leaf; in a group of leaves, if it is 1 */
+    int64_t group;       /* leaves */
     int32_t logits, stat, stats;
     int32_t levels;       /* partial sums over leaves */
     int32_t terms, whole; /* as in struct gpt_block, of a leaf */
@@ -83,6 +84,7 @@ struct gpt_state {
     struct tess_rotary rotary;
     float epsilon, deviation;
     int64_t head_bytes; /* logits of a chunk at most */
+    int64_t head_small; /* of leaves that are not cut, and of those that go together */
     struct tess_lora lora;
 
     /* From the run. */

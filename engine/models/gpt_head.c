@@ -1,17 +1,17 @@
 /*
  * The head of model gpt: logits = x W^T, and the cross-entropy of the next token, in chunks of
- * positions, so that logits exist for one chunk at a time and never for the whole batch. In
- * training forward does nothing and backward does all, chunk by chunk: logits, loss, their
- * gradient, those of x and W; so nothing is computed twice or kept.
+ * positions: part of a leaf, or leaves whose logits are small, so that logits exist for one chunk
+ * at a time. In training forward does nothing and backward does all, chunk by chunk: logits, loss,
+ * their gradient, those of x and W; so nothing is computed twice or kept.
  *
  * Along the tensor axis each part has the logits of its part of the vocabulary; what is exchanged
  * are three numbers a position (Shoeybi et al. 2019, section 3), see tess_xent_max.
  *
  * Sums for W: within a leaf over its chunks in turn, then over the leaves as the tree of
- * tessera/comm.h, by a binary counter; so the bits are those of a pass for each leaf. Leaf l is
- * summed up in level `ones in l`:
+ * tessera/comm.h: those of a chunk by the product, groups of them by a binary counter; so the bits
+ * are those of a pass for each leaf. Group l is summed up in level `ones in l`:
  *
- *     leaf    0   1        2   3                 4   5
+ *     group   0   1        2   3                 4   5
  *     level   0   1        1   2                 1   2
  *     then        1 to 0       2 to 1, 1 to 0        2 to 1      and at the end 1 to 0
  */
@@ -24,16 +24,23 @@ enum { HEAD_MAX, HEAD_SUM, HEAD_TARGET, HEAD_BEST, HEAD_STATS };
 
 /* ---- declaration ----------------------------------------------------------------------------- */
 
+static int64_t head_leaf_bytes(const struct gpt_state *gpt)
+{
+    return gpt->leaf_length * gpt->padded * (int64_t)tess_dtype_bytes(gpt->dtype);
+}
+
 /*
- * Chunks in a leaf: the fewest that divide its positions, at least two unless it has but one
- * position, and keep a chunk's logits, all parts' together, in head_bytes if any can.
+ * Chunks in a leaf: one where its logits, all parts' together, fit in head_small; else the fewest
+ * that divide its positions and keep a chunk's in head_bytes if any can, at least two unless it has
+ * but one position.
  */
 static int64_t head_chunks(const struct gpt_state *gpt)
 {
-    const int64_t bytes = gpt->padded * (int64_t)tess_dtype_bytes(gpt->dtype);
-    const int64_t length = gpt->leaf_length;
+    const int64_t bytes = head_leaf_bytes(gpt), length = gpt->leaf_length;
+    if (bytes <= gpt->head_small)
+        return 1;
     for (int64_t n = 2; n < length; n++)
-        if (length % n == 0 && length / n * bytes <= gpt->head_bytes)
+        if (length % n == 0 && bytes / n <= gpt->head_bytes)
             return n;
     return length;
 }
@@ -52,11 +59,39 @@ static int32_t head_levels(int64_t leaves)
     return most;
 }
 
+/* Bytes of the logits of `group` leaves at once, and of the sums that wait then. */
+static int64_t head_group_bytes(const struct gpt_state *gpt, int64_t group)
+{
+    const int64_t sum = gpt->padded * gpt->width * (int64_t)sizeof(float);
+    const int64_t sums = gpt->lora.rank > 0 ? 0 : head_levels(gpt->leaves / group);
+    return group * head_leaf_bytes(gpt) + sums * sum;
+}
+
+/*
+ * Leaves in a chunk, where a leaf is not cut: each more is a pass over the weight and its gradient
+ * less. A subtree of them, as large as head_small allows, or as takes no more memory than a smaller
+ * one with the sums that wait. The bits are the same. Terms of parts are summed leaf by leaf.
+ */
+static int64_t head_group(const struct gpt_state *gpt, int64_t chunks)
+{
+    int64_t best = 1;
+    if (gpt->decode || chunks > 1 || gpt->axis.parts > 1)
+        return 1;
+    for (int64_t n = 2; n < 2 * gpt->leaves; n *= 2) {
+        const int64_t group = n < gpt->leaves ? n : gpt->leaves;
+        if (gpt->leaves % group == 0 &&
+            (group * head_leaf_bytes(gpt) <= gpt->head_small ||
+             head_group_bytes(gpt, group) <= head_group_bytes(gpt, best)))
+            best = group;
+    }
+    return best;
+}
+
 static void head_declare_tensors(struct gpt_state *gpt, struct tess_declare *declare)
 {
     struct gpt_head *head = &gpt->head;
     const int64_t parts = gpt->axis.count, words = gpt->words;
-    const int32_t levels = head_levels(gpt->leaves);
+    const int32_t levels = head_levels(gpt->leaves / head->group);
     head->logits = tess_declare_tensor(declare, "logits", gpt->dtype,
                                        tess_shape3(parts, head->chunk, words), TESS_LIFE_CALL);
     head->levels = head->terms = head->whole = -1;
@@ -89,11 +124,13 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
     struct gpt_head *head = &gpt->head;
 
     head->chunk_count = gpt->decode ? 1 : head_chunks(gpt);
-    head->chunk = gpt->leaf_length / head->chunk_count;
+    head->group = head_group(gpt, head->chunk_count);
+    head->chunk = head->group * gpt->leaf_length / head->chunk_count;
+    const int64_t calls = gpt->leaves / head->group * head->chunk_count * gpt->axis.count;
     struct tess_op_desc desc = {.kind = TESS_OP_LINEAR,
                                 .rows = head->chunk,
-                                .calls =
-                                    (int32_t)(gpt->leaves * head->chunk_count) * gpt->axis.count,
+                                .leaf_rows = head->chunk / head->group,
+                                .calls = (int32_t)calls,
                                 .in = gpt->width,
                                 .out = gpt->words,
                                 .frozen = gpt->lora.rank > 0};
@@ -103,7 +140,7 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
                        ? tess_declare_tied(declare, name, gpt->table)
                        : tess_declare_sliced(declare, name, tess_shape2(gpt->padded, gpt->width),
                                              init, 0, slice);
-    for (int i = 0; i < (desc.frozen ? 1 : 2); i++) {
+    for (int i = 0; i < (desc.frozen || head->chunk_count == 1 ? 1 : 2); i++) {
         desc.add_grad = i == 1;
         head->op[i] = tess_declare_op(declare, &desc, false);
     }
@@ -119,14 +156,14 @@ void tess__gpt_declare_head(struct gpt_state *gpt, struct tess_declare *declare)
 
 /* ---- a chunk --------------------------------------------------------------------------------- */
 
-/* One chunk of one leaf: positions, and where they are. */
+/* One chunk: positions, and where they are. */
 struct head_chunk {
     const void *x;        /* [chunk, C] */
     void *term;           /* [chunk, C] of the first part; NULL: no gradient */
     const int32_t *label; /* [chunk] */
     float *dweight;       /* [P, V / parts, C]; NULL: frozen */
     int64_t at;           /* positions before it in the pass */
-    bool first;           /* of the leaf */
+    bool first;           /* of its leaf, or of all its leaves */
 };
 
 /* Elements of a part's weight. */
@@ -240,7 +277,7 @@ static enum tess_status head_chunk_backward(const struct gpt_state *gpt,
     return TESS_OK;
 }
 
-/* ---- a leaf ---------------------------------------------------------------------------------- */
+/* ---- a group of leaves ----------------------------------------------------------------------- */
 
 static float *head_level(const struct gpt_state *gpt, const struct tess_pass *pass, int32_t level)
 {
@@ -250,12 +287,14 @@ static float *head_level(const struct gpt_state *gpt, const struct tess_pass *pa
     return (float *)pass->tensor[gpt->head.levels] + (level - 1) * count;
 }
 
-static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess_pass *pass,
-                                  int64_t leaf, bool gradient)
+static enum tess_status head_leaves(const struct gpt_state *gpt, const struct tess_pass *pass,
+                                    int64_t group, bool gradient)
 {
     const int64_t word = (int64_t)tess_dtype_bytes(pass->dtype);
-    const int64_t whole_count = gpt->leaf_length * gpt->width;
-    const int64_t own = leaf * (gpt->own_positions / gpt->leaves) * gpt->width * word;
+    const int64_t positions = gpt->head.group * gpt->leaf_length;
+    const int64_t whole_count = positions * gpt->width;
+    const int64_t groups = gpt->leaves / gpt->head.group;
+    const int64_t own = group * (gpt->own_positions / groups) * gpt->width * word;
     const int64_t step = gpt->head.chunk * gpt->width * word;
     const void *x = (const char *)pass->input + own;
     char *dx = gradient ? (char *)pass->input_grad + own : NULL;
@@ -265,12 +304,12 @@ static enum tess_status head_leaf(const struct gpt_state *gpt, const struct tess
         x = pass->tensor[gpt->head.whole];
     }
     for (int64_t c = 0; c < gpt->head.chunk_count; c++) {
-        const int64_t at = leaf * gpt->leaf_length + c * gpt->head.chunk;
+        const int64_t at = group * positions + c * gpt->head.chunk;
         const struct head_chunk chunk = {
             .x = (const char *)x + c * step,
             .term = gradient ? terms + c * step : NULL,
             .label = pass->label + at,
-            .dweight = gradient ? head_level(gpt, pass, head_ones(leaf)) : NULL,
+            .dweight = gradient ? head_level(gpt, pass, head_ones(group)) : NULL,
             .at = at,
             .first = c == 0,
         };
@@ -293,12 +332,13 @@ static enum tess_status head_run(const struct gpt_state *gpt, const struct tess_
 {
     const float *stats = pass->tensor[gpt->head.stats];
     const bool trained = gradient && pass->grad[gpt->head.weight] != NULL;
-    for (int64_t leaf = 0; leaf < gpt->leaves; leaf++) {
-        TESS_TRY(head_leaf(gpt, pass, leaf, gradient));
-        for (int32_t level = head_ones(leaf); trained && level >= head_ones(leaf + 1); level--)
+    const int64_t groups = gpt->leaves / gpt->head.group;
+    for (int64_t group = 0; group < groups; group++) {
+        TESS_TRY(head_leaves(gpt, pass, group, gradient));
+        for (int32_t level = head_ones(group); trained && level >= head_ones(group + 1); level--)
             head_merge(gpt, pass, level);
     }
-    for (int32_t level = head_ones(gpt->leaves) - 1; trained && level > 0; level--)
+    for (int32_t level = head_ones(groups) - 1; trained && level > 0; level--)
         head_merge(gpt, pass, level);
     tess_xent_loss(pass->kernel, gpt->positions, gpt->length, head_xent(gpt, pass), pass->label,
                    stats + HEAD_MAX * gpt->positions, stats + HEAD_SUM * gpt->positions,

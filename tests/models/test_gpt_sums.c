@@ -22,7 +22,7 @@ static const char *gpt_kernel = "ref";
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 /*
- * 4096 positions and 1024 words: 16 MiB of logits in f32, in 2 chunks or in 16. What a position
+ * 4096 positions and 1024 words: 16 MiB of logits in f32, at once or in 16 chunks. What a position
  * computes does not depend on the chunk, so that only the head's own gradient may differ, a sum of
  * 4096 terms in other groups: by some sqrt(4096) 2^-24 = 4e-6 of its size.
  */
@@ -32,7 +32,7 @@ static void case_chunks(void **unused)
     const struct gpt_words words[] = {
         {{"--layers=1", "--heads=2", "--width=8", "--tied=off", "--head-mib=64", NULL}},
         {{"--layers=1", "--heads=2", "--width=8", "--tied=off", "--head-mib=1", NULL}}};
-    const int64_t chunk[] = {2048, 256};
+    const int64_t chunk[] = {4096, 256};
     struct model_driver driver[2];
     double square = 0, error = 0;
 
@@ -117,17 +117,22 @@ static void gpt_tree(float **grad, int64_t count, int64_t elements)
         grad[0][i] += grad[left][i];
 }
 
-/* Seven leaves at once are seven passes of one leaf, added in the tree: all bits. */
-static void gpt_check_leaves(const struct gpt_words *words, enum tess_dtype dtype)
+enum { LEAVES_MAX = 7, LEAF_ROWS = 2, LEAF_T = 6 };
+
+/* Several leaves at once are as many passes of one leaf, added in the tree: all bits; with logits
+ * of `group` leaves at a time. */
+static void gpt_check_leaves(const struct gpt_words *words, enum tess_dtype dtype, int leaves,
+                             int group)
 {
-    enum { LEAVES = 7, ROWS = 2, T = 6 };
-    struct tess_model_input input = gpt_input(T, 11, LEAVES * ROWS, ROWS);
-    struct model_driver all, one[LEAVES];
+    enum { ROWS = LEAF_ROWS, T = LEAF_T };
+    struct tess_model_input input = gpt_input(T, 11, leaves * ROWS, ROWS);
+    struct model_driver all, one[LEAVES_MAX];
+    int64_t logits[2] = {0};
 
     input.dtype = dtype;
     gpt_open(&all, gpt_kernel, &input, words);
     input.rows = ROWS;
-    for (int leaf = 0; leaf < LEAVES; leaf++) {
+    for (int leaf = 0; leaf < leaves; leaf++) {
         gpt_open(&one[leaf], gpt_kernel, &input, words);
         one[leaf].row_first = leaf * ROWS;
         one[leaf].loss_count = all.loss_count;
@@ -138,23 +143,29 @@ static void gpt_check_leaves(const struct gpt_words *words, enum tess_dtype dtyp
     }
     model_forward(&all);
     model_backward(&all);
-    for (int leaf = 0; leaf < LEAVES; leaf++) {
+    for (int32_t t = 0; t < all.declare.tensor_count; t++)
+        if (strcmp(all.declare.tensor[t].name, "logits") == 0) {
+            logits[0] += all.declare.tensor[t].count;
+            logits[1] += one[0].declare.tensor[t].count;
+        }
+    assert_int_equal(logits[0], group * logits[1]);
+    for (int leaf = 0; leaf < leaves; leaf++) {
         assert_memory_equal(one[leaf].loss, all.loss + leaf * ROWS, ROWS * sizeof(float));
         assert_memory_equal(one[leaf].correct, all.correct + leaf * ROWS, ROWS * sizeof(int32_t));
     }
     for (int32_t p = 0; p < all.declare.param_count; p++) {
-        float *grad[LEAVES];
+        float *grad[LEAVES_MAX];
 
         /* The driver has added tied gradients to their sources, leaf by leaf: another sum. */
         if (all.declare.param[0].unit == all.declare.param[p].unit &&
             all.declare.param[all.declare.param_count - 1].flags & TESS_PARAM_TIED)
             continue;
-        for (int leaf = 0; leaf < LEAVES; leaf++)
+        for (int leaf = 0; leaf < leaves; leaf++)
             grad[leaf] = one[leaf].grad[p];
-        gpt_tree(grad, LEAVES, model_param_count(&all, p));
+        gpt_tree(grad, leaves, model_param_count(&all, p));
         assert_memory_equal(grad[0], all.grad[p], gpt_bytes(&all, p));
     }
-    for (int leaf = 0; leaf < LEAVES; leaf++)
+    for (int leaf = 0; leaf < leaves; leaf++)
         model_close(&one[leaf]);
     model_close(&all);
 }
@@ -165,9 +176,14 @@ static void case_leaves(void **unused)
     for (size_t i = 0; i < GPT_SMALL_COUNT; i++) {
         if (!gpt_matters(&gpt_small[i]))
             continue;
-        gpt_check_leaves(&gpt_small[i], TESS_F32);
-        gpt_check_leaves(&gpt_small[i], TESS_BF16);
+        gpt_check_leaves(&gpt_small[i], TESS_F32, 7, 7);
+        gpt_check_leaves(&gpt_small[i], TESS_BF16, 7, 7);
     }
+    /* 384 KiB of logits a leaf. */
+    const struct gpt_words large = {{"--layers=1", "--heads=2", "--width=8", "--tied=off",
+                                     "--vocab=8192", "--head-mib=1", NULL}};
+    gpt_check_leaves(&large, TESS_F32, 6, 2);
+    gpt_check_leaves(&large, TESS_F32, 7, 1);
 }
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
