@@ -16,10 +16,14 @@
 CPU_INLINE void small_add_rows(enum tess_dtype dtype, int64_t rows, int64_t cols, const void *x,
                                int64_t first, int64_t width, float *total)
 {
+    const int64_t word = dtype == TESS_F32 ? 4 : 2;
     for (int64_t begin = 0; begin < rows; begin += SMALL_ROWS) {
         int64_t end = rows - begin < SMALL_ROWS ? rows : begin + SMALL_ROWS;
         float part[CPU_BLOCK] = {0}, copy[CPU_BLOCK];
         for (int64_t row = begin; row < end; row++) {
+            const char *at = (const char *)x + (row * cols + first + width) * word;
+            for (int64_t byte = 0; byte < width * word; byte += 64) /* of the next columns */
+                __builtin_prefetch(at + byte, 0, 2);
             cpu_read(dtype, x, row * cols + first, width, copy);
             for (int64_t c = 0; c < width; c++)
                 part[c] += copy[c];
