@@ -276,6 +276,7 @@ static void grad_rows(const struct flash *f, const struct grad_work *w, const ch
 {
     for (int64_t i = 0; i < f->length; i++, y += f->y_bytes, dy += f->y_bytes) {
         __m512 sum = _mm512_setzero_ps();
+        flash_ask(f, y, f->y_bytes);
         for (int64_t c = 0; c < f->size; c += CPU_WORDS)
             sum = _mm512_fmadd_ps(flash_load(TESS_BF16, y, c, f->size),
                                   flash_load(TESS_BF16, dy, c, f->size), sum);
@@ -287,9 +288,12 @@ static void grad_rows(const struct flash *f, const struct grad_work *w, const ch
 /* Sums [T, width] rounded into rows of D elements, `bytes` apart. */
 static void grad_write(const struct flash *f, const float *sum, char *to, size_t bytes)
 {
-    for (int64_t i = 0; i < f->length; i++, to += bytes, sum += f->width)
+    for (int64_t i = 0; i < f->length; i++, to += bytes, sum += f->width) {
+        if (i + FLASH_AHEAD < f->length)
+            flash_own(f, to + FLASH_AHEAD * bytes);
         for (int64_t c = 0; c < f->width; c += CPU_WORDS)
             flash_store(TESS_BF16, to, c, f->size, _mm512_load_ps(sum + c));
+    }
 }
 
 static void grad_part(void *context, int64_t part, void *work)
