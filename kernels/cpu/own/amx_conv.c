@@ -25,7 +25,7 @@
 #include <string.h>
 
 #define CONV_BLOCK  262144 /* elements of x in a block: a quarter of the second-level cache */
-#define CONV_WORK   1.6e7  /* multiplications of a part: some tens of microseconds */
+#define CONV_WORK   4e6    /* multiplications of a part at least: some ten microseconds */
 #define CONV_PIXELS 64     /* of a strip of 16 outputs; of 32 outputs AMX_STRIP */
 #define CONV_SLACK  64     /* elements that a tile's last row may read behind what is there */
 
@@ -372,7 +372,7 @@ void tess__amx_conv(const struct tess_kernel *kernel, const struct tess_op_desc 
 {
     struct conv c = conv_of(desc, back);
     uint32_t *packed = (uint32_t *)(void *)((char *)scratch + tess__amx_conv_scratch(desc));
-    const double work = (double)(c.rows * c.ow * c.out * c.window * c.depth);
+    const double work = (double)(c.rows * c.ow * c.out * c.window * conv_steps(&c) * CPU_AMX_DEPTH);
     conv_pack_w(&c, w, packed);
     c.x = x;
     c.w = packed;

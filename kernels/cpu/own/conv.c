@@ -30,7 +30,7 @@
 #define CONV_PHASES (CONV_STRIDE * CONV_STRIDE)
 #define CONV_WORDS  (48 * 1024) /* of x in a block at most: some of the second-level cache */
 #define CONV_PIXELS 1024        /* of a block at most */
-#define CONV_WORK   8e6         /* multiplications of a part: some tens of microseconds at least */
+#define CONV_WORK   1e6         /* multiplications of a part at least: some tens of microseconds */
 
 /* Where a pixel's window begins in a block's x, and where it lies in the block's y: elements. */
 struct conv_pixel {
