@@ -147,7 +147,6 @@ static enum tess_status library_run_units(struct cpu_wave *wave, struct library_
     wave->run = library_unit;
     wave->context = units;
     wave->in_leaf = library_row_parts(cut);
-    wave->together = wave->op->kernel->threads;
     wave->blocks = 1;
     tess__cpu_wave_run(wave, desc->rows / cut->part_rows);
     return library_verdict(&units->share);
@@ -162,12 +161,16 @@ enum tess_status tess__cpu_library_weight(struct tess_op *op, const void *x, con
     int64_t leaves = desc->rows / desc->leaf_rows;
     int64_t count = library_weights(desc, pass->weight_bytes);
     char *scratch = (char *)op->scratch + pass->weight_bytes;
-    const size_t sum_offset = tess__cpu_round_up(pass->scratch_bytes);
-    char *levels = scratch + sum_offset + library_sum_bytes(desc, pass->weight_bytes);
+    char *sums = scratch + tess__cpu_round_up(pass->scratch_bytes);
+    const size_t sum_bytes = library_sum_bytes(desc, pass->weight_bytes);
+    const int64_t together = library_together(desc, &pass->cut);
+    char *levels = sums + (size_t)together * sum_bytes;
     float *sum = pass->weight_bytes > 0 ? op->scratch : dw;
     if (desc->add_grad)
         sum = (float *)(void *)(levels + tess__fold_bytes(count, leaves));
-    struct cpu_wave wave = {.op = op, .work = scratch, .sum_offset = sum_offset};
+    struct cpu_wave wave = {.op = op, .together = together, .sums = sums, .sum_bytes = sum_bytes};
+    if (pass->scratch_bytes > 0)
+        wave.work = scratch;
     struct tess_fold *fold = &wave.fold;
     tess__fold_init(fold, count, sum, levels);
     if (desc->kind == TESS_OP_CONV2D) {

@@ -49,6 +49,14 @@ static inline int64_t library_weights(const struct tess_op_desc *desc, size_t we
     return weight_bytes > 0 ? (int64_t)(weight_bytes / sizeof(float)) : tess__cpu_sizes(desc).w;
 }
 
+/* Parts of a convolution's weight gradient that are summed at a time (wave.h). */
+#define LIBRARY_SUM_PARTS 16
+static inline int64_t library_together(const struct tess_op_desc *desc,
+                                       const struct library_cut *cut)
+{
+    return tess__cpu_min(desc->rows / cut->part_rows, LIBRARY_SUM_PARTS);
+}
+
 /* Bytes of the sum over one part of a convolution's weight gradient, beside a primitive's scratch;
  * 0 for a linear layer. */
 static inline size_t library_sum_bytes(const struct tess_op_desc *desc, size_t weight_bytes)

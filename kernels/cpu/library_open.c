@@ -25,7 +25,6 @@
 #define LIBRARY_PART_WORK 4e6
 /* Of a sum over images, see wave.h. */
 #define LIBRARY_SUM_PIXELS 2048
-#define LIBRARY_SUM_PARTS  16
 
 /* Columns of a part: a multiple of 16 up to `most`, such that the parts are about even. */
 static int64_t library_part(int64_t columns, int64_t most)
@@ -116,7 +115,7 @@ static size_t library_weight_bytes(const struct tess_op_desc *desc, enum cpu_wha
 
 /*
  * Scratch of a pass over `rows`: the weights in the primitive's layout, the primitive's scratch, of
- * a weight gradient a sum and the tree; and of a further thread: the primitive's and a sum.
+ * a weight gradient the sums and the tree; and of a further thread: the primitive's.
  */
 static enum tess_status library_ask(dnnl_engine_t engine, const struct tess_op_desc *desc,
                                     enum cpu_what what, int64_t rows, struct tess_op_needs *needs)
@@ -133,12 +132,11 @@ static enum tess_status library_ask(dnnl_engine_t engine, const struct tess_op_d
         scratch = tess__cpu_max(scratch, tess__cpu_round_up(tess__cpu_desc_scratch(prim)));
         dnnl_primitive_desc_destroy(prim);
     }
-    if (what == CPU_BACKWARD_WEIGHT)
-        scratch += library_sum_bytes(desc, weight);
     size_t all = weight + scratch;
     int64_t weights = library_weights(desc, weight);
     if (what == CPU_BACKWARD_WEIGHT)
-        all += tess__fold_bytes(weights, desc->rows / desc->leaf_rows) +
+        all += (size_t)library_together(desc, &cut) * library_sum_bytes(desc, weight) +
+               tess__fold_bytes(weights, desc->rows / desc->leaf_rows) +
                (desc->add_grad ? (size_t)weights * sizeof(float) : 0);
     needs->scratch_bytes = tess__cpu_max(needs->scratch_bytes, all);
     needs->thread_bytes = tess__cpu_max(needs->thread_bytes, scratch);

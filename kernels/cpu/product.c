@@ -63,21 +63,38 @@ bool tess__cpu_product_own(const struct tess_op_desc *desc)
            !c.library[CPU_BACKWARD_DATA] && !c.library[CPU_BACKWARD_WEIGHT];
 }
 
+#define PRODUCT_BIAS_PARTS 16 /* units of the gradient of a convolution's bias at a time */
+
 static size_t product_sum_bytes(int64_t count)
 {
     return tess__cpu_round_up((size_t)count * sizeof(float));
 }
 
-/* Scratch of the own weight gradient of a convolution, for each thread: the kernel's, and with a
- * sum behind it. */
+/* Of a sum over images by own kernels, see wave.h; by Winograd it is transformed once more. */
+#define PRODUCT_SUM_PIXELS 3072
+#define PRODUCT_SUM_PARTS  4
+
+static int64_t product_conv_images(const struct tess_op_desc *desc)
+{
+    const struct cpu_sizes n = tess__cpu_sizes(desc);
+    return tess__cpu_wave_images(desc->leaf_rows, (double)(n.y / desc->out) * (double)n.w,
+                                 tess__cpu_wave_work(desc, PRODUCT_SUM_PIXELS), PRODUCT_SUM_PARTS);
+}
+
+/* Units that are summed at a time: as many as leave none over. */
+static int64_t product_conv_together(const struct tess_op_desc *desc)
+{
+    const int64_t units = desc->rows / product_conv_images(desc);
+    int64_t together = tess__cpu_min(units, PRODUCT_SUM_PARTS);
+    while (units % together != 0)
+        together--;
+    return together;
+}
+
+/* Scratch of the own weight gradient of a convolution, for each thread: the kernel's. */
 static size_t product_conv_work(const struct product_choice *c, const struct tess_op_desc *desc)
 {
     return c->wino ? c->own->wino_grad_scratch(desc) : c->own->conv_grad_scratch(desc);
-}
-
-static size_t product_conv_scratch(const struct product_choice *c, const struct tess_op_desc *desc)
-{
-    return product_conv_work(c, desc) + product_sum_bytes(tess__cpu_sizes(desc).w);
 }
 
 /* What forward and the data gradient of a convolution by `conv` need, for each thread and in all.
@@ -100,7 +117,7 @@ static size_t product_thread_scratch(const struct product_choice *c,
 {
     const struct cpu_own *own = c->own;
     if (desc->kind == TESS_OP_CONV2D)
-        return tess__cpu_max(product_conv_scratch(c, desc), c->wino ? own->wino_scratch(desc) : 0);
+        return tess__cpu_max(product_conv_work(c, desc), c->wino ? own->wino_scratch(desc) : 0);
     size_t bytes = tess__cpu_max(own->grad_scratch(desc), own->forward_scratch(desc));
     return tess__cpu_max(bytes, own->data_scratch(desc));
 }
@@ -111,8 +128,10 @@ static size_t product_own_scratch(const struct product_choice *c, const struct t
     if (desc->kind == TESS_OP_LINEAR)
         return tess__cpu_max(product_thread_scratch(c, desc),
                              c->own->grad_shared(desc) + c->own->grad_scratch(desc));
-    size_t bytes = product_conv_scratch(c, desc) +
-                   tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
+    size_t bytes =
+        product_conv_work(c, desc) +
+        (size_t)product_conv_together(desc) * product_sum_bytes(tess__cpu_sizes(desc).w) +
+        tess__fold_bytes(tess__cpu_sizes(desc).w, desc->rows / desc->leaf_rows);
     return c->wino ? tess__cpu_max(bytes, c->own->wino_scratch(desc) + c->own->wino_weights(desc))
                    : bytes;
 }
@@ -122,8 +141,8 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
 {
     struct product_choice c = product_choose(desc);
     size_t bytes = tess__fold_bytes(desc->out, desc->rows / desc->leaf_rows) +
-                   product_sum_bytes(desc->out); /* of a bias */
-    if (c.small)                                 /* weights, one row in, one row out, a bias */
+                   PRODUCT_BIAS_PARTS * product_sum_bytes(desc->out); /* of a bias */
+    if (c.small) /* weights, one row in, one row out, a bias */
         bytes = tess__cpu_max(bytes, (size_t)(desc->in * desc->out + desc->in + 2 * desc->out) *
                                          sizeof(float));
     if (c.own != NULL)
@@ -131,9 +150,6 @@ static enum tess_status product_needs(const struct tess_op_desc *desc,
     bytes = tess__cpu_max(bytes, product_direct_scratch(&c, desc));
     *needs_out = (struct tess_op_needs){.scratch_bytes = bytes,
                                         .thread_bytes = product_direct_thread(&c, desc)};
-    if (desc->kind == TESS_OP_CONV2D)
-        needs_out->thread_bytes =
-            tess__cpu_max(needs_out->thread_bytes, product_sum_bytes(desc->out));
     if (c.own != NULL)
         needs_out->thread_bytes =
             tess__cpu_max(needs_out->thread_bytes, product_thread_scratch(&c, desc));
@@ -181,10 +197,6 @@ static enum tess_status product_backward_data(struct tess_op *op, const void *dy
     return TESS_OK;
 }
 
-/* Of a sum over images by own kernels, see wave.h; by Winograd it is transformed once more. */
-#define PRODUCT_SUM_PIXELS 3072
-#define PRODUCT_SUM_PARTS  4
-
 /* The sum over a unit's images, in blocks of output channels. */
 struct product_conv {
     cpu_own_conv_grad *run;
@@ -205,8 +217,8 @@ static void product_conv_unit(void *context, int64_t unit, int64_t block, float 
               work);
 }
 
-/* As many units at a time as leave none over, and as many blocks as give each thread as much. */
-static void product_conv_cut(const struct tess_op *op, int64_t units, struct product_conv *call,
+/* As many blocks as give each thread as much. */
+static void product_conv_cut(const struct tess_op *op, struct product_conv *call,
                              struct cpu_wave *wave)
 {
     const bool on_tiles = op->desc.dtype == TESS_BF16 && tess__cpu_tiles();
@@ -214,9 +226,6 @@ static void product_conv_cut(const struct tess_op *op, int64_t units, struct pro
     const int64_t threads = tess__cpu_share_helps(op->kernel) ? op->kernel->threads : 1;
     const int64_t pieces = op->desc.out / least;
     int64_t blocks = 1;
-    wave->together = tess__cpu_min(units, threads);
-    while (units % wave->together != 0)
-        wave->together--;
     while (wave->together * blocks % threads != 0 && blocks < pieces)
         blocks++;
     call->channels = (pieces + blocks - 1) / blocks * least;
@@ -229,19 +238,18 @@ static void product_conv_weight(const struct product_choice *c, struct tess_op *
     struct product_conv call = {
         .run = c->wino ? c->own->wino_grad : c->own->conv_grad, .desc = op->desc, .x = x, .dy = dy};
     const struct cpu_sizes n = tess__cpu_sizes(&op->desc);
-    call.desc.leaf_rows = tess__cpu_wave_images(
-        op->desc.leaf_rows, (double)(n.y / op->desc.out) * (double)n.w,
-        tess__cpu_wave_work(&op->desc, PRODUCT_SUM_PIXELS), PRODUCT_SUM_PARTS);
+    call.desc.leaf_rows = product_conv_images(&op->desc);
     struct cpu_wave wave = {.op = op,
                             .run = product_conv_unit,
                             .context = &call,
                             .in_leaf = op->desc.leaf_rows / call.desc.leaf_rows,
+                            .together = product_conv_together(&op->desc),
                             .work = op->scratch,
-                            .sum_offset = product_conv_work(c, &op->desc)};
-    const int64_t units = op->desc.rows / call.desc.leaf_rows;
-    tess__fold_init(&wave.fold, n.w, dw, (char *)op->scratch + product_conv_scratch(c, &op->desc));
-    product_conv_cut(op, units, &call, &wave);
-    tess__cpu_wave_run(&wave, units);
+                            .sums = (char *)op->scratch + product_conv_work(c, &op->desc),
+                            .sum_bytes = product_sum_bytes(n.w)};
+    tess__fold_init(&wave.fold, n.w, dw, wave.sums + (size_t)wave.together * wave.sum_bytes);
+    product_conv_cut(op, &call, &wave);
+    tess__cpu_wave_run(&wave, op->desc.rows / call.desc.leaf_rows);
 }
 
 /* The gradient of a linear layer's bias: sums over the rows of each leaf, then over the leaves. The
@@ -301,8 +309,7 @@ static void product_bias(struct tess_op *op, const char *dy, float *dbias)
 
 /* The gradient of a convolution's bias. Its few columns are not shared, since threads would read
  * the same lines of memory: the units of wave.h are. */
-#define PRODUCT_BIAS_UNIT  2e5 /* elements of a unit at least: tens of microseconds */
-#define PRODUCT_BIAS_PARTS 16
+#define PRODUCT_BIAS_UNIT 2e5 /* elements of a unit at least: tens of microseconds */
 
 struct product_pixels {
     const struct cpu_loops *loops;
@@ -333,11 +340,11 @@ static void product_conv_bias(struct tess_op *op, const char *dy, float *dbias)
                             .run = product_bias_unit,
                             .context = &call,
                             .in_leaf = desc->leaf_rows / call.images,
-                            .together = tess__cpu_min(units, op->kernel->threads),
+                            .together = tess__cpu_min(units, PRODUCT_BIAS_PARTS),
                             .blocks = 1,
-                            .work = op->scratch};
-    tess__fold_init(&wave.fold, desc->out, dbias,
-                    (char *)op->scratch + product_sum_bytes(desc->out));
+                            .sums = op->scratch,
+                            .sum_bytes = product_sum_bytes(desc->out)};
+    tess__fold_init(&wave.fold, desc->out, dbias, wave.sums + PRODUCT_BIAS_PARTS * wave.sum_bytes);
     tess__cpu_wave_run(&wave, units);
 }
 

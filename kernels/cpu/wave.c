@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define WAVE_PIECE 16384 /* elements that a thread adds at a time */
+#define WAVE_PIECE 2048 /* elements that a thread adds at a time, of all units */
 
 /* Multiplications of a unit at least, some tens of microseconds: many times what starting the
  * threads costs. */
@@ -29,15 +29,12 @@ double tess__cpu_wave_work(const struct tess_op_desc *desc, int64_t pixels)
     return work > WAVE_WORK ? work : WAVE_WORK;
 }
 
-/* Where a unit's sum goes: that of a leaf's first one alone to the leaf at once. */
+/* Where a unit's sum goes: the wave's first one, if it is a leaf's, to the leaf at once. */
 static float *wave_sum(const struct cpu_wave *wave, int64_t unit)
 {
-    if (wave->count == 1 && wave->first % wave->in_leaf == 0)
+    if (unit == 0 && wave->first % wave->in_leaf == 0)
         return tess__fold_leaf(&wave->fold);
-    const struct tess_op *op = wave->op;
-    char *work =
-        unit == 0 ? wave->work : (char *)op->thread_scratch + (size_t)(unit - 1) * op->thread_bytes;
-    return (float *)(void *)(work + wave->sum_offset);
+    return (float *)(void *)(wave->sums + (size_t)unit * wave->sum_bytes);
 }
 
 static void wave_part(void *context, int64_t part, void *work)
@@ -72,7 +69,7 @@ static void wave_piece(void *context, int64_t part, void *work)
 void tess__cpu_wave_run(struct cpu_wave *wave, int64_t units)
 {
     const struct tess_kernel *kernel = wave->op->kernel;
-    const int64_t most = tess__cpu_share_helps(kernel) ? wave->together : 1;
+    const int64_t most = kernel->threads > 1 ? wave->together : 1;
     for (wave->first = 0; wave->first < units; wave->first += wave->count) {
         wave->count = tess__cpu_min(units - wave->first, most);
         tess__cpu_share(kernel, wave->count * wave->blocks, wave_part, wave, wave->work);

@@ -23,10 +23,11 @@ struct cpu_wave {
     void *context;
     struct tess_fold fold; /* of the leaves, just begun */
     int64_t in_leaf;       /* units of a leaf */
-    int64_t together;      /* units at a time, no more than the kernel has threads */
+    int64_t together;      /* units at a time */
     int64_t blocks;
-    char *work;           /* of the first thread */
-    size_t sum_offset;    /* where in each thread's work memory a sum is */
+    char *work; /* of the first thread; NULL: run() needs none */
+    char *sums; /* [together, sum_bytes] */
+    size_t sum_bytes;
     int64_t first, count; /* units of the wave */
 };
 
