@@ -18,7 +18,8 @@ static size_t layer_window(const struct tess_op_desc *desc)
     return desc->kind == TESS_OP_CONV2D ? (size_t)(desc->window * desc->window) : 1;
 }
 
-static void layer_bytes(const struct tess_op_desc *desc, size_t bytes_out[TESS__BENCH_ARRAYS])
+static void layer_product_bytes(const struct tess_op_desc *desc,
+                                size_t bytes_out[TESS__BENCH_ARRAYS])
 {
     const size_t element = tess_dtype_bytes(desc->dtype);
     const size_t w = (size_t)(desc->in * desc->out) * layer_window(desc);
@@ -54,13 +55,40 @@ static void layer_attention_bytes(const struct tess_op_desc *desc,
     bytes_out[TESS__BENCH_BIAS] = heads * sizeof(float);
 }
 
+/* Means, or reciprocals of deviations: of each row, or of each channel of a batch norm, of which
+ * all rows are one leaf. */
+static size_t layer_statistics(const struct tess_op_desc *desc)
+{
+    return (size_t)(desc->kind == TESS_OP_NORM ? desc->rows : desc->in);
+}
+
+static void layer_norm_bytes(const struct tess_op_desc *desc, size_t bytes_out[TESS__BENCH_ARRAYS])
+{
+    const size_t element = tess_dtype_bytes(desc->dtype), channels = (size_t)desc->in;
+    const int64_t pixels = desc->kind == TESS_OP_NORM ? 1 : desc->height * desc->width;
+    bytes_out[TESS__BENCH_X] = bytes_out[TESS__BENCH_Y] =
+        (size_t)(desc->rows * pixels) * channels * element;
+    bytes_out[TESS__BENCH_W] = bytes_out[TESS__BENCH_BIAS] = channels * element;
+    bytes_out[TESS__BENCH_DW] = (2 * layer_statistics(desc) + 4 * channels) * sizeof(float);
+}
+
+void tess__bench_layer_bytes(const struct tess_op_desc *desc, size_t bytes_out[TESS__BENCH_ARRAYS])
+{
+    if (desc->kind == TESS_OP_ATTENTION)
+        layer_attention_bytes(desc, bytes_out);
+    else if (desc->kind == TESS_OP_NORM || desc->kind == TESS_OP_BATCH_NORM)
+        layer_norm_bytes(desc, bytes_out);
+    else
+        layer_product_bytes(desc, bytes_out);
+}
+
 enum tess_status tess__bench_layer_open(struct tess__bench *bench, const struct tess_op_desc *desc,
                                         struct tess__bench_layer *layer)
 {
     *layer = (struct tess__bench_layer){.what = TESS_BEST_FORWARD};
     size_t bytes[TESS__BENCH_ARRAYS];
     enum tess_status status = TESS_OK;
-    (desc->kind == TESS_OP_ATTENTION ? layer_attention_bytes : layer_bytes)(desc, bytes);
+    tess__bench_layer_bytes(desc, bytes);
     for (int i = 0; i < TESS__BENCH_ARRAYS && status == TESS_OK; i++)
         status = tess__bench_allocate(bytes[i], &layer->array[i]);
     if (status == TESS_OK)
@@ -93,7 +121,28 @@ static enum tess_status layer_attention_run(struct tess__bench_layer *layer)
                                    layer_attention_part(layer, TESS__BENCH_W, 2));
 }
 
-/* y stands for dy in the backward passes, x for dx. */
+static enum tess_status layer_norm_run(struct tess__bench_layer *layer)
+{
+    struct tess_op *op = &layer->op;
+    const size_t each = layer_statistics(&op->desc), channels = (size_t)op->desc.in;
+    const bool batch = op->desc.kind == TESS_OP_BATCH_NORM,
+               forward = layer->what == TESS_BEST_FORWARD;
+    void *x = layer->array[TESS__BENCH_X], *y = layer->array[TESS__BENCH_Y];
+    const void *gamma = layer->array[TESS__BENCH_W];
+    const void *beta = op->desc.rms ? NULL : layer->array[TESS__BENCH_BIAS];
+    float *rstd = layer->array[TESS__BENCH_DW], *mean = rstd + each, *sum = mean + each;
+    float *dgamma = sum + 2 * channels, *dbeta = op->desc.rms ? NULL : dgamma + channels;
+    if (op->desc.rms)
+        mean = NULL;
+    if (batch && forward)
+        return tess_batch_norm_forward(op, x, gamma, beta, y, mean, rstd, sum, sum + channels);
+    if (batch)
+        return tess_batch_norm_backward(op, x, y, y, gamma, mean, rstd, y, dgamma, dbeta);
+    if (forward)
+        return tess_norm_forward(op, x, NULL, NULL, gamma, beta, y, mean, rstd);
+    return tess_norm_backward(op, x, y, gamma, mean, rstd, NULL, y, dgamma, dbeta);
+}
+
 enum tess_status tess__bench_layer_run(void *context)
 {
     struct tess__bench_layer *layer = context;
@@ -101,6 +150,8 @@ enum tess_status tess__bench_layer_run(void *context)
     bool linear = op->desc.kind == TESS_OP_LINEAR;
     if (op->desc.kind == TESS_OP_ATTENTION)
         return layer_attention_run(layer);
+    if (op->desc.kind == TESS_OP_NORM || op->desc.kind == TESS_OP_BATCH_NORM)
+        return layer_norm_run(layer);
     void *x = layer->array[TESS__BENCH_X], *w = layer->array[TESS__BENCH_W];
     void *y = layer->array[TESS__BENCH_Y];
     switch (layer->what) {
@@ -134,6 +185,7 @@ struct layer_rivals {
     int count;
     struct tess__bench_task task[TESS__BENCH_TASKS - 1];
     const char *name[TESS__BENCH_TASKS - 1];
+    int number[TESS__BENCH_TASKS - 1]; /* of tess__best_open; -1: Tessera's */
 };
 
 static void layer_rivals_close(struct layer_rivals *rivals)
@@ -143,10 +195,11 @@ static void layer_rivals_close(struct layer_rivals *rivals)
     tess__bench_layer_close(&rivals->wide);
 }
 
-static void layer_rivals_add(struct layer_rivals *rivals, const char *name,
+static void layer_rivals_add(struct layer_rivals *rivals, const char *name, int number,
                              enum tess_status (*run)(void *context), void *context)
 {
     rivals->name[rivals->count] = name;
+    rivals->number[rivals->count] = number;
     rivals->task[rivals->count++] = (struct tess__bench_task){.run = run, .context = context};
 }
 
@@ -157,7 +210,7 @@ static enum tess_status layer_rivals_best(const struct tess__bench *bench, enum 
     for (int i = 0; i < TESS_BEST_CANDIDATES; i++) {
         TESS_TRY(tess__best_open(&rivals->desc, what, i, bench->kernel->threads, &rivals->best[i]));
         if (rivals->best[i])
-            layer_rivals_add(rivals, tess__best_name(rivals->best[i]), layer_run_best,
+            layer_rivals_add(rivals, tess__best_name(rivals->best[i]), i, layer_run_best,
                              rivals->best[i]);
     }
     return TESS_OK;
@@ -178,7 +231,7 @@ static enum tess_status layer_rivals_open(struct tess__bench *bench,
     TESS_TRY(layer_rivals_best(bench, layer->what, rivals));
     TESS_TRY(tess__bench_layer_open(bench, &rivals->desc, &rivals->wide));
     rivals->wide.what = layer->what;
-    layer_rivals_add(rivals, "Tessera", tess__bench_layer_run, &rivals->wide);
+    layer_rivals_add(rivals, "Tessera", -1, tess__bench_layer_run, &rivals->wide);
     return TESS_OK;
 }
 
@@ -197,8 +250,11 @@ enum tess_status tess__bench_layer_product(struct tess__bench *bench,
     for (int t = 1; t <= rivals.count; t++)
         if (task[t].median_s < task[fastest].median_s)
             fastest = t;
-    *product_out = (struct tess__bench_product){task[0].median_s, task[fastest].median_s,
-                                                rivals.name[fastest - 1], rivals.desc.dtype};
+    *product_out = (struct tess__bench_product){
+        task[0].median_s, task[fastest].median_s, rivals.name[fastest - 1], rivals.desc.dtype,
+        rivals.desc.dtype == layer->op.desc.dtype && task[fastest].median_s < task[0].median_s
+            ? rivals.number[fastest - 1]
+            : -1};
 
 close_rivals:
     layer_rivals_close(&rivals);

@@ -19,6 +19,7 @@ struct tess_best {
     const char *name;
     void *memory[4], *scratch;
     const void *data[4];
+    size_t bytes[4]; /* of data */
 };
 
 static enum tess_status best_inner_desc(dnnl_engine_t engine, const struct tess_op_desc *desc,
@@ -124,6 +125,7 @@ static enum tess_status best_allocate(struct tess_best *best, const_dnnl_primiti
             return TESS_OK;
         }
         best->data[i] = best->memory[i] = memory;
+        best->bytes[i] = bytes;
     }
     return TESS_OK;
 }
@@ -185,6 +187,15 @@ const char *tess__best_name(const struct tess_best *best)
 enum tess_status tess__best_run(struct tess_best *best)
 {
     return tess__cpu_prim_run(&best->prim, &best->op, best->scratch, best->data);
+}
+
+void tess__best_use(struct tess_best *best, int arg, void *memory, size_t bytes)
+{
+    if (best->memory[arg] == NULL || bytes < best->bytes[arg])
+        return;
+    free(best->memory[arg]);
+    best->memory[arg] = NULL;
+    best->data[arg] = memory;
 }
 
 void tess__best_add(int64_t count, const float *x, float *y)

@@ -28,6 +28,10 @@ enum tess_status tess__best_open(const struct tess_op_desc *desc, enum tess_best
 void tess__best_close(struct tess_best *best); /* NULL is allowed */
 const char *tess__best_name(const struct tess_best *best);
 enum tess_status tess__best_run(struct tess_best *best);
+/* Run on `memory` of the caller's from now on, if it has room for the argument: 0 x (or dy for dx),
+ * 1 weights, 2 the result, 3 bias; of BACKWARD_WEIGHT x, dy, dw. Packed ones may need more room
+ * than plain ones. */
+void tess__best_use(struct tess_best *best, int arg, void *memory, size_t bytes);
 
 /* y[i] += x[i], vectorised for this processor. */
 void tess__best_add(int64_t count, const float *x, float *y);

@@ -34,6 +34,11 @@ enum tess_status tess__best_run(struct tess_best *best)
     return TESS_ERR_UNSUPPORTED;
 }
 
+void tess__best_use(struct tess_best *best, int arg, void *memory, size_t bytes)
+{
+    (void)best, (void)arg, (void)memory, (void)bytes;
+}
+
 void tess__best_add(int64_t count, const float *x, float *y)
 {
     const float *restrict from = x;
