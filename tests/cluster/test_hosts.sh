@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# test_hosts.sh TESSERA CONFIGS: `train --hosts` on hosts of their own: a link that is cut and mended while ranks train.
+# test_hosts.sh TESSERA CONFIGS NAP: `train --hosts` on hosts of their own: a link that is cut and mended while ranks train.
 # The others go on without that host, and with it when it is back; the bits are those of a run to which nothing happened.
-# A host that is back after the end of the run ends as well.
+# A host that is back after the end of the run ends as well. Steps sleep (nap.c), so that few take as long as hosts need
+# to leave and to come back.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
-tessera=${1:?usage: test_hosts.sh TESSERA CONFIGS} configs=${2:?}
+tessera=${1:?usage: test_hosts.sh TESSERA CONFIGS NAP} configs=${2:?} nap=${3:?}
 
 options=(train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 64,64 --evaluate off --schedule constant --grid 4
-    --log-every 50)
+    --log-every 20 --optimizer nap)
+export TESSERA_PLUGIN=$nap
 
 # until_line SECONDS REGEX FILE
 until_line()
@@ -41,13 +43,14 @@ end_hosts()
     done
 }
 
-if [ "${3:-}" = inside ]; then
+if [ "${4:-}" = inside ]; then
     # One rank waits for no other on a busy machine, and ends with the same bits.
-    "$tessera" "${options[@]}" --strategy single --ranks 1 --steps 4000 --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
+    "$tessera" "${options[@]}" --strategy single --ranks 1 --steps 800 --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
         { cat "$LAB_DIR/whole.log"; exit 1; }
+    export NAP_US=10000
     log=$LAB_DIR/r0h0.log
-    begin_hosts run 4000
-    until_line 60 '^step 100/' "$log"
+    begin_hosts run 800
+    until_line 60 '^step 40/' "$log"
     begun=$(date +%s.%N)
     ./lab.sh cut r0h1
     until_line 60 '2 of 4 ranks are left' "$log"
@@ -63,8 +66,8 @@ if [ "${3:-}" = inside ]; then
     check_equal "hash" "$(check_final run hash)" "$(check_final whole hash)"
     check_equal "processes left" "$(check_running)" 0
     [ "$check_failures" -eq 0 ] || { echo "$output"; cat "$LAB_DIR/r0h1.log"; }
-    begin_hosts missed 1000
-    until_line 60 '^step 100/' "$log"
+    begin_hosts missed 400
+    until_line 60 '^step 40/' "$log"
     ./lab.sh cut r0h1
     wait "${hosts[0]}" || check_tell wrong "the leader ended with status $?" # before it has left, it admits the host
     hosts=("${hosts[1]}")
@@ -76,4 +79,4 @@ if [ "${3:-}" = inside ]; then
     check_end
 fi
 check_lab
-exec ./lab.sh with 1 2 1000 1000 -- ./test_hosts.sh "$tessera" "$configs" inside
+exec ./lab.sh with 1 2 1000 1000 -- ./test_hosts.sh "$tessera" "$configs" "$nap" inside
