@@ -74,11 +74,6 @@ class Ours:
             self.ceiling_precision = line.get('ceiling_precision')
         return self.batch / line['samples_per_s']
 
-    @property
-    def roof(self):
-        """The best of all turns; None: there is none to measure."""
-        return max(filter(None, self.roofs), default=None)
-
     def stop(self):
         pass
 
@@ -229,7 +224,7 @@ def race_row(bench, row, precision):
                  date=datetime.date.today().isoformat(), **bench.machine,
                  ceiling_samples_per_s=how['ddp 2'].ceiling,
                  ceiling_precision=how['ddp 2'].ceiling_precision,
-                 roofs={name: side.roof for name, side in how.items()},
+                 roofs={name: side.roofs for name, side in how.items()},
                  ours={side.name: side.turns for side in ours},
                  theirs={side.name: {'layout': side.layout, 'precision': side.precision,
                                      'version': side.about.get('version'), 'turns': side.turns,
@@ -289,10 +284,11 @@ class Row:
                              for precision in PRECISIONS}
         each = LENGTH if options else 1
         self.ceiling = each * (line['ceiling_samples_per_s'] or 0)
-        # Lines of older versions have those of two layouts or of none.
-        roofs = line.get('roofs') or {'ddp 2': line.get('roof_samples_per_s'),
-                                      'ddp 4': line.get('roof_four_samples_per_s')}
-        self.roofs = {name: each * roof for name, roof in roofs.items() if roof}
+        # Of each layout one for each of the first turns. Lines of older versions have one of two layouts, or none.
+        roofs = line.get('roofs') or {'ddp 2': [line.get('roof_samples_per_s')],
+                                      'ddp 4': [line.get('roof_four_samples_per_s')]}
+        self.turn_roofs = {name: [each * roof for roof in turns] for name, turns in roofs.items() if all(turns)}
+        self.roofs = {name: statistics.median(turns) for name, turns in self.turn_roofs.items() if turns}
         self.roof = max(self.roofs.values(), default=self.ceiling)
         self.ratio = max(self.ours.values()) / self.theirs[self.best]
 
@@ -307,10 +303,11 @@ class Row:
         return f'{self.row} {self.precision}'
 
     def by_ddp(self, name):
-        """A layout beside ddp 2, with its goal; the limit is that of their roofs."""
+        """A layout beside ddp 2, with its goal; the limit is that of their roofs, by turns: those lie near in time."""
         goal = {'1 rank': GOAL_THREADS, 'ddp 4': GOAL_FOUR, 'fsdp 2': GOAL_FSDP}[name]
-        roof, ddp_roof = self.roofs.get(name), self.roofs.get('ddp 2')
-        return judged(self.ours[name] / self.ours['ddp 2'], goal, roof and ddp_roof and roof / ddp_roof)
+        pairs = zip(self.turn_roofs.get(name, []), self.turn_roofs.get('ddp 2', []))
+        limits = [roof / ddp_roof for roof, ddp_roof in pairs]
+        return judged(self.ours[name] / self.ours['ddp 2'], goal, statistics.median(limits) if limits else None)
 
     def text(self):
         ours = ', '.join(f'{name} {short(speed)}' for name, speed in self.ours.items())
