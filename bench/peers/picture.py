@@ -36,8 +36,8 @@ def bars(path, title, rows):
             parts.append(f'<path d="M{x(goal):.1f} {y - 3}v23" stroke="#000" stroke-width="2"/>')
     parts += [f'<path d="M{x(1):.1f} {TOP - 6}v{LINE * len(rows) + 6}" stroke="#888" '
               f'stroke-dasharray="4 3"/>',
-              f'<text x="10" y="{height - 8}" font-size="12">mark: goal; pale: what products, attention and one '
-              f'update alone allow where it is missed</text>', '</svg>']
+              f'<text x="10" y="{height - 8}" font-size="12">mark: goal; pale: what the roof allows where it is '
+              f'missed</text>', '</svg>']
     with open(path, 'w', encoding='utf-8') as file:
         file.write('\n'.join(parts) + '\n')
 
