@@ -116,15 +116,15 @@ static void test_images(void **state)
 /*
  * Sums over four tensor ranks. Each slice is off a fourth of the sum by fewer than 64 + 4 elements,
  * and a rank sends the sum and 2 slices: see run_check_sent. Of a sum of 4 KiB or less it sends 3
- * wholes, where the formula has 3/2; here those of the head are longer, 1056 positions of a chunk:
- * a leaf of 32 rows of 66, in two chunks. Counted by hand, two layers have sums of their input and
- * output, twice each, the table one, the head one and two chunks of three.
+ * wholes, where the formula has 3/2; here those of the head are longer, 2112 positions: a leaf of
+ * 32 rows of 66. Counted by hand, two layers have sums of their input and output, twice each, the
+ * table one, the head's input one and its logits three.
  */
 static void test_four(void **state)
 {
     static const struct bytes_layout layout = {
         4, "tp", "--data.length 66 --batch-size 32 --grid 1 --gpt.layers 2"};
-    const uint64_t sums = 2 * 4 + 1 + 1 + 2 * 3, slack = sums * 2 * (64 + 4) * 4;
+    const uint64_t sums = 2 * 4 + 1 + 1 + 3, slack = sums * 2 * (64 + 4) * 4;
     struct run_outcome outcome;
     (void)state;
     bytes_train(&layout, BYTES_GPT, &outcome);
