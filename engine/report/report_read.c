@@ -361,6 +361,20 @@ static bool read_name_taken(const struct tess__report *report, size_t run, size_
     return false;
 }
 
+/* Runs of one comparison are named alike: all by their file, where one has to be. */
+static void read_name_together(struct tess__report *report)
+{
+    struct tess__report_run *runs = report->run;
+    for (size_t i = 0; i < report->run_count; i++) {
+        const char *name = strrchr(runs[i].path, '/');
+        if (!runs[i].ambiguous || !runs[i].compared || !name)
+            continue;
+        const size_t file = (size_t)(name + 1 - runs[i].path);
+        for (size_t j = 0; j < report->run_count; j++)
+            runs[j].ambiguous |= runs[j].compared && strncmp(runs[j].path, runs[i].path, file) == 0;
+    }
+}
+
 static void read_set_name(struct tess__report *report, struct tess__report_run *run, int parts,
                           size_t number)
 {
@@ -448,6 +462,7 @@ void tess__report_name_runs(struct tess__report *report)
     for (int parts = 2; parts <= PARTS_MAX; parts++) {
         for (size_t i = 0; i < report->run_count; i++)
             report->run[i].ambiguous = read_name_taken(report, i, report->run_count, true);
+        read_name_together(report);
         for (size_t i = 0; i < report->run_count; i++)
             if (report->run[i].ambiguous)
                 read_set_name(report, &report->run[i], parts, 0);
