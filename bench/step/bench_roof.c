@@ -1,6 +1,7 @@
 /* Measures the operations of a step in order, on all cores; see bench_roof.h. */
 #include "bench/step/bench_roof.h"
 
+#include "base/clock.h"
 #include "base/pages.h"
 #include "base/reduce.h"
 #include "bench/bench_layer.h"
@@ -13,7 +14,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ROOF_BYTES ((size_t)512 << 20)
 #define ROOF_S     0.5 /* of all rounds together, within these numbers of them */
@@ -404,13 +404,6 @@ static void roof_close(struct roof_core *core)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static double roof_clock_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void roof_wait(const struct roof_core *core)
 {
     (void)pthread_barrier_wait(&core->roof->barrier);
@@ -420,7 +413,7 @@ static void roof_wait(const struct roof_core *core)
 static void roof_gather(const struct roof_core *core, int32_t o, const struct roof_layer *layer,
                         double *lap)
 {
-    const double start = roof_clock_s();
+    const double start = tess_clock_thread_s();
     const struct roof *roof = core->roof;
     const size_t element = tess_dtype_bytes(roof->dtype);
     for (int g = 0; g < roof->groups; g++) {
@@ -430,18 +423,18 @@ static void roof_gather(const struct roof_core *core, int32_t o, const struct ro
         memcpy((char *)layer->own.array[TESS__BENCH_W] + (size_t)begin * element,
                other->slice[o].home, (size_t)count * element);
     }
-    *lap += roof_clock_s() - start;
+    *lap += tess_clock_thread_s() - start;
 }
 
 /* `lap` += seconds. */
 static void roof_run(struct roof_core *core, struct roof_layer *layer, enum tess_best_what what,
                      double *lap)
 {
-    const double start = roof_clock_s();
+    const double start = tess_clock_thread_s();
     struct tess_best *const best = core->rivals ? layer->best[what] : NULL;
     layer->own.what = what;
     TESS_KEEP(core->status, best ? tess__best_run(best) : tess__bench_layer_run(&layer->own));
-    lap[what] += roof_clock_s() - start;
+    lap[what] += tess_clock_thread_s() - start;
 }
 
 /* The core's slice of sum, update and new values. */
@@ -515,9 +508,9 @@ static void roof_back(struct roof_core *core, int32_t o, int rank, double *lap)
         return;
     if (!alone)
         roof_wait(core);
-    const double start = roof_clock_s();
+    const double start = tess_clock_thread_s();
     roof_share(core, o);
-    lap[TESS_BEST_BACKWARD_WEIGHT] += roof_clock_s() - start;
+    lap[TESS_BEST_BACKWARD_WEIGHT] += tess_clock_thread_s() - start;
     if (!alone) /* the arrays may be another operation's too */
         roof_wait(core);
 }
