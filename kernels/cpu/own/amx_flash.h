@@ -130,16 +130,12 @@ CPU_INLINE void amx_pair_rows(const struct flash *f, const char *from, size_t by
     }
 }
 
-/* Ask for rows of D elements, to be written or to be read. */
-CPU_INLINE void amx_ask_rows(const struct flash *f, const char *from, size_t bytes, int64_t rows,
-                             bool write)
+/* Ask for rows of D elements, to be read. */
+CPU_INLINE void amx_ask_rows(const struct flash *f, const char *from, size_t bytes, int64_t rows)
 {
-    for (int64_t r = 0; r < rows; r++, from += bytes) {
-        if (write)
-            flash_own(f, from);
-        for (size_t byte = 0; !write && byte < f->head_bytes; byte += 64)
+    for (int64_t r = 0; r < rows; r++, from += bytes)
+        for (size_t byte = 0; byte < f->head_bytes; byte += 64)
             _mm_prefetch(from + byte, _MM_HINT_T0);
-    }
 }
 
 /*
@@ -153,7 +149,7 @@ static inline void amx_left(const struct flash *f, const char *from, size_t byte
 {
     for (; rows > 0; rows -= CPU_AMX_DEPTH, from += CPU_AMX_DEPTH * bytes) {
         amx_ask_rows(f, from + CPU_AMX_DEPTH * bytes, bytes,
-                     tess__cpu_min(rows - CPU_AMX_DEPTH, CPU_AMX_DEPTH), false);
+                     tess__cpu_min(rows - CPU_AMX_DEPTH, CPU_AMX_DEPTH));
         for (int64_t c = 0; c < f->width; c += CPU_WORDS, target += AMX_TILE) {
             __m512i pair[CPU_AMX_ROWS];
             amx_pair_rows(f, from, bytes, rows, c, pair);
@@ -185,8 +181,8 @@ static inline void amx_turn(const struct flash *f, const char *from, size_t byte
                             uint32_t *target)
 {
     for (; rows > 0; rows -= CPU_WORDS, from += CPU_WORDS * bytes, target += f->row * CPU_WORDS) {
-        amx_ask_rows(f, from + CPU_WORDS * bytes, bytes, tess__cpu_min(rows - CPU_WORDS, CPU_WORDS),
-                     false);
+        amx_ask_rows(f, from + CPU_WORDS * bytes, bytes,
+                     tess__cpu_min(rows - CPU_WORDS, CPU_WORDS));
         cpu_turn(from, bytes, rows, 1, f->steps, f->size % 2 != 0, target);
         memset(target + f->steps * CPU_WORDS, 0,
                (size_t)((f->row - f->steps) * CPU_WORDS) * sizeof(*target));
@@ -197,8 +193,8 @@ static inline void amx_turn(const struct flash *f, const char *from, size_t byte
 static inline void amx_write(const struct flash *f, const float *sum, __m512 factor, int64_t rows,
                              char *to, size_t bytes)
 {
-    amx_ask_rows(f, to + CPU_WORDS * bytes, bytes, tess__cpu_min(rows - CPU_WORDS, CPU_WORDS),
-                 true);
+    for (int64_t r = CPU_WORDS; r < tess__cpu_min(rows, 2 * CPU_WORDS); r++)
+        flash_own(f, to + (size_t)r * bytes);
     for (int64_t c = 0; c < f->width; c += CPU_WORDS) {
         __m512i word[CPU_WORDS];
         CPU_UNROLL

@@ -138,7 +138,6 @@ static void grad_add(float *left, const float *right)
  */
 struct grad_soon {
     struct amx_ahead dw, dy;
-    int64_t dw_each, dy_each;
 };
 
 /*
@@ -166,8 +165,8 @@ static void grad_leaves(const struct amx_grad *g, const struct grad_chunk *c, co
                 reads.a[i] += reads.a_step;
                 reads.b[i] += AMX_TILE;
             }
-            amx_ask(&soon->dw, soon->dw_each, true);
-            amx_ask(&soon->dy, soon->dy_each, false);
+            amx_ask(&soon->dw, true);
+            amx_ask(&soon->dy, false);
         }
         amx_store_sums(sum);
         if (c->step + c->steps < g->pairs)
@@ -208,13 +207,13 @@ struct grad_block {
 
 /* What a strip reads of dy in a chunk. */
 static struct amx_ahead grad_ahead(const struct amx_grad *g, const struct grad_chunk *c,
-                                   int64_t row, int64_t rows)
+                                   int64_t row, int64_t rows, int64_t times)
 {
     const int64_t first = c->leaf * g->desc->leaf_rows + 2 * c->step;
     const int64_t end =
         tess__cpu_min(first + 2 * c->leaves * c->steps, (c->leaf + c->leaves) * g->desc->leaf_rows);
     return amx_ahead(g->dy + first * g->desc->out + row, (size_t)g->desc->out * 2, end - first,
-                     rows * 2);
+                     rows * 2, times);
 }
 
 static void grad_strips(const struct grad_block *b, const struct grad_chunk *c)
@@ -227,21 +226,17 @@ static void grad_strips(const struct grad_block *b, const struct grad_chunk *c)
     for (int64_t r = 0; r < b->rows; r += AMX_STRIP) {
         const int64_t rows = tess__cpu_min(b->rows - r, AMX_STRIP);
         const int64_t panels = amx_up(b->columns, AMX_STRIP) / AMX_STRIP;
-        struct grad_soon soon = {.dy_each = 0};
+        struct grad_soon soon = {.dy = {.rows = 0}};
         grad_pack(g, c, g->dy, g->desc->out, b->row + r, rows, b->work.dy);
         grad_turn(g, c->leaves * c->steps, b->work.dy);
-        if (r + AMX_STRIP < b->rows) {
+        if (r + AMX_STRIP < b->rows)
             soon.dy = grad_ahead(g, c, b->row + r + AMX_STRIP,
-                                 tess__cpu_min(b->rows - r - AMX_STRIP, AMX_STRIP));
-            soon.dy_each = (amx_ahead_count(&soon.dy) + panels * steps - 1) / (panels * steps);
-        }
+                                 tess__cpu_min(b->rows - r - AMX_STRIP, AMX_STRIP), panels * steps);
         for (int64_t k = 0; k < b->columns; k += AMX_STRIP) {
-            if (last) {
+            if (last)
                 soon.dw = amx_ahead(g->dw + (b->row + r) * g->desc->in + b->column + k,
                                     (size_t)g->desc->in * 4, rows,
-                                    tess__cpu_min(b->columns - k, AMX_STRIP) * 4);
-                soon.dw_each = (amx_ahead_count(&soon.dw) + steps - 1) / steps;
-            }
+                                    tess__cpu_min(b->columns - k, AMX_STRIP) * 4, steps);
             grad_leaves(g, c, b->work.dy, b->work.x + k / CPU_AMX_ROWS * group, place,
                         places * AMX_SUMS, &soon);
             if (last)

@@ -218,7 +218,6 @@ static void amx_copy_tail(const struct amx_block *b, int64_t row, int64_t rows)
 /* What is asked for in each step of a panel: its lines of y, and what the next strip reads of a. */
 struct amx_soon {
     struct amx_ahead y, a;
-    int64_t y_each, a_each;
 };
 
 /* The sums of a panel, and what is late. */
@@ -235,8 +234,8 @@ CPU_INLINE void amx_panel_sums(const struct amx_block *b, struct amx_reads reads
             reads.b[i] += AMX_TILE;
         }
         amx_finish(p, late, each);
-        amx_ask(&soon->y, soon->y_each, true);
-        amx_ask(&soon->a, soon->a_each, false);
+        amx_ask(&soon->y, true);
+        amx_ask(&soon->a, false);
     }
     if (b->depth % CPU_AMX_DEPTH != 0) {
         reads.a[0] = reads.a[1] = b->work.tail;
@@ -254,8 +253,7 @@ static void amx_soon_y(const struct amx_block *b, int64_t row, int64_t rows, int
     const struct amx_product *p = b->cut->p;
     const uint16_t *y = p->y + row * p->y_row + column;
     const int64_t steps = amx_up(b->depth, CPU_AMX_DEPTH) / CPU_AMX_DEPTH;
-    soon->y = amx_ahead(y, (size_t)p->y_row * 2, rows, columns * 2);
-    soon->y_each = (amx_ahead_count(&soon->y) + steps - 1) / steps;
+    soon->y = amx_ahead(y, (size_t)p->y_row * 2, rows, columns * 2, steps);
 }
 
 static void amx_soon_a(const struct amx_block *b, int64_t row, struct amx_soon *soon)
@@ -264,10 +262,9 @@ static void amx_soon_a(const struct amx_block *b, int64_t row, struct amx_soon *
     const int64_t rows = tess__cpu_min(b->row + b->rows - row, AMX_STRIP);
     const int64_t panels = amx_up(b->columns, AMX_STRIP) / AMX_STRIP;
     const int64_t steps = panels * amx_up(b->depth, CPU_AMX_DEPTH) / CPU_AMX_DEPTH;
-    if (rows <= 0)
-        return;
-    soon->a = amx_ahead(p->a + row * p->a_row + b->k, (size_t)p->a_row * 2, rows, b->depth * 2);
-    soon->a_each = (amx_ahead_count(&soon->a) + steps - 1) / steps;
+    if (rows > 0)
+        soon->a = amx_ahead(p->a + row * p->a_row + b->k, (size_t)p->a_row * 2, rows, b->depth * 2,
+                            steps);
 }
 
 /* Rows row .. row + rows - 1 of y, all columns of the block. */
@@ -282,7 +279,7 @@ static void amx_strip(const struct amx_block *b, int64_t row, int64_t rows)
     struct amx_reads reads = {
         .a = {a, low ? a + CPU_AMX_ROWS * a_row : a}, .a_row = a_row, .a_step = CPU_AMX_BYTES};
     struct amx_late late = {.rows = 0};
-    struct amx_soon soon = {.a_each = 0};
+    struct amx_soon soon = {.a = {.rows = 0}};
     amx_soon_a(b, row + rows, &soon);
     if (amx_is_deep(p))
         sum += (row - b->row) / AMX_STRIP * (amx_up(b->columns, AMX_STRIP) / AMX_STRIP) * AMX_SUMS;

@@ -93,25 +93,26 @@ struct amx_ahead {
     const char *row;
     size_t step;
     int64_t rows, lines, line; /* `line` of the first row is the next */
+    int64_t each;              /* at a time */
 };
 
-/* Those that `rows` rows of `bytes` touch. */
-static inline struct amx_ahead amx_ahead(const void *from, size_t step, int64_t rows, int64_t bytes)
+/* Those that `rows` rows of `bytes` touch, all of them in so many `times`. */
+static inline struct amx_ahead amx_ahead(const void *from, size_t step, int64_t rows, int64_t bytes,
+                                         int64_t times)
 {
     const char *first = (const char *)((uintptr_t)from & ~(uintptr_t)(AMX_LINE - 1));
     const int64_t lines = ((const char *)from - first + bytes + AMX_LINE - 1) / AMX_LINE;
-    return (struct amx_ahead){.row = first, .step = step, .rows = rows, .lines = lines};
+    return (struct amx_ahead){.row = first,
+                              .step = step,
+                              .rows = rows,
+                              .lines = lines,
+                              .each = (rows * lines + times - 1) / times};
 }
 
-static inline int64_t amx_ahead_count(const struct amx_ahead *a)
+/* The next ones, to be written or to be read. */
+CPU_INLINE void amx_ask(struct amx_ahead *a, bool write)
 {
-    return a->rows * a->lines;
-}
-
-/* The next `count`, to be written or to be read. */
-CPU_INLINE void amx_ask(struct amx_ahead *a, int64_t count, bool write)
-{
-    for (; count > 0 && a->rows > 0; count--) {
+    for (int64_t count = a->each; count > 0 && a->rows > 0; count--) {
         if (write)
             __builtin_prefetch(a->row + a->line * AMX_LINE, 1, 2);
         else
