@@ -242,6 +242,7 @@ void tess__predicted_print(const struct tess__run *run, const struct tess__predi
 {
     const struct tess__phases measured = tess__predicted_measured(run);
     const struct tess__phases *phases = &predicted->phases;
+    const double share = tess__run_processor_share(run);
     char text[2][TESS__TEXT_BYTES];
     if (!predicted->known) {
         printf("step: measured %s ms, not predicted: %s\n",
@@ -260,10 +261,10 @@ void tess__predicted_print(const struct tess__run *run, const struct tess__predi
     predicted_print_pair(", waiting", phases->exposed_s, measured.exposed_s, "");
     printf(" ms; sent %s | %s\n", tess__text_bytes(phases->sent_bytes, text[0]),
            tess__text_bytes(measured.sent_bytes, text[1]));
-    if (tess__run_processor_share(run) < TESS__RUN_UNDISTURBED)
+    if (share < TESS__RUN_UNDISTURBED)
         printf("  other programs took a part of the processors: a rank had %.0f %% of the time it "
                "could use\n",
-               100 * tess__run_processor_share(run));
+               100 * share);
 }
 
 static json_t *predicted_json(const struct tess__phases *phases)

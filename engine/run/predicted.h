@@ -49,8 +49,8 @@ const char *tess__predicted_ms(double seconds, char text[TESS__TEXT_BYTES]);
  * where other programs took the processors. */
 void tess__predicted_print(const struct tess__run *run, const struct tess__predicted *predicted);
 
-/* {"calibrated", "profile", "why", "predicted": {...}, "measured": {...}, "ratio"}: a new
- * reference, NULL when out of memory. */
+/* {"calibrated", "profile", "why", "predicted": {...}, "measured": {...}, "ratio",
+ * "processor_share"}: a new reference, NULL when out of memory. */
 json_t *tess__predicted_record(const struct tess__run *run,
                                const struct tess__predicted *predicted);
 
