@@ -6,7 +6,7 @@
 #
 #     hosts whose ranks are a block of the tree     2, 3, 4, 5, 8 hosts: 1      others: up to 1.1
 #     4 hosts x 2 ranks, dealt out host by host     2: ranks 0 and 1 are added first, on other hosts
-#     uplinks of 3 racks x 2 hosts                  1, and 0.8 where process 0 knows the racks and tells all ranks
+#     uplinks of 3 racks x 2 hosts                  1, and 0.8 where process 0 sends all ranks the size of the racks
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
