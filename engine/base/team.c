@@ -227,7 +227,7 @@ enum tess_status tess_team_open(int threads, void (*begin)(void *context), void 
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     /* What a thread allocates when it begins is not left to a step. */
-    while (atomic_load(&team->begun) < team->count)
+    while (begin != NULL && atomic_load(&team->begun) < team->count)
         sched_yield();
     if (error != 0)
         tess_log(TESS_LOG_WARN, "started %d of %d threads for kernels: the system allows no more",

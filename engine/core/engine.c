@@ -250,6 +250,11 @@ const char *const *tess_engine_unit_names(const struct tess_engine *engine, int3
     return engine->unit_name;
 }
 
+bool tess_engine_is_conditional(const struct tess_engine *engine)
+{
+    return engine->model.conditional;
+}
+
 int32_t tess_engine_param_count(const struct tess_engine *engine)
 {
     return engine->model.param_count;

@@ -177,6 +177,8 @@ struct tess_chunk_cost tess_engine_chunk_cost(const struct tess_engine *engine, 
 /* Names of all units of the model, by the numbers on the status board and in time lines; they live
  * as long as the engine. */
 const char *const *tess_engine_unit_names(const struct tess_engine *engine, int32_t *count_out);
+/* May backward leave parameters of it unused? */
+bool tess_engine_is_conditional(const struct tess_engine *engine);
 /* Parameters of the whole model, and their names: the numbers that digests are in order of. */
 int32_t tess_engine_param_count(const struct tess_engine *engine);
 const char *tess_engine_param_name(const struct tess_engine *engine, int32_t index);

@@ -32,6 +32,7 @@ struct predict_stage {
 struct predict {
     struct tess_config config; /* shallow, with the virtual kernel */
     struct tess_kernel_ops kernel;
+    struct tess_model_ops model;
     struct tess_profile profile; /* of one of the ranks that share cores */
     struct tess_network network; /* of the same */
     double turns;                /* of a stage's ranks: for each core, at least 1 */
@@ -256,6 +257,9 @@ static enum tess_status predict_new(const struct tess_config *config,
         virtual_watch_kernel(&predict->kernel, &predict->world.own);
     predict->config = *config;
     predict->config.kernel = &predict->kernel;
+    predict->model = virtual_model(config->model);
+    predict->config.model = &predict->model;
+    predict->world.model = config->model;
     predict->config.device.module = NULL;
     predict->config.checkpoint[0] = '\0';
     predict->config.run.init = "";
@@ -298,6 +302,8 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     if (rank->lost_s == NULL || (predict->event_max > 0 && rank->event == NULL))
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d units", rank->unit_count);
     rank->event_max = predict->event_max;
+    if (predict->event_max == 0 && !tess_engine_is_conditional(stage->engine))
+        rank->unit = calloc(2 * (size_t)rank->unit_count, sizeof(*rank->unit)); /* NULL: slower */
     if (predict->event_max > 0)
         TESS_TRY(virtual_watch_open(rank));
     const struct tess_memory *memory = tess_engine_memory(stage->engine);
@@ -371,6 +377,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].idle.span);
         virtual_fences_free(predict->world.rank[s].fences);
         free(predict->world.rank[s].act);
+        virtual_units_free(&predict->world.rank[s]);
         virtual_watch_close(&predict->world.rank[s]);
     }
     free(predict->world.rank);

@@ -52,6 +52,18 @@ struct virtual_product {
 };
 #define VIRTUAL_PRODUCTS 64
 
+/* What the operations of a unit's pass took, in their order. */
+struct virtual_spell {
+    double seconds;
+    enum virtual_sort sort;
+};
+struct virtual_unit {
+    struct virtual_spell *spell; /* [count] */
+    int32_t count;
+    double far_s; /* of the rank, then */
+    bool known;   /* all of them, and nothing but operations */
+};
+
 struct virtual_rank {
     struct virtual_world *world;
     struct virtual_product product[VIRTUAL_PRODUCTS]; /* by a hash of the shape; seconds 0: none */
@@ -80,6 +92,8 @@ struct virtual_rank {
     struct virtual_spans idle; /* of waits, what others may have the processor for */
     double *lost_s;            /* exposed [groups, collectives, units + 1]; unit -1 is the last */
     int32_t unit_count;
+    struct virtual_unit *unit;    /* [2 unit_count] backward and forward; NULL: none are alike */
+    struct virtual_unit *unit_at; /* its operations are being kept; NULL: of none */
 
     /* The time line, while `tracing`. */
     bool tracing;
@@ -149,6 +163,7 @@ struct virtual_meeting;
 /* What the ranks share. */
 struct virtual_world {
     const struct tess_profile *profile;
+    const struct tess_model_ops *model;
     const struct tess_network *network;
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
@@ -201,6 +216,14 @@ void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record)
 int32_t virtual_event(struct virtual_rank *rank, const struct tess_trace_event *event);
 
 void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
+
+/* ---- virtual_unit.c -------------------------------------------------------------------------- */
+
+/* The model, whose passes of a unit run once where rank->unit says so. */
+struct tess_model_ops virtual_model(const struct tess_model_ops *real);
+/* For virtual_work: rank->unit_at is not NULL. */
+void virtual_unit_take(struct virtual_rank *rank, enum virtual_sort sort, double seconds);
+void virtual_units_free(struct virtual_rank *rank);
 
 /* ---- loss.c ---------------------------------------------------------------------------------- */
 

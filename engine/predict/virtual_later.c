@@ -28,6 +28,8 @@ static bool later_grow(struct virtual_rank *rank)
 bool virtual_later(struct virtual_rank *rank, struct virtual_act act)
 {
     later_here(rank);
+    if (act.what != VIRTUAL_WORK)
+        rank->unit_at = NULL;
     if (rank->world->stage_count == 1)
         return false;
     if (rank->act_count == rank->act_room && !later_grow(rank)) {

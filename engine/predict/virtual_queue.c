@@ -94,9 +94,13 @@ enum tess_status virtual_do_work(struct virtual_rank *rank, const struct virtual
 void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
 {
     const struct virtual_act act = {.what = VIRTUAL_WORK, .at = (uint32_t)sort, .seconds = seconds};
-    if (rank->aside_s != NULL)
+    if (rank->aside_s != NULL) {
         *rank->aside_s += seconds;
-    else if (!virtual_later(rank, act))
+        return;
+    }
+    if (rank->unit_at != NULL)
+        virtual_unit_take(rank, sort, seconds);
+    if (!virtual_later(rank, act))
         (void)virtual_do_work(rank, &act, NULL);
 }
 

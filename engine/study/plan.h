@@ -89,9 +89,9 @@ struct tess__plan_work {
 struct tess__plan_configs;
 
 struct tess__plan {
-    struct tess__args args;                                    /* of the configuration */
-    struct tess__plan_configs *configs;                        /* of the thread at hand */
-    struct tess__plan_configs *beside[TESS__PLAN_THREADS - 1]; /* of the others; NULL: none yet */
+    struct tess__args args;                                 /* of the configuration */
+    struct tess__plan_configs *configs[TESS__PLAN_THREADS]; /* of each thread; NULL: none yet */
+    struct tess_team *team; /* from the first parts of a search to its end; else NULL */
     const struct tess__plan_options *given;
     struct tess_profile profile;
     struct tess_cluster cluster;
@@ -143,10 +143,8 @@ bool tess__plan_variant(const struct tess__plan_layout *layout, char extra[64]);
  * is returned. */
 const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
                                               char why[TESS__PLAN_WHY]);
-/* `like`, which must stay: for another thread, with the declarations of that one; NULL: own ones.
- */
-enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,
-                                         struct tess__plan_configs **configs_out);
+/* Those of a thread; number 0 has what models declare, for all of them. */
+enum tess_status tess__plan_configs_open(struct tess__plan *plan, int thread);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
 struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs);
 /* Free what models declared so far, for all threads: what is planned next is unlike it. */
@@ -159,7 +157,8 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
 enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
                                        const struct tess__plan_layout *layout, int64_t steps,
                                        struct tess_dataset **dataset, struct tess__trial *trial);
-/* The same, for planning: of plan->configs, and valid until the next call. Errors are logged. */
+/* The same, for planning: of the thread's configurations, and valid until the next call. Errors are
+ * logged. */
 enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out);
@@ -169,12 +168,15 @@ enum tess_status tess__plan_reconfigure(const struct tess__plan *plan,
 
 /* ---- plan_each.c ---- */
 
-/* Part `number` of a search: what it finds goes to its place in the context. `plan` has
- * configurations of the thread's own. */
+/* Part `number` of a search: what it finds goes to its place in the context. */
 typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t number);
 /* Do parts 0 .. count - 1, in any order and several at once. */
 enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
                                  void *context);
+/* The configurations of the thread at hand. */
+struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan);
+/* End the other threads. */
+void tess__plan_alone(struct tess__plan *plan);
 /* tess__plan_work of all threads. */
 struct tess__plan_work tess__plan_worked(const struct tess__plan *plan);
 /* All that a search has filled in. */

@@ -54,11 +54,10 @@ struct configs_product {
 struct tess__plan_configs {
     struct configs_product *product;
     int64_t count;
-    const char *stage_name;          /* the stage strategy; "": there is none */
-    struct tess__plan_configs *like; /* whose declarations these share; NULL: they have their own */
-    struct tess_declared *declared;
-    struct tess__plan_work work; /* but for what is declared now */
-    struct tess_config config;   /* of the layout at hand */
+    const char *stage_name;         /* the stage strategy; "": there is none */
+    struct tess_declared *declared; /* of thread 0's, for all */
+    struct tess__plan_work work;    /* but for what is declared now */
+    struct tess_config config;      /* of the layout at hand */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -122,13 +121,13 @@ static void configs_list_mesh(const struct tess__plan *plan, const struct tess__
     configs_word(words, CONFIGS_RANKS, "--ranks=%lld", (long long)configs_ranks(layout));
     configs_word(words, CONFIGS_TENSOR_RANKS, "--tensor.ranks=0");
     if (layout->count[TESS_AXIS_STAGE] > 1)
-        configs_word(words, CONFIGS_STAGES, "--%s.stages=0", plan->configs->stage_name);
+        configs_word(words, CONFIGS_STAGES, "--%s.stages=0", plan->configs[0]->stage_name);
 }
 
 static void configs_list_stages(const struct tess__plan *plan,
                                 const struct tess__plan_layout *layout, struct configs_words *words)
 {
-    const char *stage = plan->configs->stage_name;
+    const char *stage = plan->configs[0]->stage_name;
     if (layout->schedule != NULL)
         configs_word(words, CONFIGS_SCHEDULE, "--%s.schedule=%s", stage, layout->schedule);
     if (layout->count[TESS_AXIS_STAGE] > 1)
@@ -254,7 +253,7 @@ static enum tess_status configs_product(const struct tess__plan *plan,
                                         const struct tess__plan_layout *layout,
                                         struct configs_product **product_out)
 {
-    struct tess__plan_configs *configs = plan->configs;
+    struct tess__plan_configs *configs = tess__plan_here(plan);
     for (int64_t i = 0; i < configs->count; i++)
         if (strcmp(configs->product[i].strategy, layout->strategy) == 0 &&
             strcmp(configs->product[i].extra, layout->extra) == 0) {
@@ -281,7 +280,7 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out)
 {
-    struct tess_config *config = &plan->configs->config;
+    struct tess_config *config = &tess__plan_here(plan)->config;
     struct configs_product *product;
     struct configs_words words;
     char *word[CONFIGS_WORDS];
@@ -292,8 +291,7 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
     product->layout = *layout;
     product->batch_size = plan->batch_size;
     product->given = true;
-    const struct tess__plan_configs *like = plan->configs->like;
-    config->declared = like != NULL ? like->declared : plan->configs->declared;
+    config->declared = plan->configs[0]->declared;
     *config_out = config;
     return TESS_OK;
 }
@@ -301,23 +299,20 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
 enum tess_status tess__plan_reconfigure(const struct tess__plan *plan,
                                         const struct tess__plan_layout *layout)
 {
-    struct tess_config *config = &plan->configs->config;
+    struct tess_config *config = &tess__plan_here(plan)->config;
     config->run.recompute = layout->recompute;
     return tess__config_recompute(config);
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-enum tess_status tess__plan_configs_open(struct tess__plan_configs *like,
-                                         struct tess__plan_configs **configs_out)
+enum tess_status tess__plan_configs_open(struct tess__plan *plan, int thread)
 {
-    struct tess__plan_configs *configs = calloc(1, sizeof(*configs));
-    *configs_out = configs;
+    struct tess__plan_configs *configs = plan->configs[thread] = calloc(1, sizeof(*configs));
     if (configs == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configurations of layouts");
     configs->stage_name = configs_find_stage();
-    configs->like = like;
-    return like != NULL ? TESS_OK : tess_declared_open(&configs->declared);
+    return thread > 0 ? TESS_OK : tess_declared_open(&configs->declared);
 }
 
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs)

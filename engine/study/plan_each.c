@@ -1,105 +1,67 @@
 /* The parts of a search, by as many threads as there are cores; see plan.h. */
 #include "study/plan.h"
 
+#include "base/team.h"
 #include "tessera/check.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
-/* Parts that follow each other are alike: each thread has a range of them, whose configurations it
- * reads alone, and helps with the others' when it is done with its own. */
 struct each {
+    const struct tess__plan *plan;
     tess__plan_do *does;
     void *context;
-    int64_t count;
-    int ranges;
-    _Atomic int64_t next[TESS__PLAN_THREADS]; /* of each range */
 };
 
-struct each_thread {
-    pthread_t thread;
-    struct each *each;
-    int number;
-    struct tess__plan plan; /* with configurations of its own */
-};
-
-static int64_t each_begin(const struct each *each, int range)
+static void each_part(void *context, int64_t part)
 {
-    return each->count * range / each->ranges;
+    const struct each *each = context;
+    each->does(each->plan, each->context, part);
 }
 
-static void each_work(struct each *each, const struct tess__plan *plan, int number)
-{
-    for (int i = 0; i < each->ranges; i++) {
-        const int range = (number + i) % each->ranges;
-        const int64_t end = each_begin(each, range + 1);
-        for (int64_t part; (part = atomic_fetch_add(&each->next[range], 1)) < end;)
-            each->does(plan, each->context, part);
-    }
-}
-
-static void *each_thread(void *context)
-{
-    struct each_thread *thread = context;
-    each_work(thread->each, &thread->plan, thread->number);
-    return NULL;
-}
-
-/* Threads beside the one that calls. More than a few take memory, and find little to do. */
-static int each_others(int64_t count)
+/* More than a few threads take memory, and find little to do. */
+static int each_threads(void)
 {
     cpu_set_t cores;
     const int here =
         sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : TESS__PLAN_THREADS;
-    const int64_t most = here < TESS__PLAN_THREADS ? here : TESS__PLAN_THREADS;
-    return (int)((count < most ? count : most) - 1);
+    return here < TESS__PLAN_THREADS ? here : TESS__PLAN_THREADS;
 }
 
-static enum tess_status each_open(struct tess__plan *plan, struct each *each, int number,
-                                  struct each_thread *thread)
-{
-    if (plan->beside[number] == NULL)
-        TESS_TRY(tess__plan_configs_open(plan->configs, &plan->beside[number]));
-    thread->each = each;
-    thread->number = number + 1;
-    thread->plan = *plan;
-    thread->plan.configs = plan->beside[number];
-    return TESS_OK;
-}
-
+/* Parts that follow each other are alike: the team's threads have a range of them each, whose
+ * configurations they read alone, and help with the others' when they are done with their own. */
 enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
                                  void *context)
 {
-    const int others = each_others(count);
-    struct each each = {
-        .does = does, .context = context, .count = count, .ranges = others > 0 ? others + 1 : 1};
-    struct each_thread *thread = others > 0 ? calloc((size_t)others, sizeof(*thread)) : NULL;
-    enum tess_status status = TESS_OK;
-    int started = 0;
-    for (int range = 0; range < each.ranges; range++)
-        atomic_init(&each.next[range], each_begin(&each, range));
-    for (int i = 0; thread != NULL && i < others && status == TESS_OK; i++)
-        status = each_open(plan, &each, i, &thread[i]);
-    /* With fewer threads it takes longer. */
-    while (thread != NULL && status == TESS_OK && started < others &&
-           pthread_create(&thread[started].thread, NULL, each_thread, &thread[started]) == 0)
-        started++;
-    if (status == TESS_OK)
-        each_work(&each, plan, 0);
-    for (int i = 0; i < started; i++)
-        pthread_join(thread[i].thread, NULL);
-    free(thread);
-    return status;
+    struct each each = {plan, does, context};
+    const int most = each_threads(), threads = count < most ? (int)count : most;
+    for (int i = 1; i < threads; i++)
+        if (plan->configs[i] == NULL)
+            TESS_TRY(tess__plan_configs_open(plan, i));
+    if (plan->team == NULL)
+        TESS_TRY(tess_team_open(most, NULL, NULL, &plan->team));
+    tess_team_run(plan->team, threads, count, each_part, &each);
+    return TESS_OK;
+}
+
+struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan)
+{
+    return plan->configs[tess_team_hand()];
+}
+
+void tess__plan_alone(struct tess__plan *plan)
+{
+    tess_team_close(plan->team);
+    plan->team = NULL;
 }
 
 struct tess__plan_work tess__plan_worked(const struct tess__plan *plan)
 {
-    struct tess__plan_work sum = *tess__plan_work(plan->configs);
-    for (int i = 0; i < TESS__PLAN_THREADS - 1 && plan->beside[i] != NULL; i++) {
-        const struct tess__plan_work *work = tess__plan_work(plan->beside[i]);
+    struct tess__plan_work sum = {0};
+    for (int i = 0; i < TESS__PLAN_THREADS && plan->configs[i] != NULL; i++) {
+        const struct tess__plan_work *work = tess__plan_work(plan->configs[i]);
         sum.loaded += work->loaded;
+        sum.declared += work->declared;
         sum.planned += work->planned;
         sum.predicted += work->predicted;
     }
@@ -108,9 +70,9 @@ struct tess__plan_work tess__plan_worked(const struct tess__plan *plan)
 
 void tess__plan_close(struct tess__plan *plan)
 {
-    tess__plan_configs_close(plan->configs);
-    for (int i = 0; i < TESS__PLAN_THREADS - 1; i++)
-        tess__plan_configs_close(plan->beside[i]);
+    tess__plan_alone(plan);
+    for (int i = TESS__PLAN_THREADS - 1; i >= 0; i--)
+        tess__plan_configs_close(plan->configs[i]);
     for (int64_t i = 0; i < plan->layouts.count; i++)
         tess__plan_order_free(plan->layouts.item[i].order);
     tess_cluster_close(plan->topology);

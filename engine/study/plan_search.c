@@ -119,12 +119,13 @@ static enum tess_status search_axis_shapes(const struct tess__plan *plan, enum t
     return TESS_OK;
 }
 
-/* Which sizes of an axis the model takes: takes [ranks + 1]. */
-static enum tess_status search_axis(struct tess__plan *plan, enum tess_axis axis, bool *takes)
+/* Which sizes of the tensor and the stage axis the model takes: [ranks + 1] each. */
+static enum tess_status search_axes(struct tess__plan *plan, bool *tensor, bool *stage)
 {
-    static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
     struct tess__plan_list shapes = {0};
-    enum tess_status status = search_axis_shapes(plan, axis, &shapes);
+    enum tess_status status = search_axis_shapes(plan, TESS_AXIS_TENSOR, &shapes);
+    const int64_t tensor_count = shapes.count;
+    TESS_KEEP(status, search_axis_shapes(plan, TESS_AXIS_STAGE, &shapes));
     struct search_one_axis *one = calloc((size_t)shapes.count + 1, sizeof(*one));
     if (status == TESS_OK && one == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory for the sizes of a mesh");
@@ -132,12 +133,15 @@ static enum tess_status search_axis(struct tess__plan *plan, enum tess_axis axis
         one[i].shape = shapes.item[i];
     if (status == TESS_OK)
         status = tess__plan_each(plan, shapes.count, search_alone, one);
-    takes[1] = true;
+    tensor[1] = stage[1] = true;
     for (int64_t i = 0, end; i < shapes.count && status == TESS_OK; i = end) {
+        const bool first = i < tensor_count;
+        const enum tess_axis axis = first ? TESS_AXIS_TENSOR : TESS_AXIS_STAGE;
         const int32_t size = one[i].shape.count[axis];
         for (end = i; end < shapes.count && one[end].shape.count[axis] == size;)
             end++;
-        status = search_size(plan, axis_name[axis], size, one + i, end - i, &takes[size]);
+        status = search_size(plan, first ? "tensor" : "stage", size, one + i, end - i,
+                             first ? &tensor[size] : &stage[size]);
     }
     free(one);
     free(shapes.item);
@@ -635,7 +639,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;
     tess__plan_sort(layouts);
-    TESS_TRY(tess__plan_configs_forget(plan->configs));
+    TESS_TRY(tess__plan_configs_forget(plan->configs[0]));
     /* In the place of one that is refused comes the next. */
     while (kept < wanted && done < layouts->count) {
         const int64_t left = layouts->count - done, more = wanted - kept;
@@ -649,7 +653,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     tess__plan_sort(layouts);
     TESS_TRY(search_vary(plan));
     tess__plan_sort(layouts);
-    return tess__plan_configs_forget(plan->configs);
+    return tess__plan_configs_forget(plan->configs[0]);
 }
 
 enum tess_status tess__plan_search(struct tess__plan *plan)
@@ -660,14 +664,14 @@ enum tess_status tess__plan_search(struct tess__plan *plan)
     enum tess_status status;
     if (takes == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the sizes of a mesh");
-    TESS_TRY_GOTO(status, free_takes, search_axis(plan, TESS_AXIS_TENSOR, takes));
-    TESS_TRY_GOTO(status, free_takes, search_axis(plan, TESS_AXIS_STAGE, takes + sizes));
+    TESS_TRY_GOTO(status, free_takes, search_axes(plan, takes, takes + sizes));
     TESS_TRY_GOTO(status, free_takes, search_meshes(plan, takes, takes + sizes));
     TESS_TRY_GOTO(status, free_takes, search_refine(plan));
     TESS_TRY_GOTO(status, free_takes, search_predict(plan));
     plan->seconds = tess_clock_s() - begin_s;
 
 free_takes:
+    tess__plan_alone(plan);
     free(takes);
     return status;
 }

@@ -82,7 +82,7 @@ static enum tess_status try_rank(const struct tess__plan *plan, const struct tes
                                  struct tess__plan_layout *layout)
 {
     if (*planned == NULL) {
-        tess__plan_work(plan->configs)->planned++;
+        tess__plan_work(tess__plan_here(plan))->planned++;
         TESS_TRY(tess_engine_plan_sizes(config, plan->dataset, rank, planned));
     } else {
         TESS_TRY(tess_engine_replan(*planned));
@@ -224,7 +224,7 @@ static enum tess_status try_step(const struct tess__plan *plan, int64_t micros,
     part.batch_size = plan->batch_size / layout->accumulate * micros;
     layout->accumulate = micros;
     TESS_TRY(tess__plan_configure(&part, layout, &config));
-    tess__plan_work(plan->configs)->predicted++;
+    tess__plan_work(tess__plan_here(plan))->predicted++;
     TESS_TRY(tess_predict_step(config, plan->dataset, &plan->profile, network, &prediction));
     try_take(&prediction, layout);
     tess_prediction_fini(&prediction);
@@ -406,7 +406,7 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
                   "compares them with one batch: give --batch-size",
                   (long long)per_rank);
-    TESS_TRY(tess__plan_configs_open(NULL, &plan->configs));
+    TESS_TRY(tess__plan_configs_open(plan, 0));
     enum tess_status status = tess__plan_config(plan, &one, &config, why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);

@@ -529,6 +529,78 @@ static void test_same(void **state)
     tess_prediction_fini(&first);
 }
 
+/* A model whose passes are counted. */
+static const struct tess_model_ops *counted_model;
+static int counted;
+
+static enum tess_status counted_forward(void *state, const struct tess_pass *pass)
+{
+    counted++;
+    return counted_model->forward(state, pass);
+}
+
+static enum tess_status counted_backward(void *state, const struct tess_pass *pass)
+{
+    counted++;
+    return counted_model->backward(state, pass);
+}
+
+/* Passes of a unit that are alike run once, and the step is that of all of them, which a time line
+ * needs. Sums over the tensor axis are no such passes, nor are those of a model whose steps differ.
+ */
+static void test_alike(void **state)
+{
+    static const struct {
+        const char *options;
+        int most; /* passes; 0: as many as without */
+    } of[] = {
+        {"--model gpt --data.length 8 --gpt.width 64 --gpt.layers 4 --batch-size 32 --grid 32 "
+         "--accumulate 4 --ranks 4 --strategy fsdp+pp --mesh data=2,stage=2 --precision bf16 "
+         "--recompute every:2 --kernel guard_queue",
+         2 * 8},
+        {"--model mlp --mlp.hidden 64 --batch-size 32 --grid 16 --accumulate 8 --ranks 2 "
+         "--strategy ddp --kernel ref",
+         2 * 2},
+        {"--model gpt --data.length 8 --gpt.width 64 --gpt.layers 2 --batch-size 32 --grid 32 "
+         "--accumulate 4 --ranks 2 --strategy ddp+tp --mesh tensor=2 --kernel ref",
+         0},
+        {"--model mlp --mlp.hidden 64,64 --mlp.layer-drop 0.5 --find-unused on --batch-size 32 "
+         "--grid 16 --accumulate 8 --ranks 2 --strategy ddp --kernel ref",
+         0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+        struct tess_config *config;
+        struct tess_dataset *dataset;
+        struct tess_prediction once, all;
+        struct tess_model_ops ops;
+        fixture_open(of[i].options, &config, &dataset);
+        counted_model = config->model;
+        ops = *config->model;
+        ops.forward = counted_forward;
+        ops.backward = counted_backward;
+        config->model = &ops;
+        const struct tess_network network = fixture_network(config, 1e10);
+        const struct tess_profile *profile = tess_profile_find("h100-80");
+        counted = 0;
+        assert_int_equal(tess_predict_step(config, dataset, profile, &network, &once), TESS_OK);
+        const int passes = counted;
+        counted = 0;
+        assert_int_equal(tess_predict_timeline(config, dataset, profile, &network, 9999, &all),
+                         TESS_OK);
+        assert_true(once.step_s == all.step_s);
+        assert_memory_equal(&once.loss, &all.loss, sizeof(all.loss));
+        if (of[i].most > 0 && passes > of[i].most)
+            fail_msg("%d of %d passes ran, not %d", passes, counted, of[i].most);
+        if (of[i].most == 0)
+            assert_true(passes > counted / 2);
+        tess_prediction_fini(&once);
+        tess_prediction_fini(&all);
+        config->model = counted_model;
+        fixture_close(config, dataset);
+    }
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void test_refused(void **state)
@@ -612,7 +684,8 @@ int main(void)
         cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
         cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_same),     cmocka_unit_test(test_touched),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_alike),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,7 +228,7 @@ static void check_brief(const struct tess__plan *plan, const struct tess__plan_l
     struct tess__plan_layout brief = *layout;
     struct tess__plan_layout *const one[] = {&brief};
     struct tess__plan limited = *plan;
-    struct tess__plan_work *work = tess__plan_work(plan->configs);
+    struct tess__plan_work *work = tess__plan_work(plan->configs[0]);
     char why[TESS__PLAN_WHY];
     int done;
     limited.memory_limit = (double)layout->device_bytes;
@@ -319,9 +319,9 @@ static void case_threads(void **state)
         assert_int_equal(sched_setaffinity(0, sizeof(cores), &cores), 0);
         search_open(&several, SMALL, ranks[i], 10);
         assert_true(one.plan.layouts.count > 20 && one.plan.rejected_count > 0);
-        assert_true(one.plan.beside[0] == NULL);
+        assert_true(one.plan.configs[1] == NULL);
         if (CPU_COUNT(&cores) > 1)
-            assert_true(several.plan.beside[0] != NULL);
+            assert_true(several.plan.configs[1] != NULL);
         check_same(&one.plan, &several.plan);
         search_close(&several);
         search_close(&one);
