@@ -201,23 +201,23 @@ static enum tess_status measure_once(struct calibrate *calibrate, const struct t
 enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_sample sample,
                                    calibrate_run *run)
 {
-    const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
-    double seconds[REPEATS_MAX], last_s = 0;
+    double seconds, sum_s = 0;
     int count = 0;
     if (calibrate->count == SAMPLES_MAX)
         TESS_FAIL(TESS_ERR_INTERNAL, "more than %d measurements", SAMPLES_MAX);
+    TESS_TRY(measure_once(calibrate, &sample, run, &seconds)); /* meets its scratch first */
+    const double processor_s = tess_clock_thread_s(), begin_s = tess_clock_s();
     for (; count < REPEATS_MAX; count++) {
         if (count >= REPEATS_LEAST && (tess_clock_thread_s() - processor_s > calibrate->each_s ||
                                        tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
             break;
         if (!measure_is_heavy(&sample))
-            measure_heavy(calibrate, HEAVY_TIMES * last_s);
-        TESS_TRY(measure_once(calibrate, &sample, run, &seconds[count]));
-        last_s = seconds[count];
+            measure_heavy(calibrate, HEAVY_TIMES * seconds);
+        TESS_TRY(measure_once(calibrate, &sample, run, &seconds));
+        sum_s += seconds;
     }
     memset(calibrate->near_bytes, 0, sizeof(calibrate->near_bytes));
-    calibrate_add(&calibrate->seconds[calibrate->count],
-                  fmax(calibrate_middle(seconds, count), 1e-9));
+    calibrate_add(&calibrate->seconds[calibrate->count], fmax(sum_s / count, 1e-9));
     calibrate->sample[calibrate->count++] = sample;
     return calibrate->kernel->ops->failed(calibrate->kernel);
 }

@@ -10,9 +10,10 @@
 
 /*
  * All is measured in so many rounds at most, spread over the time: other machines on the same
- * hardware slow this one down, for milliseconds and for seconds. Of rounds as of their repeats the
- * mean of the middle half counts, as of the measured steps of a run: a step has many operations,
- * and a core that is slow by turns does not do all of them in its fast moments.
+ * hardware slow this one down, for milliseconds and for seconds. An operation is repeated for about
+ * as long as a short step takes, and the mean counts: a step has many operations, and a core that
+ * is slow for moments is so for some of them. Of rounds the mean of the middle half counts, as of
+ * the measured steps of a run.
  */
 #define CALIBRATE_ROUNDS 8
 
@@ -116,6 +117,7 @@ struct calibrate_ranks {
     struct calibrate_rounds lag[CALIBRATE_SETTINGS][CALIBRATE_LAGS];
     struct calibrate_rounds byte[CALIBRATE_SIZES]; /* seconds of a byte on each of all cores */
     struct calibrate_rounds chain;                 /* as turn_chain of a profile */
+    double slow; /* in the round at hand: what products take by what the middle ones do */
 };
 enum tess_status calibrate_ranks_measure(struct calibrate *calibrate, double cores,
                                          struct calibrate_ranks *ranks);

@@ -44,7 +44,9 @@ struct ranks {
     double chain;                    /* likewise, of ranks that take turns */
     struct calibrate *calibrate;     /* with the product */
     double product_s;                /* of one, about; the same for all ranks */
-    double own_s[RANKS_MAX];         /* what each rank has computed would take undisturbed */
+    double own_s[RANKS_MAX];         /* what each rank has computed takes a core of its own */
+    double usual_s[RANKS_MAX];       /* that, if all products took what the middle ones do */
+    double slow;                     /* the first by the second; measured where none take turns */
     bool passes;                     /* over memory alone */
     double byte_s[CALIBRATE_SIZES];  /* of rank 0, in this round */
 };
@@ -129,21 +131,37 @@ static double ranks_product_s(const struct ranks *all, float *memory, int64_t pr
     return calibrate_middle(seconds, timed);
 }
 
-/* So much work, and not so much time: a core may be slower than another one. */
+/*
+ * So much work, and not so much time: a core may be slower than another one. A core that is slow
+ * for moments is so for all products, as it was when operations were measured, and makes no rank
+ * late: its processor's time counts. Ranks that take turns find other caches after each, and the
+ * time of their processors has that too: theirs is that of usual products, by how slow cores were.
+ */
 static void ranks_compute(struct ranks *all, int32_t rank, float *memory, double seconds)
 {
     const int64_t products = (int64_t)fmax(1, seconds / all->product_s);
-    all->own_s[rank] += (double)products * ranks_product_s(all, memory, products);
+    const double begin_s = tess_clock_thread_s();
+    const double usual_s = (double)products * ranks_product_s(all, memory, products);
+    all->usual_s[rank] += usual_s;
+    all->own_s[rank] += all->turns ? usual_s * all->slow : tess_clock_thread_s() - begin_s;
 }
 
-/* What ranks have computed since they were last asked would have taken each, undisturbed. */
-static double ranks_own_s(struct ranks *all, int32_t count)
+static double ranks_mean(const double *seconds, int32_t count)
 {
     double sum_s = 0;
     for (int32_t rank = 0; rank < count; rank++)
-        sum_s += all->own_s[rank];
-    memset(all->own_s, 0, sizeof(all->own_s));
+        sum_s += seconds[rank];
     return sum_s / count;
+}
+
+/* What ranks have computed since they were last asked takes each on a core of its own. */
+static double ranks_own_s(struct ranks *all, int32_t count)
+{
+    const double own_s = ranks_mean(all->own_s, count);
+    all->slow = own_s / ranks_mean(all->usual_s, count);
+    memset(all->own_s, 0, sizeof(all->own_s));
+    memset(all->usual_s, 0, sizeof(all->usual_s));
+    return own_s;
 }
 
 /* How much longer it takes until all ranks have computed for compute_s and met, than it would take
@@ -368,8 +386,11 @@ static enum tess_status ranks_round(struct calibrate *calibrate, enum calibrate_
 {
     struct ranks all = {.sockets = setting == CALIBRATE_NET,
                         .turns = setting == CALIBRATE_TURNS,
-                        .calibrate = calibrate};
+                        .calibrate = calibrate,
+                        .slow = ranks->slow};
     TESS_TRY(ranks_run(&all, count));
+    if (setting == CALIBRATE_LOCAL)
+        ranks->slow = all.slow;
     for (int call = 0; call < CALIBRATE_CALLS; call++)
         calibrate_add(&ranks->call[setting][call], all.seconds[call]);
     for (int lag = 0; lag < CALIBRATE_LAGS; lag++)

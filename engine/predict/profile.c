@@ -51,10 +51,10 @@ double tess_profile_lag_s(const struct tess_profile *profile, double crowd, doub
     const bool turns = crowd > 1;
     const double short_s = turns ? profile->turn_lag_short_s : profile->lag_short_s;
     const double long_s = turns ? profile->turn_lag_long_s : profile->lag_long_s;
-    if (!(short_s > 0) || !(long_s > 0) || !(work_s > 0))
+    if (!(long_s > 0) || !(work_s > 0))
         return 0;
-    const double power = fmin(
-        1, fmax(0, log(long_s / short_s) / log(TESS_PROFILE_LAG_LONG / TESS_PROFILE_LAG_SHORT)));
+    const double by = TESS_PROFILE_LAG_LONG / TESS_PROFILE_LAG_SHORT;
+    const double power = short_s > 0 ? fmin(1, fmax(0, log(long_s / short_s) / log(by))) : 1;
     return (turns ? crowd / 2 : 1) * long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power);
 }
 
