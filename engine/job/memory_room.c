@@ -84,24 +84,29 @@ static void room_add(struct tess__memory_room *room, double bytes)
     room->ranks++;
 }
 
-static bool room_of_host(const struct tess__run *run, struct tess__memory_room *room)
+double tess__memory_of_host(char where[96])
 {
     char group[64];
     struct sysinfo host;
     if (sysinfo(&host) != 0)
-        return false;
+        return 0;
+    const double unit = host.mem_unit, swap = (double)host.totalswap * unit;
+    const double limit = tess__memory_group_limit("/proc/self/cgroup", "/sys/fs/cgroup", group);
+    const double have = (double)host.totalram * unit + swap;
+    snprintf(where, 96, "this machine");
+    if (limit + swap >= have)
+        return have;
+    snprintf(where, 96, "the control group %s", group);
+    return limit + swap;
+}
+
+static bool room_of_host(const struct tess__run *run, struct tess__memory_room *room)
+{
     for (int32_t r = 0; r < run->rank_count; r++)
         if (run->config->started.starter == NULL || r == run->config->started.rank)
             room_add(room, (double)tess__run_predicted(run, r)->total);
-    const double unit = host.mem_unit, swap = (double)host.totalswap * unit;
-    const double limit = tess__memory_group_limit("/proc/self/cgroup", "/sys/fs/cgroup", group);
-    room->have = (double)host.totalram * unit + swap;
-    snprintf(room->where, sizeof(room->where), "this machine");
-    if (limit + swap < room->have) {
-        room->have = limit + swap;
-        snprintf(room->where, sizeof(room->where), "the control group %s", group);
-    }
-    return true;
+    room->have = tess__memory_of_host(room->where);
+    return room->have > 0;
 }
 
 /* Staging and copies are the host's. */

@@ -14,6 +14,9 @@ struct tess__memory_room {
     char where[96];    /* "this machine", "device 0 (NVIDIA H200)" */
 };
 
+/* Bytes that all ranks here may have together, and of what; 0: not known. */
+double tess__memory_of_host(char where[96]);
+
 /*
  * Of the ranks that are started here: on the host, or with devices on the fullest of them. False
  * where what there is is not known. Pure.

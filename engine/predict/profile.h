@@ -197,6 +197,9 @@ enum tess_status tess_profile_write(const struct tess_profile *profile, const ch
 /* The measured profile of this host, which --calibrate leaves in the user's cache for later runs:
  * its path. False: the user has no cache. */
 bool tess_profile_kept(bool make, char *path, size_t bytes);
+/* Of this host's processor, with a kernel backend for it: the file that is kept, where it is of
+ * that, else round numbers. */
+enum tess_status tess_profile_here(const char *kernel, struct tess_profile *profile_out);
 
 /*
  * What is left for each of `ranks` ranks of a host with `threads` threads each, where the profile

@@ -323,3 +323,16 @@ bool tess_profile_kept(bool make, char *path, size_t bytes)
     snprintf(name, sizeof(name), "processor-%s.yaml", host);
     return strchr(host, '/') == NULL && tess_file_cache(name, make, path, bytes);
 }
+
+enum tess_status tess_profile_here(const char *kernel, struct tess_profile *profile_out)
+{
+    char path[512];
+    if (tess_profile_kept(false, path, sizeof(path)) && access(path, R_OK) == 0) {
+        TESS_TRY(tess_profile_read(path, profile_out));
+        if (strcmp(profile_out->kernel, kernel) == 0)
+            return TESS_OK; /* else it is of another backend */
+    }
+    *profile_out = *tess_profile_find("cpu");
+    snprintf(profile_out->kernel, sizeof(profile_out->kernel), "%s", kernel);
+    return TESS_OK;
+}

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- on what the ranks run ------------------------------------------------------------------- */
 
@@ -46,17 +45,9 @@ static enum tess_status predicted_gpu(const struct tess__run *run, struct tess_p
 static enum tess_status predicted_host(const struct tess__run *run, struct tess_profile *profile)
 {
     const char *kernel = run->config->kernel->name;
-    char path[512];
     if (strcmp(kernel, "cpu") != 0 && strcmp(kernel, "ref") != 0)
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "there are no figures of the kernel %.60s", kernel);
-    if (tess_profile_kept(false, path, sizeof(path)) && access(path, R_OK) == 0) {
-        TESS_TRY(tess_profile_read(path, profile));
-        if (strcmp(profile->kernel, kernel) == 0)
-            return TESS_OK; /* else it is of another backend */
-    }
-    *profile = *tess_profile_find("cpu");
-    memcpy(profile->kernel, kernel, strlen(kernel) + 1);
-    return TESS_OK;
+    return tess_profile_here(kernel, profile);
 }
 
 /* By the network that ranks were placed by: of a file, of Slurm, or measured when the run began. */

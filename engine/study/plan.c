@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "config/registry.h"
+#include "job/memory_room.h"
 #include "predict/calibrate.h"
 #include "tessera/check.h"
 #include "tessera/registry.h"
@@ -21,8 +22,8 @@ static const struct tess_option plan_option_table[] = {
      "on this host; or a file of figures"},
     {"calibrate", TESS_OPTION_STRING, PLAN_FIELD(calibrate), "", 0, 0, NULL,
      "measure the processor of this host, which should do nothing else meanwhile, write its "
-     "figures to this file, and plan for it; later --device FILE takes them, and train and compare "
-     "predict with them"},
+     "figures to this file, and plan for it; later --device cpu plans with them, and train and "
+     "compare predict with them"},
     {"calibrate-s", TESS_OPTION_REAL, PLAN_FIELD(seconds), "40", 0.01, 600, NULL,
      "seconds that --calibrate measures"},
     {"cluster", TESS_OPTION_STRING, PLAN_FIELD(cluster), "", 0, 0, NULL,
@@ -104,7 +105,8 @@ static enum tess_status plan_calibrate(struct tess__plan *plan)
     TESS_TRY(tess_profile_write(&plan->profile, plan->given->calibrate));
     if (!tess_profile_kept(true, path, sizeof(path)))
         return TESS_OK;
-    tess_log(TESS_LOG_INFO, "train and compare predict with these figures from now on: %s", path);
+    tess_log(TESS_LOG_INFO,
+             "--device cpu, train and compare predict with these figures from now on: %s", path);
     return tess_profile_write(&plan->profile, path);
 }
 
@@ -113,10 +115,10 @@ static enum tess_status plan_profile(struct tess__plan *plan)
     if (plan->given->calibrate[0] != '\0')
         return plan_calibrate(plan);
     const struct tess_profile *known = tess_profile_find(plan->given->device);
+    if (known != NULL && strcmp(known->kernel, "cpu") == 0)
+        return tess_profile_here(plan_host_kernel(), &plan->profile);
     if (known != NULL) {
         plan->profile = *known;
-        if (strcmp(known->kernel, "cpu") == 0)
-            memcpy(plan->profile.kernel, plan_host_kernel(), sizeof("cpu"));
         return TESS_OK;
     }
     if (strchr(plan->given->device, '.') == NULL && strchr(plan->given->device, '/') == NULL) {
@@ -168,13 +170,22 @@ static enum tess_status plan_precisions(struct tess__plan *plan, char *text)
         if (strcmp(item[i], "f32") != 0 && strcmp(item[i], "bf16") != 0 &&
             strcmp(item[i], "f16") != 0)
             TESS_FAIL(TESS_ERR_USAGE, "--precisions: '%.20s' is not f32, bf16 or f16", item[i]);
+    for (int i = 1; i < plan->precision_count; i++)
+        for (int before = 0; before < i; before++)
+            if (strcmp(item[i], item[before]) == 0)
+                TESS_FAIL(TESS_ERR_USAGE, "--precisions: '%s' is there twice", item[i]);
     memcpy(plan->precision, item, (size_t)plan->precision_count * sizeof(*item));
     return TESS_OK;
 }
 
+/* Of a device; of ranks on this host its share, which train has too. */
 static enum tess_status plan_memory(struct tess__plan *plan)
 {
+    char where[96];
     double bytes = plan->profile.memory_bytes - plan->profile.beside_bytes;
+    const bool here = strcmp(plan->given->device, "cpu") == 0 || plan->given->calibrate[0] != '\0';
+    if (bytes <= 0 && here && plan->given->cluster[0] == '\0')
+        bytes = tess__memory_of_host(where) / plan->cluster.ranks;
     if (plan->given->memory[0] != '\0')
         TESS_TRY(tess_size_parse("memory", plan->given->memory, &bytes));
     plan->memory_limit = bytes > 0 ? bytes : 0;
@@ -191,6 +202,10 @@ static enum tess_status plan_open(struct tess__plan *plan, const struct tess__ca
     if (strlen(plan->given->precisions) >= sizeof(precisions))
         TESS_FAIL(TESS_ERR_USAGE, "--precisions is too long: f32,bf16,f16");
     memcpy(precisions, plan->given->precisions, strlen(plan->given->precisions) + 1);
+    if (plan->given->price > 0 && plan->given->tokens == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--price %g: of how long a training? Give --tokens, or leave the price out",
+                  plan->given->price);
     TESS_TRY(plan_profile(plan));
     TESS_TRY(plan_cluster(plan));
     TESS_TRY(plan_memory(plan));
@@ -204,13 +219,26 @@ static enum tess_status plan_open(struct tess__plan *plan, const struct tess__ca
     return tess__plan_open(plan);
 }
 
+static enum tess_status plan_fail_none(const struct tess__plan *plan)
+{
+    char text[TESS__TEXT_BYTES];
+    if (plan->least_bytes == 0)
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "no layout is legal: the reasons above say what each of them needs");
+    TESS_FAIL(TESS_ERR_USAGE,
+              "no layout is legal and fits the memory: the reasons are above. The smallest needs "
+              "%s on a device: give more --ranks, a larger --device or --memory, or a smaller "
+              "--batch-size",
+              tess__text_bytes((double)plan->least_bytes, text));
+}
+
 static enum tess_status plan_finish(const struct tess__plan *plan)
 {
     tess__plan_print(plan);
     if (plan->given->json[0] != '\0')
         TESS_TRY(tess__plan_write_json(plan, plan->given->json));
     if (plan->layouts.count == 0)
-        TESS_FAIL(TESS_ERR_USAGE, "no layout is legal and fits the memory: the reasons are above");
+        return plan_fail_none(plan);
     if (plan->given->try_count > 0 && plan->layouts.item[0].rounds == 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "none of the first layouts could be trained here: the reasons are above");

@@ -110,6 +110,7 @@ struct tess__plan {
     struct tess__plan_rejected *rejected;
     int32_t rejected_count;
     struct tess__plan_list stages; /* of each number of stages, the schedules that it can have */
+    uint64_t least_bytes; /* on a device, of the smallest that does not fit; 0: none was legal */
     int64_t searched;
     double seconds, try_seconds; /* of the search, and of --try */
 };
@@ -157,8 +158,8 @@ enum tess_status tess__plan_config(const struct tess__plan *plan,
 enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
                                        const struct tess__plan_layout *layout, int64_t steps,
                                        struct tess_dataset **dataset, struct tess__trial *trial);
-/* The same, for planning: of the thread's configurations, and valid until the next call. Errors are
- * logged. */
+/* The same, for planning: of the thread's configurations, and valid until the next call.
+ * Errors are logged: TESS_ERR_DATA is of an option, whatever the layout. */
 enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess__plan_layout *layout,
                                       const struct tess_config **config_out);

@@ -161,9 +161,11 @@ static enum tess_status accuracy_add_file(struct accuracy *accuracy, const char 
     json_t *root = json_loadb(text, bytes, 0, &error);
     free(text);
     if (!json_is_array(json_object_get(root, "runs"))) {
-        const char *what =
-            root != NULL ? "it has no \"runs\": not a file of compare --json" : error.text;
-        const enum tess_status status = tess_fail(TESS_ERR_DATA, "%s: %s", path, what);
+        const enum tess_status status =
+            root != NULL
+                ? tess_fail(TESS_ERR_DATA, "%s: it has no \"runs\": not a file of compare --json",
+                            path)
+                : tess_fail(TESS_ERR_DATA, "%s:%d: not JSON: %s", path, error.line, error.text);
         json_decref(root);
         return status;
     }

@@ -266,7 +266,9 @@ static enum tess_status configs_product(const struct tess__plan *plan,
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configurations of layouts");
     configs->product = product;
     product += configs->count;
-    TESS_TRY(configs_read(plan, layout, true, &product->loaded));
+    const enum tess_status status = configs_read(plan, layout, true, &product->loaded);
+    if (status != TESS_OK) /* of an option that no other layout would make right */
+        return status == TESS_ERR_USAGE ? TESS_ERR_DATA : status;
     snprintf(product->strategy, sizeof(product->strategy), "%s", layout->strategy);
     snprintf(product->extra, sizeof(product->extra), "%s", layout->extra);
     product->given = false;

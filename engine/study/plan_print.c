@@ -216,8 +216,8 @@ void tess__plan_print(const struct tess__plan *plan)
            plan->cluster.ranks, plan->cluster.source);
     printf("device %s: %s\n", plan->profile.name, plan->profile.source);
     if (plan->memory_limit > 0)
-        printf("at most %s of a device's memory for a rank\n",
-               tess__text_bytes(plan->memory_limit, limit));
+        printf("at most %s of %s memory for a rank\n", tess__text_bytes(plan->memory_limit, limit),
+               strcmp(plan->profile.kernel, "cuda") == 0 ? "a device's" : "the host's");
     printf("%" PRId64 " layouts tried in %.2f s, %" PRId64 " fit\n", plan->searched, plan->seconds,
            plan->layouts.count);
     if (plan->given->try_count > 0)

@@ -45,10 +45,11 @@ const char *tess__plan_name(const struct tess__plan_layout *layout, char text[20
     return text;
 }
 
-/* Statuses that end the search: of the program, not of a layout. */
+/* Statuses that end the search: of the program or its options (tess__plan_configure), not of a
+ * layout. */
 static bool search_ends(enum tess_status status)
 {
-    return status == TESS_ERR_MEMORY || status == TESS_ERR_INTERNAL;
+    return status == TESS_ERR_MEMORY || status == TESS_ERR_INTERNAL || status == TESS_ERR_DATA;
 }
 
 /* ---- axes alone ------------------------------------------------------------------------------ */
@@ -182,6 +183,7 @@ struct search_item {
     enum tess_status status; /* that ends the search, with `why` */
     int64_t searched;
     struct tess__plan_list fitting;
+    uint64_t least_bytes;                  /* where none fits: of the smallest; else 0 */
     char family[128], why[TESS__PLAN_WHY]; /* that is refused; family "": none is */
 };
 
@@ -349,8 +351,10 @@ static void search_shape(const struct tess__plan *plan, void *context, int64_t n
     if (!shape.legal && shape.why[0] != '\0')
         snprintf(item->family, sizeof(item->family), "%s, data %d", item->shape.strategy,
                  item->shape.count[TESS_AXIS_DATA]);
-    else if (shape.legal && !shape.fits)
+    else if (shape.legal && !shape.fits) {
         search_too_large(plan, &shape.least, item->family, item->why);
+        item->least_bytes = shape.least.device_bytes;
+    }
 }
 
 struct search_items {
@@ -406,6 +410,9 @@ static enum tess_status search_items(struct tess__plan *plan, struct search_item
         if (status == TESS_OK && item->status != TESS_OK)
             status = tess_fail(item->status, "%s", item->why);
         plan->searched += item->searched;
+        if (item->least_bytes > 0 &&
+            (plan->least_bytes == 0 || item->least_bytes < plan->least_bytes))
+            plan->least_bytes = item->least_bytes;
         for (int64_t l = 0; l < item->fitting.count && status == TESS_OK; l++)
             status = tess__plan_add(&plan->layouts, &item->fitting.item[l]);
         if (status == TESS_OK && item->family[0] != '\0')
@@ -673,5 +680,5 @@ enum tess_status tess__plan_search(struct tess__plan *plan)
 free_takes:
     tess__plan_alone(plan);
     free(takes);
-    return status;
+    return status == TESS_ERR_DATA ? TESS_ERR_USAGE : status;
 }

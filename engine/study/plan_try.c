@@ -1,6 +1,7 @@
 /* One layout: is it legal, what does it keep, how long does a step take; see plan.h. */
 #include "study/plan.h"
 
+#include "base/options.h"
 #include "core/engine.h"
 #include "core/flops.h"
 #include "job/run.h"
@@ -387,6 +388,23 @@ static enum tess_status try_open_data(struct tess__plan *plan, const struct tess
     return TESS_OK;
 }
 
+/* On a command line these would be overruled in silence. A file has them that train takes. */
+static enum tess_status try_check_words(struct tess__plan *plan)
+{
+    static const char *const chosen[] = {"strategy",  "mesh",         "accumulate",
+                                         "recompute", "tensor.ranks", "tensor.sequence-parallel"};
+    for (size_t i = 0; i < sizeof(chosen) / sizeof(*chosen); i++) {
+        const char *value =
+            tess_options_peek_arguments(chosen[i], plan->args.count, plan->args.word);
+        if (value != NULL)
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "--%s %.40s: a plan chooses it: leave it out; tessera train --explain "
+                      "shows one layout",
+                      chosen[i], value);
+    }
+    return TESS_OK;
+}
+
 enum tess_status tess__plan_open(struct tess__plan *plan)
 {
     char why[TESS__PLAN_WHY];
@@ -406,6 +424,7 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   "--batch-per-rank %lld: layouts have different numbers of data ranks, and a plan "
                   "compares them with one batch: give --batch-size",
                   (long long)per_rank);
+    TESS_TRY(try_check_words(plan));
     TESS_TRY(tess__plan_configs_open(plan, 0));
     enum tess_status status = tess__plan_config(plan, &one, &config, why);
     if (status != TESS_OK)

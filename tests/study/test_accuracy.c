@@ -103,6 +103,8 @@ static void test_calibrate(void **state)
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(run_words("plan " TINY " --ranks 2 --device %s/host.yaml --top 1"), 0);
     has(spawn.out, "device measured");
+    assert_int_equal(run_words("plan " TINY " --ranks 2 --device cpu --top 1"), 0);
+    has(spawn.out, "device measured");
 }
 
 /* The measured profile is used, bytes are those of a step whose loss is not read, and phases are
@@ -205,8 +207,8 @@ static void test_hostile(void **state)
     static const struct {
         const char *text, *words;
     } made[] = {
-        {"", "hostile: "},
-        {"{\"runs\": [", "hostile: "},
+        {"", "hostile:1: not JSON: "},
+        {"{\"runs\": [", "hostile:1: not JSON: "},
         {"{\"runs\": 3}", "it has no \"runs\""},
         {"[]", "it has no \"runs\""},
     };

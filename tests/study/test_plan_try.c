@@ -38,7 +38,7 @@ static int folder_make(void **state)
 {
     char path[64];
     (void)state;
-    if (mkdtemp(folder) == NULL)
+    if (mkdtemp(folder) == NULL || setenv("XDG_CACHE_HOME", folder, 1) != 0)
         return -1;
     snprintf(path, sizeof(path), "%s/figures.yaml", folder);
     FILE *file = fopen(path, "w");
@@ -130,6 +130,8 @@ static void case_refused(void **state)
     for (int i = 1; i < 32; i++)
         strcat(hidden, ",65536");
     snprintf(words, sizeof(words), "--ranks 1 --device cpu --mlp.hidden %s --try 2", hidden);
+    refuses(words, "no layout is legal and fits the memory");
+    strcat(words, " --memory 9TiB");
     refuses(words, "none of the first layouts could be trained");
     assert_non_null(strstr(spawn.out, "refused\n  single, 1"));
 }

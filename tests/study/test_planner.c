@@ -27,7 +27,7 @@ static struct spawn spawn;
 static int make_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) == NULL;
+    return mkdtemp(folder) == NULL || setenv("XDG_CACHE_HOME", folder, 1) != 0;
 }
 
 static int remove_folder(void **state)
@@ -248,6 +248,19 @@ static void case_reasons(void **state)
     assert_int_equal(plan(TINY "--ranks 2 --device h100-80 --batch-size 4 --memory 100KiB"), 2);
     assert_non_null(strstr(spawn.out, "and there are 100.0 KiB"));
     assert_non_null(strstr(spawn.err, "no layout is legal and fits the memory"));
+    const char *least = strstr(spawn.err, "The smallest needs ");
+    assert_non_null(least);
+    char why[64], bytes[16] = "", kind[8] = "";
+    assert_int_equal(sscanf(least, "The smallest needs %15s %7s", bytes, kind), 2);
+    snprintf(why, sizeof(why), "needs at least %s %s of memory", bytes, kind);
+    assert_non_null(strstr(spawn.out, why));
+    /* Ranks on this host share what it has, as those of train do. */
+    assert_int_equal(plan(TINY "--ranks 4096 --device cpu --batch-size 4096 --gpt.width 16384 "
+                               "--gpt.layers 64 --top 1"),
+                     2);
+    assert_non_null(strstr(spawn.err, "The smallest needs "));
+    assert_int_equal(plan(TINY "--ranks 128 --device h100-80 --batch-size 1"), 2);
+    assert_non_null(strstr(spawn.err, "no layout is legal: the reasons above"));
 }
 
 /* 2 ranks at 3 an hour, as long as the printed step says. */
@@ -294,6 +307,12 @@ static void case_hostile(void **state)
     refused(TINY "--ranks 2 --trace /nowhere/step.json", "/nowhere/step.json");
     refused(TINY "--ranks 2 --choose 0", "choose");
     refused(TINY "--ranks 2 --batch-per-rank 4", "give --batch-size");
+    refused(TINY "--ranks 2 --precisions f32,bf16,f32", "'f32' is there twice");
+    refused(TINY "--ranks 2 --price 3", "Give --tokens");
+    refused(TINY "--ranks 2 --fsdp.bogus 3", "unknown option 'fsdp.bogus'");
+    refused(TINY "--ranks 2 --strategy fsdp", "--strategy fsdp: a plan chooses it");
+    refused(TINY "--ranks 2 --mesh=tensor=2", "--mesh tensor=2");
+    refused(TINY "--ranks 2 --tensor.sequence-parallel on", "--tensor.sequence-parallel");
     refused(TINY "--cluster /nowhere/cluster.yaml", "/nowhere/cluster.yaml");
     refused("/nowhere/config.yaml --ranks 2", "/nowhere/config.yaml");
     static const char *const text[] = {"", "tessera-topology: 1\nmachine: node:2 gpu:99999999\n",
@@ -322,6 +341,12 @@ static void case_cluster(void **state)
     if (plan(TINY "--cluster %s --batch-size 8 --top 1", path) != 0)
         fail_msg("%s", spawn.err);
     assert_non_null(strstr(spawn.out, "on 4 ranks: machine.yaml: 2 hosts of 2"));
+    assert_non_null(strstr(spawn.out, "GB/s of network a host"));
+    if (plan(TINY "--cluster %s/configs/clusters/dgx-1v.yaml --batch-size 8 --top 1",
+             PLANNER_SOURCE) != 0)
+        fail_msg("%s", spawn.err);
+    assert_non_null(strstr(spawn.out, "1 host of 8"));
+    assert_null(strstr(spawn.out, "of network")); /* there is none */
     snprintf(words, sizeof(words), TINY "--cluster %s --ranks 5", path);
     refused(words, "has 4 devices");
 }
