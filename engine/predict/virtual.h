@@ -221,8 +221,6 @@ void virtual_fences_free(struct virtual_fences *fences); /* NULL is allowed */
 
 /* The model, whose passes of a unit run once where rank->unit says so. */
 struct tess_model_ops virtual_model(const struct tess_model_ops *real);
-/* For virtual_work: rank->unit_at is not NULL. */
-void virtual_unit_take(struct virtual_rank *rank, enum virtual_sort sort, double seconds);
 void virtual_units_free(struct virtual_rank *rank);
 
 /* ---- loss.c ---------------------------------------------------------------------------------- */

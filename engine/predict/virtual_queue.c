@@ -2,6 +2,7 @@
  * ever late, and only what the host waits for moves its clock. */
 #include "predict/virtual.h"
 
+#include "base/array.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -91,6 +92,20 @@ enum tess_status virtual_do_work(struct virtual_rank *rank, const struct virtual
     return TESS_OK;
 }
 
+/* Of a unit's pass, to be taken again (virtual_unit.c). */
+static void work_keep(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
+{
+    struct virtual_unit *unit = rank->unit_at;
+    struct virtual_spell *spell =
+        tess__array_grow(unit->spell, (size_t)unit->count, sizeof(*unit->spell));
+    if (spell == NULL) { /* the model runs again the next time */
+        rank->unit_at = NULL;
+        return;
+    }
+    unit->spell = spell;
+    unit->spell[unit->count++] = (struct virtual_spell){seconds, sort};
+}
+
 void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
 {
     const struct virtual_act act = {.what = VIRTUAL_WORK, .at = (uint32_t)sort, .seconds = seconds};
@@ -99,7 +114,7 @@ void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seco
         return;
     }
     if (rank->unit_at != NULL)
-        virtual_unit_take(rank, sort, seconds);
+        work_keep(rank, sort, seconds);
     if (!virtual_later(rank, act))
         (void)virtual_do_work(rank, &act, NULL);
 }

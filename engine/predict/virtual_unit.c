@@ -5,23 +5,9 @@
  */
 #include "predict/virtual.h"
 
-#include "base/array.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
-
-void virtual_unit_take(struct virtual_rank *rank, enum virtual_sort sort, double seconds)
-{
-    struct virtual_unit *unit = rank->unit_at;
-    struct virtual_spell *spell =
-        tess__array_grow(unit->spell, (size_t)unit->count, sizeof(*unit->spell));
-    if (spell == NULL) { /* it runs again the next time */
-        rank->unit_at = NULL;
-        return;
-    }
-    unit->spell = spell;
-    unit->spell[unit->count++] = (struct virtual_spell){seconds, sort};
-}
 
 static enum tess_status unit_pass(void *state, const struct tess_pass *pass, bool forward)
 {

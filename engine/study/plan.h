@@ -147,6 +147,8 @@ const struct tess__log_sink *tess__plan_catch(struct tess__log_sink *sink,
 /* Those of a thread; number 0 has what models declare, for all of them. */
 enum tess_status tess__plan_configs_open(struct tess__plan *plan, int thread);
 void tess__plan_configs_close(struct tess__plan_configs *configs); /* NULL is allowed */
+/* Those of the thread at hand. */
+struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan);
 struct tess__plan_work *tess__plan_work(struct tess__plan_configs *configs);
 /* Free what models declared so far, for all threads: what is planned next is unlike it. */
 enum tess_status tess__plan_configs_forget(struct tess__plan_configs *configs);
@@ -174,8 +176,6 @@ typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t
 /* Do parts 0 .. count - 1, in any order and several at once. */
 enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
                                  void *context);
-/* The configurations of the thread at hand. */
-struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan);
 /* End the other threads. */
 void tess__plan_alone(struct tess__plan *plan);
 /* tess__plan_work of all threads. */

@@ -6,6 +6,7 @@
 #include "study/plan.h"
 
 #include "base/array.h"
+#include "base/team.h"
 #include "config/registry.h"
 #include "core/declared.h"
 #include "study/product.h"
@@ -246,6 +247,11 @@ enum tess_status tess__plan_trial_open(const struct tess__plan *plan,
     configs_try(plan, layout, &words);
     words.choice.steps = steps;
     return tess__trial_open(trial, &words.args, &words.choice, dataset);
+}
+
+struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan)
+{
+    return plan->configs[tess_team_hand()];
 }
 
 /* The layout's product, which is loaded if it is a new one. */

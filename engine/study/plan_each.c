@@ -44,11 +44,6 @@ enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__p
     return TESS_OK;
 }
 
-struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan)
-{
-    return plan->configs[tess_team_hand()];
-}
-
 void tess__plan_alone(struct tess__plan *plan)
 {
     tess_team_close(plan->team);
