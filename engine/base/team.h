@@ -12,9 +12,10 @@ struct tess_team;
 typedef void tess_team_part(void *context, int64_t part);
 
 /*
- * Start `threads` - 1 threads that call begin(context), NULL: nothing, and wait for work. They take
- * the cores that the caller may use and no signals. Where the system allows fewer, the team is
- * smaller and a warning says so. TESS_ERR_MEMORY. Not before a fork: a child has none of them.
+ * Start `threads` - 1 threads that call begin(context), NULL: nothing, and wait for work. Returns
+ * when all have called it. They take the cores that the caller may use and no signals. Where the
+ * system allows fewer, the team is smaller and a warning says so. TESS_ERR_MEMORY. Not before a
+ * fork: a child has none of them.
  */
 enum tess_status tess_team_open(int threads, void (*begin)(void *context), void *context,
                                 struct tess_team **team_out);
