@@ -223,6 +223,8 @@ enum tess_status tess_segment_update(struct tess_strategy *strategy, int32_t s, 
     shared->took = true;
     shared->stale = shared->copies;
     shared->segment[s].gathered = gathered;
+    shared->segment[s].update.later_bytes =
+        gathered != NULL ? shared->engine->sizes.dtype_bytes : 0;
     return tess_comm_share(strategy->comm, grad, count, TESS_F32, &shared->segment[s].update,
                            event_out);
 }
@@ -295,8 +297,8 @@ static void shared_fill(struct tess_shared *shared)
         *segment = (struct shared_segment){.shared = shared,
                                            .begin = plan->segment[s].begin,
                                            .piece_first = i,
-                                           .update = {update, segment, low},
-                                           .settle = {shared_settle, segment, 4 * arrays}};
+                                           .update = {update, segment, low, 0},
+                                           .settle = {shared_settle, segment, 4 * arrays, 0}};
         for (; i < engine->trained_piece_count; i++) {
             const struct tess_piece *piece = &engine->piece[i];
             while (plan->param[p].index != piece->param)

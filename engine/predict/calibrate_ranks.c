@@ -3,6 +3,7 @@
 #include "predict/calibrate_op.h"
 
 #include "base/clock.h"
+#include "base/reduce.h"
 #include "comm/boot/boot.h"
 #include "comm/net/net.h"
 #include "comm/world.h"
@@ -62,9 +63,31 @@ static size_t ranks_bytes(int32_t count)
     return share < RANKS_BYTES ? share : RANKS_BYTES;
 }
 
+#define RANKS_BLOCK 2048 /* floats, as of an update that is one pass with the sum */
+
+/* A slice of the sum, into every other rank's memory: as such an update without its arithmetic. */
+static void ranks_share(void *context, const void *const *source, size_t begin, size_t count)
+{
+    const struct tess_comm *comm = context;
+    const size_t to = ranks_bytes(comm->rank_count) / sizeof(float);
+    _Alignas(64) float sum[RANKS_BLOCK];
+    void *const target = sum;
+    for (size_t at = begin, n; at < begin + count; at += n) {
+        const void *part[RANKS_MAX];
+        n = begin + count - at < RANKS_BLOCK ? begin + count - at : RANKS_BLOCK;
+        for (int32_t r = 0; r < comm->rank_count; r++)
+            part[r] = (const float *)source[r] + at;
+        tess__reduce(TESS_F32, TESS_REDUCE_SUM, comm->rank_count, part, 1, &target, n);
+        for (int32_t i = 1; i < comm->rank_count; i++)
+            memcpy((float *)(uintptr_t)part[(comm->rank + i) % comm->rank_count] + to, sum,
+                   n * sizeof(*sum));
+    }
+}
+
 static enum tess_status ranks_call(struct tess_comm *comm, enum calibrate_call call, char *memory)
 {
     const size_t bytes = ranks_bytes(comm->rank_count);
+    const struct tess_comm_share share = {.run = ranks_share, .context = comm};
     float *sum = (float *)(void *)memory;
     switch (call) {
     case CALIBRATE_SMALL:
@@ -76,6 +99,8 @@ static enum tess_status ranks_call(struct tess_comm *comm, enum calibrate_call c
         return tess_comm_reduce_scatter(comm, sum, sum + bytes / sizeof(*sum),
                                         bytes / sizeof(*sum) / (size_t)comm->rank_count, TESS_F32,
                                         TESS_REDUCE_SUM, NULL);
+    case CALIBRATE_SHARE:
+        return tess_comm_share(comm, sum, bytes / sizeof(*sum), TESS_F32, &share, NULL);
     default:
         return tess_comm_all_reduce(comm, sum, sum, bytes / sizeof(*sum), TESS_F32, TESS_REDUCE_SUM,
                                     NULL);
@@ -241,7 +266,7 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
     memset(memory, 0, RANKS_ROW);
     if (mine->rank == 0)
         all->product_s = ranks_product_s(all, memory, RANKS_PACE);
-    for (int call = 0; call < CALIBRATE_CALLS; call++) {
+    for (int call = 0; call < (all->sockets ? CALIBRATE_SHARE : CALIBRATE_CALLS); call++) {
         double seconds = 0;
         if (call == CALIBRATE_SMALL)
             TESS_TRY(ranks_small(comm, memory, RANKS_REPEATS, &seconds));
@@ -446,6 +471,8 @@ static void ranks_take_turns(const struct calibrate_ranks *ranks, struct tess_pr
     profile->turn_chain = fmax(1, calibrate_usual(&ranks->chain));
     profile->turn_copy_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_GATHER, (many - 1) * bytes);
     profile->turn_sum_bytes_per_s = 2 * ranks_rate(call, CALIBRATE_SUM, bytes);
+    profile->turn_share_bytes_per_s =
+        2 * ranks_rate(call, CALIBRATE_SHARE, (2 - 1.0 / many) * bytes);
 }
 
 void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profile *profile,
@@ -457,6 +484,7 @@ void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profi
     profile->copy_bytes_per_s = ranks_rate(local, CALIBRATE_GATHER, RANKS_BYTES);
     profile->sum_bytes_per_s = ranks_rate(local, CALIBRATE_SUM, RANKS_BYTES);
     profile->scatter_bytes_per_s = ranks_rate(local, CALIBRATE_SCATTER, 0.75 * RANKS_BYTES);
+    profile->share_bytes_per_s = ranks_rate(local, CALIBRATE_SHARE, 1.5 * RANKS_BYTES);
     profile->lag_short_s = calibrate_usual(&ranks->lag[CALIBRATE_LOCAL][0]);
     profile->lag_long_s = calibrate_usual(&ranks->lag[CALIBRATE_LOCAL][1]);
     profile->net_call_s = calibrate_usual(&net[CALIBRATE_SMALL]);

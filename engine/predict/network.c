@@ -71,10 +71,13 @@ void tess_network_crowd(struct tess_network *network, const struct tess_profile 
         cluster->scatter_bytes_per_s *= profile->turn_sum_bytes_per_s / cluster->sum_bytes_per_s;
         cluster->sum_bytes_per_s = profile->turn_sum_bytes_per_s;
     }
+    if (shared && profile->turn_share_bytes_per_s > 0)
+        cluster->share_bytes_per_s = profile->turn_share_bytes_per_s;
     if (shared && profile->turn_copy_bytes_per_s > 0)
         cluster->host_bytes_per_s = profile->turn_copy_bytes_per_s;
     cluster->sum_bytes_per_s /= turns;
     cluster->scatter_bytes_per_s /= turns;
+    cluster->share_bytes_per_s /= turns;
     cluster->sent_sum_bytes_per_s /= turns;
     cluster->host_bytes_per_s /= turns;
     for (int group = 0; group <= TESS_AXIS_COUNT; group++)
@@ -249,6 +252,14 @@ double tess_network_s(const struct tess_network *network, int32_t group,
         return network->cluster.call_s + network->cluster.host_hop_s +
                network_shared_s(&call, collective);
     return network->cluster.call_s + network_moved_s(&call, collective);
+}
+
+double tess_network_share_s(const struct tess_network *network, int32_t ranks, double bytes,
+                            double given)
+{
+    const struct tess_cluster *cluster = &network->cluster;
+    return cluster->call_s + cluster->host_hop_s +
+           (bytes + (ranks - 1.0) / ranks * given) / cluster->share_bytes_per_s;
 }
 
 double tess_network_message_s(const struct tess_network *network, int32_t group, int32_t from,

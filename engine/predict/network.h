@@ -47,8 +47,9 @@ struct tess_cluster {
     /* Ranks are processors that copy and add up themselves: no call is under way while they
      * compute. */
     bool busy;
-    double sum_bytes_per_s;      /* of busy ranks that reach each other's memory; 0: they do not */
-    double scatter_bytes_per_s;  /* the same of sums that end in a share for each */
+    double sum_bytes_per_s;     /* of busy ranks that reach each other's memory; 0: they do not */
+    double scatter_bytes_per_s; /* the same of sums that end in a share for each */
+    double share_bytes_per_s;   /* of tess_network_share_s; of busy ranks that reach each other's */
     double sent_sum_bytes_per_s; /* of the array that two others add up; 0: as what is sent */
 };
 
@@ -123,6 +124,11 @@ void tess_network_crowd(struct tess_network *network, const struct tess_profile 
 double tess_network_s(const struct tess_network *network, int32_t group,
                       enum tess_collective collective, enum tess_order order, int32_t ranks,
                       double bytes);
+
+/* The same of tess_comm_share over an array of `bytes` with `given` for each rank: a rank reads a
+ * slice of all arrays, bytes in all, and writes what it gives to the others. Without its update. */
+double tess_network_share_s(const struct tess_network *network, int32_t ranks, double bytes,
+                            double given);
 
 /* The same of a message between two members of a group of busy ranks, counted in the group: what it
  * crosses, where tess_network_s takes the slowest neighbours. */

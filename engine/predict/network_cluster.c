@@ -116,6 +116,7 @@ void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks
         .sum_bytes_per_s = sockets ? 0 : cluster_measured(profile->sum_bytes_per_s, copy),
         .scatter_bytes_per_s = cluster_measured(profile->scatter_bytes_per_s,
                                                 cluster_measured(profile->sum_bytes_per_s, copy)),
+        .share_bytes_per_s = cluster_measured(profile->share_bytes_per_s, copy),
         .sent_sum_bytes_per_s = sockets ? profile->net_sum_bytes_per_s : 0};
     snprintf(cluster.source, sizeof(cluster.source), "%d rank%s on this host%s", (int)ranks,
              ranks > 1 ? "s" : "", sockets ? ", over sockets" : "");

@@ -154,9 +154,11 @@ struct tess_profile {
     double sum_bytes_per_s;  /* of the array that ranks add up together */
     double
         scatter_bytes_per_s; /* the same where each gets its share elsewhere, as network.h counts */
-    double call_s;           /* of the smallest call, of two ranks on a core each */
-    double turn_s;           /* the same of ranks that take turns on cores, for each of a core */
-    double turn_copy_bytes_per_s, turn_sum_bytes_per_s; /* of ranks that take turns, in theirs */
+    double share_bytes_per_s; /* read and written by a rank in tess_comm_share */
+    double call_s;            /* of the smallest call, of two ranks on a core each */
+    double turn_s;            /* the same of ranks that take turns on cores, for each of a core */
+    /* Of ranks that take turns, in theirs. */
+    double turn_copy_bytes_per_s, turn_sum_bytes_per_s, turn_share_bytes_per_s;
     /* How much later than cores that are always busy the last rank comes to a call, where all have
      * computed for TESS_PROFILE_LAG_SHORT seconds since the last one, and for .._LONG: of ranks on
      * a core each, and of those that take turns. */

@@ -135,6 +135,12 @@ static double call_bytes(const struct tess_comm *comm, const struct tess_comm_ca
     return (double)parts * (double)call->count * (double)tess_dtype_bytes(call->dtype);
 }
 
+/* Bytes that each other rank is given for an element. */
+static double share_given(const struct tess_comm_share *share)
+{
+    return (double)(share->given_bytes + share->later_bytes);
+}
+
 /*
  * What a processor's own share of a call takes longer since caches do not have it. Parameters that
  * are gathered were last touched a step ago; they come from memory once for all ranks. What is
@@ -148,7 +154,7 @@ static double call_far_s(const struct virtual_comm *virtual, const struct tess_c
     if (call->collective == TESS_COLLECTIVE_ALL_GATHER)
         return bytes / k * virtual->rank->far_s;
     if (call->share != NULL)
-        moved = bytes + (double)call->count * (double)call->share->given_bytes;
+        moved = bytes + (double)call->count * share_given(call->share);
     else if (call->collective == TESS_COLLECTIVE_REDUCE_SCATTER ||
              call->collective == TESS_COLLECTIVE_REDUCE)
         moved = (1 + 1 / k) * bytes;
@@ -260,28 +266,18 @@ static double call_taken(const struct virtual_comm *virtual, const struct tess_c
     return bytes * comm->rank_count / fmax(1, comm->rank_count - 1);
 }
 
-/*
- * A sum of which each rank does something with its slice: the sum is one that ends in a share for
- * each, and what a rank gives the others is what gathering it would move. What the rank does
- * besides, its kernels know.
- */
+/* A sum of which each rank does something with its slice, and gives others what follows. What the
+ * rank does besides, its kernels know. */
 static double share_s(const struct virtual_comm *virtual, const struct tess_comm_call *call)
 {
-    const struct tess_network *network = &virtual->network;
-    const int32_t ranks = virtual->comm.rank_count;
     const struct call_slice slice = call_slice(&virtual->comm, call);
-    const double given = (double)call->count * (double)call->share->given_bytes;
     double update_s = 0;
     virtual->rank->aside_s = &update_s;
     call->share->run(call->share->context, NULL, slice.begin, slice.count);
     virtual->rank->aside_s = NULL;
-    return update_s +
-           tess_network_s(network, virtual->group, TESS_COLLECTIVE_REDUCE_SCATTER, call->order,
-                          ranks, call_bytes(&virtual->comm, call)) +
-           tess_network_s(network, virtual->group, TESS_COLLECTIVE_ALL_GATHER, call->order, ranks,
-                          given) -
-           tess_network_s(network, virtual->group, TESS_COLLECTIVE_ALL_GATHER, call->order, ranks,
-                          0);
+    return update_s + tess_network_share_s(&virtual->network, virtual->comm.rank_count,
+                                           call_bytes(&virtual->comm, call),
+                                           (double)call->count * share_given(call->share));
 }
 
 static double comm_call_s(struct virtual_comm *virtual, const struct tess_comm_call *call)

@@ -45,7 +45,8 @@ static int share_calls(struct tess_comm *comm, struct share_call *model, float *
     for (size_t c = 0; c < SHARE_CALLS; c++) {
         call[c] = *model;
         call[c].offset = c * count;
-        call[c].share = (struct tess_comm_share){share_run, &call[c], sizeof(float)};
+        call[c].share = (struct tess_comm_share){
+            .run = share_run, .context = &call[c], .given_bytes = sizeof(float)};
         WORLD_OK(tess_comm_share(comm, source + call[c].offset, count, TESS_F32, &call[c].share,
                                  &event[c]));
     }
@@ -86,7 +87,7 @@ static int share_rank(struct tess_comm *comm, struct tess_world *world, void *ar
             failed = share_calls(comm, &call, (float *)(void *)source.at,
                                  (float *)(void *)target.at, counts[c]);
     } else {
-        call.share = (struct tess_comm_share){share_run, &call, 0};
+        call.share = (struct tess_comm_share){.run = share_run, .context = &call};
         WORLD_CHECK(tess_comm_share(comm, source.at, 64, TESS_F32, &call.share, NULL) ==
                     TESS_ERR_COMM);
     }

@@ -203,35 +203,46 @@ static void test_early(void **state)
  * type of the parameters. */
 static void test_shared(void **state)
 {
-    static const char options[] =
-        "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --strategy ddp --ranks 2 "
-        "--kernel ref --threads 1 --precision ";
-    static const char *const precision[] = {"f32", "bf16"};
-    const double scatter_per_s = 1e9, copy_per_s = 5e8;
+    static const char options[] = "--model mlp --mlp.hidden 64 --batch-size 32 --grid 2 --ranks 2 "
+                                  "--kernel ref --threads 1 ";
+    static const struct {
+        const char *options;
+        int32_t segments;
+        double given_bytes; /* for an element */
+    } test[] = {{"--strategy ddp --precision f32", 1, 4},
+                {"--strategy ddp --precision bf16", 1, 2},
+                {"--strategy fsdp --precision f32", 2, 4}}; /* what it would gather next */
+    const double share_per_s = 1e9;
     const struct tess_profile profile = update_profile();
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(test) / sizeof(*test); i++) {
         struct tess_config *config;
         struct tess_dataset *dataset;
         struct tess_engine *engine;
         struct tess_prediction prediction;
         char words[256];
-        snprintf(words, sizeof(words), "%s%s", options, precision[i]);
+        snprintf(words, sizeof(words), "%s%s", options, test[i].options);
         fixture_open(words, &config, &dataset);
-        struct tess_network network = fixture_network(config, copy_per_s);
+        struct tess_network network = fixture_network(config, 5e8);
         assert_int_equal(tess_engine_plan(config, dataset, 0, &engine), TESS_OK);
-        assert_int_equal(tess_engine_plan_of(engine)->segment_count, 1);
-        const int64_t count = tess_engine_plan_of(engine)->segment[0].count;
-        const int64_t params = 36 * 64 + 64 + 64 * 5 + 5, slice = count / 2 / 64 * 64;
+        const struct tess_plan *plan = tess_engine_plan_of(engine);
+        assert_int_equal(plan->segment_count, test[i].segments);
+        const int64_t params = 36 * 64 + 64 + 64 * 5 + 5;
+        int64_t slices = 0;
+        double exposed_s = 0;
+        for (int32_t s = 0; s < plan->segment_count; s++) {
+            const int64_t count = plan->segment[s].count, slice = count / 2 / 64 * 64;
+            slices += slice;
+            exposed_s += (4 + test[i].given_bytes / 2) * (double)count / share_per_s +
+                         (double)slice * ELEMENT_S;
+        }
         network.cluster.busy = true;
-        network.cluster.sum_bytes_per_s = 2e9;
-        network.cluster.scatter_bytes_per_s = scatter_per_s;
+        network.cluster.sum_bytes_per_s = network.cluster.scatter_bytes_per_s = 2e9;
+        network.cluster.share_bytes_per_s = share_per_s;
         assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &prediction),
                          TESS_OK);
-        assert_true(slice < params);
-        fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA],
-                     0.75 * 4 * (double)count / scatter_per_s + (double)slice * ELEMENT_S +
-                         0.5 * (i == 0 ? 4 : 2) * (double)count / copy_per_s);
+        assert_true(slices < params);
+        fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], exposed_s);
         assert_true(prediction.stage[0].optim_s < ELEMENT_S);
         fixture_same(prediction.step_s,
                      prediction.stage[0].product_s + prediction.stage[0].exposed_s[TESS_AXIS_DATA]);

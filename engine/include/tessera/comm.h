@@ -76,6 +76,7 @@ struct tess_comm_share {
     void (*run)(void *context, const void *const *source, size_t begin, size_t count);
     void *context;
     size_t given_bytes; /* that it writes into each other rank's memory for an element; counted */
+    size_t later_bytes; /* likewise, and counted by the caller when it is used */
 };
 
 /* One call, as the backend sees it: checked by the wrappers below. */
