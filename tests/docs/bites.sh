@@ -4,7 +4,9 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=$(realpath "${1:?usage: bites.sh PROGRAM}")
 tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
+NAMES_KNOWN=$(mktemp) # the program is the same all along
+export NAMES_KNOWN
+trap 'rm -rf "$tree" "$NAMES_KNOWN"' EXIT
 mkdir -p "$tree/docs" "$tree/engine/base"
 ln -s "$(cd "$here/../.." && pwd)/engine/include" "$tree/engine/include"
 echo 'getenv("TESSERA_MODULE_PATH")' >"$tree/engine/base/log.c"

@@ -52,30 +52,34 @@ names_below()
     "$program" help | sed -n "/^$1/,/^\$/s/^  \([a-z0-9]*\( [a-z]\+\)\?\)  .*/\1/p"
 }
 
-{
-    for strategy in $(names_below strategies); do "$program" train --strategy "$strategy" --help all; done
-    for model in $(names_below models); do "$program" train --model "$model" --help all; done
-} | options >"$work/parts_options"
-names_below commands | while read -r command; do
-    # Unquoted: "bench comm" is two words.
-    # shellcheck disable=SC2086
-    "$program" help $command all >"$work/page" 2>&1 || echo "$command" | fault "a command without help" >&2
-    options <"$work/page" >"$work/help"
-    if grep -qx -- --strategy "$work/help"; then
-        cat "$work/parts_options" >>"$work/help"
-    fi
-    { cat "$work/help"; echo --help; } | sed "s/^/$command\t/"
-done >"$work/known"
+# NAMES_KNOWN: a file that keeps them from one run to the next (bites.sh).
+known=${NAMES_KNOWN:-$work/known}
+if [ ! -s "$known" ]; then
+    {
+        for strategy in $(names_below strategies); do "$program" train --strategy "$strategy" --help all; done
+        for model in $(names_below models); do "$program" train --model "$model" --help all; done
+    } | options >"$work/parts_options"
+    names_below commands | while read -r command; do
+        # Unquoted: "bench comm" is two words.
+        # shellcheck disable=SC2086
+        "$program" help $command all >"$work/page" 2>&1 || echo "$command" | fault "a command without help" >&2
+        options <"$work/page" >"$work/help"
+        if grep -qx -- --strategy "$work/help"; then
+            cat "$work/parts_options" >>"$work/help"
+        fi
+        { cat "$work/help"; echo --help; } | sed "s/^/$command\t/"
+    done >"$known"
+fi
 { "$program" help; cat bench/*.sh bench/*/*.sh tests/cluster/*.sh demo.sh test.sh 2>/dev/null; } |
     options >"$work/scripts"
-[ "$(wc -l <"$work/known")" -gt 20 ] || { echo "docs: $program lists no options"; exit 2; }
+[ "$(wc -l <"$known")" -gt 20 ] || { echo "docs: $program lists no options"; exit 2; }
 
 # Options and commands of the program. Of a line, what follows the program or a script of ours counts: what comes
 # before is mpirun's or the like. Of prose, what begins with "--" or with the program's name.
 {
     kind span | awk -F'\t' '$2 ~ /^--[a-z]/ || $2 ~ /^tessera /'
     kind line | awk -F'\t' 'match($2, /(tessera|[a-z_]+\.sh) /) { print $1 "\t" substr($2, RSTART) }'
-} | awk -F'\t' -v known="$work/known" -v scripts="$work/scripts" '
+} | awk -F'\t' -v known="$known" -v scripts="$work/scripts" '
     BEGIN {
         while ((getline line < known) > 0) {
             split(line, field, "\t")
@@ -154,7 +158,7 @@ done | fault "a link that leads nowhere"
 
 # Variables: of the options, and those that the sources read.
 {
-    sed -n 's/.*\t--//p' "$work/known" | tr 'a-z.-' 'A-Z__' | sed 's/^/TESSERA_/'
+    sed -n 's/.*\t--//p' "$known" | tr 'a-z.-' 'A-Z__' | sed 's/^/TESSERA_/'
     grep -rhoE '\<TESS(ERA)?_[A-Z0-9_]+' --include='*.[ch]' --include='*.cu' --include='*.sh' \
         --include='*.cmake' --include=CMakeLists.txt --exclude-dir=build .
 } | sort -u >"$work/variables"
