@@ -228,9 +228,10 @@ static void case_layouts(void **state)
         const char *one = result(words);
         snprintf(words, sizeof(words), "%s--strategy single",
                  llama ? "--gpt.style llama --tensor.canonical 2 " : "--tensor.canonical 2 ");
-        assert_string_not_equal(result(words), one);
-        const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1;
-        for (size_t i = 0; i < sizeof(layouts) / sizeof(*layouts); i += turn) {
+        if (TESTS_DIVISOR == 1)
+            assert_string_not_equal(result(words), one);
+        const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1; /* sanitizers: other layouts of each style */
+        for (size_t i = turn > 1 && llama; i < sizeof(layouts) / sizeof(*layouts); i += turn) {
             snprintf(words, sizeof(words), "%s%s", style, layouts[i]);
             const char *other = result(words);
             if (strcmp(other, one) != 0)
@@ -264,7 +265,7 @@ static void case_kernels(void **state)
     static const char *const kernel[] = {"guard", "guard_queue"};
     const char *ref = result("--gpt.width 16 --data.packing on --strategy single --kernel ref "
                              "--steps 1 --evaluate-every 1");
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = TESTS_DIVISOR > 1; i < 2; i++) { /* sanitizers catch in ref what guard does */
         char line[256];
         snprintf(line, sizeof(line),
                  "--gpt.width 16 --data.packing on --strategy single --kernel %s --steps 1 "
