@@ -376,50 +376,6 @@ static void net_check_lane(const struct net_plan *plan, int32_t n, int32_t l)
     assert_true(reached == (all & ~(UINT64_C(1) << root)));
 }
 
-/* A message has the same level on both sides. */
-static void net_check_levels(const struct net_plan *plan, int32_t n, int32_t l)
-{
-    for (int32_t r = 0; r < n; r++)
-        for (int32_t k = 0; k < plan[r].lane[l].move_count; k++) {
-            const struct net_move *give = &plan[r].lane[l].move[k];
-            const struct net_lane *lane = &plan[give->peer].lane[l];
-            int32_t takes = 0;
-            for (int32_t i = 0; i < lane->move_count && give->sends; i++) {
-                const struct net_move *take = &lane->move[i];
-                if (take->sends || take->peer != r || take->kind != give->kind)
-                    continue;
-                takes++;
-                assert_int_equal(take->level, give->level);
-            }
-            assert_int_equal(takes, give->sends ? 1 : 0);
-        }
-}
-
-/* What one rank gives to another comes in the order in which that one expects it. */
-static void net_check_pair(const struct net_plan *plan, int32_t lanes, int32_t from, int32_t to)
-{
-    int32_t given[2][RANKS], count[2] = {0, 0}, at[2] = {0, 0};
-    for (int32_t i = 0; i < lanes; i++) {
-        const int32_t up = plan[from].order[NET_UP][i], down = plan[from].order[NET_DOWN][i];
-        const struct net_view above = net_view(plan, from, up), below = net_view(plan, from, down);
-        if (above.to == to)
-            given[0][count[0]++] = up;
-        for (int32_t k = 0; k < below.down_count; k++)
-            if (below.down[k] == to)
-                given[1][count[1]++] = down;
-    }
-    for (int32_t i = 0; i < lanes; i++) {
-        const int32_t up = plan[to].order[NET_UP][i], down = plan[to].order[NET_DOWN][i];
-        const struct net_view above = net_view(plan, to, up), below = net_view(plan, to, down);
-        for (int32_t k = 0; k < above.come_count; k++)
-            if (above.come[k] == from)
-                assert_true(at[0] < count[0] && given[0][at[0]++] == up);
-        if (below.from == from)
-            assert_true(at[1] < count[1] && given[1][at[1]++] == down);
-    }
-    assert_true(at[0] == count[0] && at[1] == count[1]);
-}
-
 static void case_lanes(void **state)
 {
     (void)state;
@@ -430,13 +386,8 @@ static void case_lanes(void **state)
             struct net_plan *plan = net_plans(n, places > 0 ? places : -places, 0,
                                               places > 0 ? TESS_ORDER_FAST : TESS_ORDER_CANONICAL,
                                               TESS_COLLECTIVE_ALL_REDUCE, -1);
-            for (int32_t l = 0; l < n; l++) {
+            for (int32_t l = 0; l < n; l++)
                 net_check_lane(plan, n, l);
-                net_check_levels(plan, n, l);
-            }
-            for (int32_t from = 0; from < n; from++)
-                for (int32_t to = 0; to < n; to++)
-                    net_check_pair(plan, n, from, to);
             net_plans_close(plan, n);
         }
 }

@@ -30,7 +30,8 @@
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
-#define NET_GROUPS      512                           /* that a rank may have open at a time */
+#define NET_CHUNK_WAYS  ((size_t)24 << 10) /* at most, of lanes that go by ways: see net_job.c */
+#define NET_GROUPS      512                /* that a rank may have open at a time */
 #define NET_REQUESTS    (TESS_TRANSPORT_REQUESTS / 2) /* up to which further rows begin */
 #define NET_PAIR_RING   32    /* messages that may be outstanding from one rank to another */
 #define NET_EAGER       4096u /* bytes up to which a message is copied when it is sent */
@@ -97,20 +98,20 @@ struct net_job {
     int kept_count;
     struct net_part kept[NET_KEPT]; /* the latest last */
     uint32_t *request;              /* [lane->move_count] of the row's */
-    uint32_t *turn;                 /* of a send: how many of its kind go to its peer before it */
+    struct net_row *row, *before;   /* before: the row before, NULL: it is over */
 };
 
 struct net_row {
-    struct net_job *job;      /* [plan.lane_room] in the order of lanes */
-    uint32_t *request, *turn; /* [plan.move_room] */
+    struct net_job *job; /* [plan.lane_room] in the order of lanes */
+    uint32_t *request;   /* [plan.move_room] */
     char *scratch;
     int32_t left; /* jobs that are not over */
+    int32_t ups;  /* sends up that have not begun */
 };
 
-/* Of the call that is run, with one peer; [2]: by kind. */
+/* Of the call that is run, with one peer: what is under way. */
 struct net_turns {
-    uint32_t given[2], taken[2]; /* sends that have a turn, that have begun */
-    uint32_t sends, receives;    /* under way */
+    uint32_t sends, receives;
 };
 
 /* Sends to one peer, or receives, in order. */

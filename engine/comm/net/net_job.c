@@ -1,9 +1,9 @@
 /*
  * Large collectives: every lane of the plan is cut into chunks, a chunk of all lanes is a row, and
  * a few rows are under way at a time, so that one chunk comes while another is added and a third
- * goes. Rows are begun in order on every rank, and within a row messages with one peer in the order
- * of the plan, on both sides: so that they meet, and so that no rank waits for a row that another
- * one has no room for.
+ * goes. Rows are begun in order on every rank, and each lane has a tag of its own: so messages
+ * meet, none waits for another lane's, and no rank waits for a row that another one has no room
+ * for.
  */
 #include "comm/net/net_group.h"
 #include "tessera/check.h"
@@ -53,9 +53,16 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
         call->collective == TESS_COLLECTIVE_REDUCE)
         longest = (call->count + lanes - 1) / lanes;
     longest *= width < lanes ? width : lanes;
-    bytes = bytes < longest * size / 4 ? bytes : longest * size / 4;
-    bytes = bytes > NET_CHUNK_LEAST ? bytes : NET_CHUNK_LEAST;
-    bytes = bytes < NET_CHUNK_MOST ? bytes : NET_CHUNK_MOST;
+    /* On a ring all links carry the same from the beginning to the end. By ways they carry what
+     * comes up first, and not all as much of it: only the rows under way at a time even that out,
+     * so that these are short and many, beside which the first and the last of them count little.
+     */
+    const bool ways = group->plan.by_ways;
+    const size_t rows = ways ? 8 : 4, most = ways ? NET_CHUNK_WAYS : NET_CHUNK_MOST;
+    const size_t least = ways ? NET_CHUNK_LEAST / 2 : NET_CHUNK_LEAST;
+    bytes = bytes < longest * size / rows ? bytes : longest * size / rows;
+    bytes = bytes > least ? bytes : least;
+    bytes = bytes < most ? bytes : most;
     /* Two messages of half the size take longer than one. */
     bytes = longest * size < 4 * NET_CHUNK_LEAST && width > 1 ? longest * size : bytes;
     group->chunk = bytes / size;
@@ -99,8 +106,7 @@ enum tess_status tess__net_jobs_open(struct net_group *group)
         struct net_row *row = &group->row[k];
         row->job = calloc((size_t)group->plan.lane_room, sizeof(*row->job));
         row->request = calloc((size_t)group->plan.move_room, sizeof(*row->request));
-        row->turn = calloc((size_t)group->plan.move_room, sizeof(*row->turn));
-        if (row->job == NULL || row->request == NULL || row->turn == NULL)
+        if (row->job == NULL || row->request == NULL)
             TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %d ranks",
                       (int)group->comm.rank_count);
     }
@@ -112,28 +118,9 @@ void tess__net_jobs_close(struct net_group *group)
     for (int k = 0; k < NET_ROWS; k++) {
         free(group->row[k].job);
         free(group->row[k].request);
-        free(group->row[k].turn);
         free(group->row[k].scratch);
     }
     tess__net_plan_close(&group->plan);
-}
-
-/* All moves, by kind and level, then in the order of lanes. */
-static void job_turns(struct net_plan *plan)
-{
-    int32_t count = 0;
-
-    for (int kind = NET_UP; kind <= NET_DOWN; kind++)
-        for (int32_t level = 0, last = 0; level <= last; level++)
-            for (int32_t i = 0; i < plan->lane_count; i++) {
-                const struct net_lane *lane = &plan->lane[plan->order[kind][i]];
-                for (int32_t k = 0; k < lane->move_count; k++) {
-                    const struct net_move *move = &lane->move[k];
-                    last = move->kind == kind && move->level > last ? move->level : last;
-                    if (move->kind == kind && move->level == level)
-                        plan->turn[count++] = (struct net_turn){plan->order[kind][i], k};
-                }
-            }
 }
 
 /* All rows of one round of the plan. */
@@ -143,11 +130,10 @@ static enum tess_status job_round(struct net_group *group, int32_t round)
 
     group->round = round;
     tess__net_plan(&group->shape, call, round, &group->plan);
-    job_turns(&group->plan);
     job_cut(group, call);
     group->row_next = group->row_done = 0;
     for (int32_t k = 0; k < group->plan.move_count; k++)
-        group->turns[group->plan.move[k].peer] = (struct net_turns){.sends = 0};
+        group->turns[group->plan.move[k].peer] = (struct net_turns){0};
     return job_reserve(group, call);
 }
 
@@ -221,23 +207,36 @@ static void job_own(const struct tess_comm_call *call, const struct net_job *job
         memmove(to, from, count * size);
 }
 
-/* A receive begins, a send gets its turn. */
-static enum tess_status job_begin(struct net_group *group, const struct tess_comm_call *call,
-                                  struct net_job *job, int32_t k)
+static uint32_t job_tag(const struct net_group *group, const struct net_job *job,
+                        const struct net_move *move)
+{
+    return tess__net_tag(group, (enum net_kind)move->kind, group->hash + (uint32_t)job->lane->name);
+}
+
+static enum tess_status job_receive(struct net_group *group, const struct tess_comm_call *call,
+                                    struct net_job *job, int32_t k)
 {
     const struct net_move *move = &job->lane->move[k];
-    const enum net_kind kind = (enum net_kind)move->kind;
-    struct net_turns *turns = &group->turns[move->peer];
 
-    if (move->sends) {
-        job->turn[k] = turns->given[kind]++;
-        return TESS_OK;
-    }
-    TESS_TRY(tess__net_begin(group, false, move->peer, tess__net_tag(group, kind, group->hash),
+    TESS_TRY(tess__net_begin(group, false, move->peer, job_tag(group, job, move),
                              job_place(group, call, job, k), job_comes(call, job, k),
                              &job->request[k]));
-    turns->receives++;
+    group->turns[move->peer].receives++;
     group->receives++;
+    return TESS_OK;
+}
+
+/* All receives of a job begin; of its sends those up are counted. */
+static enum tess_status job_begin(struct net_group *group, const struct tess_comm_call *call,
+                                  struct net_job *job)
+{
+    for (int32_t k = 0; k < job->lane->move_count && !job->over; k++) {
+        const struct net_move *move = &job->lane->move[k];
+        if (!move->sends)
+            TESS_TRY(job_receive(group, call, job, k));
+        else if (move->kind == NET_UP)
+            job->row->ups++;
+    }
     return TESS_OK;
 }
 
@@ -248,7 +247,7 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
     struct net_row *row = &group->row[group->row_next++ % NET_ROWS];
     char *scratch = row->scratch;
 
-    row->left = 0;
+    row->left = row->ups = 0;
     for (int32_t l = 0; l < plan->lane_count; l++) {
         const struct net_lane *lane = &plan->lane[l];
         const size_t left = lane->length > begin ? lane->length - begin : 0;
@@ -260,7 +259,7 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
                                 .scratch = scratch,
                                 .over = left == 0,
                                 .request = row->request + first,
-                                .turn = row->turn + first};
+                                .row = row};
         for (int32_t k = 0; k < lane->move_count; k++)
             job->request[k] = NET_NO_REQUEST;
         job->value = job_at(call->source, lane->source_at, job, size);
@@ -274,11 +273,8 @@ static enum tess_status job_begin_row(struct net_group *group, const struct tess
             memcpy(job_target(call, job), job->value, job->count * size);
         row->left += job->over ? 0 : 1;
     }
-    for (int32_t i = 0; i < plan->move_count; i++) {
-        const struct net_turn *turn = &plan->turn[i];
-        if (!row->job[turn->lane].over)
-            TESS_TRY(job_begin(group, call, &row->job[turn->lane], turn->move));
-    }
+    for (int32_t l = 0; l < plan->lane_count; l++)
+        TESS_TRY(job_begin(group, call, &row->job[l]));
     return TESS_OK;
 }
 
@@ -353,12 +349,23 @@ static enum tess_status job_done(struct net_group *group, struct net_job *job, i
     return TESS_OK;
 }
 
-/* Make move `k`, if what it takes has come, or if it is its turn to send. */
+/* May move `k` send? Chunks of a lane go in the order of rows, since they have one tag. A rank
+ * gives what goes up of a row after all that goes up of those before: links take what comes first,
+ * and so the rows that are furthest behind do not wait for those that have just begun. */
+static bool job_may_send(const struct net_group *group, const struct net_job *job, int32_t k)
+{
+    if (job->before == NULL)
+        return true;
+    const struct net_job *before = &job->before->job[job->lane - group->plan.lane];
+    return (before->over || before->step > k) &&
+           (job->lane->move[k].kind != NET_UP || job->before->ups == 0);
+}
+
+/* Make move `k`, if what it takes has come, or if it may send. */
 static enum tess_status job_move(struct net_group *group, const struct tess_comm_call *call,
                                  struct net_job *job, int32_t k, bool *made_out)
 {
     const struct net_move *move = &job->lane->move[k];
-    struct net_turns *turns = &group->turns[move->peer];
 
     if (!move->sends) {
         *made_out = true;
@@ -372,18 +379,17 @@ static enum tess_status job_move(struct net_group *group, const struct tess_comm
             job_take(group, call, job, k);
         return TESS_OK;
     }
-    *made_out = turns->taken[move->kind] == job->turn[k];
+    *made_out = job_may_send(group, job, k);
     if (!*made_out)
         return TESS_OK;
     const size_t size = job_size(call, job->wide);
     size_t skip;
     const size_t bytes = job_part(job, move->at, move->count, &skip) * size;
-    TESS_TRY(tess__net_begin(group, true, move->peer,
-                             tess__net_tag(group, (enum net_kind)move->kind, group->hash),
+    TESS_TRY(tess__net_begin(group, true, move->peer, job_tag(group, job, move),
                              job->value + skip * size, bytes, &job->request[k]));
     group->comm.stats.sent_bytes += job_counts(group) ? bytes : 0;
-    turns->taken[move->kind]++;
-    turns->sends++;
+    job->row->ups -= move->kind == NET_UP ? 1 : 0;
+    group->turns[move->peer].sends++;
     return TESS_OK;
 }
 
@@ -433,9 +439,10 @@ static enum tess_status job_run_rows(struct net_group *group, const struct tess_
     for (size_t r = group->row_done; r < group->row_next; r++) {
         struct net_row *row = &group->row[r % NET_ROWS];
         for (int32_t l = 0; l < group->plan.lane_count && row->left > 0; l++) {
-            struct net_job *job = &row->job[group->plan.order[NET_UP][l]];
+            struct net_job *job = &row->job[l];
             if (job->over)
                 continue;
+            job->before = r > group->row_done ? &group->row[(r - 1) % NET_ROWS] : NULL;
             TESS_TRY(job_run(group, call, job, ask, moved_out));
             row->left -= job->over ? 1 : 0;
         }

@@ -192,15 +192,6 @@ static void path_take_parts(const struct net_shape *shape, int32_t first, int32_
     }
 }
 
-/* By ways ranks give a block's sum when they have it, lanes with small blocks first. */
-static void path_level(const struct net_shape *shape, int32_t count, int32_t begin,
-                       struct net_lane *lane)
-{
-    for (int32_t k = begin; shape->ways != NULL && k < lane->move_count; k++)
-        while (1 << lane->move[k].level < count)
-            lane->move[k].level++;
-}
-
 /* From this rank alone up through the blocks it is in; false: it has given its sum to another. */
 static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t count, int32_t owner,
                          struct net_lane *lane)
@@ -216,10 +207,8 @@ static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t c
     const int32_t far = right ? first : first + left, far_count = right ? left : count - left;
     if (!path_tree_up(shape, near, near_count, owner, lane))
         return false;
-    const int32_t begin = lane->move_count;
     if (right && part < left) {
         path_take_parts(shape, first, left, part, owner, lane);
-        path_level(shape, count, begin, lane);
         return true;
     }
     const int32_t other = path_holder(shape, far, far_count, owner);
@@ -228,7 +217,6 @@ static bool path_tree_up(const struct net_shape *shape, int32_t first, int32_t c
         path_add(lane, other, right, far_count == 1);
     else
         path_move(lane, NET_UP, true, other);
-    path_level(shape, count, begin, lane);
     return holds;
 }
 
@@ -403,12 +391,8 @@ static void path_ring_down(const struct net_shape *shape, int32_t owner, bool ch
         path_move(lane, NET_DOWN, false, path_rank(shape, h, p - 1));
     else if (before >= 0)
         path_move(lane, NET_DOWN, false, path_rank(shape, before, p));
-    if (p == to_p && ways != NULL && before >= 0)
-        lane->move[lane->move_count - 1].level = (uint8_t)(ways->place[to_h][h] - 1);
     if (p == to_p && after >= 0)
         path_move(lane, NET_DOWN, true, path_rank(shape, after, p));
-    if (p == to_p && ways != NULL && after >= 0)
-        lane->move[lane->move_count - 1].level = (uint8_t)ways->place[to_h][h];
     if ((p + 1) % places != to_p)
         path_move(lane, NET_DOWN, true, path_rank(shape, h, p + 1));
 }
@@ -420,20 +404,6 @@ static void path_ring(const struct net_shape *shape, int32_t owner, bool up, boo
         path_ring_up(shape, owner, lane);
     if (down)
         path_ring_down(shape, owner, false, lane);
-}
-
-/* A rank gives first what it has first, and the next one expects it in that order: up the lane
- * before its own, which begins here, and so on backwards; down its own first. */
-static void path_ring_orders(const struct net_shape *shape, struct net_plan *plan)
-{
-    const int32_t h = shape->rank / shape->places, p = shape->rank % shape->places;
-    int32_t at = 0;
-
-    for (int32_t i = 0; i < shape->hosts; i++)
-        for (int32_t k = 0; k < shape->places; k++, at++) {
-            plan->order[NET_UP][at] = path_rank(shape, h - 1 - i, p - 1 - k);
-            plan->order[NET_DOWN][at] = path_rank(shape, h - i, p - k);
-        }
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -450,15 +420,11 @@ enum tess_status tess__net_plan_open(int32_t rank_count, struct net_plan *plan_o
     /* Of a lane: up, down, and together; and that to the root. On rings 6 at most. */
     const int32_t moves = shared * (3 * levels + 2 * PATH_PARTS + 1) + 2 * lanes;
 
-    *plan_out = (struct net_plan){
-        .lane_room = lanes,
-        .move_room = moves,
-        .lane = calloc((size_t)lanes, sizeof(*plan_out->lane)),
-        .move = calloc((size_t)moves, sizeof(*plan_out->move)),
-        .turn = calloc((size_t)moves, sizeof(*plan_out->turn)),
-        .order = {calloc((size_t)lanes, sizeof(int32_t)), calloc((size_t)lanes, sizeof(int32_t))}};
-    if (plan_out->lane == NULL || plan_out->move == NULL || plan_out->turn == NULL ||
-        plan_out->order[0] == NULL || plan_out->order[1] == NULL)
+    *plan_out = (struct net_plan){.lane_room = lanes,
+                                  .move_room = moves,
+                                  .lane = calloc((size_t)lanes, sizeof(*plan_out->lane)),
+                                  .move = calloc((size_t)moves, sizeof(*plan_out->move))};
+    if (plan_out->lane == NULL || plan_out->move == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the schedules of %d ranks", (int)rank_count);
     return TESS_OK;
 }
@@ -467,9 +433,6 @@ void tess__net_plan_close(struct net_plan *plan)
 {
     free(plan->lane);
     free(plan->move);
-    free(plan->turn);
-    free(plan->order[0]);
-    free(plan->order[1]);
     *plan = (struct net_plan){0};
 }
 
@@ -479,14 +442,9 @@ static struct net_lane *path_lane(struct net_plan *plan)
     const struct net_lane *last = plan->lane_count > 0 ? &plan->lane[plan->lane_count - 1] : NULL;
     struct net_lane *lane = &plan->lane[plan->lane_count++];
 
-    *lane = (struct net_lane){.move = last != NULL ? last->move + last->move_count : plan->move};
+    *lane = (struct net_lane){.name = plan->lane_count - 1,
+                              .move = last != NULL ? last->move + last->move_count : plan->move};
     return lane;
-}
-
-static void path_plain_orders(struct net_plan *plan)
-{
-    for (int32_t l = 0; l < plan->lane_count; l++)
-        plan->order[NET_UP][l] = plan->order[NET_DOWN][l] = l;
 }
 
 /* Where the share of rank i in an array begins. */
@@ -539,6 +497,7 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
     for (int32_t d = begin; d < n && d < begin + NET_ROUND; d++) {
         const int32_t to = (shape->rank + d) % n, from = (shape->rank + n - d) % n;
         struct net_lane *give = path_lane(plan);
+        give->name = d;
         give->length = count;
         give->source_at = (size_t)to * count;
         give->target_at = d == 0 ? (size_t)to * count : SIZE_MAX;
@@ -546,6 +505,7 @@ static void path_all_to_all(const struct net_shape *shape, const struct tess_com
             continue;
         path_move(give, NET_DOWN, true, to);
         struct net_lane *take = path_lane(plan);
+        take->name = d;
         take->length = count;
         take->source_at = SIZE_MAX;
         take->target_at = (size_t)from * count;
@@ -641,6 +601,7 @@ static void path_lanes(const struct net_shape *shape, const struct tess_comm_cal
                       !path_is_ring(n, call)
                   ? tess__net_ways(shape->hosts, shape->places, shape->rack_hosts)
                   : NULL;
+    plan->by_ways = by.ways != NULL;
     for (int32_t l = 0; l * plan->width < n; l++)
         path_lane_of(&by, call, l, plan->width, path_lane(plan));
 }
@@ -661,6 +622,7 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
 
     plan->round_count = plan->width = 1;
     plan->lane_count = 0;
+    plan->by_ways = false;
     if (kind == TESS_COLLECTIVE_ALL_TO_ALL) {
         path_all_to_all(shape, call, round, plan);
     } else if (each) {
@@ -675,8 +637,4 @@ void tess__net_plan(const struct net_shape *shape, const struct tess_comm_call *
         plan->lane[l].copied = plan->lane[l].target_at != SIZE_MAX && !path_takes(&plan->lane[l]);
     const struct net_lane *last = &plan->lane[plan->lane_count - 1];
     plan->move_count = (int32_t)(last->move - plan->move) + last->move_count;
-    if (each && path_is_ring(shape->rank_count, call))
-        path_ring_orders(shape, plan);
-    else
-        path_plain_orders(plan);
 }

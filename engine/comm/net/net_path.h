@@ -101,11 +101,11 @@ struct net_move {
      * so many that were kept are added once this has been, the latest first. */
     bool starts, keeps_left;
     uint8_t joins;
-    uint8_t level;    /* messages of a lower one go first, whatever their lanes */
     size_t at, count; /* the elements of the lane that it has; 0, SIZE_MAX: all */
 };
 
 struct net_lane {
+    int32_t name;                /* the same on all ranks, of a round's lanes between two */
     size_t length;               /* elements */
     size_t source_at, target_at; /* first element in the call's arrays; SIZE_MAX: not there */
     bool copied; /* nothing comes: the source is the whole, and goes to the target */
@@ -118,21 +118,15 @@ struct net_lane {
     struct net_move *move; /* one after the other; in the plan's table */
 };
 
-/*
- * Orders, up and down: in which lanes of one level meet the ranks they have in common, the same on
- * both sides. An all-to-all of many ranks is several plans, one after the other: rounds.
- */
+/* An all-to-all of many ranks is several plans, one after the other: rounds. */
 struct net_plan {
     int32_t round_count;
     int32_t width; /* ranks that share a lane */
+    bool by_ways;  /* net_ways.h */
     int32_t lane_count, move_count;
     int32_t lane_room, move_room; /* of what follows: enough for any call */
     struct net_lane *lane;
     struct net_move *move; /* those of lane 0, of lane 1, ... */
-    int32_t *order[2];
-    struct net_turn {
-        int32_t lane, move; /* of the lane */
-    } * turn;               /* [move_room]; for net_job.c */
 };
 
 /* TESS_ERR_MEMORY. */

@@ -361,12 +361,10 @@ static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
     }
     memset(ways->before, -1, sizeof(ways->before));
     for (int32_t lane = 0; lane < hosts; lane++)
-        for (int8_t place = 0, host = ways->root[lane]; host >= 0; place++) {
-            const int8_t next = ways->next[lane][host];
-            ways->place[lane][host] = place;
+        for (int8_t host = ways->root[lane], next; host >= 0; host = next) {
+            next = ways->next[lane][host];
             if (next >= 0)
                 ways->before[lane][next] = host;
-            host = next;
         }
 }
 

@@ -23,7 +23,6 @@ struct net_ways {
     int8_t root[NET_WAYS_HOSTS];                  /* [lane]: who has the whole first */
     int8_t next[NET_WAYS_HOSTS][NET_WAYS_HOSTS];  /* [lane][host]: down the chain; -1: none */
     int8_t before[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
-    int8_t place[NET_WAYS_HOSTS][NET_WAYS_HOSTS]; /* in the chain, the root's is 0 */
 };
 
 /* For so many hosts, from 3 on, of so many ranks, in racks as struct net_shape has them. Searched
