@@ -1,6 +1,5 @@
 /*
- * Convolutions on AMX tiles: forward, and the data gradient of those of stride 1, which is a
- * convolution of dy with the window turned round and inputs and outputs changed over.
+ * Convolutions on AMX tiles: forward, and the data gradient of those of stride 1 and 2 (phase.h).
  *
  *     for every block: some rows of an image's output               the threads share these
  *       x copied, with its padding                                  second-level cache
@@ -19,6 +18,7 @@
  * are in order of the window's rows and words, whatever else is computed.
  */
 #include "cpu/own/amx_room.h"
+#include "cpu/own/phase.h"
 #include "cpu/own/turn.h"
 
 #include <math.h>
@@ -29,50 +29,58 @@
 #define CONV_PIXELS 64     /* of a strip of 16 outputs; of 32 outputs AMX_STRIP */
 #define CONV_SLACK  64     /* elements that a tile's last row may read behind what is there */
 
-/* What is computed: the sizes are those of the data gradient's own convolution where `back`. */
+/* What is computed. */
 struct conv {
     const struct tess_op_desc *desc;
+    struct cpu_phased g;
     bool back, relu;
-    int64_t in, out, height, width; /* of x */
-    int64_t oh, ow, window, stride, padding;
-    int64_t line, depth, whole, tail; /* pixels of a copied row; words under a row of the window */
-    int64_t rows, plane;              /* output rows of a block; elements of a plane */
+    int64_t line, plane; /* pixels of a copied row; elements of a plane */
+    int64_t rows;        /* of a phase in a block */
     const uint16_t *x, *bias;
     uint16_t *y;
-    const uint32_t *w;      /* [out / 16, window, steps] tiles */
     int64_t blocks, images; /* of an image; of a part */
 };
 
-static int64_t conv_steps(const struct conv *c)
+/* A phase, whose weights are [out / 16, tall, steps] tiles. */
+struct conv_phase {
+    const struct conv *conv;
+    const struct cpu_phase *at;
+    int64_t depth, whole, tail; /* words under a row of the window: in steps, and a smaller one */
+    int64_t steps;
+};
+
+static struct conv_phase conv_phase(const struct conv *c, int64_t number)
 {
-    return c->whole + (c->tail > 0);
+    struct conv_phase p = {.conv = c, .at = &c->g.phase[number]};
+    p.depth = p.at->wide * c->g.in;
+    p.whole = p.depth / CPU_AMX_DEPTH;
+    p.tail = amx_up(p.depth % CPU_AMX_DEPTH, 2);
+    p.steps = p.whole + (p.tail > 0);
+    return p;
+}
+
+/* Memory of the packed weights; with base NULL it only measures. */
+static size_t conv_layout(struct conv *c, uint32_t *base)
+{
+    int64_t words = 0;
+    for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+        const struct conv_phase p = conv_phase(c, i);
+        c->g.phase[i].w = base != NULL ? base + words : NULL;
+        words += c->g.out / CPU_WORDS * p.at->tall * p.steps * AMX_TILE;
+    }
+    return (size_t)words * sizeof(uint32_t);
 }
 
 static struct conv conv_of(const struct tess_op_desc *d, bool back)
 {
-    struct conv c = {.desc = d,
-                     .back = back,
-                     .relu = !back && d->relu,
-                     .window = d->window,
-                     .stride = d->stride,
-                     .padding = back ? d->window - 1 - d->padding : d->padding};
-    const int64_t oh = tess_op_output_size(d->height, d->window, d->stride, d->padding);
-    const int64_t ow = tess_op_output_size(d->width, d->window, d->stride, d->padding);
-    c.in = back ? d->out : d->in;
-    c.out = back ? d->in : d->out;
-    c.height = back ? oh : d->height;
-    c.width = back ? ow : d->width;
-    c.oh = back ? d->height : oh;
-    c.ow = back ? d->width : ow;
-    c.line = amx_up(c.width + 2 * c.padding, c.stride);
-    c.depth = c.window * c.in;
-    c.whole = c.depth / CPU_AMX_DEPTH;
-    c.tail = amx_up(c.depth % CPU_AMX_DEPTH, 2);
-    c.rows = CONV_BLOCK / (c.line * c.in * c.stride) - c.window;
-    c.rows = tess__cpu_min(c.rows < 1 ? 1 : c.rows, c.oh);
-    c.blocks = (c.oh + c.rows - 1) / c.rows;
-    const int64_t under = c.rows + (c.window - 1) / c.stride + 1; /* rows of a plane */
-    c.plane = amx_up((under * c.line + CONV_PIXELS * c.stride) * c.in + c.depth + CONV_SLACK, 32);
+    struct conv c = {.desc = d, .g = cpu_phases(d, back), .back = back, .relu = !back && d->relu};
+    const struct cpu_phased *g = &c.g;
+    c.line = amx_up(back ? g->columns - 1 + g->span : g->width + 2 * g->top, g->step);
+    c.rows = CONV_BLOCK / (c.line * g->in * g->step) - g->span;
+    c.rows = tess__cpu_min(c.rows < 1 ? 1 : c.rows, g->rows);
+    c.blocks = (g->rows + c.rows - 1) / c.rows;
+    const int64_t under = c.rows + (g->span - 1) / g->step + 1; /* rows of a plane */
+    c.plane = amx_up((under * c.line + CONV_PIXELS * g->step + g->span) * g->in + CONV_SLACK, 32);
     return c;
 }
 
@@ -80,16 +88,17 @@ static struct conv conv_of(const struct tess_op_desc *d, bool back)
 
 /* Tile `step` of a row of the window of weights [out, window, window, in], 16 outputs from `o` on.
  */
-static void conv_pack_forward(const struct conv *c, const uint16_t *w, int64_t o, int64_t kh,
+static void conv_pack_forward(const struct conv_phase *p, const uint16_t *w, int64_t o, int64_t kh,
                               int64_t step, uint32_t *tile)
 {
-    const int64_t left = tess__cpu_min(c->depth - step * CPU_AMX_DEPTH, CPU_AMX_DEPTH);
+    const int64_t left = tess__cpu_min(p->depth - step * CPU_AMX_DEPTH, CPU_AMX_DEPTH);
+    const int64_t each = p->at->tall * p->depth; /* elements of an output */
     const __mmask32 mask = (__mmask32)((1ull << left) - 1);
     __m512i row[CPU_WORDS];
-    const uint16_t *at = w + (o * c->window + kh) * c->depth + step * CPU_AMX_DEPTH;
+    const uint16_t *at = w + o * each + kh * p->depth + step * CPU_AMX_DEPTH;
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++)
-        row[r] = _mm512_maskz_loadu_epi16(mask, at + r * c->window * c->depth);
+        row[r] = _mm512_maskz_loadu_epi16(mask, at + r * each);
     cpu_turn_square(row);
     CPU_UNROLL
     for (int r = 0; r < CPU_WORDS; r++)
@@ -98,50 +107,61 @@ static void conv_pack_forward(const struct conv *c, const uint16_t *w, int64_t o
 
 /* The same of the window turned round, 16 inputs of the layer from `o` on. Pairs are outputs of the
  * layer, of which there is an even number. */
-static void conv_pack_back(const struct conv *c, const uint16_t *w, int64_t o, int64_t kh,
+static void conv_pack_back(const struct conv_phase *p, const uint16_t *w, int64_t o, int64_t row,
                            int64_t step, uint32_t *tile)
 {
-    const int64_t first = step * CPU_AMX_DEPTH, window = c->window;
-    for (int64_t k = first; k < tess__cpu_min(c->depth, first + CPU_AMX_DEPTH); k += 2) {
-        const int64_t kw = window - 1 - k / c->in, from = k % c->in;
-        const uint16_t *at = w + ((from * window + window - 1 - kh) * window + kw) * c->out + o;
+    const struct cpu_phased *g = &p->conv->g;
+    const int64_t first = step * CPU_AMX_DEPTH, window = p->conv->desc->window;
+    const int64_t kh = p->at->first_row + (p->at->tall - 1 - row) * g->phases;
+    for (int64_t k = first; k < tess__cpu_min(p->depth, first + CPU_AMX_DEPTH); k += 2) {
+        const int64_t from = k % g->in, turned = p->at->wide - 1 - k / g->in;
+        const int64_t kw = p->at->first_column + turned * g->phases;
+        const uint16_t *at = w + ((from * window + kh) * window + kw) * g->out + o;
         const __m256i even = _mm256_loadu_si256((const void *)at);
-        const __m256i odd = _mm256_loadu_si256((const void *)(at + window * window * c->out));
+        const __m256i odd = _mm256_loadu_si256((const void *)(at + window * window * g->out));
         _mm512_store_si512(tile + (k - first) / 2 * CPU_WORDS, cpu_pair(even, odd));
     }
 }
 
-static void conv_pack_w(const struct conv *c, const uint16_t *w, uint32_t *packed)
+static void conv_pack_w(const struct conv *c, const uint16_t *w)
 {
-    for (int64_t o = 0; o < c->out; o += CPU_WORDS)
-        for (int64_t kh = 0; kh < c->window; kh++)
-            for (int64_t step = 0; step < conv_steps(c); step++, packed += AMX_TILE) {
-                if (c->back)
-                    conv_pack_back(c, w, o, kh, step, packed);
-                else
-                    conv_pack_forward(c, w, o, kh, step, packed);
-            }
+    for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+        const struct conv_phase p = conv_phase(c, i);
+        uint32_t *packed = p.at->w;
+        for (int64_t o = 0; o < c->g.out; o += CPU_WORDS)
+            for (int64_t kh = 0; kh < p.at->tall; kh++)
+                for (int64_t step = 0; step < p.steps; step++, packed += AMX_TILE) {
+                    if (c->back)
+                        conv_pack_back(&p, w, o, kh, step, packed);
+                    else
+                        conv_pack_forward(&p, w, o, kh, step, packed);
+                }
+    }
 }
 
 /* The rows of an image under `rows` rows of output from `row` on. */
 static void conv_copy_x(const struct conv *c, const uint16_t *x, int64_t row, int64_t rows,
                         uint16_t *copy)
 {
-    const int64_t count = (rows - 1) * c->stride + c->window, inner = c->width * c->in;
-    const int64_t border = c->padding * c->in, line = c->line * c->in;
+    const struct cpu_phased *g = &c->g;
+    const int64_t count = (rows - 1) * g->step + g->span, line = c->line * g->in;
+    const int64_t border = g->top * g->in, all = g->width * g->in;
+    const int64_t inner = tess__cpu_min(all, line - border);
     for (int64_t r = 0; r < count; r++) {
-        const int64_t h = row * c->stride + r - c->padding;
-        uint16_t *to = copy + r % c->stride * c->plane + r / c->stride * line;
-        if (h < 0 || h >= c->height) {
+        const int64_t h = row * g->step + r - g->top;
+        uint16_t *to = copy + r % g->step * c->plane + r / g->step * line;
+        if (r % g->step >= g->span)
+            continue; /* between windows */
+        if (h < 0 || h >= g->height) {
             memset(to, 0, (size_t)line * sizeof(*to));
             continue;
         }
         memset(to, 0, (size_t)border * sizeof(*to));
-        memcpy(to + border, x + h * inner, (size_t)inner * sizeof(*to));
+        memcpy(to + border, x + h * all, (size_t)inner * sizeof(*to));
         memset(to + border + inner, 0, (size_t)(line - border - inner) * sizeof(*to));
     }
-    for (int64_t p = 0; p < c->stride && c->depth % 2 != 0; p++) /* no NaN, for a weight of zero */
-        copy[p * c->plane + (count - p + c->stride - 1) / c->stride * line] = 0;
+    for (int64_t p = 0; p < g->step && g->in % 2 != 0; p++) /* no NaN, for a weight of zero */
+        copy[p * c->plane + (count - p + g->step - 1) / g->step * line] = 0;
 }
 
 /* ---- y -------------------------------------------------------------------------------------- */
@@ -159,14 +179,17 @@ struct conv_late {
     int64_t column, pixel, pixels; /* in a row of `line` pixels; in the strip; of it */
 };
 
-CPU_INLINE void conv_finish(const struct conv *c, bool wide, __m512 low_bias, __m512 high_bias,
-                            int64_t count, struct conv_late *late)
+CPU_INLINE void conv_finish(const struct conv_phase *p, bool wide, __m512 low_bias,
+                            __m512 high_bias, int64_t count, struct conv_late *late)
 {
+    const struct conv *c = p->conv;
+    const struct cpu_phased *g = &c->g;
     const int64_t end = tess__cpu_min(late->pixel + count, late->pixels);
-    const int64_t line = c->line / c->stride;
+    const int64_t line = c->line / g->step, next = g->phases * g->out;
+    const int64_t turn = (g->phases * g->y_width - g->phases * p->at->columns) * g->out;
     const __m512 least = c->relu ? _mm512_setzero_ps() : _mm512_set1_ps(-INFINITY);
     for (; late->pixel < end; late->pixel++) {
-        if (late->column < c->ow) {
+        if (late->column < p->at->columns) {
             const float *sum = late->sum + late->pixel % CPU_AMX_ROWS * CPU_WORDS +
                                late->pixel / CPU_AMX_ROWS * (wide ? 2 : 1) * AMX_TILE;
             /* A NaN passes. */
@@ -178,20 +201,31 @@ CPU_INLINE void conv_finish(const struct conv *c, bool wide, __m512 low_bias, __
             } else {
                 _mm256_storeu_si256((void *)late->y, (__m256i)_mm512_cvtneps_pbh(low));
             }
-            late->y += c->out;
+            late->y += next;
         }
-        if (++late->column == line)
+        if (++late->column == line) {
             late->column = 0;
+            late->y += turn;
+        }
     }
+}
+
+/* Where no row or no column of the window meets a phase: zeros. */
+static void conv_zero(const struct conv_phase *p, int64_t rows, uint16_t *y)
+{
+    const struct cpu_phased *g = &p->conv->g;
+    for (int64_t row = 0; row < rows; row++, y += g->phases * g->y_width * g->out)
+        for (int64_t column = 0; column < p->at->columns; column++)
+            memset(y + column * g->phases * g->out, 0, (size_t)g->out * sizeof(*y));
 }
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
 /* Tiles 0 .. 3 are sums, 4 of x and 6 of weights, and 5 and 7 the same of a row's tail. */
-static void conv_configure(const struct conv *c)
+static void conv_configure(const struct conv_phase *p)
 {
-    const uint16_t bytes = (uint16_t)(c->tail > 0 ? c->tail * 2 : CPU_AMX_BYTES);
-    const uint8_t pairs = (uint8_t)(c->tail > 0 ? c->tail / 2 : CPU_AMX_ROWS);
+    const uint16_t bytes = (uint16_t)(p->tail > 0 ? p->tail * 2 : CPU_AMX_BYTES);
+    const uint8_t pairs = (uint8_t)(p->tail > 0 ? p->tail / 2 : CPU_AMX_ROWS);
     const struct cpu_amx_config config = {.palette = 1,
                                           .row_bytes = {64, 64, 64, 64, 64, bytes, 64, 64},
                                           .rows = {16, 16, 16, 16, 16, 16, 16, pairs}};
@@ -244,21 +278,21 @@ static void conv_configure(const struct conv *c)
     } while (0)
 
 /* The steps of one row of the window; `x` is the first pixel's. */
-CPU_INLINE void conv_row(const struct conv *c, bool wide, const uint16_t *x, const uint32_t *w,
-                         int64_t next)
+CPU_INLINE void conv_row(const struct conv_phase *p, bool wide, const uint16_t *x,
+                         const uint32_t *w, int64_t next)
 {
-    const size_t row = (size_t)(c->stride * c->in) * sizeof(*x);
-    if (wide && c->tail == 0) {
+    const size_t row = (size_t)(p->conv->g.step * p->conv->g.in) * sizeof(*x);
+    if (wide && p->tail == 0) {
         const struct amx_reads reads = {
             .a = {(const char *)x, (const char *)x + CPU_AMX_ROWS * row},
             .a_row = row,
             .a_step = CPU_AMX_BYTES,
             .b = {w, w + next}};
-        amx_steps(&reads, c->whole, true);
+        amx_steps(&reads, p->whole, true);
         return;
     }
-    const bool last = !wide && c->tail > 0 && c->whole > 0;
-    for (int64_t t = 0; t < c->whole - last; t++, x += CPU_AMX_DEPTH, w += AMX_TILE) {
+    const bool last = !wide && p->tail > 0 && p->whole > 0;
+    for (int64_t t = 0; t < p->whole - last; t++, x += CPU_AMX_DEPTH, w += AMX_TILE) {
         if (wide)
             CONV_WIDE_STEP(4, 6, x, row, w, next);
         else
@@ -266,66 +300,90 @@ CPU_INLINE void conv_row(const struct conv *c, bool wide, const uint16_t *x, con
     }
     if (last)
         CONV_NARROW_LAST(x, row, w);
-    else if (c->tail > 0 && wide)
+    else if (p->tail > 0 && wide)
         CONV_WIDE_STEP(5, 7, x, row, w, next);
-    else if (c->tail > 0)
+    else if (p->tail > 0)
         CONV_NARROW_STEP(5, 7, x, row, w);
 }
 
 /* The sums of a strip from the copied x on, and the last strip's y meanwhile. */
-CPU_INLINE void conv_strip(const struct conv *c, const uint16_t *x, const uint32_t *w, bool wide,
-                           __m512 low_bias, __m512 high_bias, struct conv_late *late, float *sum)
+CPU_INLINE void conv_strip(const struct conv_phase *p, const uint16_t *x, const uint32_t *w,
+                           bool wide, __m512 low_bias, __m512 high_bias, struct conv_late *late,
+                           float *sum)
 {
-    const int64_t steps = conv_steps(c) * AMX_TILE; /* words of a row of the window */
-    const int64_t each = (conv_pixels(wide) + c->window - 1) / c->window;
+    const struct conv *c = p->conv;
+    const int64_t step = c->g.step, tall = p->at->tall;
+    const int64_t steps = p->steps * AMX_TILE; /* words of a row of the window */
+    const int64_t each = (conv_pixels(wide) + tall - 1) / tall;
     amx_begin_sums(NULL, true);
-    for (int64_t kh = 0; kh < c->window; kh++) {
-        const int64_t at = kh % c->stride * c->plane + kh / c->stride * c->line * c->in;
-        conv_row(c, wide, x + at, w + kh * steps, c->window * steps);
-        conv_finish(c, wide, low_bias, high_bias, each, late);
+    for (int64_t kh = 0; kh < tall; kh++) {
+        const int64_t at = kh % step * c->plane + kh / step * c->line * c->g.in;
+        conv_row(p, wide, x + at, w + kh * steps, tall * steps);
+        conv_finish(p, wide, low_bias, high_bias, each, late);
     }
     amx_store_sums(sum);
 }
 
 /* 32 outputs, not `wide` 16, of `rows` rows of y. */
-CPU_INLINE void conv_panel(const struct conv *c, const uint16_t *x, int64_t output, bool wide,
+CPU_INLINE void conv_panel(const struct conv_phase *p, const uint16_t *x, int64_t output, bool wide,
                            int64_t rows, uint16_t *y, float *sum)
 {
-    const int64_t line = c->line / c->stride, count = (rows - 1) * line + c->ow;
-    const uint32_t *w = c->w + output / CPU_WORDS * conv_steps(c) * c->window * AMX_TILE;
+    const struct conv *c = p->conv;
+    const int64_t count = (rows - 1) * (c->line / c->g.step) + p->at->columns;
+    const uint32_t *w = p->at->w + output / CPU_WORDS * p->steps * p->at->tall * AMX_TILE;
     struct conv_late late = {.y = y + output};
     __m512 low_bias = _mm512_setzero_ps(), high_bias = low_bias;
     if (c->bias != NULL)
         low_bias = cpu_widen(_mm256_loadu_si256((const void *)(c->bias + output)));
     if (c->bias != NULL && wide)
         high_bias = cpu_widen(_mm256_loadu_si256((const void *)(c->bias + output + CPU_WORDS)));
-    for (int64_t p = 0; p < count; p += conv_pixels(wide)) {
+    for (int64_t i = 0; i < count; i += conv_pixels(wide)) {
         float *to = late.sum == sum ? sum + AMX_SUMS : sum;
-        conv_strip(c, x + p * c->stride * c->in, w, wide, low_bias, high_bias, &late, to);
+        conv_strip(p, x + i * c->g.step * c->g.in, w, wide, low_bias, high_bias, &late, to);
         late.sum = to;
         late.pixel = 0;
-        late.pixels = tess__cpu_min(count - p, conv_pixels(wide));
+        late.pixels = tess__cpu_min(count - i, conv_pixels(wide));
     }
-    conv_finish(c, wide, low_bias, high_bias, CONV_PIXELS, &late);
+    conv_finish(p, wide, low_bias, high_bias, CONV_PIXELS, &late);
+}
+
+/* `rows` rows of a phase from the copied x, y its first pixel. */
+static void conv_phase_run(const struct conv_phase *p, const uint16_t *copy, int64_t rows,
+                           uint16_t *y, float *sum)
+{
+    const struct conv *c = p->conv;
+    const uint16_t *x = copy + (p->at->x_row * c->line + p->at->x_column) * c->g.in;
+    int64_t o = 0;
+    if (p->at->tall * p->depth == 0) {
+        conv_zero(p, rows, y);
+        return;
+    }
+    conv_configure(p);
+    for (; o + AMX_STRIP <= c->g.out; o += AMX_STRIP)
+        conv_panel(p, x, o, true, rows, y, sum);
+    if (o < c->g.out)
+        conv_panel(p, x, o, false, rows, y, sum);
 }
 
 static void conv_part(void *context, int64_t part, void *memory)
 {
     const struct conv *c = context;
+    const struct cpu_phased *g = &c->g;
     const int64_t first = part * c->images;
     float *sum = memory;
     uint16_t *copy = (uint16_t *)(sum + 2 * AMX_SUMS);
-    conv_configure(c);
     for (int64_t i = first; i < first + c->images && i < c->desc->rows * c->blocks; i++) {
         const int64_t image = i / c->blocks, row = i % c->blocks * c->rows;
-        const int64_t rows = tess__cpu_min(c->oh - row, c->rows);
-        uint16_t *y = c->y + (image * c->oh + row) * c->ow * c->out;
-        conv_copy_x(c, c->x + image * c->height * c->width * c->in, row, rows, copy);
-        int64_t o = 0;
-        for (; o + AMX_STRIP <= c->out; o += AMX_STRIP)
-            conv_panel(c, copy, o, true, rows, y, sum);
-        if (o < c->out)
-            conv_panel(c, copy, o, false, rows, y, sum);
+        const int64_t rows = tess__cpu_min(g->rows - row, c->rows);
+        conv_copy_x(c, c->x + image * g->height * g->width * g->in, row, rows, copy);
+        for (int64_t n = 0; n < g->phases * g->phases; n++) {
+            const struct conv_phase p = conv_phase(c, n);
+            const int64_t y_row = image * g->y_height + row * g->phases + p.at->row;
+            const int64_t own = tess__cpu_min(p.at->rows - row, rows);
+            if (own > 0)
+                conv_phase_run(&p, copy, own, c->y + (y_row * g->y_width + p.at->column) * g->out,
+                               sum);
+        }
     }
     cpu_amx_end();
 }
@@ -337,8 +395,8 @@ bool tess__amx_conv_takes(const struct tess_op_desc *desc, bool back)
     if (desc->kind != TESS_OP_CONV2D || desc->dtype != TESS_BF16)
         return false;
     if (back)
-        return desc->stride == 1 && desc->padding < desc->window && desc->out % 2 == 0 &&
-               desc->in % CPU_WORDS == 0;
+        return desc->stride <= CPU_PHASE_STRIDE && desc->padding < desc->window &&
+               desc->out % 2 == 0 && desc->in % CPU_WORDS == 0;
     return desc->out % CPU_WORDS == 0;
 }
 
@@ -350,7 +408,7 @@ size_t tess__amx_conv_scratch(const struct tess_op_desc *desc)
             continue;
         const struct conv c = conv_of(desc, back == 1);
         bytes = tess__cpu_max(bytes, 2 * AMX_SUMS * sizeof(float) +
-                                         (size_t)(c.stride * c.plane) * sizeof(uint16_t));
+                                         (size_t)(c.g.step * c.plane) * sizeof(uint16_t));
     }
     return tess__cpu_round_up(bytes);
 }
@@ -359,10 +417,10 @@ size_t tess__amx_conv_weights(const struct tess_op_desc *desc)
 {
     size_t bytes = 0;
     for (int back = 0; back < 2; back++) {
-        const struct conv c = conv_of(desc, back == 1);
-        if (tess__amx_conv_takes(desc, back == 1))
-            bytes = tess__cpu_max(bytes, (size_t)(c.out / CPU_WORDS * c.window * conv_steps(&c)) *
-                                             AMX_TILE * sizeof(uint32_t));
+        if (!tess__amx_conv_takes(desc, back == 1))
+            continue;
+        struct conv c = conv_of(desc, back == 1);
+        bytes = tess__cpu_max(bytes, conv_layout(&c, NULL));
     }
     return bytes;
 }
@@ -371,13 +429,12 @@ void tess__amx_conv(const struct tess_kernel *kernel, const struct tess_op_desc 
                     const void *x, const void *w, const void *bias, void *y, void *scratch)
 {
     struct conv c = conv_of(desc, back);
-    uint32_t *packed = (uint32_t *)(void *)((char *)scratch + tess__amx_conv_scratch(desc));
-    const double work = (double)(c.rows * c.ow * c.out * c.window * conv_steps(&c) * CPU_AMX_DEPTH);
-    conv_pack_w(&c, w, packed);
+    (void)conv_layout(&c, (uint32_t *)(void *)((char *)scratch + tess__amx_conv_scratch(desc)));
+    conv_pack_w(&c, w);
     c.x = x;
-    c.w = packed;
     c.bias = bias;
     c.y = y;
+    const double work = (double)(c.rows * c.g.columns) * (double)tess__cpu_sizes(desc).w;
     c.images = (int64_t)(CONV_WORK / work) + 1;
     tess__cpu_share(kernel, (desc->rows * c.blocks + c.images - 1) / c.images, conv_part, &c,
                     scratch);

@@ -1,17 +1,18 @@
 /*
- * Weight gradient of a convolution of stride 1 over one leaf on AMX tiles. product.c loops over the
- * leaves and adds them by the tree.
+ * Weight gradient of a convolution over one leaf on AMX tiles. product.c loops over the leaves and
+ * adds them by the tree.
  *
  *     for every block of pixels, some images or some rows of one
- *       x packed: every pixel paired with the next one                   second-level cache
+ *       x packed: every pixel paired with that `stride` further          second-level cache
  *       for every strip of 32 rows of dw                                 dy packed and turned
  *         for every row of the kernel, for every 32 columns of window * in
  *           2 x 2 tiles of sums over the pixels, added to dw
  *
  * Pixels of the output are numbered as those of the padded input are, so that one number more is
- * one pixel further in both, at the end of a row as well: between rows there are window - 1 pixels
- * whose dy is zero. A step of 32 pixels then needs no other data than the packed x where it lies,
- * wherever in the window it is.
+ * one pixel further in dy and `stride` in x, at the end of a row as well: behind the pixels of a
+ * row of dy there are some that are zero. Rows of x lie in `stride` planes, in which those under
+ * neighbouring rows of dy are neighbours. A step of 32 pixels then needs no other data than the
+ * packed x where it lies, wherever in the window it is.
  *
  * Each image, or each part of an image that is a block, starts a step, which ends with zeros.
  * Sums go through dw between blocks unchanged, so the bits depend on the geometry alone.
@@ -28,8 +29,9 @@
 /* How a leaf is cut into blocks: functions of the descriptor. */
 struct conv_plan {
     int64_t oh, ow;
-    int64_t width;          /* of a row with padding */
+    int64_t width, line;    /* pixels of a row of dy with its zeros, of x with its padding */
     int64_t rows, images;   /* of a block; several images only with all their rows */
+    int64_t x_plane;        /* words of a plane of packed x */
     int64_t x_image, steps; /* words of packed x, and steps of a strip of dy, for an image */
 };
 
@@ -47,12 +49,19 @@ static int64_t conv_steps(const struct conv_plan *p, int64_t rows)
     return ((rows - 1) * p->width + p->ow + CPU_AMX_DEPTH - 1) / CPU_AMX_DEPTH;
 }
 
-/* Words that the steps of `rows` rows of output read, all of their x among them: of the last pixel
- * a whole row of a tile. */
+/* Planes that have something of a window. */
+static int64_t conv_planes(const struct tess_op_desc *desc)
+{
+    return tess__cpu_min(desc->stride, desc->window);
+}
+
+/* Words of a plane that the steps of `rows` rows of output read, all of their x among them: of the
+ * last pixel a whole row of a tile. */
 static int64_t conv_words(const struct tess_op_desc *desc, const struct conv_plan *p, int64_t rows)
 {
+    const int64_t stride = desc->stride, more = desc->window - 1;
     const int64_t pixels =
-        (desc->window - 1) * (p->width + 1) + conv_steps(p, rows) * CPU_AMX_DEPTH;
+        more / stride * p->line + more + stride - 1 + conv_steps(p, rows) * CPU_AMX_DEPTH * stride;
     return amx_up(pixels * desc->in + CPU_WORDS, CPU_WORDS);
 }
 
@@ -66,23 +75,26 @@ static struct conv_plan conv_plan_of(const struct tess_op_desc *desc)
     struct conv_plan p = {
         .oh = tess_op_output_size(desc->height, desc->window, desc->stride, desc->padding),
         .ow = tess_op_output_size(desc->width, desc->window, desc->stride, desc->padding),
-        .width = desc->width + 2 * desc->padding};
-    p.rows = conv_clamp(CONV_X_WORDS / (p.width * desc->in) - desc->window + 1, p.oh);
+        .line = amx_up(desc->width + 2 * desc->padding, desc->stride)};
+    const int64_t planes = conv_planes(desc), under = (desc->window - 1) / desc->stride;
+    p.width = p.line / desc->stride;
+    p.rows = conv_clamp(CONV_X_WORDS / (planes * p.line * desc->in) - under, p.oh);
     p.steps = conv_steps(&p, p.rows);
-    p.x_image = conv_words(desc, &p, p.rows);
+    p.x_plane = conv_words(desc, &p, p.rows);
+    p.x_image = planes * p.x_plane;
     p.images = 1;
     if (p.rows == p.oh)
         p.images = conv_clamp(CONV_WORDS / (p.x_image + p.steps * 2 * AMX_TILE), desc->leaf_rows);
     return p;
 }
 
-/* `count` elements, each paired with that `in` later; the last `in` with zeros. */
-static void conv_pack_pairs(const uint16_t *x, int64_t count, int64_t in, uint32_t *packed)
+/* `count` elements, each paired with that `later`; the last ones with zeros. */
+static void conv_pack_pairs(const uint16_t *x, int64_t count, int64_t later, uint32_t *packed)
 {
     for (int64_t c = 0; c < count; c += CPU_WORDS) {
         const __mmask16 lanes = cpu_lanes(count - c);
         const __m256i low = _mm256_maskz_loadu_epi16(lanes, x + c);
-        const __m256i high = _mm256_maskz_loadu_epi16(cpu_lanes(count - in - c), x + c + in);
+        const __m256i high = _mm256_maskz_loadu_epi16(cpu_lanes(count - later - c), x + c + later);
         _mm512_mask_storeu_epi32(packed + c, lanes, cpu_pair(low, high));
     }
 }
@@ -91,25 +103,32 @@ static void conv_pack_pairs(const uint16_t *x, int64_t count, int64_t in, uint32
 static void conv_pack_x(const struct tess_op_desc *desc, const struct conv_plan *p,
                         const uint16_t *x, int64_t top, int64_t rows, uint32_t *packed)
 {
-    const int64_t span = rows + desc->window - 1, in = desc->in, line = p->width * in;
+    const int64_t stride = desc->stride, span = (rows - 1) * stride + desc->window, in = desc->in;
+    const int64_t line = p->line * in, later = stride * in;
     const int64_t inner = desc->width * in, border = desc->padding * in;
-    const int64_t all = conv_words(desc, p, rows);
-    if (border == 0)
-        conv_pack_pairs(x + top * line, span * line, in, packed);
-    for (int64_t r = 0; r < span && border > 0; r++) {
-        const int64_t h = top + r - desc->padding;
-        uint32_t *to = packed + r * line;
+    for (int64_t r = 0; r < span; r++) {
+        const int64_t h = top + r - desc->padding, down = r / stride;
+        uint32_t *to = packed + r % stride * p->x_plane + down * line;
+        if (r % stride >= desc->window)
+            continue; /* between windows */
         if (h < 0 || h >= desc->height) {
             memset(to, 0, (size_t)line * sizeof(uint32_t));
             continue;
         }
+        const uint16_t *from = x + h * inner;
         memset(to, 0, (size_t)border * sizeof(uint32_t));
-        memset(to + border + inner, 0, (size_t)border * sizeof(uint32_t));
-        for (int64_t c = 0; c < in; c++) /* the padding before the first pixel */
-            to[border - in + c] = (uint32_t)x[h * inner + c] << 16;
-        conv_pack_pairs(x + h * inner, inner, in, to + border);
+        memset(to + border + inner, 0, (size_t)(line - border - inner) * sizeof(uint32_t));
+        conv_pack_pairs(from, inner, later, to + border);
+        /* What is before the first pixel, in the padding or at the end of the row above. */
+        for (int64_t c = border < later && down == 0 ? later - border : 0;
+             c < tess__cpu_min(later, inner); c++)
+            to[border - later + c] |= (uint32_t)from[c] << 16;
     }
-    memset(packed + span * line, 0, (size_t)(all - span * line) * sizeof(uint32_t));
+    for (int64_t i = 0; i < conv_planes(desc); i++) {
+        const int64_t whole = (span - i + stride - 1) / stride * line;
+        memset(packed + i * p->x_plane + whole, 0,
+               (size_t)(conv_words(desc, p, rows) - whole) * sizeof(uint32_t));
+    }
 }
 
 /* Turn a tile: words of a column become neighbours. */
@@ -174,7 +193,8 @@ CPU_INLINE void conv_sums(const struct conv_block *b, const uint32_t *x, float *
                           bool tall, bool wide)
 {
     const size_t dw_row = (size_t)columns * sizeof(float);
-    const size_t x_row = 2 * (size_t)b->desc->in * sizeof(uint32_t);
+    const int64_t pixel = b->desc->stride * b->desc->in; /* words of x for one of dy */
+    const size_t x_row = 2 * (size_t)pixel * sizeof(uint32_t);
     float *below = dw + CPU_AMX_ROWS * columns;
     CPU_AMX_ZERO(0);
     CPU_AMX_ZERO(1);
@@ -207,7 +227,7 @@ CPU_INLINE void conv_sums(const struct conv_block *b, const uint32_t *x, float *
             if (tall && wide)
                 CPU_AMX_PRODUCT(3, 5, 7);
             a += 2 * AMX_TILE;
-            at += CPU_AMX_DEPTH * b->desc->in;
+            at += CPU_AMX_DEPTH * pixel;
         }
     }
     CPU_AMX_STORE(0, dw, dw_row);
@@ -253,7 +273,9 @@ static void conv_strip(const struct conv_block *b, const uint32_t *x, float *dw,
 {
     const int64_t count = b->desc->window * b->desc->in, columns = b->desc->window * count;
     for (int64_t kh = 0; kh < b->desc->window; kh++, dw += count) {
-        const uint32_t *row = x + kh * b->plan->width * b->desc->in;
+        const int64_t stride = b->desc->stride;
+        const uint32_t *row =
+            x + kh % stride * b->plan->x_plane + kh / stride * b->plan->line * b->desc->in;
         for (int64_t c = 0; c < count; c += AMX_STRIP) {
             const int64_t left = tess__cpu_min(count - c, AMX_STRIP);
             if (left % CPU_WORDS != 0)
@@ -264,10 +286,9 @@ static void conv_strip(const struct conv_block *b, const uint32_t *x, float *dw,
     }
 }
 
-/* Not windows of 1, which are products of matrices as they lie. */
 bool tess__amx_conv_grad_takes(const struct tess_op_desc *desc)
 {
-    return desc->window > 1 && desc->stride == 1 && desc->out % CPU_CONV_TILE == 0;
+    return desc->out % CPU_CONV_TILE == 0;
 }
 
 size_t tess__amx_conv_grad_scratch(const struct tess_op_desc *desc)
@@ -291,8 +312,8 @@ void tess__amx_conv_grad(const struct tess_op_desc *desc, const void *x, const v
             rows = tess__cpu_min(p.rows, p.oh - row);
             b.steps = conv_steps(&p, rows);
             for (int64_t i = 0; i < b.images; i++)
-                conv_pack_x(desc, &p, (const uint16_t *)x + (image + i) * x_size, row, rows,
-                            packed_x + i * p.x_image);
+                conv_pack_x(desc, &p, (const uint16_t *)x + (image + i) * x_size,
+                            row * desc->stride, rows, packed_x + i * p.x_image);
             for (int64_t o = 0; o < count; o += AMX_STRIP) {
                 const bool tall = count - o >= AMX_STRIP;
                 for (int64_t i = 0; i < b.images; i++)

@@ -12,13 +12,12 @@
  * pairs, oneDNN is faster.
  *
  * With channels last the words under one row of the window are neighbours, so x is read as it lies;
- * in f32 without padding that is where it came from. The data gradient is a convolution of dy with
- * the window turned round and inputs and outputs changed over. With a stride of 2 it is four of
- * them, phases: to dx of even or odd row and column come every other row and column of the window.
+ * in f32 without padding that is where it came from. phase.h has the data gradient.
  *
  * A pixel's sums are fused multiply-adds in order of the window's rows and words, whatever else is
  * computed.
  */
+#include "cpu/own/phase.h"
 #include "cpu/own/turn.h"
 
 #include <math.h>
@@ -26,8 +25,6 @@
 
 #define CONV_PANEL  (CPU_WIDE * CPU_WORDS) /* outputs */
 #define CONV_MOST   12                     /* pixels of a tile at most: each has an address */
-#define CONV_STRIDE 2                      /* of a data gradient at most */
-#define CONV_PHASES (CONV_STRIDE * CONV_STRIDE)
 #define CONV_WORDS  (48 * 1024) /* of x in a block at most: some of the second-level cache */
 #define CONV_PIXELS 1024        /* of a block at most */
 #define CONV_WORK   1e6         /* multiplications of a part at least: some tens of microseconds */
@@ -37,106 +34,42 @@ struct conv_pixel {
     int64_t x, y;
 };
 
-/* A convolution of stride `step` (of struct conv) to the pixels (row, column) + `phases` i of y. */
-struct conv_phase {
-    int64_t row, column;
-    int64_t tall, wide;              /* rows and columns of the window */
-    int64_t first_row, first_column; /* of the turned window: rows kh = first + phases i */
-    int64_t x_row, x_column;         /* where the first pixel's window begins in the copy */
-    int64_t rows, columns;           /* of its pixels in an image of y */
-    struct conv_pixel *pixel;        /* of a block [images, rows, columns] */
-    uint32_t *w;                     /* [panel][tall][wide in][outputs of the panel] */
-};
-
-/* What is computed: the sizes are those of the data gradient's own convolution where `back`. */
+/* What is computed. */
 struct conv {
     const struct tess_op_desc *desc;
+    struct cpu_phased g;
     bool back, half, relu, copied;
-    int64_t in, out, height, width;      /* of x */
-    int64_t y_height, y_width;           /* of y */
-    int64_t phases, step;                /* in a direction; pixels of x from one to the next of y */
-    int64_t top, line, span;             /* padding; pixels of a row; rows under one row of y */
-    int64_t images, rows, blocks, group; /* of a block; blocks of an image; blocks of a part */
-    int64_t x_row, x_image;              /* elements from one to the next, in the copy if copied */
-    struct conv_phase phase[CONV_PHASES];
+    int64_t line;                         /* pixels of a row of x */
+    int64_t images, rows, blocks, group;  /* of a block; blocks of an image; blocks of a part */
+    int64_t x_row, x_image;               /* elements from one to the next, in the copy if copied */
+    struct conv_pixel *pixel[CPU_PHASES]; /* of a phase's block [images, rows, columns] */
     const void *x, *bias;
     void *y;
     const float *w; /* [desc.out, window, window, desc.in] in f32 */
 };
 
-static int64_t conv_ceil(int64_t count, int64_t by)
-{
-    return (count + by - 1) / by;
-}
-
 /* ---- geometry ------------------------------------------------------------------------------- */
-
-/* Rows (or columns) kh of the window come to rows at + phases i of dx where at + padding - kh is a
- * multiple of the stride: how many there are, the first, and the row of dy that the last meets for
- * i = 0. */
-static int64_t conv_meet(const struct tess_op_desc *d, int64_t at, int64_t *first, int64_t *dy_row)
-{
-    *first = (at + d->padding) % d->stride;
-    const int64_t count = *first < d->window ? conv_ceil(d->window - *first, d->stride) : 0;
-    *dy_row = (at + d->padding - *first) / d->stride - (count > 0 ? count - 1 : 0);
-    return count;
-}
-
-static void conv_phases(struct conv *c)
-{
-    const struct tess_op_desc *d = c->desc;
-    int64_t low = 0, high = 0, first, row;
-    for (int64_t at = 0; c->back && at < c->phases; at++) {
-        const int64_t count = conv_meet(d, at, &first, &row);
-        low = at == 0 || row < low ? row : low;
-        high = at == 0 || row + count > high ? row + count : high;
-    }
-    c->top = c->back ? -low : d->padding;
-    c->span = c->back ? high - low : d->window;
-    for (int64_t i = 0; i < c->phases * c->phases; i++) {
-        struct conv_phase *p = &c->phase[i];
-        *p = (struct conv_phase){
-            .row = i / c->phases, .column = i % c->phases, .tall = d->window, .wide = d->window};
-        p->rows = conv_ceil(c->y_height - p->row, c->phases);
-        p->columns = conv_ceil(c->y_width - p->column, c->phases);
-        if (c->back) {
-            p->tall = conv_meet(d, p->row, &p->first_row, &p->x_row);
-            p->wide = conv_meet(d, p->column, &p->first_column, &p->x_column);
-            p->x_row -= low;
-            p->x_column -= low;
-        }
-    }
-}
 
 static struct conv conv_of(const struct tess_op_desc *d, bool back)
 {
-    const int64_t oh = tess_op_output_size(d->height, d->window, d->stride, d->padding);
-    const int64_t ow = tess_op_output_size(d->width, d->window, d->stride, d->padding);
     struct conv c = {.desc = d,
+                     .g = cpu_phases(d, back),
                      .back = back,
                      .half = d->dtype == TESS_BF16,
-                     .relu = !back && d->relu,
-                     .in = back ? d->out : d->in,
-                     .out = back ? d->in : d->out,
-                     .height = back ? oh : d->height,
-                     .width = back ? ow : d->width,
-                     .y_height = back ? d->height : oh,
-                     .y_width = back ? d->width : ow,
-                     .phases = back ? d->stride : 1,
-                     .step = back ? 1 : d->stride};
-    conv_phases(&c);
-    const int64_t rows = conv_ceil(c.y_height, c.phases), columns = conv_ceil(c.y_width, c.phases);
-    c.line = (columns - 1) * c.step + c.span;
-    c.copied = c.half || c.top != 0 || c.line > c.width || (rows - 1) * c.step + c.span > c.height;
-    c.x_row = (c.copied ? c.line : c.width) * c.in;
-    const int64_t by_x = (CONV_WORDS / (c.line * c.in) - c.span) / c.step + 1;
-    const int64_t most = tess__cpu_min(by_x, CONV_PIXELS / columns);
-    c.rows = tess__cpu_min(most > 1 ? most : 1, rows);
-    c.blocks = conv_ceil(rows, c.rows);
-    const int64_t images = tess__cpu_min(most / rows, d->rows);
+                     .relu = !back && d->relu};
+    const struct cpu_phased *g = &c.g;
+    c.line = (g->columns - 1) * g->step + g->span;
+    c.copied =
+        c.half || g->top != 0 || c.line > g->width || (g->rows - 1) * g->step + g->span > g->height;
+    c.x_row = (c.copied ? c.line : g->width) * g->in;
+    const int64_t by_x = (CONV_WORDS / (c.line * g->in) - g->span) / g->step + 1;
+    const int64_t most = tess__cpu_min(by_x, CONV_PIXELS / g->columns);
+    c.rows = tess__cpu_min(most > 1 ? most : 1, g->rows);
+    c.blocks = cpu_ceil(g->rows, c.rows);
+    const int64_t images = tess__cpu_min(most / g->rows, d->rows);
     c.images = c.blocks > 1 || images < 1 ? 1 : images;
-    c.x_image = c.copied ? ((c.rows - 1) * c.step + c.span) * c.x_row : c.height * c.x_row;
-    const double work = (double)(c.images * c.rows * columns) * (double)tess__cpu_sizes(d).w;
+    c.x_image = c.copied ? ((c.rows - 1) * g->step + g->span) * c.x_row : g->height * c.x_row;
+    const double work = (double)(c.images * c.rows * g->columns) * (double)tess__cpu_sizes(d).w;
     c.group = (int64_t)(CONV_WORK / work) + 1;
     return c;
 }
@@ -147,15 +80,15 @@ static size_t conv_layout(struct conv *c, char *base)
 {
     const int64_t widened = c->half ? tess__cpu_sizes(c->desc).w : 0;
     size_t bytes = tess__cpu_round_up((size_t)widened * sizeof(float));
-    for (int64_t i = 0; i < c->phases * c->phases; i++) {
-        struct conv_phase *p = &c->phase[i];
-        const int64_t outputs = conv_ceil(c->out, CPU_WORDS) * CPU_WORDS;
+    for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+        struct cpu_phase *p = &c->g.phase[i];
+        const int64_t outputs = cpu_ceil(c->g.out, CPU_WORDS) * CPU_WORDS;
         if (base != NULL)
             p->w = (uint32_t *)(void *)(base + bytes);
         bytes +=
-            tess__cpu_round_up((size_t)(p->tall * p->wide * c->in * outputs) * sizeof(uint32_t));
+            tess__cpu_round_up((size_t)(p->tall * p->wide * c->g.in * outputs) * sizeof(uint32_t));
         if (base != NULL)
-            p->pixel = (struct conv_pixel *)(void *)(base + bytes);
+            c->pixel[i] = (struct conv_pixel *)(void *)(base + bytes);
         bytes +=
             tess__cpu_round_up((size_t)(c->images * tess__cpu_min(p->rows, c->rows) * p->columns) *
                                sizeof(struct conv_pixel));
@@ -165,18 +98,18 @@ static size_t conv_layout(struct conv *c, char *base)
 
 static void conv_table(const struct conv *c)
 {
-    const int64_t line = c->y_width * c->out;
-    for (int64_t i = 0; i < c->phases * c->phases; i++) {
-        const struct conv_phase *p = &c->phase[i];
-        struct conv_pixel *pixel = p->pixel;
+    const int64_t line = c->g.y_width * c->g.out;
+    for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+        const struct cpu_phase *p = &c->g.phase[i];
+        struct conv_pixel *pixel = c->pixel[i];
         for (int64_t image = 0; image < c->images; image++)
             for (int64_t row = 0; row < tess__cpu_min(p->rows, c->rows); row++)
                 for (int64_t column = 0; column < p->columns; column++)
                     *pixel++ = (struct conv_pixel){
-                        .x = image * c->x_image + (p->x_row + row * c->step) * c->x_row +
-                             (p->x_column + column * c->step) * c->in,
-                        .y = (image * c->y_height + p->row + row * c->phases) * line +
-                             (p->column + column * c->phases) * c->out};
+                        .x = image * c->x_image + (p->x_row + row * c->g.step) * c->x_row +
+                             (p->x_column + column * c->g.step) * c->g.in,
+                        .y = (image * c->g.y_height + p->row + row * c->g.phases) * line +
+                             (p->column + column * c->g.phases) * c->g.out};
     }
 }
 
@@ -189,11 +122,11 @@ static void conv_pack_panel(void *context, int64_t panel, void *work)
     (void)work;
     const struct conv *c = context;
     const int64_t window = c->desc->window, output = panel * CONV_PANEL;
-    const int64_t outputs = tess__cpu_min(c->out - output, CONV_PANEL);
-    const int64_t wide = conv_ceil(outputs, CPU_WORDS);
-    for (int64_t i = 0; i < c->phases * c->phases; i++) {
-        const struct conv_phase *p = &c->phase[i];
-        const int64_t words = p->wide * c->in;
+    const int64_t outputs = tess__cpu_min(c->g.out - output, CONV_PANEL);
+    const int64_t wide = cpu_ceil(outputs, CPU_WORDS);
+    for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+        const struct cpu_phase *p = &c->g.phase[i];
+        const int64_t words = p->wide * c->g.in;
         uint32_t *to = p->w + output * p->tall * words;
         for (int64_t row = 0; row < p->tall; row++) {
             if (!c->back) {
@@ -203,11 +136,11 @@ static void conv_pack_panel(void *context, int64_t panel, void *work)
                 to += words * wide * CPU_WORDS;
                 continue;
             }
-            const int64_t kh = p->first_row + (p->tall - 1 - row) * c->phases;
+            const int64_t kh = p->first_row + (p->tall - 1 - row) * c->g.phases;
             for (int64_t t = 0; t < words; t++, to += wide * CPU_WORDS) {
-                const int64_t kw = p->first_column + (p->wide - 1 - t / c->in) * c->phases;
+                const int64_t kw = p->first_column + (p->wide - 1 - t / c->g.in) * c->g.phases;
                 const float *from =
-                    c->w + ((t % c->in * window + kh) * window + kw) * c->out + output;
+                    c->w + ((t % c->g.in * window + kh) * window + kw) * c->g.out + output;
                 cpu_pack_f32(from, outputs, to);
             }
         }
@@ -219,26 +152,26 @@ static void conv_pack_panel(void *context, int64_t panel, void *work)
 static void conv_copy(const struct conv *c, int64_t image, int64_t images, int64_t row,
                       int64_t rows, float *copy)
 {
-    const int64_t from = c->top < 0 ? -c->top : 0;
-    const int64_t lead = c->top > 0 ? tess__cpu_min(c->top, c->line) : 0;
-    const int64_t inner = tess__cpu_min(c->width > from ? c->width - from : 0, c->line - lead);
+    const int64_t from = c->g.top < 0 ? -c->g.top : 0;
+    const int64_t lead = c->g.top > 0 ? tess__cpu_min(c->g.top, c->line) : 0;
+    const int64_t inner = tess__cpu_min(c->g.width > from ? c->g.width - from : 0, c->line - lead);
     const size_t element = c->half ? 2 : 4;
     for (int64_t n = 0; n < images; n++) {
         float *to = copy + n * c->x_image;
-        for (int64_t r = 0; r < (rows - 1) * c->step + c->span; r++, to += c->x_row) {
-            const int64_t h = row * c->step - c->top + r;
-            if (r % c->step >= c->span)
+        for (int64_t r = 0; r < (rows - 1) * c->g.step + c->g.span; r++, to += c->x_row) {
+            const int64_t h = row * c->g.step - c->g.top + r;
+            if (r % c->g.step >= c->g.span)
                 continue; /* between windows */
-            if (h < 0 || h >= c->height) {
+            if (h < 0 || h >= c->g.height) {
                 memset(to, 0, (size_t)c->x_row * sizeof(*to));
                 continue;
             }
-            const int64_t at = (((image + n) * c->height + h) * c->width + from) * c->in;
-            memset(to, 0, (size_t)(lead * c->in) * sizeof(*to));
-            cpu_widen_row(c->half, (const char *)c->x + (size_t)at * element, inner * c->in,
-                          to + lead * c->in);
-            memset(to + (lead + inner) * c->in, 0,
-                   (size_t)((c->line - lead - inner) * c->in) * sizeof(*to));
+            const int64_t at = (((image + n) * c->g.height + h) * c->g.width + from) * c->g.in;
+            memset(to, 0, (size_t)(lead * c->g.in) * sizeof(*to));
+            cpu_widen_row(c->half, (const char *)c->x + (size_t)at * element, inner * c->g.in,
+                          to + lead * c->g.in);
+            memset(to + (lead + inner) * c->g.in, 0,
+                   (size_t)((c->line - lead - inner) * c->g.in) * sizeof(*to));
         }
     }
 }
@@ -347,20 +280,21 @@ CPU_BY_WIDTH(conv_panels, conv_panel, const struct conv_tile *)
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-static void conv_phase_run(const struct conv *c, const struct conv_phase *phase, int64_t pixels,
-                           const float *x, char *y, struct conv_ahead *ahead)
+static void conv_phase_run(const struct conv *c, int64_t number, int64_t pixels, const float *x,
+                           char *y, struct conv_ahead *ahead)
 {
+    const struct cpu_phase *phase = &c->g.phase[number];
     const size_t element = c->half ? 2 : 4;
     struct conv_tile t = {.x = x,
                           .relu = c->relu,
                           .tall = phase->tall,
-                          .words = phase->wide * c->in,
+                          .words = phase->wide * c->g.in,
                           .x_row = c->x_row,
-                          .pixel = phase->pixel,
+                          .pixel = c->pixel[number],
                           .pixels = pixels,
                           .ahead = ahead};
-    for (int64_t output = 0; output < c->out; output += CONV_PANEL) {
-        const int64_t left = tess__cpu_min(c->out - output, CONV_PANEL);
+    for (int64_t output = 0; output < c->g.out; output += CONV_PANEL) {
+        const int64_t left = tess__cpu_min(c->g.out - output, CONV_PANEL);
         t.outputs = left;
         t.w = phase->w + output * t.tall * t.words;
         t.y = y + (size_t)output * element;
@@ -373,16 +307,16 @@ static void conv_phase_run(const struct conv *c, const struct conv_phase *phase,
 /* The rows of x under block `g`; its tiles will be about as many as those of a block now. */
 static struct conv_ahead conv_ahead(const struct conv *c, int64_t g)
 {
-    if (g >= conv_ceil(c->desc->rows, c->images) * c->blocks)
+    if (g >= cpu_ceil(c->desc->rows, c->images) * c->blocks)
         return (struct conv_ahead){0};
-    const int64_t image = g / c->blocks * c->images, row = g % c->blocks * c->rows * c->step;
+    const int64_t image = g / c->blocks * c->images, row = g % c->blocks * c->rows * c->g.step;
     const int64_t rows = c->blocks == 1
-                             ? tess__cpu_min(c->images, c->desc->rows - image) * c->height
-                             : tess__cpu_min(c->rows * c->step, c->height - row);
-    const int64_t line = c->width * c->in * (c->half ? 2 : 4); /* bytes */
-    const int64_t tiles =
-        c->images * c->rows * c->phases * c->y_width / CONV_MOST * conv_ceil(c->out, CONV_PANEL);
-    const char *at = (const char *)c->x + (image * c->height + row) * line;
+                             ? tess__cpu_min(c->images, c->desc->rows - image) * c->g.height
+                             : tess__cpu_min(c->rows * c->g.step, c->g.height - row);
+    const int64_t line = c->g.width * c->g.in * (c->half ? 2 : 4); /* bytes */
+    const int64_t tiles = c->images * c->rows * c->g.phases * c->g.y_width / CONV_MOST *
+                          cpu_ceil(c->g.out, CONV_PANEL);
+    const char *at = (const char *)c->x + (image * c->g.height + row) * line;
     return (struct conv_ahead){
         .at = at, .end = at + rows * line, .bytes = rows * line / (tiles + 1) / 64 * 64 + 64};
 }
@@ -390,24 +324,24 @@ static struct conv_ahead conv_ahead(const struct conv *c, int64_t g)
 static void conv_part(void *context, int64_t part, void *work)
 {
     const struct conv *c = context;
-    const int64_t groups = conv_ceil(c->desc->rows, c->images) * c->blocks;
+    const int64_t groups = cpu_ceil(c->desc->rows, c->images) * c->blocks;
     const size_t element = c->half ? 2 : 4;
     for (int64_t g = part * c->group; g < tess__cpu_min(groups, (part + 1) * c->group); g++) {
         const int64_t image = g / c->blocks * c->images, row = g % c->blocks * c->rows;
         const int64_t images = tess__cpu_min(c->desc->rows - image, c->images);
-        const int64_t rows = tess__cpu_min(conv_ceil(c->y_height, c->phases) - row, c->rows);
-        const int64_t y = (image * c->y_height + row * c->phases) * c->y_width * c->out;
+        const int64_t rows = tess__cpu_min(cpu_ceil(c->g.y_height, c->g.phases) - row, c->rows);
+        const int64_t y = (image * c->g.y_height + row * c->g.phases) * c->g.y_width * c->g.out;
         struct conv_ahead ahead = conv_ahead(c, g + 1);
         const float *x = work;
         if (c->copied)
             conv_copy(c, image, images, row, rows, work);
         else
-            x = (const float *)c->x + image * c->x_image + row * c->step * c->x_row;
-        for (int64_t i = 0; i < c->phases * c->phases; i++) {
-            const struct conv_phase *p = &c->phase[i];
+            x = (const float *)c->x + image * c->x_image + row * c->g.step * c->x_row;
+        for (int64_t i = 0; i < c->g.phases * c->g.phases; i++) {
+            const struct cpu_phase *p = &c->g.phase[i];
             const int64_t own = tess__cpu_min(p->rows - row, rows);
             if (own > 0)
-                conv_phase_run(c, p, images * own * p->columns, x,
+                conv_phase_run(c, i, images * own * p->columns, x,
                                (char *)c->y + (size_t)y * element, &ahead);
         }
     }
@@ -415,7 +349,7 @@ static void conv_part(void *context, int64_t part, void *work)
 
 bool CPU_OWN(conv_takes)(const struct tess_op_desc *desc, bool back)
 {
-    if (desc->kind != TESS_OP_CONV2D || (back && desc->stride > CONV_STRIDE))
+    if (desc->kind != TESS_OP_CONV2D || (back && desc->stride > CPU_PHASE_STRIDE))
         return false;
     return desc->dtype == TESS_F32 || (desc->dtype == TESS_BF16 && !CPU_PAIRS);
 }
@@ -458,7 +392,7 @@ void CPU_OWN(conv)(const struct tess_kernel *kernel, const struct tess_op_desc *
     c.bias = bias;
     c.y = y;
     conv_table(&c);
-    tess__cpu_share(kernel, conv_ceil(c.out, CONV_PANEL), conv_pack_panel, &c, NULL);
-    tess__cpu_share(kernel, conv_ceil(conv_ceil(desc->rows, c.images) * c.blocks, c.group),
-                    conv_part, &c, scratch);
+    tess__cpu_share(kernel, cpu_ceil(c.g.out, CONV_PANEL), conv_pack_panel, &c, NULL);
+    tess__cpu_share(kernel, cpu_ceil(cpu_ceil(desc->rows, c.images) * c.blocks, c.group), conv_part,
+                    &c, scratch);
 }
