@@ -80,7 +80,8 @@ struct tess__placement {
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
     bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
     bool measured;                      /* process 0: by what the network between hosts carries */
-    char line[400];                     /* process 0: what was found and decided; "": nothing */
+    bool given;     /* process 0: the order is, and the network tells the size of racks alone */
+    char line[400]; /* process 0: what was found and decided; "": nothing */
     /* Process 0, of a job on several hosts: the network by which ranks were placed, device r is
      * that of rank r; NULL: not known. */
     struct tess_topology *topology;
@@ -222,7 +223,8 @@ enum tess_status tess__same_options(const struct tess_options *options, struct t
 
 /*
  * place_map.c: the best process of each rank where process p has device[p] of the topology; the
- * line and the text of run->placed. Takes over the topology; `source` names what it is from.
+ * line and the text of run->placed. Of an order that is given, the racks alone: process_out has it.
+ * Takes over the topology; `source` names what it is from.
  */
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
                                  struct tess_topology *topology, const int32_t *device,

@@ -200,7 +200,7 @@ enum tess_status tess__place_decide(const struct tess__run *run,
     const struct decide decide = {run, options, job, process_out};
     const char *order = options->order, *file = tess__place_order_file(options);
     const struct tess_measured even = {.host_count = 1, .group_count = 1, .block = job->host_count};
-    const bool automatic = strcmp(order, "auto") == 0;
+    const bool automatic = strcmp(order, "auto") == 0, by_file = options->file[0] != '\0';
 
     if (options->save[0] != '\0' && found == NULL)
         tess_log(TESS_LOG_WARN,
@@ -209,17 +209,18 @@ enum tess_status tess__place_decide(const struct tess__run *run,
                  (int)job->host_count, order);
     for (int32_t r = 0; r < job->count; r++)
         process_out[r] = r;
-    if (strcmp(order, "natural") == 0)
-        return TESS_OK;
     if (file != NULL) {
         snprintf(run->placed->line, sizeof(run->placed->line), "by %.300s", file);
-        return tess__place_read_order(job, file, process_out);
+        TESS_TRY(tess__place_read_order(job, file, process_out));
     }
+    run->placed->given = file != NULL || strcmp(order, "natural") == 0;
+    if (run->placed->given && (job->host_count == 1 || !(by_file || decide_has_slurm(job))))
+        return TESS_OK;
     if (found != NULL)
         return decide_by_probe(&decide, found);
-    if (job->host_count == 1 || (automatic && options->file[0] != '\0'))
+    if (job->host_count == 1 || ((automatic || run->placed->given) && by_file))
         return tess__place_by_machine(run, job, process_out);
-    if (automatic && decide_has_slurm(job))
+    if ((automatic || run->placed->given) && decide_has_slurm(job))
         return decide_by_slurm(&decide);
     return decide_by_hosts(&decide, &even, "two hosts");
 }

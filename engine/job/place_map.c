@@ -265,6 +265,20 @@ enum tess_status tess__place_gain(const struct tess__run *run, const struct tess
 
 /* ---- the map --------------------------------------------------------------------------------- */
 
+static enum tess_status map_racks(const struct tess__run *run, const struct tess__processes *job,
+                                  struct tess_topology *topology, const int32_t *device,
+                                  const int32_t *process)
+{
+    struct map_line line = {.job = job, .topology = topology};
+    const enum tess_status status = map_open_line(&line, device);
+
+    if (status == TESS_OK)
+        run->placed->rack_hosts = map_rack_hosts(&line, process);
+    tess__pool_release(&line.pool);
+    tess_topology_free(topology);
+    return status;
+}
+
 enum tess_status tess__place_map(const struct tess__run *run, const struct tess__processes *job,
                                  struct tess_topology *topology, const int32_t *device,
                                  const char *source, int32_t *process_out)
@@ -274,8 +288,10 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
         .axis = axis, .axis_count = map_axes(run, axis), .place = device, .keep_first = true};
     struct map_line line = {.job = job, .topology = topology};
     struct tess_map map = {0};
-    enum tess_status status = tess_map_find(topology, &ask, &map);
 
+    if (run->placed->given)
+        return map_racks(run, job, topology, device, process_out);
+    enum tess_status status = tess_map_find(topology, &ask, &map);
     if (status == TESS_OK)
         status = map_open_line(&line, device);
     if (status == TESS_OK)

@@ -92,7 +92,8 @@ lab 1 4 "2 0.99 1.3 block $natural canonical" "2 0.99 1.3 block $natural fast" \
 lab 1 3 "2 0.99 1.3 block $natural canonical"
 # With the same bits.
 lab 3 2 "1 0.95 1.2 block $natural canonical" \
-    "1 0.75 0.9 block --reduce canonical --topology.file LAB_DIR/topology.yaml"
+    "1 0.75 0.9 block --reduce canonical --topology.file LAB_DIR/topology.yaml" \
+    "1 0.75 0.9 block $natural canonical --topology.file LAB_DIR/topology.yaml"
 # 16 processes: where no other test runs.
 [ -z "${LAB_JUDGE:-}" ] || lab 1 8 "2 0.99 1.3 block $natural canonical"
 exit $status

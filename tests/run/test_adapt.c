@@ -185,7 +185,7 @@ static void case_slowed(void **state)
 }
 
 /* Hosts of a rack, as ranks come to them: those of the first case stay as they are, since uplinks
- * carry what their hosts send. */
+ * carry what their hosts send. Of an order that is given nothing else is looked for. */
 static void case_racks(void **state)
 {
     static const struct {
@@ -211,6 +211,15 @@ static void case_racks(void **state)
             TESS_OK);
         if (c.run.placed->rack_hosts != wanted[i].hosts)
             fail_msg("%s: racks of %d hosts", wanted[i].of, (int)c.run.placed->rack_hosts);
+        c.run.placed->given = true;
+        for (int turned = 0; turned < 2; turned++) {
+            const int32_t as[2][RANKS] = {{0, 1, 2, 3}, {0, 2, 1, 3}}, hosts[2] = {0, 2};
+            memcpy(process, as[turned], sizeof(process));
+            assert_int_equal(
+                tess__place_map(&c.run, &job, racks_of("abab"), device, "racks", process), TESS_OK);
+            assert_int_equal(c.run.placed->rack_hosts, hosts[turned]);
+            assert_memory_equal(process, as[turned], sizeof(process));
+        }
         close_case(&c);
     }
     tess__processes_close(&job);
