@@ -78,10 +78,11 @@ CPU_INLINE void forward_words(const char *from, size_t row_bytes, int tall, uint
         memcpy(&word[r], from + (size_t)r * row_bytes, 4);
 }
 
-/* `tall` outputs of a piece, whose sums are `row` words apart, and scalars `scalar_row` bytes. With
- * `ask`, `ahead` is what to prefetch of scalars, a cache line of each output at a time. */
+/* `tall` outputs of a piece, whose sums are `row` words apart, and scalars `scalar_row` bytes.
+ * `ahead`: scalars to prefetch into the second-level cache, a row of them after the other in equal
+ * shares of the steps, since the panel pushes them out of the first-level cache; or NULL. */
 CPU_INLINE void forward_piece(const struct forward *f, bool half, int tall, int wide, int64_t row,
-                              const uint32_t *x, const char *from, size_t scalar_row, bool ask,
+                              const uint32_t *x, const char *from, size_t scalar_row,
                               const char *ahead, float *target)
 {
     cpu_vector sum[CPU_SUMS];
@@ -89,18 +90,25 @@ CPU_INLINE void forward_piece(const struct forward *f, bool half, int tall, int 
     for (int i = 0; i < tall * wide; i++)
         sum[i] = f->first ? cpu_zero() : cpu_load(target + i / wide * row + i % wide * CPU_WORDS);
     const char *last = from + (f->steps - 1) * 4;
-    int64_t whole = f->steps - f->odd_step;
+    const int64_t whole = f->steps - f->odd_step, piece = wide * CPU_WORDS;
     uint32_t word[CPU_SUMS];
-    for (int64_t step = 0; step < whole; from += CPU_LINE * 4) {
-        if (ask) {
+    int64_t step = 0;
+    for (int share = 0; step < whole; share++) {
+        const char *ask = ahead != NULL ? ahead + (size_t)share * scalar_row : from;
+        const int64_t end = ahead != NULL ? whole * (share + 1) / tall : whole;
+        for (; step + CPU_STEPS <= end; step += CPU_STEPS, x += CPU_STEPS * piece) {
             CPU_UNROLL
-            for (int r = 0; r < tall; r++)
-                _mm_prefetch(ahead + (size_t)r * scalar_row, _MM_HINT_T0);
-            ahead += CPU_LINE * 4;
+            for (int some = 0; some < CPU_STEPS; some++) {
+                if (some % 2 == 0 || tall > 8) /* a line */
+                    _mm_prefetch(ask + some * tall * 4, _MM_HINT_T1);
+                forward_words(from + some * 4, scalar_row, tall, word);
+                cpu_step(sum, half, tall, wide, x + some * piece, word);
+            }
+            from += CPU_STEPS * 4;
+            ask += CPU_STEPS * tall * 4;
         }
-        int64_t end = ask && step + CPU_LINE < whole ? step + CPU_LINE : whole;
-        for (const char *at = from; step < end; step++, at += 4, x += wide * CPU_WORDS) {
-            forward_words(at, scalar_row, tall, word);
+        for (; step < end; step++, from += 4, x += piece) {
+            forward_words(from, scalar_row, tall, word);
             cpu_step(sum, half, tall, wide, x, word);
         }
     }
@@ -133,12 +141,12 @@ CPU_INLINE void forward_tile(const struct forward *f, bool half, int tall, int w
         cpu_copy_rows(tall, f->steps, from, f->scalar_row, ahead, copy_row, copy);
         for (int64_t p = 0; p < pieces; p++)
             forward_piece(f, false, tall, wide, row, f->x + p * f->x_piece, (const char *)copy,
-                          (size_t)copy_row * 4, false, NULL, target + p * piece);
+                          (size_t)copy_row * 4, NULL, target + p * piece);
         return;
     }
     for (int64_t p = 0; p < pieces; p++)
-        forward_piece(f, half, tall, wide, row, f->x + p * f->x_piece, from, f->scalar_row, p == 0,
-                      ahead, target + p * piece);
+        forward_piece(f, half, tall, wide, row, f->x + p * f->x_piece, from, f->scalar_row,
+                      p == 0 ? ahead : NULL, target + p * piece);
 }
 
 CPU_INLINE void forward_part(const struct forward *f, bool half, int wide)

@@ -136,6 +136,10 @@ CPU_INLINE void cpu_copy_rows(int tall, int64_t steps, const char *from, size_t 
     }
 }
 
+/* Steps at a time in loops over them, with one increment of each address and one branch for all: a
+ * core whose other thread is busy has no room for more instructions between products. */
+#define CPU_STEPS 4
+
 /* One step of a tile of `tall` rows and `wide` vectors: sum[r * wide + c] += scalar[r] column[c],
  * fused. */
 CPU_INLINE void cpu_step(cpu_vector *sum, bool half, int tall, int wide, const uint32_t *column,

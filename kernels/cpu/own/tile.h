@@ -27,8 +27,8 @@ struct cpu_tile {
     int64_t sum_row;
     bool begin;
     const float *scale; /* or NULL */
-    /* Scalars of a later tile, in rows like these, to prefetch on the way; where scalar_step is a
-     * word; or NULL. */
+    /* Scalars of a later tile, in rows like these, to prefetch on the way into the second-level
+     * cache; where scalar_step is a word and column_step a piece; or NULL. */
     const char *ask;
 };
 
