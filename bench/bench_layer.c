@@ -137,7 +137,7 @@ static enum tess_status layer_norm_run(struct tess__bench_layer *layer)
     if (batch && forward)
         return tess_batch_norm_forward(op, x, gamma, beta, y, mean, rstd, sum, sum + channels);
     if (batch)
-        return tess_batch_norm_backward(op, x, y, y, gamma, mean, rstd, y, dgamma, dbeta);
+        return tess_batch_norm_backward(op, x, y, y, gamma, beta, mean, rstd, y, dgamma, dbeta);
     if (forward)
         return tess_norm_forward(op, x, NULL, NULL, gamma, beta, y, mean, rstd);
     return tess_norm_backward(op, x, y, gamma, mean, rstd, NULL, y, dgamma, dbeta);

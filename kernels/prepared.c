@@ -157,13 +157,13 @@ enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const 
 }
 
 enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                          const void *dy, const void *gamma, const float *save_mean,
-                                          const float *save_rstd, void *dx, float *dgamma,
-                                          float *dbeta)
+                                          const void *dy, const void *gamma, const void *beta,
+                                          const float *save_mean, const float *save_rstd, void *dx,
+                                          float *dgamma, float *dbeta)
 {
     if (op->desc.rows == 0)
         return prepared_zero(op, TESS_OP_BATCH_NORM, op->desc.in, dgamma, op->desc.in, dbeta);
-    return OP_RUN(op, TESS_OP_BATCH_NORM, batch_norm_backward, x, y, dy, gamma, save_mean,
+    return OP_RUN(op, TESS_OP_BATCH_NORM, batch_norm_backward, x, y, dy, gamma, beta, save_mean,
                   save_rstd, dx, dgamma, dbeta);
 }
 

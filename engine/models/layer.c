@@ -632,6 +632,7 @@ enum tess_status tess__norm_backward(const struct tess_pass *pass, const struct 
         TESS_TRY(tess_batch_norm_backward(
             pass->op[norm->op], layer_at(pass, x, at.row), layer_at(pass, y, at.row),
             layer_at(pass, dy, at.row), layer_at(pass, pass->param[norm->gamma], at.channel),
+            layer_at(pass, pass->param[norm->beta], at.channel),
             norm_tensor(pass, norm->save_mean, at.leaf),
             norm_tensor(pass, norm->save_rstd, at.leaf), layer_at(pass, dx, at.row),
             pass->grad[norm->gamma] + at.channel, pass->grad[norm->beta] + at.channel));

@@ -179,7 +179,8 @@ static enum tess_status work_opened(struct calibrate *calibrate, const struct te
     case TESS_WORK_BATCH_NORM:
         return tess_batch_norm_forward(op, a, weight, weight, c, row, part[5], part[6], part[7]);
     case TESS_WORK_BATCH_NORM_BACKWARD:
-        return tess_batch_norm_backward(op, a, b, b, weight, row, part[5], c, part[6], part[7]);
+        return tess_batch_norm_backward(op, a, b, b, weight, weight, row, part[5], c, part[6],
+                                        part[7]);
     case TESS_WORK_MAX_POOL:
         return tess_max_pool_forward(op, a, c, (uint8_t *)part[5]);
     case TESS_WORK_MAX_POOL_BACKWARD:

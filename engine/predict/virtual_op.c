@@ -290,7 +290,7 @@ enum tess_status virtual_batch_norm_infer(struct tess_op *op, const void *x, con
 }
 
 enum tess_status virtual_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                             const void *dy, const void *gamma,
+                                             const void *dy, const void *gamma, const void *beta,
                                              const float *save_mean, const float *save_rstd,
                                              void *dx, float *dgamma, float *dbeta)
 {

@@ -10,7 +10,8 @@
  *
  *     dbeta = sum g, dgamma = sum g x_hat, dx = gamma rstd (g - dbeta / n - x_hat dgamma / n)
  *
- * All sums are done before dx is written: dx may be dy.
+ * All sums are done before dx is written: dx may be dy. Backward computes what the ReLU saw again,
+ * with forward's bits, from x, which it reads anyway, and does not read y.
  */
 #include "cpu/prim.h"
 
@@ -115,6 +116,18 @@ static const float *batch_widen(const struct tess_op *op, const struct batch_roo
     return wide;
 }
 
+/* Those of y for a leaf. */
+static void batch_coefs(const struct batch_room *room, int64_t leaf, int64_t channels,
+                        const float *mean, const float *rstd, const float *gamma, const float *beta)
+{
+    float *coef = room->coef + leaf * CPU_NORM_COEFS * channels;
+    for (int64_t c = 0; c < channels; c++) {
+        coef[CPU_NORM_MEAN * channels + c] = mean[leaf * channels + c];
+        coef[CPU_NORM_SCALE * channels + c] = gamma[c] * rstd[leaf * channels + c];
+        coef[CPU_NORM_SHIFT * channels + c] = beta[c];
+    }
+}
+
 /* ---- forward -------------------------------------------------------------------------------- */
 
 /* room.total = the mean, and the sum of squares about it: those of a chunk are about its own (Chan,
@@ -160,7 +173,6 @@ enum tess_status tess__cpu_batch_norm_forward(struct tess_op *op, const void *x,
     tess__fold_init(&fold_var, channels, var_sum, room.fold[1]);
     batch_run(op, tess__cpu_loops(op->kernel)->batch_norm_moments, &n, leaves);
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
-        float *coef = room.coef + leaf * CPU_NORM_COEFS * channels;
         float *mean = save_mean + leaf * channels, *rstd = save_rstd + leaf * channels;
         float *leaf_mean = tess__fold_leaf(&fold_mean), *leaf_var = tess__fold_leaf(&fold_var);
         batch_moments(&n, &room, leaf);
@@ -169,10 +181,8 @@ enum tess_status tess__cpu_batch_norm_forward(struct tess_op *op, const void *x,
             mean[c] = leaf_mean[c] = (float)room.total[0][c];
             leaf_var[c] = (float)(square / rest);
             rstd[c] = (float)(1.0 / sqrt(square / (double)pixels + (double)d->epsilon));
-            coef[CPU_NORM_MEAN * channels + c] = mean[c];
-            coef[CPU_NORM_SCALE * channels + c] = gamma32[c] * rstd[c];
-            coef[CPU_NORM_SHIFT * channels + c] = beta32[c];
         }
+        batch_coefs(&room, leaf, channels, save_mean, save_rstd, gamma32, beta32);
         tess__fold_push(&fold_mean);
         tess__fold_push(&fold_var);
     }
@@ -224,10 +234,11 @@ static void batch_grad_totals(const struct cpu_batch_norm *n, const struct batch
 }
 
 enum tess_status tess__cpu_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                               const void *dy, const void *gamma,
+                                               const void *dy, const void *gamma, const void *beta,
                                                const float *save_mean, const float *save_rstd,
                                                void *dx, float *dgamma, float *dbeta)
 {
+    (void)y;
     const struct tess_op_desc *d = &op->desc;
     const int64_t channels = d->in, leaves = d->rows / d->leaf_rows, pixels = batch_pixels(d);
     struct batch_room room;
@@ -235,18 +246,17 @@ enum tess_status tess__cpu_batch_norm_backward(struct tess_op *op, const void *x
     const struct cpu_batch_norm n = {.desc = d,
                                      .pixels = pixels,
                                      .x = x,
-                                     .y = (void *)(uintptr_t)y, /* read only */
                                      .dy = dy,
                                      .dx = dx,
                                      .coef = room.coef,
                                      .sums = room.sums};
-    const float *gamma32 = batch_widen(op, &room, 0, gamma);
+    const float *gamma32 = batch_widen(op, &room, 0, gamma),
+                *beta32 = batch_widen(op, &room, 1, beta);
     struct tess_fold fold_gamma, fold_beta;
     tess__fold_init(&fold_gamma, channels, dgamma, room.fold[0]);
     tess__fold_init(&fold_beta, channels, dbeta, room.fold[1]);
     for (int64_t leaf = 0; leaf < leaves; leaf++)
-        memcpy(room.coef + (leaf * CPU_NORM_COEFS + CPU_NORM_MEAN) * channels,
-               save_mean + leaf * channels, (size_t)channels * sizeof(float));
+        batch_coefs(&room, leaf, channels, save_mean, save_rstd, gamma32, beta32);
     batch_run(op, tess__cpu_loops(op->kernel)->batch_norm_grad_sums, &n, leaves);
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         float *coef = room.coef + leaf * CPU_NORM_COEFS * channels;
@@ -254,11 +264,10 @@ enum tess_status tess__cpu_batch_norm_backward(struct tess_op *op, const void *x
         batch_grad_totals(&n, &room, leaf);
         for (int64_t c = 0; c < channels; c++) {
             const double rstd = (double)save_rstd[leaf * channels + c];
-            const double beta = room.total[0][c], slope = room.total[1][c] * rstd;
-            leaf_beta[c] = (float)beta;
+            const double sum = room.total[0][c], slope = room.total[1][c] * rstd;
+            leaf_beta[c] = (float)sum;
             leaf_gamma[c] = (float)slope;
-            coef[CPU_NORM_SCALE * channels + c] = gamma32[c] * (float)rstd;
-            coef[CPU_NORM_SHIFT * channels + c] = (float)(beta / (double)pixels);
+            coef[CPU_NORM_MIDDLE * channels + c] = (float)(sum / (double)pixels);
             coef[CPU_NORM_SLOPE * channels + c] = (float)(slope * rstd / (double)pixels);
         }
         tess__fold_push(&fold_gamma);

@@ -28,18 +28,19 @@ struct cpu_batch_norm {
     const struct tess_op_desc *desc;
     int64_t pixels; /* of a leaf */
     const void *x;
-    void *y;        /* backward with a ReLU reads it */
+    void *y;        /* forward */
     const void *dy; /* backward */
     void *dx;
     const float *coef; /* [leaves, CPU_NORM_COEFS, C] */
     float *sums;       /* [chunks, 2, C]: what the loops that sum write */
 };
 #define CPU_NORM_CHUNK 256 /* pixels; the last one of a leaf may have fewer */
-/* y = (x - mean) scale + shift; dx = scale ((g - shift) - (x - mean) slope). */
+/* y = (x - mean) scale + shift; dx = scale ((g - middle) - (x - mean) slope). */
 enum cpu_norm_coef {
     CPU_NORM_MEAN,
     CPU_NORM_SCALE,
     CPU_NORM_SHIFT,
+    CPU_NORM_MIDDLE,
     CPU_NORM_SLOPE,
     CPU_NORM_COEFS
 };

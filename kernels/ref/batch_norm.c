@@ -191,10 +191,11 @@ static void norm_backward_leaf(const struct tess_op_desc *d, const void *x, cons
 }
 
 enum tess_status tess__ref_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                               const void *dy, const void *gamma,
+                                               const void *dy, const void *gamma, const void *beta,
                                                const float *save_mean, const float *save_rstd,
                                                void *dx, float *dgamma, float *dbeta)
 {
+    (void)beta;
     const struct tess_op_desc *d = &op->desc;
     struct norm_scratch s = norm_layout(d, op->scratch);
     int64_t channels = d->in, pixels = d->leaf_rows * d->height * d->width;

@@ -153,8 +153,8 @@ static void check_values(struct norm_case *c, struct tess_op *op)
                                              c->var_sum_dev),
                      TESS_OK);
     assert_int_equal(tess_batch_norm_backward(op, c->x_dev, c->y_dev, c->dy_dev, c->gamma_dev,
-                                              c->mean_dev, c->rstd_dev, c->dx_dev, c->dgamma_dev,
-                                              c->dbeta_dev),
+                                              c->beta_dev, c->mean_dev, c->rstd_dev, c->dx_dev,
+                                              c->dgamma_dev, c->dbeta_dev),
                      TESS_OK);
     device_get_real(&device, d->dtype, c->y_dev, y, c->count);
     device_get_real(&device, d->dtype, c->dx_dev, dx, c->count);
@@ -204,7 +204,7 @@ static void check_leaves(struct norm_case *c)
                                                  c->mean_dev + l * d->in, c->rstd_dev + l * d->in,
                                                  sums[0], sums[1]),
                          TESS_OK);
-        assert_int_equal(tess_batch_norm_backward(&op, x, y1, dy, c->gamma_dev,
+        assert_int_equal(tess_batch_norm_backward(&op, x, y1, dy, c->gamma_dev, c->beta_dev,
                                                   c->mean_dev + l * d->in, c->rstd_dev + l * d->in,
                                                   dy, sums[2], sums[3]),
                          TESS_OK);

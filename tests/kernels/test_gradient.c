@@ -179,8 +179,8 @@ static void norm_forward(struct problem *b)
 static void norm_backward(struct problem *b)
 {
     assert_int_equal(tess_batch_norm_backward(&b->op, b->p_dev[0], b->y, b->r_dev, b->p_dev[1],
-                                              b->aux[0], b->aux[1], b->grad_dev[0], b->grad_dev[1],
-                                              b->grad_dev[2]),
+                                              b->p_dev[2], b->aux[0], b->aux[1], b->grad_dev[0],
+                                              b->grad_dev[1], b->grad_dev[2]),
                      TESS_OK);
 }
 

@@ -368,8 +368,9 @@ static void run_batch_norm(struct twin *twin, enum tess_dtype dtype)
     op_open(twin, &d, &op);
     assert_int_equal(tess_batch_norm_forward(&op, x, gamma, beta, y, mean, rstd, sum[0], sum[1]),
                      TESS_OK);
-    assert_int_equal(tess_batch_norm_backward(&op, x, y, dy, gamma, mean, rstd, dx, sum[2], sum[3]),
-                     TESS_OK);
+    assert_int_equal(
+        tess_batch_norm_backward(&op, x, y, dy, gamma, beta, mean, rstd, dx, sum[2], sum[3]),
+        TESS_OK);
     assert_int_equal(tess_batch_norm_infer(&op, x, gamma, beta, gamma, var, z), TESS_OK);
     op_close(&op);
 }

@@ -280,9 +280,8 @@ enum tess_status tess_avg_pool_backward(struct tess_op *op, const void *dy, void
 /*
  * Batch normalisation (Ioffe and Szegedy 2015) with the statistics of each leaf, L = B / leaf_rows:
  *   y = gamma (x - mean_leaf) rstd_leaf + beta, then max(0, .) when desc.relu
- *   save_mean, save_rstd [L, C]; mean_sum, var_sum [C]: sums over the leaves (tree) of the mean and
- * of the unbiased variance, for the running statistics; overwritten. gamma, beta, mean, var have
- * desc.dtype; statistics are f32.
+ *   save_mean, save_rstd [L, C]; mean_sum, var_sum [C]: overwritten by sums over the leaves (tree)
+ * of mean and unbiased variance. gamma, beta, mean, var have desc.dtype; statistics are f32.
  */
 enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, const void *gamma,
                                          const void *beta, void *y, float *save_mean,
@@ -291,11 +290,12 @@ enum tess_status tess_batch_norm_forward(struct tess_op *op, const void *x, cons
 enum tess_status tess_batch_norm_infer(struct tess_op *op, const void *x, const void *gamma,
                                        const void *beta, const void *mean, const void *var,
                                        void *y);
-/* y is read when desc.relu: the ReLU's. dgamma, dbeta [C] by leaves, overwritten. dx may be dy. */
+/* desc.relu: dy counts where y > 0, which is read or computed anew; where dy is 0, y may be 0, too
+ * (dropout). dgamma, dbeta [C] by leaves, overwritten. dx may be dy. */
 enum tess_status tess_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                          const void *dy, const void *gamma, const float *save_mean,
-                                          const float *save_rstd, void *dx, float *dgamma,
-                                          float *dbeta);
+                                          const void *dy, const void *gamma, const void *beta,
+                                          const float *save_mean, const float *save_rstd, void *dx,
+                                          float *dgamma, float *dbeta);
 
 /*
  * Layer norm (Ba, Kiros and Hinton 2016) over the C = desc.in channels of each row:

@@ -58,6 +58,22 @@ CPU_INLINE void norm_coef(const struct norm_chunk *c, int which, int64_t at, int
     lanes_read(TESS_F32, c->coef + which * c->channels, at + v * CPU_LANES, lanes, coef);
 }
 
+/* Coefficients of forward for a block's vectors. */
+struct norm_forward {
+    lanes_float mean[NORM_WIDE], scale[NORM_WIDE], shift[NORM_WIDE];
+};
+
+CPU_INLINE void norm_forward(const struct norm_chunk *c, int wide, int64_t lanes, int64_t at,
+                             struct norm_forward *f)
+{
+    CPU_UNROLL
+    for (int v = 0; v < wide; v++) {
+        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &f->mean[v]);
+        norm_coef(c, CPU_NORM_SCALE, at, v, lanes, &f->scale[v]);
+        norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &f->shift[v]);
+    }
+}
+
 /* ---- forward -------------------------------------------------------------------------------- */
 
 /* sum[v] += the vectors of pixel `row`, or the squares of what they are away from mid. */
@@ -131,20 +147,15 @@ CPU_INLINE void norm_apply(enum tess_dtype dtype, int wide, int64_t lanes, int64
     const void *x = n->x;
     void *y = n->y;
     const int64_t cut = n->desc->relu ? -1 : 0, step = c->channels;
-    lanes_float mean[NORM_WIDE], scale[NORM_WIDE], shift[NORM_WIDE];
-    CPU_UNROLL
-    for (int v = 0; v < wide; v++) {
-        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
-        norm_coef(c, CPU_NORM_SCALE, at, v, lanes, &scale[v]);
-        norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &shift[v]);
-    }
+    struct norm_forward f;
+    norm_forward(c, wide, lanes, at, &f);
     int64_t from = c->first + at;
     for (int64_t row = 0; row < c->rows; row++, from += step) {
         CPU_UNROLL
         for (int v = 0; v < wide; v++) {
             lanes_float value;
             lanes_read(dtype, x, from + v * CPU_LANES, lanes, &value);
-            value = (value - mean[v]) * scale[v] + shift[v];
+            value = (value - f.mean[v]) * f.scale[v] + f.shift[v];
             const lanes_int low = (value < 0) & (lanes_int)((lanes_int){0} + (int32_t)cut);
             value = (lanes_float)((lanes_int)value & ~low);
             lanes_write(dtype, y, from + v * CPU_LANES, lanes, &value);
@@ -163,29 +174,29 @@ void CPU_LOOP(batch_norm_apply)(const void *arguments, int64_t first, int64_t co
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
-/* The gradient g of one vector of the normalised output, after the ReLU. */
-CPU_INLINE void norm_grad(enum tess_dtype dtype, bool relu, int64_t lanes, int64_t from,
-                          const struct cpu_batch_norm *n, lanes_float *grad)
+/* x - mean of vector v of a pixel, and the gradient g of its y before the ReLU. */
+CPU_INLINE void norm_grad(enum tess_dtype dtype, bool relu, int64_t lanes, int64_t from, int v,
+                          const struct cpu_batch_norm *n, const struct norm_forward *f,
+                          lanes_float *away, lanes_float *grad)
 {
-    lanes_read(dtype, n->dy, from, lanes, grad);
-    if (relu) {
-        lanes_float output;
-        lanes_read(dtype, n->y, from, lanes, &output);
-        *grad = (lanes_float)((lanes_int)*grad & (lanes_int)(output > 0));
-    }
+    lanes_read(dtype, n->dy, from + v * CPU_LANES, lanes, grad);
+    lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, away);
+    *away -= f->mean[v];
+    if (relu)
+        *grad =
+            (lanes_float)((lanes_int)*grad & (lanes_int)(*away * f->scale[v] + f->shift[v] > 0));
 }
 
 CPU_INLINE void norm_grad_row(enum tess_dtype dtype, int wide, int64_t lanes, bool relu,
-                              const struct cpu_batch_norm *n, int64_t from, const lanes_float *mean,
-                              lanes_float *beta, lanes_float *gamma)
+                              const struct cpu_batch_norm *n, int64_t from,
+                              const struct norm_forward *f, lanes_float *beta, lanes_float *gamma)
 {
     CPU_UNROLL
     for (int v = 0; v < wide; v++) {
-        lanes_float grad, value;
-        norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
-        lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
+        lanes_float grad, away;
+        norm_grad(dtype, relu, lanes, from, v, n, f, &away, &grad);
         beta[v] += grad;
-        gamma[v] += grad * (value - mean[v]);
+        gamma[v] += grad * away;
     }
 }
 
@@ -195,20 +206,18 @@ CPU_INLINE void norm_grad_sums(enum tess_dtype dtype, int wide, int64_t lanes, i
                                const struct norm_chunk *c, float *sums)
 {
     lanes_float beta[NORM_TALL][NORM_WIDE] = {{{0}}}, gamma[NORM_TALL][NORM_WIDE] = {{{0}}};
-    lanes_float mean[NORM_WIDE];
-    CPU_UNROLL
-    for (int v = 0; v < wide; v++)
-        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
+    struct norm_forward f;
+    norm_forward(c, wide, lanes, at, &f);
     int64_t from = c->first + at, row = 0;
     for (; row + NORM_TALL <= c->rows; row += NORM_TALL) {
         CPU_UNROLL
         for (int r = 0; r < NORM_TALL; r++, from += c->channels)
-            norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+            norm_grad_row(dtype, wide, lanes, relu, n, from, &f, beta[r], gamma[r]);
     }
     CPU_UNROLL
     for (int r = 0; r < NORM_TALL - 1; r++, from += c->channels)
         if (row + r < c->rows)
-            norm_grad_row(dtype, wide, lanes, relu, n, from, mean, beta[r], gamma[r]);
+            norm_grad_row(dtype, wide, lanes, relu, n, from, &f, beta[r], gamma[r]);
     CPU_UNROLL
     for (int v = 0; v < wide; v++) {
         beta[0][v] = (beta[0][v] + beta[1][v]) + (beta[2][v] + beta[3][v]);
@@ -231,28 +240,27 @@ void CPU_LOOP(batch_norm_grad_sums)(const void *arguments, int64_t first, int64_
     }
 }
 
-/* dx = scale ((g - shift) - (x - mean) slope). */
+/* dx = scale ((g - middle) - (x - mean) slope). */
 CPU_INLINE void norm_grad_apply(enum tess_dtype dtype, int wide, int64_t lanes, int64_t at,
                                 bool relu, const struct cpu_batch_norm *n,
                                 const struct norm_chunk *c)
 {
-    lanes_float mean[NORM_WIDE], scale[NORM_WIDE], shift[NORM_WIDE], slope[NORM_WIDE];
+    struct norm_forward f;
+    lanes_float middle[NORM_WIDE], slope[NORM_WIDE];
+    norm_forward(c, wide, lanes, at, &f);
     CPU_UNROLL
     for (int v = 0; v < wide; v++) {
-        norm_coef(c, CPU_NORM_MEAN, at, v, lanes, &mean[v]);
-        norm_coef(c, CPU_NORM_SCALE, at, v, lanes, &scale[v]);
-        norm_coef(c, CPU_NORM_SHIFT, at, v, lanes, &shift[v]);
+        norm_coef(c, CPU_NORM_MIDDLE, at, v, lanes, &middle[v]);
         norm_coef(c, CPU_NORM_SLOPE, at, v, lanes, &slope[v]);
     }
     int64_t from = c->first + at;
     for (int64_t row = 0; row < c->rows; row++, from += c->channels) {
         CPU_UNROLL
         for (int v = 0; v < wide; v++) {
-            lanes_float grad, value;
-            norm_grad(dtype, relu, lanes, from + v * CPU_LANES, n, &grad);
-            lanes_read(dtype, n->x, from + v * CPU_LANES, lanes, &value);
-            value = scale[v] * ((grad - shift[v]) - (value - mean[v]) * slope[v]);
-            lanes_write(dtype, n->dx, from + v * CPU_LANES, lanes, &value);
+            lanes_float grad, away;
+            norm_grad(dtype, relu, lanes, from, v, n, &f, &away, &grad);
+            grad = f.scale[v] * ((grad - middle[v]) - away * slope[v]);
+            lanes_write(dtype, n->dx, from + v * CPU_LANES, lanes, &grad);
         }
     }
 }

@@ -370,10 +370,11 @@ enum tess_status tess__cuda_batch_norm_infer(struct tess_op *op, const void *x, 
 }
 
 enum tess_status tess__cuda_batch_norm_backward(struct tess_op *op, const void *x, const void *y,
-                                                const void *dy, const void *gamma,
+                                                const void *dy, const void *gamma, const void *beta,
                                                 const float *save_mean, const float *save_rstd,
                                                 void *dx, float *dgamma, float *dbeta)
 {
+    (void)beta;
     const struct tess_op_desc *d = &op->desc;
     cudaStream_t stream = tess__cuda_stream(op->kernel);
     cudaError_t error = cuda_by_dtype(d->dtype, [&](auto type) {

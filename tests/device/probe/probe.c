@@ -305,6 +305,7 @@ static void work_batch_norm(struct device *d, struct result *r)
                                       .epsilon = 1e-5f};
     struct tess_op op;
     void *x = draw_array(d, of.dtype, COUNT, 1), *gamma = draw_array(d, of.dtype, WIDTH, 2);
+    void *beta = draw_array(d, of.dtype, WIDTH, 3);
     void *y = array_of(d, of.dtype, COUNT), *dx = array_of(d, of.dtype, COUNT);
     float *save[2], *sum[2];
     for (int i = 0; i < 2; i++) {
@@ -312,11 +313,10 @@ static void work_batch_norm(struct device *d, struct result *r)
         sum[i] = array_of(d, TESS_F32, WIDTH);
     }
     device_op_open(d, &desc, &op);
-    OK(tess_batch_norm_forward(&op, x, gamma, draw_array(d, of.dtype, WIDTH, 3), y, save[0],
-                               save[1], sum[0], sum[1]));
+    OK(tess_batch_norm_forward(&op, x, gamma, beta, y, save[0], save[1], sum[0], sum[1]));
     take(d, r, of.dtype, y, COUNT);
     take(d, r, TESS_F32, sum[1], WIDTH);
-    OK(tess_batch_norm_backward(&op, x, y, draw_array(d, of.dtype, COUNT, 4), gamma, save[0],
+    OK(tess_batch_norm_backward(&op, x, y, draw_array(d, of.dtype, COUNT, 4), gamma, beta, save[0],
                                 save[1], dx, sum[0], sum[1]));
     take(d, r, of.dtype, dx, COUNT);
     take(d, r, TESS_F32, sum[0], WIDTH);

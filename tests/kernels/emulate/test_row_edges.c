@@ -215,7 +215,7 @@ static void run_batch_norm(struct way *w, int64_t n)
         tess__cuda_batch_norm_forward(&op, x, gamma, beta, y, mean, rstd, mean_sum, var_sum),
         TESS_OK);
     assert_int_equal(
-        tess__cuda_batch_norm_backward(&op, x, y, dy, gamma, mean, rstd, dx, dgamma, dbeta),
+        tess__cuda_batch_norm_backward(&op, x, y, dy, gamma, beta, mean, rstd, dx, dgamma, dbeta),
         TESS_OK);
     assert_int_equal(
         tess__cuda_batch_norm_infer(&op, x, gamma, beta, beta, gamma, way_keep(w, all)), TESS_OK);
