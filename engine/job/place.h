@@ -80,7 +80,7 @@ struct tess__placement {
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */
     bool imagined;                      /* the devices are a file's, and ranks are elsewhere */
     bool measured;                      /* process 0: by what the network between hosts carries */
-    bool given;     /* process 0: the order is, and the network tells the size of racks alone */
+    bool given;     /* process 0: the order is, and the network has the size of racks alone */
     char line[400]; /* process 0: what was found and decided; "": nothing */
     /* Process 0, of a job on several hosts: the network by which ranks were placed, device r is
      * that of rank r; NULL: not known. */
