@@ -490,33 +490,6 @@ static void test_pipeline(void **state)
     }
 }
 
-/* Caches keep what all stages of a host touch up to its sum, however unlike they are. */
-static void test_touched(void **state)
-{
-    static const char options[] =
-        "--model mlp --mlp.hidden 256,8 --batch-size 8 --grid 4 --accumulate 4 --ranks 2 "
-        "--strategy pp --kernel ref";
-    struct tess_profile profile = fixture_profile(FLOPS_PER_S);
-    struct tess_prediction prediction;
-    (void)state;
-    fixture_predict(options, &profile, ENDLESS, &prediction);
-    const double kept_s = prediction.step_s, first = (double)prediction.stage[0].memory_total,
-                 last = (double)prediction.stage[1].memory_total;
-    tess_prediction_fini(&prediction);
-    assert_true(first > 2 * last);
-    for (int lost = 0; lost < 2; lost++) {
-        profile.cache_one = (struct tess_profile_cache){.share_bytes = first + last - lost,
-                                                        .gone_bytes = first + last + 1,
-                                                        .lost_byte_s = 1e-6};
-        fixture_predict(options, &profile, ENDLESS, &prediction);
-        if (lost == 0)
-            fixture_same(prediction.step_s, kept_s);
-        else
-            assert_true(prediction.step_s > 1.1 * kept_s);
-        tess_prediction_fini(&prediction);
-    }
-}
-
 /* ---- the same bits --------------------------------------------------------------------------- */
 
 static void test_same(void **state)
@@ -694,9 +667,8 @@ int main(void)
         cmocka_unit_test(test_shared),   cmocka_unit_test(test_fsdp),
         cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
         cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
-        cmocka_unit_test(test_same),     cmocka_unit_test(test_touched),
-        cmocka_unit_test(test_alike),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_same),     cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

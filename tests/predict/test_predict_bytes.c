@@ -1,6 +1,7 @@
 /*
  * What a prediction says that ranks send and keep is what they send and keep: bytes along each axis
- * against those that a real run counts, memory against the plan's, for every strategy.
+ * against those that a real run counts, memory against the plan's, for every strategy; and that
+ * caches keep what all of it is.
  */
 #include "predict_fixture.h"
 
@@ -142,12 +143,40 @@ static void test_formula(void **state)
     }
 }
 
+/* Caches keep what all stages of a host touch up to its sum, however unlike they are. */
+static void test_touched(void **state)
+{
+    static const char options[] =
+        "--model mlp --mlp.hidden 256,8 --batch-size 8 --grid 4 --accumulate 4 --ranks 2 "
+        "--strategy pp --kernel ref";
+    struct tess_profile profile = fixture_profile(1e9);
+    struct tess_prediction prediction;
+    (void)state;
+    fixture_predict(options, &profile, 1e21, &prediction);
+    const double kept_s = prediction.step_s, first = (double)prediction.stage[0].memory_total,
+                 last = (double)prediction.stage[1].memory_total;
+    tess_prediction_fini(&prediction);
+    assert_true(first > 2 * last);
+    for (int lost = 0; lost < 2; lost++) {
+        profile.cache_one = (struct tess_profile_cache){.share_bytes = first + last - lost,
+                                                        .gone_bytes = first + last + 1,
+                                                        .lost_byte_s = 1e-6};
+        fixture_predict(options, &profile, 1e21, &prediction);
+        if (lost == 0)
+            fixture_same(prediction.step_s, kept_s);
+        else
+            assert_true(prediction.step_s > 1.1 * kept_s);
+        tess_prediction_fini(&prediction);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula),
         cmocka_unit_test(test_near),
         cmocka_unit_test(test_far),
+        cmocka_unit_test(test_touched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
