@@ -46,16 +46,19 @@ struct tess_profile_cache tess_profile_cache_of(const struct tess_profile *profi
         .lost_byte_s = one->lost_byte_s + share * (all->lost_byte_s - one->lost_byte_s)};
 }
 
-double tess_profile_lag_s(const struct tess_profile *profile, double crowd, double work_s)
+/* By what was measured after 1 and 10 ms. */
+static double lag_power(double short_s, double long_s, double work_s)
 {
-    const bool turns = crowd > 1;
-    const double short_s = turns ? profile->turn_lag_short_s : profile->lag_short_s;
-    const double long_s = turns ? profile->turn_lag_long_s : profile->lag_long_s;
-    if (!(long_s > 0) || !(work_s > 0))
-        return 0;
     const double by = TESS_PROFILE_LAG_LONG / TESS_PROFILE_LAG_SHORT;
     const double power = short_s > 0 ? fmin(1, fmax(0, log(long_s / short_s) / log(by))) : 1;
-    return (turns ? crowd / 2 : 1) * long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power);
+    return long_s > 0 && work_s > 0 ? long_s * pow(work_s / TESS_PROFILE_LAG_LONG, power) : 0;
+}
+
+double tess_profile_lag_s(const struct tess_profile *profile, double crowd, double work_s)
+{
+    const double own_s = lag_power(profile->lag_short_s, profile->lag_long_s, work_s);
+    const double turn_s = lag_power(profile->turn_lag_short_s, profile->turn_lag_long_s, work_s);
+    return own_s + (crowd > 1 ? crowd / 2 * fmax(0, turn_s - own_s) : 0);
 }
 
 double tess_profile_work_s(const struct tess_profile *profile, enum tess_work work, int width,

@@ -236,7 +236,8 @@ double tess_profile_lost_s(const struct tess_profile_cache *cache, double all_by
 double tess_profile_far_s(const struct tess_profile *profile, double all_bytes, double age_s);
 /* How much later the last rank comes that has computed for work_s, its turns counted: a power of
  * that through what was measured. crowd: ranks of a core; the measured ones that take turns are
- * two, and each loses as much when it gets the core. 0 where it was not measured. */
+ * two, and what these lose more than ranks on cores of their own, each loses when it gets the core.
+ * 0 where it was not measured. */
 double tess_profile_lag_s(const struct tess_profile *profile, double crowd, double work_s);
 double tess_profile_math_s(const struct tess_profile *profile, double elements, double bytes);
 /* Where its time was not measured it is math or a pass. */

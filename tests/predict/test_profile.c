@@ -178,6 +178,12 @@ static void test_lag(void **state)
     assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-2) - 4e-4) < 1e-16);
     assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-1) - 16e-4) < 1e-15);
     assert_true(fabs(tess_profile_lag_s(&cpu, 4, 1e-3) - 2e-4) < 1e-16);
+    cpu.lag_short_s = cpu.lag_long_s = 8e-5;
+    assert_true(fabs(tess_profile_lag_s(&cpu, 1, 1e-3) - 8e-5) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 2, 1e-3) - 1e-4) < 1e-16);
+    assert_true(fabs(tess_profile_lag_s(&cpu, 4, 1e-3) - 12e-5) < 1e-16);
+    cpu.lag_long_s = 1; /* of neighbours that slow down one core after the other */
+    assert_true(fabs(tess_profile_lag_s(&cpu, 4, 1e-2) - 1) < 1e-12);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
