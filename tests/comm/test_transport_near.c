@@ -43,6 +43,9 @@ static bool refuse(uint32_t call, uint32_t argument)
 enum way { BY_MEMORY, BY_SOCKET, ONE_WAY };
 enum { SIZES = 8, TAGS = 3, MOST = (1 << 20) + 3 };
 
+/* Of all bytes that cross, sanitizers compare some: these loops are the test's own. */
+enum { LEAP = TESTS_DIVISOR > 1 ? 61 : 1 };
+
 static const size_t sizes[SIZES] = {0, 1, 17, 4095, 4096, 262144, 100003, MOST};
 
 static unsigned char value_of(int32_t from, int32_t to, int32_t tag, size_t size, size_t i)
@@ -95,7 +98,7 @@ static int messages_rank(struct tess_comm *comm, struct tess_world *world, void 
                 WORLD_CHECK(sent[count] != NULL && come[count] != NULL);
                 sent[count] += tag;
                 come[count] += 2 * tag;
-                for (size_t i = 0; i < sizes[s]; i++)
+                for (size_t i = 0; i < sizes[s]; i += LEAP)
                     sent[count][i] = value_of(comm->rank, peer, tag, sizes[s], i);
                 WORLD_OK(transport->ops->send(transport, peer, 0xfffff0u + (uint32_t)tag,
                                               sent[count], sizes[s], &request[begun++]));
@@ -111,7 +114,7 @@ static int messages_rank(struct tess_comm *comm, struct tess_world *world, void 
     for (int32_t peer = 0; peer < comm->rank_count; peer++)
         for (int32_t tag = 0; tag < TAGS && peer != comm->rank; tag++)
             for (int s = 0; s < SIZES; s++, count++) {
-                for (size_t i = 0; i < sizes[s]; i++)
+                for (size_t i = 0; i < sizes[s]; i += LEAP)
                     WORLD_CHECK(come[count][i] == value_of(peer, comm->rank, tag, sizes[s], i));
                 WORLD_CHECK(come[count][sizes[s]] == 0);
             }
@@ -176,7 +179,7 @@ static int sleeps_rank(struct tess_comm *comm, struct tess_world *world, void *a
             WORLD_OK(transport->ops->wait(transport, 1000));
             WORLD_OK(transport->ops->test(transport, request, &done));
         }
-        for (size_t i = 0; i < bytes; i++)
+        for (size_t i = 0; i < bytes; i += LEAP)
             WORLD_CHECK(data[i] == turn + 1);
     }
     WORLD_OK(tess_comm_barrier(comm));
