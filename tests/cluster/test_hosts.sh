@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_hosts.sh TESSERA CONFIGS NAP: `train --hosts` on hosts of their own: a link that is cut and mended while ranks train.
 # The others go on without that host, and with it when it is back; the bits are those of a run to which nothing happened.
-# A host that is back after the end of the run ends as well. Steps sleep (nap.c), so that few take as long as hosts need
+# A host that is back after the end of the run ends as well. Steps sleep (harness/nap.c), so that few take as long as hosts need
 # to leave and to come back.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
