@@ -20,9 +20,16 @@ set(TESS_EMULATED ON)
 find_path(TESS_CUDNN_HEADERS cudnn_graph.h HINTS ${CUDNN_INCLUDE} ${TESS_CUDA_HEADERS} $ENV{CUDNN_ROOT}/include)
 mark_as_advanced(TESS_CUDNN_HEADERS)
 
+# fmaf() as an instruction, where this processor has it: else each is a call.
+set(emulate_fma "")
+file(STRINGS /proc/cpuinfo fma REGEX "^flags.* fma " LIMIT_COUNT 1)
+if(fma)
+    set(emulate_fma -mfma)
+endif()
+
 # Files compiled as C++ with what kernels see. Own options instead of the project's, some of which are C's alone.
 function(emulate_library name)
-    set(options -O2 -ffp-contract=off -fno-math-errno -fno-strict-aliasing -Wall -Wextra
+    set(options -O2 ${emulate_fma} -ffp-contract=off -fno-math-errno -fno-strict-aliasing -Wall -Wextra
         -Wno-unknown-pragmas -Wno-unused-function)
     if(TESS_WERROR)
         list(APPEND options -Werror)
