@@ -19,7 +19,7 @@ static char folder[] = "/tmp/tessera_device_XXXXXX";
 static struct spawn spawn;
 
 #define RUN                                                                                        \
-    "train --data synthetic --synthetic-rows 512 --batch-size 64 --steps 4 --evaluate off "        \
+    "train --data synthetic --synthetic-rows 64 --batch-size 16 --steps 2 --evaluate off "         \
     "--save-weights off "
 
 static void devices(int count)

@@ -20,8 +20,8 @@
 #include <jansson.h>
 
 #define MODEL                                                                                      \
-    "train --data synthetic --synthetic-rows 9600 --batch-size 32 --evaluate off --model cnn "     \
-    "--cnn.channels 4,6 --cnn.fc 20 --grid 4 --steps 600 "
+    "train --data synthetic --synthetic-rows 9600 --batch-size 32 --evaluate off --model mlp "     \
+    "--mlp.hidden 20 --grid 4 --steps 600 --optimizer nap "
 
 static char folder[] = "/tmp/tessera_restart_XXXXXX";
 static char whole[17]; /* of the run that nothing happens to */
@@ -171,5 +171,7 @@ int main(void)
         cmocka_unit_test(case_limit),      cmocka_unit_test(case_no_more),
         cmocka_unit_test(case_supervisor),
     };
+    setenv("TESSERA_PLUGIN", NAP, 1);
+    setenv("NAP_US", "3000", 1); /* so that a run still goes on when it is to be killed */
     return cmocka_run_group_tests_name("restart", tests, set_up, tear_down);
 }
