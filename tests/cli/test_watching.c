@@ -24,12 +24,11 @@
 #include <cmocka.h>
 
 /* 8 steps an epoch, the last of 26 samples. */
-#define ROWS  250
-#define BATCH 32
-#define STEPS 8
-#define CNN                                                                                        \
-    "train --data synthetic --synthetic-rows 250 --batch-size 32 --model cnn --cnn.channels 4,6 "  \
-    "--cnn.fc 20 --grid 4 --device cpu "
+#define ROWS   250
+#define BATCH  32
+#define STEPS  8
+#define IMAGES "train --data synthetic --synthetic-rows 250 --batch-size 32 --grid 4 --device cpu "
+#define MLP    IMAGES "--model mlp --mlp.hidden 20,20 "
 #define GPT                                                                                        \
     "train --model gpt --data synthetic --synthetic-rows 250 --data.length 8 --batch-size 32 "     \
     "--gpt.layers 2 --gpt.width 16 --gpt.heads 4 --grid 4 --tensor.canonical 2 --device cpu "
@@ -148,7 +147,7 @@ static void case_epoch_loss(void **state)
                                          "pp --ranks 2", "ddp --ranks 2 --accumulate 2"};
 
     (void)state;
-    expect_mean(CNN, layout, sizeof(layout) / sizeof(layout[0]));
+    expect_mean(MLP, layout, sizeof(layout) / sizeof(layout[0]));
 }
 
 static void case_epoch_loss_products(void **state)
@@ -167,7 +166,7 @@ static void case_evaluate_every(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        run(CNN "--epochs 2 --evaluate-every 3 --strategy %s --run often --overwrite",
+        run(MLP "--epochs 2 --evaluate-every 3 --strategy %s --run often --overwrite",
             i == 0 ? "single --ranks 1" : "fsdp --ranks 4");
         json_t *lines = lines_with("often", "validation");
         /* Not at 8 and 16, where epochs end. */
@@ -205,7 +204,7 @@ static void case_short(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++)
         for (int r = 0; r < 2; r++) {
-            run(CNN "%s --strategy ddp --ranks %d --run short --overwrite", expected[i].options,
+            run(MLP "%s --strategy ddp --ranks %d --run short --overwrite", expected[i].options,
                 r == 0 ? 4 : 1);
             json_t *lines = lines_with("short", "train_loss");
             const json_t *line = json_array_get(lines, 0);
@@ -217,7 +216,7 @@ static void case_short(void **state)
             loss = number_of(line, "val_loss");
             json_decref(lines);
         }
-    run(CNN "--steps 4 --warmup 2 --evaluate off --run short --overwrite --log-every 1");
+    run(MLP "--steps 4 --warmup 2 --evaluate off --run short --overwrite --log-every 1");
     assert_non_null(strstr(spawn.err, "--warmup 2 is longer than the run of 0.5 epochs: shortened "
                                       "to half of the run, 2 steps"));
     json_t *lines = lines_with("short", "elapsed_s");
@@ -317,7 +316,7 @@ static void case_file(void **state)
     static char text[1 << 16];
 
     (void)state;
-    run(CNN "--epochs 2 --strategy ddp --ranks 2 --log-every 3 --save-every 5 --run file "
+    run(MLP "--epochs 2 --strategy ddp --ranks 2 --log-every 3 --save-every 5 --run file "
             "--overwrite --prometheus out.prom");
     assert_non_null(strstr(spawn.out, "prometheus: out.prom"));
     read_text("out.prom", text, sizeof(text));
@@ -343,7 +342,7 @@ static void case_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char words[512];
-        snprintf(words, sizeof(words), CNN "--steps 1 --prometheus %s", bad[i]);
+        snprintf(words, sizeof(words), MLP "--steps 1 --prometheus %s", bad[i]);
         assert_int_not_equal(spawn_words(&spawn, words), 0);
         if (strstr(spawn.err, "--prometheus") == NULL)
             fail_msg("%s: %s", bad[i], spawn.err);
@@ -411,8 +410,8 @@ static int start_serving(const char *words)
 }
 
 #define LONG                                                                                       \
-    CNN "--synthetic-rows 9600 --evaluate off --log-every 20 --strategy ddp --ranks 2 "            \
-        "--schedule constant "
+    MLP "--synthetic-rows 9600 --evaluate off --log-every 20 --strategy ddp --ranks 2 "            \
+        "--schedule constant --optimizer nap "
 
 static void case_server(void **state)
 {
@@ -533,7 +532,8 @@ static void expect_documented(const json_t *value, int *count)
 static void case_documented(void **state)
 {
     static const char *const runs[] = {
-        CNN "--epochs 2 --strategy pp --ranks 2 --evaluate-every 3 --hash-every 4 --watch on",
+        IMAGES "--model cnn --cnn.channels 4,6 --cnn.fc 20 --epochs 2 --strategy pp --ranks 2 "
+               "--evaluate-every 3 --hash-every 4 --watch on",
         GPT "--epochs 2 --strategy ddp --ranks 2 --evaluate-every 3 --peak-tflops 1",
     };
     static const char *const kinds[] = {"run",        "elapsed_s", "train_loss",
@@ -594,5 +594,7 @@ int main(void)
         cmocka_unit_test(case_documented),
     };
 
+    setenv("TESSERA_PLUGIN", NAP, 1);
+    setenv("NAP_US", "3000", 1); /* a step of LONG: the processors are left to what is tested */
     return cmocka_run_group_tests(tests, group_up, group_down);
 }
