@@ -85,7 +85,9 @@ static void case_layouts(void **state)
     char first[32], hash[32];
 
     (void)state;
-    for (size_t i = 0; i < sizeof(layout) / sizeof(layout[0]); i++) {
+    /* Sanitizers: each other one, with all ways to deal out; they catch in ref what guard does. */
+    const size_t turn = TESTS_DIVISOR > 1 ? 2 : 1;
+    for (size_t i = 0; i + turn <= sizeof(layout) / sizeof(layout[0]); i += turn) {
         const char *kernel = strstr(layout[i], "guard") != NULL ? "--kernel guard" : "";
 
         if (i == 0 || kernel[0] != '\0') {
