@@ -144,9 +144,11 @@ static enum tess_status accuracy_add_folder(struct accuracy *accuracy, const cha
         at = stop + 1;
     }
     free(text);
-    if (final == NULL)
-        TESS_FAIL(TESS_ERR_DATA, "%s: the run has not ended: no line of it has \"final\"", path);
     const enum tess_status status = accuracy_add(accuracy, folder, final);
+    if (status == TESS_OK && final == NULL) {
+        struct accuracy_one *run = &accuracy->run[accuracy->count - 1];
+        snprintf(run->why, sizeof(run->why), "it has not ended: metrics.jsonl has no \"final\"");
+    }
     json_decref(final);
     return status;
 }
@@ -263,10 +265,13 @@ static void accuracy_print(const struct accuracy *accuracy, double *error)
     }
     if (table.cell_count > 0)
         tess__table_print(&table, stdout);
-    for (size_t i = 0; i < accuracy->count; i++)
-        if (accuracy->run[i].why[0] != '\0')
-            printf("%s, %s on %d ranks: %s\n", accuracy->run[i].name, accuracy->run[i].strategy,
-                   (int)accuracy->run[i].ranks, accuracy->run[i].why);
+    for (size_t i = 0; i < accuracy->count; i++) {
+        const struct accuracy_one *run = &accuracy->run[i];
+        if (run->why[0] != '\0' && run->ranks > 0)
+            printf("%s, %s on %d ranks: %s\n", run->name, run->strategy, (int)run->ranks, run->why);
+        else if (run->why[0] != '\0')
+            printf("%s: %s\n", run->name, run->why);
+    }
     const size_t count = accuracy_errors(accuracy, 0, error);
     printf("\nsteps in ms; ratios are predicted / measured; cpu: of the processor time of a "
            "rank's work%s\n",

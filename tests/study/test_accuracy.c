@@ -200,6 +200,14 @@ static void test_errors(void **state)
     assert_int_equal(run_words("plan --accuracy %s/ten.json"), 0);
     has(spawn.out, "10 runs: median error 5.0 %, 95th percentile 10.0 %");
     assert_null(strchr(spawn.out, '\033'));
+    /* A run that goes on still is named, and the others count. */
+    char path[256];
+    snprintf(path, sizeof(path), "%s/open", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file("open/metrics.jsonl", "{\"train_loss\": 1}\n");
+    assert_int_equal(run_words("plan --accuracy %s/open %s/ten.json"), 0);
+    has(spawn.out, "/open: it has not ended: metrics.jsonl has no \"final\"");
+    has(spawn.out, "10 runs: median error 5.0 %, 95th percentile 10.0 %");
 }
 
 static void test_hostile(void **state)
