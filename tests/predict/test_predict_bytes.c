@@ -63,6 +63,7 @@ static void bytes_predict(struct tess_config *config)
     struct tess_config *other;
     network.cluster.busy = true; /* and ranks reach each other's memory, as those of the run do */
     network.cluster.sum_bytes_per_s = network.cluster.scatter_bytes_per_s = 1e9;
+    network.cluster.share_bytes_per_s = 1e9;
     fixture_open(config->model->tokens ? BYTES_GPT : BYTES_MLP, &other, &dataset);
     assert_string_equal(config->kernel->name, bytes_kernel);
     assert_int_equal(tess_predict_step(config, dataset, &profile, &network, &bytes_predicted),
