@@ -47,9 +47,9 @@ struct tess_cluster {
     /* Ranks are processors that copy and add up themselves: no call is under way while they
      * compute. */
     bool busy;
-    double sum_bytes_per_s;     /* of busy ranks that reach each other's memory; 0: they do not */
-    double scatter_bytes_per_s; /* the same of sums that end in a share for each */
-    double share_bytes_per_s;   /* of tess_network_share_s; > 0 where sum_bytes_per_s is */
+    double sum_bytes_per_s;      /* of busy ranks that reach each other's memory; 0: they do not */
+    double scatter_bytes_per_s;  /* the same of sums that end in a share for each */
+    double share_bytes_per_s;    /* of tess_network_share_s; > 0 where sum_bytes_per_s is */
     double sent_sum_bytes_per_s; /* of the array that two others add up; 0: as what is sent */
 };
 
