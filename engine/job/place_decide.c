@@ -213,14 +213,16 @@ enum tess_status tess__place_decide(const struct tess__run *run,
         snprintf(run->placed->line, sizeof(run->placed->line), "by %.300s", file);
         TESS_TRY(tess__place_read_order(job, file, process_out));
     }
-    run->placed->given = file != NULL || strcmp(order, "natural") == 0;
-    if (run->placed->given && (job->host_count == 1 || !(by_file || decide_has_slurm(job))))
+    const bool given = file != NULL || strcmp(order, "natural") == 0,
+               described = automatic || given;
+    run->placed->given = given;
+    if (given && (job->host_count == 1 || !(by_file || decide_has_slurm(job))))
         return TESS_OK;
     if (found != NULL)
         return decide_by_probe(&decide, found);
-    if (job->host_count == 1 || ((automatic || run->placed->given) && by_file))
+    if (job->host_count == 1 || (described && by_file))
         return tess__place_by_machine(run, job, process_out);
-    if ((automatic || run->placed->given) && decide_has_slurm(job))
+    if (described && decide_has_slurm(job))
         return decide_by_slurm(&decide);
     return decide_by_hosts(&decide, &even, "two hosts");
 }

@@ -45,9 +45,9 @@ struct ranks {
     double chain;                    /* likewise, of ranks that take turns */
     struct calibrate *calibrate;     /* with the product */
     double product_s;                /* of one, about; the same for all ranks */
-    double own_s[RANKS_MAX];         /* what each rank has computed takes a core of its own */
-    double usual_s[RANKS_MAX];       /* that, if all products took what the middle ones do */
-    double slow;                     /* the first by the second; measured where none take turns */
+    double processor_s[RANKS_MAX];   /* of each rank's products */
+    double usual_s[RANKS_MAX];       /* that, if all took what the middle ones do */
+    double slow;                     /* the first by the second, where none take turns */
     bool passes;                     /* over memory alone */
     double byte_s[CALIBRATE_SIZES];  /* of rank 0, in this round */
 };
@@ -166,9 +166,8 @@ static void ranks_compute(struct ranks *all, int32_t rank, float *memory, double
 {
     const int64_t products = (int64_t)fmax(1, seconds / all->product_s);
     const double begin_s = tess_clock_thread_s();
-    const double usual_s = (double)products * ranks_product_s(all, memory, products);
-    all->usual_s[rank] += usual_s;
-    all->own_s[rank] += all->turns ? usual_s * all->slow : tess_clock_thread_s() - begin_s;
+    all->usual_s[rank] += (double)products * ranks_product_s(all, memory, products);
+    all->processor_s[rank] += tess_clock_thread_s() - begin_s;
 }
 
 static double ranks_mean(const double *seconds, int32_t count)
@@ -182,11 +181,12 @@ static double ranks_mean(const double *seconds, int32_t count)
 /* What ranks have computed since they were last asked takes each on a core of its own. */
 static double ranks_own_s(struct ranks *all, int32_t count)
 {
-    const double own_s = ranks_mean(all->own_s, count);
-    all->slow = own_s / ranks_mean(all->usual_s, count);
-    memset(all->own_s, 0, sizeof(all->own_s));
+    const double usual_s = ranks_mean(all->usual_s, count);
+    if (!all->turns)
+        all->slow = ranks_mean(all->processor_s, count) / usual_s;
+    memset(all->processor_s, 0, sizeof(all->processor_s));
     memset(all->usual_s, 0, sizeof(all->usual_s));
-    return own_s;
+    return usual_s * all->slow;
 }
 
 /* How much longer it takes until all ranks have computed for compute_s and met, than it would take

@@ -226,15 +226,15 @@ static enum tess_status net_group_reserve(struct net_group *group)
 {
     const size_t n = (size_t)group->comm.rank_count;
     char *block =
-        calloc(n, 2 * sizeof(*group->send) + sizeof(*group->turns) + sizeof(*group->member));
+        calloc(n, 2 * sizeof(*group->send) + sizeof(*group->flight) + sizeof(*group->member));
 
     if (block == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for a communicator of %zu ranks", n);
     group->block = block;
     group->send = (struct net_pair **)block;
     group->receive = group->send + n;
-    group->turns = (struct net_turns *)(group->receive + n);
-    group->member = (int32_t *)(group->turns + n);
+    group->flight = (struct net_flight *)(group->receive + n);
+    group->member = (int32_t *)(group->flight + n);
     return tess__net_jobs_open(group);
 }
 

@@ -110,7 +110,7 @@ struct net_row {
 };
 
 /* Of the call that is run, with one peer: what is under way. */
-struct net_turns {
+struct net_flight {
     uint32_t sends, receives;
 };
 
@@ -146,7 +146,7 @@ struct net_group {
     int32_t id;
     void *block;                       /* of these, [comm.rank_count] each: */
     struct net_pair **send, **receive; /* NULL: none yet */
-    struct net_turns *turns;
+    struct net_flight *flight;
     int32_t *member; /* rank of the transport */
     struct net_shape shape;
     LIST_HEAD(net_blocks, net_block) blocks;

@@ -133,7 +133,7 @@ static enum tess_status job_round(struct net_group *group, int32_t round)
     job_cut(group, call);
     group->row_next = group->row_done = 0;
     for (int32_t k = 0; k < group->plan.move_count; k++)
-        group->turns[group->plan.move[k].peer] = (struct net_turns){0};
+        group->flight[group->plan.move[k].peer] = (struct net_flight){0};
     return job_reserve(group, call);
 }
 
@@ -221,7 +221,7 @@ static enum tess_status job_receive(struct net_group *group, const struct tess_c
     TESS_TRY(tess__net_begin(group, false, move->peer, job_tag(group, job, move),
                              job_place(group, call, job, k), job_comes(call, job, k),
                              &job->request[k]));
-    group->turns[move->peer].receives++;
+    group->flight[move->peer].receives++;
     group->receives++;
     return TESS_OK;
 }
@@ -336,15 +336,15 @@ static enum tess_status job_done(struct net_group *group, struct net_job *job, i
                                  bool *done_out)
 {
     const struct net_move *move = &job->lane->move[k];
-    struct net_turns *turns = &group->turns[move->peer];
+    struct net_flight *flight = &group->flight[move->peer];
 
     *done_out = true;
     if (job->request[k] == NET_NO_REQUEST)
         return TESS_OK;
     TESS_TRY(tess__net_done(group, &job->request[k], done_out));
     const uint32_t one = *done_out ? 1 : 0;
-    turns->sends -= move->sends ? one : 0;
-    turns->receives -= move->sends ? 0 : one;
+    flight->sends -= move->sends ? one : 0;
+    flight->receives -= move->sends ? 0 : one;
     group->receives -= move->sends ? 0 : one;
     return TESS_OK;
 }
@@ -389,7 +389,7 @@ static enum tess_status job_move(struct net_group *group, const struct tess_comm
                              job->value + skip * size, bytes, &job->request[k]));
     group->comm.stats.sent_bytes += job_counts(group) ? bytes : 0;
     job->row->ups -= move->kind == NET_UP ? 1 : 0;
-    group->turns[move->peer].sends++;
+    group->flight[move->peer].sends++;
     return TESS_OK;
 }
 
@@ -477,7 +477,7 @@ enum tess_status tess__net_jobs_run(struct net_group *group, bool *moved_out, bo
 
 bool tess__net_jobs_want(const struct net_group *group, int32_t peer)
 {
-    const struct net_turns *turns = &group->turns[peer];
+    const struct net_flight *flight = &group->flight[peer];
 
-    return group->receives > 0 ? turns->receives > 0 : turns->sends > 0;
+    return group->receives > 0 ? flight->receives > 0 : flight->sends > 0;
 }

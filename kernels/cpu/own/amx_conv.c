@@ -78,7 +78,7 @@ static struct conv conv_of(const struct tess_op_desc *d, bool back)
     c.line = amx_up(back ? g->columns - 1 + g->span : g->width + 2 * g->top, g->step);
     c.rows = CONV_BLOCK / (c.line * g->in * g->step) - g->span;
     c.rows = tess__cpu_min(c.rows < 1 ? 1 : c.rows, g->rows);
-    c.blocks = (g->rows + c.rows - 1) / c.rows;
+    c.blocks = cpu_ceil(g->rows, c.rows);
     const int64_t under = c.rows + (g->span - 1) / g->step + 1; /* rows of a plane */
     c.plane = amx_up((under * c.line + CONV_PIXELS * g->step + g->span) * g->in + CONV_SLACK, 32);
     return c;
