@@ -582,18 +582,23 @@ static void case_absent(void **state)
     assert_int_equal(transport_run(4, absent_rank, -1), 0);
 }
 
-/* More silent connections than are kept, and a forged one, during the run: they delay nobody. */
+/* More silent connections than are kept, or than rank 0 may have open (arg: its limit), and a
+ * forged one, during the run: they delay nobody. */
 static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     struct tess_transport *transport;
     struct sockaddr_in name;
     socklen_t length = sizeof(name);
-    (void)world, (void)arg;
+    (void)world;
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
+    if (comm->rank == 0 && arg != NULL)
+        WORLD_CHECK(setrlimit(RLIMIT_NOFILE, arg) == 0);
     WORLD_CHECK(getsockname(tcp->listener.fd[0], (struct sockaddr *)&name, &length) == 0);
-    for (int k = 0; k < 3 * TCP_CALLERS && comm->rank == 0; k++) /* more than there are places */
-        WORLD_CHECK(strange_connect(name.sin_port, NULL, 0) >= 0);
+    int32_t port = name.sin_port; /* rank 0's, for rank 1 */
+    WORLD_OK(tess_comm_broadcast(comm, &port, 1, TESS_I32, 0, NULL));
+    for (int k = 0; k < 3 * TCP_CALLERS && comm->rank == 1; k++) /* more than there are places */
+        WORLD_CHECK(strange_connect((in_port_t)port, NULL, 0) >= 0);
     /* And one that says it is another rank, without a proof. */
     const struct {
         uint64_t magic;
@@ -602,8 +607,8 @@ static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *ar
     } greeting = {UINT64_C(0x70637470746d6574), TCP_WORDS, 5, 0};
     struct tess_secret_answer forged = {.greeting = {0}};
     memcpy(forged.greeting, &greeting, sizeof(greeting));
-    if (comm->rank == 0)
-        WORLD_CHECK(strange_connect(name.sin_port, &forged, sizeof(forged)) >= 0);
+    if (comm->rank == 1)
+        WORLD_CHECK(strange_connect((in_port_t)port, &forged, sizeof(forged)) >= 0);
     WORLD_OK(tess_comm_barrier(comm));
     const double start_s = tess_clock_s();
     if (need_exchange(transport) != 0)
@@ -618,8 +623,10 @@ static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *ar
 
 static void case_crowd(void **state)
 {
+    struct rlimit few = {48, 48};
     (void)state;
     assert_int_equal(transport_run(6, crowd_rank, -1), 0);
+    assert_int_equal(transport_run_arg(6, crowd_rank, &few, -1), 0);
 }
 
 /* More connections than the process may have open: the limit is raised as far as it goes, and the

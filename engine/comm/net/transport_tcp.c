@@ -310,12 +310,13 @@ static enum tess_status tcp_watch(struct tcp *tcp)
     return TESS_OK;
 }
 
-/* Two connections and a bell for each rank that messages are exchanged with, and what the rest of
- * the process has open. Where the limit does not allow that the connection that is too many says
- * so. */
+/* Two connections and a bell for each rank that messages are exchanged with, those of callers
+ * (caller_grow), and what the rest of the process has open. Where the limit does not allow that the
+ * connection that is too many says so. */
 static void tcp_raise_limit(int32_t rank_count)
 {
-    const rlim_t wanted = (rlim_t)rank_count * (TCP_CONNECTIONS + 1) + TCP_OTHER_FILES;
+    const rlim_t wanted =
+        (rlim_t)rank_count * (2 * TCP_CONNECTIONS + 1) + TCP_CALLERS + TCP_OTHER_FILES;
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)

@@ -184,6 +184,35 @@ static void call_end(struct tcp_peer *peer, int which)
         call_free(peer);
 }
 
+static void caller_drop(struct tcp *tcp, struct tcp_caller *caller)
+{
+    tcp->strangers++;
+    tcp->caller_count--;
+    call_hang_up(&caller->fd);
+}
+
+/* The one that has said nothing for longest; NULL: there is none. */
+static struct tcp_caller *caller_oldest(struct tcp *tcp)
+{
+    struct tcp_caller *oldest = NULL;
+
+    for (int i = 0; i < tcp->caller_room; i++)
+        if (tcp->caller[i].fd >= 0 && (oldest == NULL || tcp->caller[i].since_s < oldest->since_s))
+            oldest = &tcp->caller[i];
+    return oldest;
+}
+
+/* Where no descriptor is left a caller that has said nothing gives its own, so that strangers do
+ * not end the run; a rank tries again. False: that is not it, or there is none. */
+static bool caller_yields(struct tcp *tcp, int error)
+{
+    struct tcp_caller *oldest = error == EMFILE || error == ENFILE ? caller_oldest(tcp) : NULL;
+
+    if (oldest != NULL)
+        caller_drop(tcp, oldest);
+    return oldest != NULL;
+}
+
 static void call_open(struct tcp *tcp, int32_t r, int which, int fd, struct tcp_news *news)
 {
     struct tcp_peer *peer = tess__tcp_at(tcp, r);
@@ -227,7 +256,10 @@ static void call_connect(struct tcp *tcp, int32_t r, int which, struct addrinfo 
     char text[200];
 
     for (; at != NULL; at = at->ai_next) {
-        int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        int fd;
+        do
+            fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        while (fd < 0 && caller_yields(tcp, errno));
         if (fd < 0) {
             error = errno;
             continue;
@@ -362,13 +394,6 @@ void tess__tcp_call_event(struct tcp *tcp, int32_t r, int which, struct tcp_news
 
 /* ---- from others ----------------------------------------------------------------------------- */
 
-static void caller_drop(struct tcp *tcp, struct tcp_caller *caller)
-{
-    tcp->strangers++;
-    tcp->caller_count--;
-    call_hang_up(&caller->fd);
-}
-
 /* Twice as many places, if there is memory; at most for all ranks at once. */
 static bool caller_grow(struct tcp *tcp)
 {
@@ -389,17 +414,13 @@ static bool caller_grow(struct tcp *tcp)
 /* A place for a caller: where there is none, that of the one which has said nothing for longest. */
 static struct tcp_caller *caller_place(struct tcp *tcp)
 {
-    struct tcp_caller *oldest = &tcp->caller[0];
-
-    for (int i = 0; i < tcp->caller_room; i++) {
-        struct tcp_caller *caller = &tcp->caller[i];
-        if (caller->fd < 0)
-            return caller;
-        oldest = caller->since_s < oldest->since_s ? caller : oldest;
-    }
+    for (int i = 0; i < tcp->caller_room; i++)
+        if (tcp->caller[i].fd < 0)
+            return &tcp->caller[i];
     const int next = tcp->caller_room;
     if (caller_grow(tcp))
         return &tcp->caller[next];
+    struct tcp_caller *oldest = caller_oldest(tcp);
     caller_drop(tcp, oldest);
     return oldest;
 }
@@ -460,8 +481,11 @@ void tess__tcp_caller_event(struct tcp *tcp, int number, struct tcp_news *news)
 void tess__tcp_door_event(struct tcp *tcp, int door, struct tcp_news *news)
 {
     char text[200];
-    const int fd = accept4(tcp->listener.fd[door], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd;
 
+    do
+        fd = accept4(tcp->listener.fd[door], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    while (fd < 0 && caller_yields(tcp, errno));
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
             call_fail(news, tcp->transport.rank, false, "it cannot take a connection: %s",
