@@ -38,6 +38,7 @@ struct tess_cluster {
     char source[160];            /* "8 hosts of 8 H100, ...", for people */
     int32_t ranks;               /* places for them, host by host in the natural order */
     int32_t host_ranks;          /* of each host but the last; >= 1 */
+    int32_t sm;                  /* of the first device that was described: as in its node */
     int32_t rack_hosts;          /* hosts below a switch; 0: no further level */
     double host_bytes_per_s;     /* of a rank to others of its host */
     double host_net_bytes_per_s; /* of all ranks of a host to other hosts; 0: one host */

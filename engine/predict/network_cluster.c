@@ -287,7 +287,8 @@ static enum tess_status cluster_ways(const struct tess_topology *topology, int32
 enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, const char *name,
                                           struct tess_cluster *cluster_out)
 {
-    struct tess_cluster cluster = {.ranks = topology->device_count};
+    struct tess_cluster cluster = {.ranks = topology->device_count,
+                                   .sm = topology->node[topology->device[0]].sm};
     bool nvlink = false;
     TESS_TRY(cluster_count(topology, name, &cluster.host_ranks));
     const int32_t hosts = cluster.ranks / cluster.host_ranks;

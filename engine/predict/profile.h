@@ -125,6 +125,7 @@ struct tess_profile {
     char kernel[16];                /* backend whose memory is planned: "cuda", "cpu", "ref" */
     char source[TESS_PROFILE_TEXT]; /* where the figures come from, for people */
     bool measured;                  /* here, by --calibrate; else published */
+    double sm;                      /* compute capability * 10, 90; 0: unknown, or no such device */
 
     double memory_bytes; /* of a device; 0: not bounded by the profile */
     double beside_bytes; /* of it, what driver and libraries take */

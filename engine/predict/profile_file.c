@@ -71,6 +71,7 @@ static const struct tess_option profile_table[] = {
     TESS_ROW_STRING("kernel", FIELD(kernel), "", "Backend whose memory is planned."),
     TESS_ROW_STRING("source", FIELD(source), "", "Where the figures come from."),
     TESS_ROW_BOOL("measured", FIELD(profile.measured), "off", "Measured, not published."),
+    NUMBER("sm", sm, 0, 1000, "Compute capability, times ten; 0: unknown."),
     NUMBER("memory-bytes", memory_bytes, 0, SIZE_MAX_BYTES, "Memory of a device; 0: not bounded."),
     NUMBER("beside-bytes", beside_bytes, 0, SIZE_MAX_BYTES, "What driver and libraries take."),
     NUMBER("launch-s", launch_s, 0, TIME_MAX, "Seconds of the host for an operation."),

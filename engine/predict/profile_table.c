@@ -39,21 +39,23 @@
 
 struct table_device {
     const char *name, *driver; /* the name for tess_peak_find */
-    double memory_mib, units, tile_m, tile_n, efficiency, fp8;
+    double sm, memory_mib, units, tile_m, tile_n, efficiency, fp8;
     double limit, bandwidth; /* shares: of the rates, and of the datasheet's memory bandwidth */
     double attention_forward, attention_backward, link_bytes_per_s;
 };
 
 static const struct table_device table_device[] = {
-    {"h100-80", "NVIDIA H100 80GB HBM3", 81559, 132, 128, 256, 0.638, 0.883, 1, 1, 0.75, 0.65,
+    {"h100-80", "NVIDIA H100 80GB HBM3", 90, 81559, 132, 128, 256, 0.638, 0.883, 1, 1, 0.75, 0.65,
      55e9},
-    {"h100-96", "NVIDIA H100", 97321, 132, 128, 256, 0.638, 0.883, 0.77, 2.4 / 3.35, 0.75, 0.65,
+    {"h100-96", "NVIDIA H100", 90, 97321, 132, 128, 256, 0.638, 0.883, 0.77, 2.4 / 3.35, 0.75, 0.65,
      55e9},
-    {"h200-141", "NVIDIA H200", 143771, 132, 128, 256, 0.638, 0.914, 1, 1, 0.75, 0.65, 55e9},
-    {"a100-80", "NVIDIA A100-SXM4-80GB", 81920, 108, 128, 256, 0.754, 1, 1, 1, 0.73, 0.63, 27e9},
-    {"a100-40", "NVIDIA A100-SXM4-40GB", 40960, 108, 128, 256, 0.754, 1, 1, 1, 0.73, 0.63, 27e9},
-    {"b200-180", "NVIDIA B200", 183359, 148, 256, 256, 0.616, 0.983, 1, 1, 0.75, 0.65, 55e9},
-    {"l40s", "NVIDIA L40S", 46068, 142, 128, 128, 0.754, 0.883, 1, 1, 0.73, 0.63, 27e9},
+    {"h200-141", "NVIDIA H200", 90, 143771, 132, 128, 256, 0.638, 0.914, 1, 1, 0.75, 0.65, 55e9},
+    {"a100-80", "NVIDIA A100-SXM4-80GB", 80, 81920, 108, 128, 256, 0.754, 1, 1, 1, 0.73, 0.63,
+     27e9},
+    {"a100-40", "NVIDIA A100-SXM4-40GB", 80, 40960, 108, 128, 256, 0.754, 1, 1, 1, 0.73, 0.63,
+     27e9},
+    {"b200-180", "NVIDIA B200", 100, 183359, 148, 256, 256, 0.616, 0.983, 1, 1, 0.75, 0.65, 55e9},
+    {"l40s", "NVIDIA L40S", 89, 46068, 142, 128, 128, 0.754, 0.883, 1, 1, 0.73, 0.63, 27e9},
 };
 
 #define DEVICES ((int32_t)(sizeof(table_device) / sizeof(*table_device)))
@@ -69,6 +71,7 @@ static struct tess_profile table_gpu(const struct table_device *device)
         .kernel = "cuda",
         .source =
             "datasheet; what training reaches of it: fitted to published steps (docs/published.md)",
+        .sm = device->sm,
         .memory_bytes = device->memory_mib * MIB,
         .beside_bytes = 1536 * MIB,
         .launch_s = 3e-6,

@@ -11,6 +11,7 @@
 #include "text/text.h"
 
 #include <malloc.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PLAN_LARGE         1024 /* ranks */
@@ -136,9 +137,30 @@ static enum tess_status plan_profile(struct tess__plan *plan)
     return tess_profile_read(plan->given->device, &plan->profile);
 }
 
+/* The links are the file's and everything else is the profile's: is it of such a device? */
+static void plan_warn_device(const struct tess__plan *plan)
+{
+    const int32_t sm = plan->cluster.sm, own = (int32_t)plan->profile.sm;
+    char fit[160] = "none is built in, so give a FILE of figures";
+    const char *name;
+    size_t used = 0;
+    if (sm == 0 || own == 0 || sm == own)
+        return;
+    for (int32_t i = 0; (name = tess_profile_name(i)) != NULL && used < 120; i++)
+        if (tess_profile_find(name)->sm == sm)
+            used += (size_t)snprintf(fit + used, sizeof(fit) - used, "%s%.20s",
+                                     used > 0 ? " or " : "", name);
+    tess_log(TESS_LOG_WARN,
+             "%s has devices of compute capability %d.%d, and %s has %d.%d: its times and memory "
+             "are not theirs. Devices of %d.%d for --device: %s",
+             plan->given->cluster, sm / 10, sm % 10, plan->profile.name, own / 10, own % 10,
+             sm / 10, sm % 10, fit);
+}
+
 static enum tess_status plan_read_cluster(struct tess__plan *plan)
 {
     TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster, &plan->topology));
+    plan_warn_device(plan);
     if (plan->given->ranks > plan->cluster.ranks)
         TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
                   plan->given->cluster, plan->cluster.ranks);

@@ -347,6 +347,15 @@ static void case_cluster(void **state)
         fail_msg("%s", spawn.err);
     assert_non_null(strstr(spawn.out, "1 host of 8"));
     assert_null(strstr(spawn.out, "of network")); /* there is none */
+    assert_non_null(strstr(spawn.err, "capability 7.0, and h100-80 has 9.0"));
+    assert_non_null(strstr(spawn.err, "Devices of 7.0 for --device: none is built in"));
+    snprintf(words, sizeof(words), TINY "--cluster %s --batch-size 8 --top 1 --device", path);
+    if (plan("%s a100-80", words) != 0)
+        fail_msg("%s", spawn.err);
+    assert_non_null(strstr(spawn.err, "Devices of 9.0 for --device: h100-80 or h100-96 or h200"));
+    if (plan("%s h200-141", words) != 0)
+        fail_msg("%s", spawn.err);
+    assert_null(strstr(spawn.err, "capability"));
     snprintf(words, sizeof(words), TINY "--cluster %s --ranks 5", path);
     refused(words, "has 4 devices");
 }
