@@ -307,10 +307,11 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
     cluster.call_s = CLUSTER_CALL_S;
     cluster.host_hop_s = nvlink ? CLUSTER_NVLINK_S : CLUSTER_PCI_S;
     cluster.net_hop_s = CLUSTER_NET_S;
-    const int used =
-        snprintf(cluster.source, sizeof(cluster.source),
-                 "%.60s: %d host%s of %d, %.4g GB/s between neighbours", name, (int)hosts,
-                 hosts > 1 ? "s" : "", (int)cluster.host_ranks, cluster.host_bytes_per_s / GB);
+    int used = snprintf(cluster.source, sizeof(cluster.source), "%.60s: %d host%s of %d", name,
+                        (int)hosts, hosts > 1 ? "s" : "", (int)cluster.host_ranks);
+    if (cluster.host_ranks > 1)
+        used += snprintf(cluster.source + used, sizeof(cluster.source) - (size_t)used,
+                         ", %.4g GB/s between neighbours", cluster.host_bytes_per_s / GB);
     if (hosts > 1)
         snprintf(cluster.source + used, sizeof(cluster.source) - (size_t)used,
                  ", %.4g GB/s of network a host", cluster.host_net_bytes_per_s / GB);

@@ -358,6 +358,13 @@ static void case_cluster(void **state)
     assert_null(strstr(spawn.err, "capability"));
     snprintf(words, sizeof(words), TINY "--cluster %s --ranks 5", path);
     refused(words, "has 4 devices");
+    file = fopen(path, "w"); /* hosts without neighbours */
+    assert_non_null(file);
+    fputs("tessera-topology: 1\nmachine: node:4 gpu:1 nic:1 sm:90 edge:25\n", file);
+    assert_int_equal(fclose(file), 0);
+    if (plan(TINY "--cluster %s --batch-size 8 --top 1", path) != 0)
+        fail_msg("%s", spawn.err);
+    assert_non_null(strstr(spawn.out, "4 hosts of 1, 25 GB/s of network a host"));
 }
 
 /* The first layout with stages: its number from 1, and its step. */
