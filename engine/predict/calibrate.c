@@ -482,6 +482,7 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
 #define CALIBRATE_COUNT  320
 #define CALIBRATE_MORE   1.35
 #define CALIBRATE_REST_S 3.0
+#define CALIBRATE_OVER   1.1 /* of the seconds that were asked for */
 
 /* Rounds for so long, and the seconds of one measurement. */
 static int calibrate_rounds(double limit_s, double *each_s_out)
@@ -492,6 +493,14 @@ static int calibrate_rounds(double limit_s, double *each_s_out)
     const double rest_s = CALIBRATE_REST_S * (rounds + 1) / 2;
     *each_s_out = fmax(0.3 * limit_s, limit_s - rest_s) / rounds / CALIBRATE_COUNT;
     return rounds;
+}
+
+/* Is there time for one more round that takes as long as those before? On a machine that is busy or
+ * slow a round takes longer than was planned. */
+static bool calibrate_has_time(double limit_s, double begin_s, int rounds)
+{
+    const double now_s = tess_clock_s() - begin_s;
+    return rounds == 0 || now_s * (rounds + 1) / rounds < CALIBRATE_OVER * limit_s;
 }
 
 /* Everything once; of the cache and the ranks every other time. */
@@ -588,16 +597,18 @@ enum tess_status tess_profile_calibrate(const struct tess_kernel_ops *kernel, co
                                   ? calibrate_open(kernel, calibrate)
                                   : tess_fail(TESS_ERR_MEMORY, "no memory to measure");
     double each_s;
-    const struct calibrate_beside begin = calibrate_beside_now();
-    const int rounds = calibrate_rounds(limit_s, &each_s);
-    for (int round = 0; round < rounds && status == TESS_OK; round++) {
+    const struct calibrate_beside beside = calibrate_beside_now();
+    const double begin_s = tess_clock_s();
+    const int most = calibrate_rounds(limit_s, &each_s);
+    int rounds = 0;
+    while (rounds < most && status == TESS_OK && calibrate_has_time(limit_s, begin_s, rounds)) {
         calibrate->each_s = calibrate->fast_16 ? each_s / CALIBRATE_MORE : each_s;
-        status = calibrate_round(calibrate, round, &cache, profile.cores, &ranks);
+        status = calibrate_round(calibrate, rounds++, &cache, profile.cores, &ranks);
     }
     if (status == TESS_OK)
         calibrate_take(calibrate, &cache, &ranks, rounds, &profile);
     if (status == TESS_OK)
-        calibrate_say_beside(&begin, &profile);
+        calibrate_say_beside(&beside, &profile);
     if (calibrate != NULL) {
         calibrate_heavy_close(calibrate);
         tess_kernel_close(calibrate->kernel);

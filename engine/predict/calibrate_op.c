@@ -16,7 +16,7 @@
 
 /* Each is measured so often, however long it takes, and until the processor has worked for the
  * sample's time; where other programs take it, up to so many times as long. */
-#define REPEATS_LEAST 5
+#define REPEATS_LEAST 3
 #define PATIENCE      4
 
 /* Longer ones are interrupted now and then: of those the processor's time counts, whose clock is
@@ -110,12 +110,13 @@ double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
 /*
  * Wide multiplications lower a core's clock for as long as most of its time goes to them, as in a
  * step, and what runs between them is slower by that too. So what is no product is measured with
- * products before it, for so many times as long.
+ * products before it, for so many times as long; a clock takes some milliseconds to follow.
  */
-#define HEAVY_TIMES 8.0
-#define HEAVY_ROWS  64
-#define HEAVY_WIDTH 256
-#define HEAVY_FROM  ((size_t)16 << 20)
+#define HEAVY_TIMES  8.0
+#define HEAVY_MOST_S 1e-2
+#define HEAVY_ROWS   64
+#define HEAVY_WIDTH  256
+#define HEAVY_FROM   ((size_t)16 << 20)
 
 enum tess_status calibrate_heavy_open(struct calibrate *calibrate)
 {
@@ -212,7 +213,7 @@ enum tess_status calibrate_measure(struct calibrate *calibrate, struct tess_samp
                                        tess_clock_s() - begin_s > PATIENCE * calibrate->each_s))
             break;
         if (!measure_is_heavy(&sample))
-            measure_heavy(calibrate, HEAVY_TIMES * seconds);
+            measure_heavy(calibrate, fmin(HEAVY_TIMES * seconds, HEAVY_MOST_S));
         TESS_TRY(measure_once(calibrate, &sample, run, &seconds));
         sum_s += seconds;
     }
