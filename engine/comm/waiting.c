@@ -79,10 +79,14 @@ static enum tess_status waiting_time_out(const struct tess__waiting *waiting)
     return waiting->fail(waiting->group, TESS_ERR_TIMEOUT, reason);
 }
 
+/* A pause takes a tenth of this at most. Where it took longer this process was suspended, perhaps
+ * with all others (by a batch system, or the machine slept): no rank could come, so it does not
+ * count. */
+#define WAITING_SUSPENDED_S 2.0
+
 static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct tess_board *board)
 {
-    const double start_s = tess_clock_s();
-    double moved_s = start_s;
+    double start_s = tess_clock_s(), moved_s = start_s, before_s = start_s;
 
     for (;;) {
         bool moved = false;
@@ -90,6 +94,11 @@ static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct
         if (waiting->ready(waiting->context))
             return TESS_OK;
         const double now_s = tess_clock_s();
+        if (now_s - before_s > WAITING_SUSPENDED_S) {
+            start_s += now_s - before_s;
+            moved_s += now_s - before_s;
+        }
+        before_s = now_s;
         if (moved) {
             moved_s = now_s;
             continue;
