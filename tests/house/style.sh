@@ -5,7 +5,7 @@ set -euo pipefail
 cd "${1:?usage: style.sh ROOT [BUILD]}"
 build=${2:-}
 
-for tool in clang-format ${build:+clang-tidy}; do
+for tool in clang-format ${build:+clang-tidy jq}; do
     command -v $tool >/dev/null || { echo "style: no $tool (Debian: $tool)" >&2; exit 1; }
 done
 
@@ -15,8 +15,13 @@ if ! git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format 
     status=1
 fi
 if [ -n "$build" ]; then
-    sed -n "s|^ *\"file\": \"$PWD/\([^\"]*\.c\)\".*|\1|p" "$build/compile_commands.json" | grep -v '^build/' | sort -u |
-        xargs -P 2 -n 8 clang-tidy --quiet -p "$build" 2>/dev/null || status=1
+    # A source that several programs have is read once for each set of definitions and instructions.
+    commands=$(mktemp -d)
+    trap 'rm -r "$commands"' EXIT
+    jq 'unique_by([.file, (.command | [scan(" -[Dm][^ ]+")])])' "$build/compile_commands.json" \
+        >"$commands/compile_commands.json"
+    sed -n "s|^ *\"file\": \"$PWD/\([^\"]*\.c\)\".*|\1|p" "$commands/compile_commands.json" | grep -v '^build/' | sort -u |
+        xargs -P 2 -n 8 clang-tidy --quiet -p "$commands" 2>/dev/null || status=1
 fi
 [ $status -ne 0 ] || echo "style: in order"
 exit $status
