@@ -33,14 +33,9 @@
 /* Sanitizers see the same accesses in a third of the pairs of layouts, and of the options. */
 #define EACH (TESTS_DIVISOR > 1 ? 3 : 1)
 
-/* Long enough to be killed and signalled on the way. */
-#if TESTS_DIVISOR > 1
-#define LONG_STEPS 150
-#define LONG       CNN "--synthetic-rows 9600 --steps 150 "
-#else
-#define LONG_STEPS 300
-#define LONG       CNN "--synthetic-rows 9600 --steps 300 "
-#endif
+/* Long enough to be killed and signalled on the way: its steps sleep (harness/nap.c). */
+#define LONG_STEPS 100
+#define LONG       CNN "--synthetic-rows 3200 --steps 100 --optimizer nap "
 
 static struct spawn spawn;
 
@@ -166,7 +161,9 @@ static void start(const char *words)
         if (word[0] != '\0')
             argv[argc++] = word;
     argv[argc] = NULL;
+    setenv("NAP_US", "10000", 1);
     spawn_start(&spawn, argv, NULL);
+    unsetenv("NAP_US");
 }
 
 /* Wait until there is a checkpoint after a step beyond `step`. */
@@ -200,7 +197,7 @@ static void case_killed(void **state)
     (void)state;
     for (int i = 0; i < 5 && status != 0; i++) {
         const long before = newest("killed");
-        snprintf(words, sizeof(words), "%s --run killed --save-every 20 --strategy %s",
+        snprintf(words, sizeof(words), "%s --run killed --save-every 10 --strategy %s",
                  before < 0 ? LONG : "train --resume", layout[i % 4]);
         start(words);
         wait_saved("killed", before);
@@ -363,5 +360,6 @@ int main(int argc, char **argv)
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
+    setenv("TESSERA_PLUGIN", NAP, 1);
     return cmocka_run_group_tests_name("resume", tests, work_folder_make, work_folder_remove);
 }
