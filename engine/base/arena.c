@@ -159,6 +159,16 @@ enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_
     return TESS_OK;
 }
 
+bool tess_memory_repeat(struct tess_memory *memory, enum tess_memory_kind kind, uint64_t bytes)
+{
+    if (!memory->unlisted || memory->sealed || bytes >= ARENA_EACH_TOTAL ||
+        memory->total >= ARENA_EACH_TOTAL)
+        return false;
+    memory->total += bytes;
+    memory->kind_bytes[kind] += bytes;
+    return true;
+}
+
 enum tess_status tess_memory_reserve_beside(struct tess_memory *memory, enum tess_memory_kind kind,
                                             uint64_t bytes, const char *owner,
                                             struct tess_block *block_out)

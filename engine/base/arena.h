@@ -4,6 +4,8 @@
 
 #include "tessera/memory.h"
 
+#include <stdbool.h>
+
 enum tess_status tess_memory_open(struct tess_memory **memory_out);
 /* Blocks are counted, and not listed for tess_memory_visit: for plans of which the sums are wanted,
  * one after the other. Before the first reservation. */
@@ -17,6 +19,10 @@ void tess_memory_unreserve(struct tess_memory *memory, enum tess_memory_kind kin
 enum tess_status tess_memory_reserve_each(struct tess_memory *memory, enum tess_memory_kind kind,
                                           uint64_t bytes, const char *owner, int32_t count,
                                           int32_t stride, struct tess_block *block);
+
+/* As many bytes, with their padding, as were reserved before. False: not of blocks that are listed,
+ * or of so many that the sums need a check. */
+bool tess_memory_repeat(struct tess_memory *memory, enum tess_memory_kind kind, uint64_t bytes);
 
 /*
  * Put the plan on `arena` [tess_memory_total bytes], which is borrowed, and seal it: no further

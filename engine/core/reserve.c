@@ -79,7 +79,7 @@ static enum tess_status reserve_tensor(struct tess_engine *engine, int32_t t, in
                                        int64_t *here)
 {
     const struct tess_declare_tensor *tensor = &engine->declare.tensor[t];
-    struct tess_block *block = &engine->block.tensor[t];
+    struct tess_block *block = &engine->block.tensor[engine->sizes_alone ? 0 : t];
     const int64_t bytes = reserve_tensor_bytes(engine, tensor);
     const int32_t stride = reserve_stride(engine, engine->declare.tensor_count);
     if (!tess__tensor_is_brief(engine, tensor))
@@ -116,11 +116,42 @@ static enum tess_status reserve_outputs(struct tess_engine *engine, const struct
     return TESS_OK;
 }
 
-static enum tess_status reserve_units(struct tess_engine *engine)
+/* Does the unit need what the one before did, which lies before it here too? */
+static bool reserve_repeats(const struct tess_engine *engine, int32_t u)
+{
+    const struct tess_declare_unit *unit = &engine->declare.unit[u];
+    return engine->sizes_alone && u > 0 && unit->repeats && unit->chunk == unit[-1].chunk &&
+           unit->index == unit[-1].index + 1 &&
+           tess__engine_recompute(engine, u) == tess__engine_recompute(engine, u - 1);
+}
+
+/* Of all units, one after the other; *most: the most that one has in the room that they share. */
+static enum tess_status reserve_tensors(struct tess_engine *engine, int64_t *most)
 {
     const struct tess_declare *declare = &engine->declare;
+    uint64_t all = 0; /* of the unit before */
+    for (int32_t u = 0, t = 0; u < declare->unit_count; u++) {
+        const int32_t slots = engine->schedule.chunk[declare->unit[u].chunk].slot_count;
+        const int32_t end = t + declare->unit[u].tensor_count;
+        int64_t here = 0;
+        if (reserve_repeats(engine, u) &&
+            tess_memory_repeat(engine->memory, TESS_MEMORY_ACTIVATION, all)) {
+            t = end;
+            continue;
+        }
+        const uint64_t before = tess_memory_bytes(engine->memory, TESS_MEMORY_ACTIVATION);
+        for (; t < end; t++)
+            TESS_TRY(reserve_tensor(engine, t, slots, &here));
+        all = tess_memory_bytes(engine->memory, TESS_MEMORY_ACTIVATION) - before;
+        *most = here > *most ? here : *most;
+    }
+    return TESS_OK;
+}
+
+static enum tess_status reserve_units(struct tess_engine *engine)
+{
     struct tess_blocks *block = &engine->block;
-    int64_t flow[2] = {0, 0}, most = 0, here = 0, remade = 0;
+    int64_t flow[2] = {0, 0}, most = 0, remade = 0;
     for (int32_t c = 0; c < engine->schedule.chunk_count; c++)
         TESS_TRY(reserve_outputs(engine, &engine->schedule.chunk[c], flow, &remade));
     const struct reserve_row between[] = {
@@ -128,14 +159,7 @@ static enum tess_status reserve_units(struct tess_engine *engine)
         {TESS_MEMORY_ACTIVATION, flow[1], "gradient flow 1", &block->flow[1]},
     };
     TESS_TRY(reserve_rows(engine, 2, between));
-    for (int32_t t = 0, unit = -1; t < declare->tensor_count; t++) {
-        const int32_t c = declare->unit[declare->tensor[t].unit].chunk;
-        if (declare->tensor[t].unit != unit)
-            here = 0;
-        unit = declare->tensor[t].unit;
-        TESS_TRY(reserve_tensor(engine, t, engine->schedule.chunk[c].slot_count, &here));
-        most = here > most ? here : most;
-    }
+    TESS_TRY(reserve_tensors(engine, &most));
     const struct reserve_row shared[] = {
         {TESS_MEMORY_ACTIVATION, most, "unit scratch", &block->unit_scratch},
         /* Peers may still read the output that forward made. */
@@ -228,7 +252,8 @@ enum tess_status tess__engine_reserve(struct tess_engine *engine)
     const int64_t slots = engine->sizes_alone ? 1 : engine->schedule.slot_max;
     const size_t size = sizeof(struct tess_block);
     block->unit_output = tess__engine_room(engine, slots * declare->unit_count, size);
-    block->tensor = tess__engine_room(engine, slots * declare->tensor_count, size);
+    block->tensor =
+        tess__engine_room(engine, engine->sizes_alone ? 1 : slots * declare->tensor_count, size);
     block->packed = tess__engine_room(engine, declare->op_count, size);
     TESS_TRY(tess__engine_has_room(engine));
     TESS_TRY(reserve_parameters(engine));

@@ -345,6 +345,25 @@ static enum tess_status declare_check_names(const struct tess_declare *declare)
     return status;
 }
 
+/* Which units need as much as the one before, as most blocks of a deep model do. */
+static void declare_mark_repeats(struct tess_declare *declare)
+{
+    const struct tess_declare_tensor *tensor = declare->tensor; /* NULL where there are none */
+    int32_t at = 0;
+    for (int32_t t = 0; t < declare->tensor_count; t++)
+        declare->unit[tensor[t].unit].tensor_count++;
+    for (int32_t u = 0; u < declare->unit_count; u++) {
+        struct tess_declare_unit *unit = &declare->unit[u];
+        const int32_t count = unit->tensor_count, end = at + count;
+        unit->repeats = u > 0 && count == unit[-1].tensor_count;
+        for (; at < end && unit->repeats; at++)
+            unit->repeats = tensor[at].count == tensor[at - count].count &&
+                            tensor[at].life == tensor[at - count].life &&
+                            tensor[at].dtype == tensor[at - count].dtype;
+        at = end;
+    }
+}
+
 enum tess_status tess_declare_model(struct tess_declare *declare,
                                     const struct tess_model_ops *model, void *state,
                                     const void *options, const struct tess_model_input *input)
@@ -363,6 +382,7 @@ enum tess_status tess_declare_model(struct tess_declare *declare,
     if (declare->unit_count == 0)
         TESS_FAIL(TESS_ERR_USAGE, "model '%s' declares no unit", model->name);
     TESS_TRY(declare_check_names(declare));
+    declare_mark_repeats(declare);
     for (int32_t p = 0; p < declare->param_count; p++)
         TESS_TRY(declare_check_alone(declare, p));
     int64_t classes = declare->unit[declare->unit_count - 1].output_count;
@@ -451,7 +471,7 @@ enum tess_status tess_declare_select(const struct tess_declare *model, const boo
     struct tess_declare part = *model;
     int32_t *place = calloc((size_t)model->unit_count + 1, sizeof(*place));
     part.borrowed = false;
-    part.unit = calloc((size_t)model->unit_count + 1, sizeof(*part.unit));
+    part.unit = malloc(((size_t)model->unit_count + 1) * sizeof(*part.unit));
     part.param = NULL;
     part.tensor = NULL;
     part.op = NULL;
