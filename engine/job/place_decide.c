@@ -222,7 +222,13 @@ enum tess_status tess__place_decide(const struct tess__run *run,
         return decide_by_probe(&decide, found);
     if (job->host_count == 1 || (described && by_file))
         return tess__place_by_machine(run, job, process_out);
-    if (described && decide_has_slurm(job))
-        return decide_by_slurm(&decide);
+    if (described && decide_has_slurm(job)) {
+        const enum tess_status status = decide_by_slurm(&decide);
+        if (!given || status == TESS_OK)
+            return status;
+        /* Of an order that is given racks are a help to sums alone. */
+        tess_log(TESS_LOG_WARN, "sums do not know the racks of hosts: %s", tess_log_last_error());
+        return TESS_OK;
+    }
     return decide_by_hosts(&decide, &even, "two hosts");
 }

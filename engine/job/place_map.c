@@ -283,14 +283,13 @@ enum tess_status tess__place_map(const struct tess__run *run, const struct tess_
                                  struct tess_topology *topology, const int32_t *device,
                                  const char *source, int32_t *process_out)
 {
+    if (run->placed->given)
+        return map_racks(run, job, topology, device, process_out);
     struct tess_map_axis axis[TESS_MAP_AXES];
     const struct tess_map_ask ask = {
         .axis = axis, .axis_count = map_axes(run, axis), .place = device, .keep_first = true};
     struct map_line line = {.job = job, .topology = topology};
     struct tess_map map = {0};
-
-    if (run->placed->given)
-        return map_racks(run, job, topology, device, process_out);
     enum tess_status status = tess_map_find(topology, &ask, &map);
     if (status == TESS_OK)
         status = map_open_line(&line, device);

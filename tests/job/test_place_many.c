@@ -37,6 +37,9 @@ struct exchange {
 
 struct crowd {
     int32_t count;
+    const char *order, *file; /* as --topology.order and --topology.file */
+    const char *rack;   /* of each host its switch; '-': no address, '.': no such; NULL: no Slurm */
+    int32_t rack_hosts; /* that all are to have */
     struct exchange exchange[EXCHANGES];
     int64_t calls;
 };
@@ -193,9 +196,11 @@ static int32_t host_of(int32_t process, int32_t count)
     return process % (count / EACH);
 }
 
-static void describe(int32_t p, int32_t count, struct tess__process *process,
+static void describe(const struct crowd *crowd, int32_t p, struct tess__process *process,
                      struct tess__host *host)
 {
+    const int32_t count = crowd->count;
+    const char rack = crowd->rack != NULL ? crowd->rack[host_of(p, count)] : '-';
     *process = (struct tess__process){.host = tess_hash_mix((uint64_t)host_of(p, count)),
                                       .cores = 1,
                                       .core_count = 4,
@@ -204,13 +209,27 @@ static void describe(int32_t p, int32_t count, struct tess__process *process,
     snprintf(process->bus, sizeof(process->bus), "0000:%02x:00.0",
              (unsigned)(16 + process->local_rank));
     snprintf(host->name, sizeof(host->name), "host%d", (int)host_of(p, count));
+    if (rack == '-')
+        return;
+    /* As Slurm has it in its tasks' environment. */
+    if (rack == '.') /* none */
+        snprintf(host->slurm_address, sizeof(host->slurm_address), "%s", host->name);
+    else
+        snprintf(host->slurm_address, sizeof(host->slurm_address), "core.rack_%c.%s", rack,
+                 host->name);
+    snprintf(host->slurm_pattern, sizeof(host->slurm_pattern), "switch.switch.node");
 }
 
-static void check(const struct tess__placement *placed, int32_t p, int32_t count)
+static void check(const struct crowd *crowd, const struct tess__placement *placed, int32_t p)
 {
+    const int32_t count = crowd->count;
+    const bool natural = strcmp(crowd->order, "natural") == 0;
     for (int32_t q = 0; q < count && p == 0; q++)
-        assert_int_equal(placed->rank[q], rank_wanted(q, count));
-    assert_int_equal(placed->own, rank_wanted(p, count));
+        assert_int_equal(placed->rank[q], natural ? q : rank_wanted(q, count));
+    assert_int_equal(placed->own, natural ? p : rank_wanted(p, count));
+    if (placed->rack_hosts != crowd->rack_hosts)
+        fail_msg("%s, %s: process %d has racks of %d hosts", crowd->order,
+                 crowd->rack != NULL ? crowd->rack : crowd->file, (int)p, (int)placed->rack_hosts);
     assert_int_equal(placed->slot, p / (count / EACH));
     assert_int_equal(placed->host_size, EACH);
     assert_int_equal(placed->host_count, count / EACH);
@@ -226,8 +245,9 @@ static void check(const struct tess__placement *placed, int32_t p, int32_t count
 static enum tess_status begin(struct crowd *crowd, int32_t p)
 {
     static struct tess__run run;
+    static struct tess_config config;
     const struct tess_placing_options options = {
-        .order = order_option, .file = "", .hosts = "", .save = ""};
+        .order = crowd->order, .file = crowd->file, .hosts = "", .save = ""};
     struct member member = {.crowd = crowd, .rank = p};
     const struct tess__meeting meeting = {.rank = p,
                                           .rank_count = crowd->count,
@@ -237,12 +257,14 @@ static enum tess_status begin(struct crowd *crowd, int32_t p)
                                           .deal = crowd_deal};
     struct tess__process process;
     struct tess__host host;
-    describe(p, crowd->count, &process, &host);
+    describe(crowd, p, &process, &host);
+    config.placing = options;
+    run.config = &config;
     run.placed = tess__placed_open();
     assert_non_null(run.placed);
     const enum tess_status status = tess__place_meet(&run, &options, &meeting, &process, &host);
     if (status == TESS_OK)
-        check(run.placed, p, crowd->count);
+        check(crowd, run.placed, p);
     tess__placed_close(run.placed);
     crowd->calls++;
     return status;
@@ -257,22 +279,29 @@ static bool play(struct crowd *crowd, int32_t p)
     return status == TESS_OK;
 }
 
-static void place(int32_t count, struct counts *star, struct counts *tree)
+/* All, from the last on, until each has come to its end: seconds of process 0 the last time. */
+static double play_all(struct crowd *crowd)
 {
-    struct crowd crowd = {.count = count};
-    int32_t done = 0;
     double leader_s = 0;
-    const double start_s = tess_clock_s();
-    write_order(count);
-    for (int pass = 0; done < count && pass < EXCHANGES; pass++) {
+    int32_t done = 0;
+    for (int pass = 0; done < crowd->count && pass < EXCHANGES; pass++) {
         done = 0;
-        for (int32_t p = count - 1; p >= 0; p--) {
+        for (int32_t p = crowd->count - 1; p >= 0; p--) {
             const double from_s = tess_clock_s();
-            done += play(&crowd, p);
+            done += play(crowd, p);
             leader_s = p == 0 ? tess_clock_s() - from_s : leader_s;
         }
     }
-    assert_int_equal(done, count);
+    assert_int_equal(done, crowd->count);
+    return leader_s;
+}
+
+static void place(int32_t count, struct counts *star, struct counts *tree)
+{
+    struct crowd crowd = {.count = count, .order = order_option, .file = ""};
+    const double start_s = tess_clock_s();
+    write_order(count);
+    const double leader_s = play_all(&crowd);
     *star = count_over(&crowd, count);
     *tree = count_over(&crowd, TREE);
     printf("%6d | %9.2f %7lld %9.2f %7lld | %9.2f %9.3f %6lld | %6.3f %6.2f\n", (int)count,
@@ -307,7 +336,7 @@ static void case_linear(void **state)
 static void case_spoilt(void **state)
 {
     static const int32_t racks[] = {-1, 9};
-    struct crowd crowd = {.count = 8 * EACH};
+    struct crowd crowd = {.count = 8 * EACH, .order = order_option, .file = ""};
     struct exchange *last = &crowd.exchange[EXCHANGES - 1];
     (void)state;
     write_order(crowd.count);
@@ -328,6 +357,40 @@ static void case_spoilt(void **state)
     crowd_close(&crowd);
 }
 
+/* Racks of an order that is given, for sums between them: by the addresses of Slurm's tasks or its
+ * file. No racks where they are not equal or do not follow each other, nor where a host's address
+ * is missing or is none: that is no reason not to start. */
+static void case_racks(void **state)
+{
+    static char path[] = "/tmp/tessera-place-racks-XXXXXX";
+    static const char switches[] = "SwitchName=a Nodes=host[0-2]\nSwitchName=b Nodes=host[3-5]\n"
+                                   "SwitchName=core Switches=a,b\n";
+    const struct crowd wanted[] = {
+        {.order = "natural", .file = "", .rack = "aabbcc", .rack_hosts = 2},
+        {.order = "natural", .file = "", .rack = "aaabbb", .rack_hosts = 3},
+        {.order = "natural", .file = "", .rack = "aaaaaa", .rack_hosts = 6},
+        {.order = "natural", .file = "", .rack = "aabbbb", .rack_hosts = 0},
+        {.order = "natural", .file = "", .rack = "ababab", .rack_hosts = 0},
+        {.order = "natural", .file = "", .rack = "aaab-b", .rack_hosts = 0},
+        {.order = "natural", .file = "", .rack = "aaab.b", .rack_hosts = 0},
+        {.order = order_option, .file = "", .rack = "abbbaa", .rack_hosts = 3},
+        {.order = order_option, .file = "", .rack = "aaabbb", .rack_hosts = 0},
+        {.order = "natural", .file = path, .rack_hosts = 3},
+        {.order = order_option, .file = path, .rack_hosts = 0},
+    };
+    (void)state;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, switches, sizeof(switches) - 1) > 0 && close(fd) == 0);
+    write_order(6 * EACH);
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++) {
+        struct crowd crowd = wanted[i];
+        crowd.count = 6 * EACH;
+        (void)play_all(&crowd);
+        crowd_close(&crowd);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
 static int make_file(void **state)
 {
     (void)state;
@@ -343,7 +406,7 @@ static int remove_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_linear),
-                                       cmocka_unit_test(case_spoilt)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_linear), cmocka_unit_test(case_spoilt),
+                                       cmocka_unit_test(case_racks)};
     return cmocka_run_group_tests(cases, make_file, remove_file);
 }
