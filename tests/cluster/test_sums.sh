@@ -31,11 +31,17 @@ links()
 # fullest RANKS-PER-HOST ORDER OPTION...: sets `most`: bytes a step, one way through the fullest of them; and `hash`.
 fullest()
 {
-    local each=$1 order=$2 run=$LAB_DIR/sums before
+    local each=$1 order=$2 run=$LAB_DIR/sums before as=()
     shift 2
+    if [ "$order" = slurm ]; then
+        # shellcheck disable=SC2016
+        order=block as=(bash -c 'h=$(hostname) rack=${h%h*}
+            export SLURM_TOPOLOGY_ADDR=core.rack${rack#r}.$h SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node
+            exec "$@"' _)
+    fi
     rm -rf "$run"
     before=$(links)
-    ./lab.sh ranks "$each" "$order" "$tessera" train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 384,384 \
+    ./lab.sh ranks "$each" "$order" "${as[@]}" "$tessera" train "$configs/labs/fashion_mlp.yaml" --mlp.hidden 384,384 \
         --strategy ddp --comm tcp --data synthetic --synthetic-rows 1024 --batch-size $ranks --steps $steps \
         --evaluate off --timeout 600 --run "$run" "$@" >"$run.log" 2>&1 ||
         { cat "$run.log"; exit 1; }
@@ -93,7 +99,8 @@ lab 1 3 "2 0.99 1.3 block $natural canonical"
 # With the same bits.
 lab 3 2 "1 0.95 1.2 block $natural canonical" \
     "1 0.75 0.9 block --reduce canonical --topology.file LAB_DIR/topology.yaml" \
-    "1 0.75 0.9 block $natural canonical --topology.file LAB_DIR/topology.yaml"
+    "1 0.75 0.9 block $natural canonical --topology.file LAB_DIR/topology.yaml" \
+    "1 0.75 0.9 slurm $natural canonical"
 # 16 processes: where no other test runs.
 [ -z "${LAB_JUDGE:-}" ] || lab 1 8 "2 0.99 1.3 block $natural canonical"
 exit $status
