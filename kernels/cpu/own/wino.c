@@ -49,24 +49,24 @@ static int64_t wino_group(int64_t in, int64_t out)
 
 /* CPU_WORDS channels of a tile. `x`: its first input pixel, which may lie in the padding; bit i of
  * `rows` and lanes of columns[j]: input row i and column j of the tile are in the image. */
-CPU_INLINE void wino_tile_data(bool half, const char *x, int64_t row, int64_t pixel, unsigned rows,
+CPU_INLINE void wino_tile_data(const float *x, int64_t row, int64_t pixel, unsigned rows,
                                const cpu_mask *columns, int64_t place, float *v)
 {
     CPU_UNROLL
     for (int first = 0; first < WINO_IN; first += WINO_TOGETHER) {
         cpu_vector done[WINO_TOGETHER][WINO_IN];
-        const char *from = x;
+        const float *from = x;
         CPU_UNROLL
-        for (int i = 0; i < WINO_IN; i++, from += row * (half ? 2 : 4)) {
+        for (int i = 0; i < WINO_IN; i++, from += row) {
             cpu_vector d[WINO_IN], pair[2];
             CPU_SAME(from);
             CPU_UNROLL
             for (int j = 0; j < WINO_IN; j++)
-                d[j] = columns == NULL ? cpu_load_of(half, from, j * pixel) : cpu_zero();
+                d[j] = columns == NULL ? cpu_load_any(from + j * pixel) : cpu_zero();
             if (columns != NULL && (rows >> i & 1) != 0) {
                 CPU_UNROLL
                 for (int j = 0; j < WINO_IN; j++)
-                    d[j] = cpu_load_lanes_of(half, columns[j], from, j * pixel);
+                    d[j] = cpu_load_lanes(columns[j], from + j * pixel);
             }
             CPU_UNROLL
             for (int k = 0; k < WINO_TOGETHER; k += 2) {
@@ -88,6 +88,21 @@ CPU_INLINE void wino_tile_data(bool half, const char *x, int64_t row, int64_t pi
             }
         }
     }
+}
+
+/* The same in bf16: pixels are widened first, once for all pairs of columns. `columns`: bits. */
+CPU_INLINE void wino_tile_halves(const uint16_t *x, int64_t row, int64_t pixel, unsigned rows,
+                                 unsigned columns, int64_t place, float *v)
+{
+    _Alignas(64) float wide[WINO_PLACES * CPU_WORDS];
+    float *to = wide;
+    for (int i = 0; i < WINO_IN; i++, x += row) {
+        const unsigned inside = (rows >> i & 1) != 0 ? columns : 0;
+        CPU_UNROLL
+        for (int j = 0; j < WINO_IN; j++, to += CPU_WORDS)
+            cpu_store(to, (inside >> j & 1) != 0 ? cpu_load_of(true, x, j * pixel) : cpu_zero());
+    }
+    wino_tile_data(wide, WINO_IN * CPU_WORDS, CPU_WORDS, 0, NULL, place, v);
 }
 
 /* Which of the 6 pixels from `first` on there are, of `count`. */
@@ -113,10 +128,13 @@ CPU_INLINE void wino_data_all(const struct wino_images *n, bool half, const char
         for (int j = 0; j < WINO_IN; j++)
             lanes[j] = cpu_lanes((columns >> j & 1) * CPU_WORDS);
         for (int64_t c = 0; c < pixel; c += CPU_WORDS, from += CPU_WORDS * (half ? 2 : 4)) {
-            if (rows == all && columns == all)
-                wino_tile_data(half, from, row, pixel, all, NULL, place, v + c);
+            const void *tile = from;
+            if (half)
+                wino_tile_halves(tile, row, pixel, rows, columns, place, v + c);
+            else if (rows == all && columns == all)
+                wino_tile_data(tile, row, pixel, all, NULL, place, v + c);
             else
-                wino_tile_data(half, from, row, pixel, rows, lanes, place, v + c);
+                wino_tile_data(tile, row, pixel, rows, lanes, place, v + c);
         }
     }
 }
