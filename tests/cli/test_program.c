@@ -310,7 +310,11 @@ static void case_compare(void **state)
  */
 #define SMALL_FLOPS (2.0 * 2 * 784 * 8 + 3.0 * 2 * 8 * 10)
 
-static void check_ceiling(const json_t *line, const char *precision, double median)
+/* Is the roof below the ceiling? They are measured one after the other, and a core may be twice as
+ * fast in between: then they are measured again, so many times at most. */
+#define CEILING_TRIES 5
+
+static bool check_ceiling(const json_t *line, const char *precision, double median)
 {
     const char *measured = json_string_value(json_object_get(line, "ceiling_precision"));
     const double samples = json_real_value(json_object_get(line, "ceiling_samples_per_s"));
@@ -319,7 +323,7 @@ static void check_ceiling(const json_t *line, const char *precision, double medi
 
     if (!TESTS_ONEDNN) {
         assert_null(json_object_get(line, "ceiling_samples_per_s"));
-        return;
+        return true;
     }
     assert_true(samples > 0);
     /* oneDNN has f32 everywhere, bf16 on some processors and f16 on none. */
@@ -328,23 +332,24 @@ static void check_ceiling(const json_t *line, const char *precision, double medi
         assert_string_equal(measured, "f32");
     assert_true(fabs(flops / samples / SMALL_FLOPS - 1) < 1e-9);
     assert_true(fabs(share / (median / samples) - 1) < 1e-9);
-    /* The update takes some time, and this model has no attention. They are measured one after the
-     * other, and cores were seen to be 2.4 times as fast in between. */
+    /* The update takes some time, and this model has no attention. */
     const double roof = json_real_value(json_object_get(line, "roof_samples_per_s"));
-    assert_true(roof > 0 && roof < 2.5 * samples);
+    assert_true(roof > 0);
     assert_true(fabs(json_real_value(json_object_get(line, "roof_share")) / (median / roof) - 1) <
                 1e-9);
+    return roof < samples;
 }
 
-static void case_bench_step(void **state)
+/* Every line that it prints; is each roof below its ceiling? */
+static bool check_bench_step(void)
 {
     static struct spawn spawn;
     char *argv[] = {"tessera",    "bench",   "step",      SMALL,     "--strategies",
                     "single,ddp", "--ranks", "2",         "--grids", "1,4",
                     "--steps",    "4",       "--repeats", "2",       NULL};
     char *next;
+    bool below = true;
 
-    (void)state;
     assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
     assert_int_equal(spawn_count(spawn.out, "\n"), 4); /* two strategies, two grids each */
     for (char *text = strtok_r(spawn.out, "\n", &next); text != NULL;
@@ -356,29 +361,49 @@ static void case_bench_step(void **state)
         assert_true(json_real_value(json_object_get(line, "samples_per_s_min")) <= median);
         assert_true(json_real_value(json_object_get(line, "samples_per_s_max")) >= median);
         assert_true(json_real_value(json_object_get(line, "flops_per_sample")) == SMALL_FLOPS);
-        check_ceiling(line, "f32", median);
+        below = check_ceiling(line, "f32", median) && below;
         json_decref(line);
     }
+    return below;
+}
+
+static void case_bench_step(void **state)
+{
+    int tries = 1;
+
+    (void)state;
+    while (!check_bench_step())
+        assert_true(tries++ < CEILING_TRIES);
+}
+
+static bool check_bench_step_16_bits(char *precision)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera",   "bench",       "step",    SMALL,     "--strategies",
+                    "single",    "--precision", precision, "--steps", "4",
+                    "--repeats", "1",           NULL};
+
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
+    assert_string_equal(spawn.err, "");
+    json_t *line = json_loads(spawn.out, 0, NULL);
+    assert_non_null(line);
+    assert_string_equal(json_string_value(json_object_get(line, "precision")), precision);
+    const bool below =
+        check_ceiling(line, precision, json_real_value(json_object_get(line, "samples_per_s")));
+    json_decref(line);
+    return below;
 }
 
 /* The ceiling of types in which not every processor multiplies. */
 static void case_bench_step_16_bits(void **state)
 {
-    static struct spawn spawn;
     static char *precision[] = {"bf16", "f16"};
 
     (void)state;
     for (int i = 0; i < (TESTS_DIVISOR > 1 ? 1 : 2); i++) { /* sanitizers: the same accesses */
-        char *argv[] = {"tessera",   "bench",       "step",       SMALL,     "--strategies",
-                        "single",    "--precision", precision[i], "--steps", "4",
-                        "--repeats", "1",           NULL};
-        assert_int_equal(spawn_run(&spawn, argv, NULL), 0);
-        assert_string_equal(spawn.err, "");
-        json_t *line = json_loads(spawn.out, 0, NULL);
-        assert_non_null(line);
-        assert_string_equal(json_string_value(json_object_get(line, "precision")), precision[i]);
-        check_ceiling(line, precision[i], json_real_value(json_object_get(line, "samples_per_s")));
-        json_decref(line);
+        int tries = 1;
+        while (!check_bench_step_16_bits(precision[i]))
+            assert_true(tries++ < CEILING_TRIES);
     }
 }
 

@@ -582,8 +582,8 @@ static void case_absent(void **state)
     assert_int_equal(transport_run(4, absent_rank, -1), 0);
 }
 
-/* More silent connections than are kept, or than rank 0 may have open (arg: its limit), and a
- * forged one, during the run: they delay nobody. */
+/* During the run come more silent connections than are kept, or than rank 0 may have open (arg: its
+ * limit), and a forged one. No rank waits for them. */
 static int crowd_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
 {
     struct tess_transport *transport;
