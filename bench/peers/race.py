@@ -210,7 +210,7 @@ def race_row(bench, row, precision):
     for side in ours:
         side.turn()
     final = finalists(theirs)
-    for count in range(1, 1 if bench.args.quick else ROUNDS_MAX):
+    for count in range(1, 1 if bench.args.quick else max(ROUNDS_MAX, bench.rounds)):
         late = 0 < row_s < time.monotonic() - begin
         if late or count >= bench.rounds and all(side.stands() for side in ours + final):
             break
