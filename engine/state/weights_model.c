@@ -15,6 +15,7 @@
 
 #define MODEL_COMPARE 4096               /* elements that are compared at a time */
 #define MODEL_TILE    (INT64_C(1) << 22) /* elements that are turned round at a time: 16 MiB */
+#define MODEL_LINE    16                 /* elements of a cache line */
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -270,17 +271,23 @@ static void model_size(const struct tess__weights_param *param, int64_t *rows, i
 }
 
 /* Rows [first, first + here) of the tile. A row of the model's is a column of the file's, an
- * element here and an element there: a piece of each of the file's rows is fetched. */
+ * element here and an element there: pieces of as many of the file's rows are fetched as fill a
+ * cache line of the tile. They lie a line apart, so that they are not in one set of the cache. */
 static enum tess_status model_fill_turned(struct tess_weights *weights,
                                           const struct tess__weights_param *param, int64_t first,
                                           int64_t here, float *line)
 {
     int64_t rows, columns;
     model_size(param, &rows, &columns);
-    for (int64_t c = 0; c < columns; c++) {
-        TESS_TRY(tess__weights_values(weights, param->tensor, c * rows + first, here, line));
+    const int64_t apart = here + MODEL_LINE;
+    for (int64_t c = 0; c < columns; c += MODEL_LINE) {
+        const int64_t count = columns - c < MODEL_LINE ? columns - c : MODEL_LINE;
+        for (int64_t k = 0; k < count; k++)
+            TESS_TRY(tess__weights_values(weights, param->tensor, (c + k) * rows + first, here,
+                                          line + k * apart));
         for (int64_t r = 0; r < here; r++)
-            weights->tile[r * columns + c] = line[r];
+            for (int64_t k = 0; k < count; k++)
+                weights->tile[r * columns + c + k] = line[k * apart + r];
     }
     return TESS_OK;
 }
@@ -312,7 +319,8 @@ static enum tess_status model_fill_tile(struct tess_weights *weights,
     model_size(param, &rows, &columns);
     const int64_t most = columns < MODEL_TILE ? MODEL_TILE / columns : 1;
     const int64_t room = most < rows ? most : rows;
-    const int64_t line = room > columns ? room : columns;
+    const int64_t turned = (room + MODEL_LINE) * MODEL_LINE;
+    const int64_t line = turned > columns ? turned : columns;
     weights->tile_rows = 0;
     if (room * columns + line > weights->tile_room) {
         free(weights->tile);
