@@ -137,10 +137,19 @@ static enum tess_status checkpoint_run(const struct tess__call *words, struct ch
               {"verify", checkpoint_verify},
               {"export", checkpoint_export},
               {"prune", checkpoint_prune}};
+    const size_t count = sizeof(of) / sizeof(of[0]);
+    size_t chosen = 0;
     if (words->word_count < 2)
         TESS_FAIL(TESS_ERR_USAGE, "checkpoint needs what to do and a run: tessera checkpoint "
                                   "list|verify|export|prune RUN");
+    while (chosen < count && strcmp(words->word[0], of[chosen].name) != 0)
+        chosen++;
+    if (chosen == count)
+        TESS_FAIL(TESS_ERR_USAGE, "checkpoint %s: expected list, verify, export or prune",
+                  words->word[0]);
     call->run = words->word[1];
+    if (access(call->run, F_OK) != 0)
+        TESS_FAIL(TESS_ERR_NOT_FOUND, "there is no folder %s", call->run);
     TESS_TRY(tess_checkpoint_list(call->run, &call->step, &call->count));
     if (call->count == 0)
         TESS_FAIL(TESS_ERR_NOT_FOUND, "%s has no complete checkpoint", call->run);
@@ -151,11 +160,7 @@ static enum tess_status checkpoint_run(const struct tess__call *words, struct ch
         TESS_FAIL(TESS_ERR_NOT_FOUND,
                   "%s has no checkpoint after step %" PRId64 "; list shows them", call->run,
                   call->options->step);
-    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
-        if (strcmp(words->word[0], of[i].name) == 0)
-            return of[i].run(call);
-    TESS_FAIL(TESS_ERR_USAGE, "checkpoint %s: expected list, verify, export or prune",
-              words->word[0]);
+    return of[chosen].run(call);
 }
 
 static int checkpoint_command(struct tess__call *words)

@@ -39,7 +39,7 @@ static const char data_usage[] =
     "command\n"
     "goes on; the result is the same for any number of processes.\n"
     "\n"
-    "example\n"
+    "examples\n"
     "  tessera data prepare --tokenizer Qwen3-0.6B --text 'corpus/*.jsonl.zst' --out tokens\n"
     "  tessera data prepare --tokenizer Qwen3-0.6B --text chats.jsonl --chat auto --out chats\n"
     "  tessera train configs/models/gpt-21m.yaml --data tokens --steps 1000\n";

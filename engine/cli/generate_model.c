@@ -33,6 +33,8 @@ static enum tess_status model_path(char path[PATH_MAX], const char *run, const c
 static enum tess_status model_read_head(const char *folder, json_t **head_out)
 {
     char path[PATH_MAX];
+    if (access(folder, F_OK) != 0)
+        TESS_FAIL(TESS_ERR_IO, "there is no %s: give a run's folder, or a model's", folder);
     TESS_TRY(model_path(path, folder, "/state.json"));
     TESS_TRY(model_path(path, folder,
                         access(path, F_OK) == 0 ? "/../../metrics.jsonl" : "/metrics.jsonl"));

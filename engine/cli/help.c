@@ -29,9 +29,9 @@ int tess__help_overview(void)
         "commands\n");
     const struct tess__command *command;
     for (int i = 0; (command = tess__command_at(i)) != NULL; i++)
-        printf("  %-15s %s\n", command->name, command->summary);
-    printf("  %-15s %s\n", "help", "this page, or the page of a command: tessera help train");
-    printf("  %-15s %s\n", "version", "the version of the program");
+        printf("  %-16s %s\n", command->name, command->summary);
+    printf("  %-16s %s\n", "help", "this page, or the page of a command: tessera help train");
+    printf("  %-16s %s\n", "version", "the version of the program");
     help_parts(TESS_REGISTRY_STRATEGY, "strategies");
     help_parts(TESS_REGISTRY_MODEL, "models");
     help_parts(TESS_REGISTRY_OPTIMIZER, "optimizers");
@@ -55,10 +55,11 @@ int tess__help_overview(void)
 int tess__help_group(const char *group)
 {
     const struct tess__command *command;
-    printf("usage: tessera %s COMMAND [--option value ...]\n\ncommands\n", group);
+    printf("usage: tessera COMMAND [--option value ...]\n\ncommands\n");
     for (int i = 0; (command = tess__command_at(i)) != NULL; i++)
         if (tess__command_is_of(command, group))
-            printf("  %-15s %s\n", command->name, command->summary);
+            printf("  %-16s %s\n", command->name, command->summary);
+    printf("\ntessera help COMMAND describes one of them and lists its options\n");
     return 0;
 }
 
@@ -87,9 +88,10 @@ int tess__help_unknown(int argc, char **argv)
         known[count++] = command->name;
         group = group || tess__command_is_of(command, argv[0]);
     }
-    if (group && argc == 1) {
+    const bool asked = group && tess__help_is_asked(argc - 1, argv + 1);
+    if (asked || (group && argc == 1)) {
         tess__help_group(argv[0]);
-        return tess_status_exit_code(TESS_ERR_USAGE);
+        return asked ? 0 : tess_status_exit_code(TESS_ERR_USAGE);
     }
     snprintf(given, sizeof(given), "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
     const char *nearest = help_checkpoint(given);

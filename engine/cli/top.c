@@ -540,9 +540,7 @@ static const char top_usage[] =
     "  tessera top --json --count 1 | python3 -m json.tool\n"
     "\n"
     "A run on GPUs writes the same once a second to its metrics (train --run FOLDER), and\n"
-    "tessera report draws it.\n"
-    "\n"
-    "options\n";
+    "tessera report draws it.\n";
 
 static int top_command(struct tess__call *call)
 {

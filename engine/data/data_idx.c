@@ -132,12 +132,17 @@ static enum tess_status idx_open(struct idx_file *file, const char *folder, enum
     }
     if (!found) {
         file->status = TESS_ERR_NOT_FOUND;
-        snprintf(file->why, sizeof(file->why),
-                 "no data set in %s: neither %s nor %s.gz is there, nor CIFAR's .bin files, nor "
-                 "folders of classes with images; give the folder with --data (Debian's package "
-                 "dataset-fashion-mnist puts files into /usr/share/datasets/fashion-mnist), or use "
-                 "--data synthetic",
-                 folder, name, name);
+        static const char help[] =
+            "give the folder with --data (Debian's package dataset-fashion-mnist puts files into "
+            "/usr/share/datasets/fashion-mnist), or use --data synthetic";
+        if (access(folder, F_OK) != 0)
+            snprintf(file->why, sizeof(file->why), "no data set in %s: there is no such folder; %s",
+                     folder, help);
+        else
+            snprintf(file->why, sizeof(file->why),
+                     "no data set in %s: neither %s nor %s.gz is there, nor CIFAR's .bin files, "
+                     "nor folders of classes with images; %s",
+                     folder, name, name, help);
         return file->status;
     }
     if (!file->gz)

@@ -53,7 +53,7 @@ static const char diff_usage[] =
     "and whether rounding alone (another order of additions) explains that. With --hash-every 1\n"
     "the step is exact.\n\n"
     "exit status: 0 the same bits in everything that both wrote, 1 they differ, 2 error\n\n"
-    "example\n"
+    "examples\n"
     "  tessera train configs/labs/fashion_mlp.yaml --steps 20 --hash-every 1 --run a\n"
     "  tessera train configs/labs/fashion_mlp.yaml --steps 20 --hash-every 1 --run b --seed 2\n"
     "  tessera diff a b\n";

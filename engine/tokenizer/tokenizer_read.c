@@ -88,8 +88,9 @@ static enum tess_status read_json(const char *file, size_t flags, json_t **objec
         *id_out = tess_hash_bytes(text.at, text.count);
         *object_out = json_loadb(text.at, text.count, JSON_REJECT_DUPLICATES | flags, &error);
         if (!json_is_object(*object_out)) {
-            status = tess_fail(TESS_ERR_DATA, "%s:%d: %s", file, *object_out ? 1 : error.line,
-                               *object_out ? "not a JSON object" : error.text);
+            status = *object_out ? tess_fail(TESS_ERR_DATA, "%s:1: not a JSON object", file)
+                                 : tess_fail(TESS_ERR_DATA, "%s:%d: not JSON: %s", file, error.line,
+                                             error.text);
             json_decref(*object_out);
             *object_out = NULL;
         }

@@ -195,7 +195,7 @@ static void case_refused(void **state)
         {"score out0 --text-tokens 5", "a text of one token", 2},
         {"score out0 --text-tokens 5,300", "300 is not in the model's vocabulary", 2},
         {"score wide --text lines.txt --vocabulary 300", "a tokenizer that is not here", 2},
-        {"generate nowhere", "cannot read nowhere/metrics.jsonl", 1},
+        {"generate nowhere", "there is no nowhere: give a run's folder", 1},
         {"generate out0/weights.safetensors", "need --config FILE.yaml", 1},
         {"generate out0/weights.safetensors --config nowhere.yaml", "nowhere.yaml", 2},
         {"generate wide/weights.safetensors --config wide.yaml", "has 300 tokens of a tokenizer",

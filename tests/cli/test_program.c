@@ -94,6 +94,8 @@ static void case_help_by_topic(void **state)
     assert_null(strstr(spawn.out, "compare"));
     assert_int_equal(spawn_words(&spawn, "bench"), 2);
     assert_non_null(strstr(spawn.out, "bench kernels"));
+    assert_int_equal(spawn_words(&spawn, "data --help"), 0);
+    assert_non_null(strstr(spawn.out, "data prepare"));
     char *alone[] = {"tessera", NULL};
     assert_int_equal(spawn_run(&spawn, alone, NULL), 2);
     assert_non_null(strstr(spawn.out, "usage: tessera COMMAND"));
@@ -448,7 +450,12 @@ static void case_bad_input(void **state)
          "unknown strategy 'xyz'",
          {"compare", "--data", "synthetic", "--strategies", "single,xyz"}},
         {2, "'0', is out of range", {"bench", "step", "--ranks", "0"}},
-        {1, "/no/such/folder", {"train", "--data", "/no/such/folder"}},
+        {1,
+         "/no/such/folder: there is no such folder; give",
+         {"train", "--data", "/no/such/folder"}},
+        {2, "checkpoint lst: expected list,", {"checkpoint", "lst", "/no/such/folder"}},
+        {1, "there is no folder /no/such", {"checkpoint", "list", "/no/such"}},
+        {1, "there is no /no/such: give a run's folder", {"generate", "/no/such", "--prompt", "a"}},
         {1,
          "cannot create the run folder",
          {"train", "--data", "synthetic", "--run", "/dev/null/run"}},
