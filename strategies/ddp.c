@@ -37,14 +37,14 @@ struct ddp_options {
 
 static const struct tess_option ddp_option_table[] = {
     TESS_ROW_REAL("bucket-mib", offsetof(struct ddp_options, bucket.mib), "25", 0, 65536,
-                  "Size at which a gradient bucket is closed, in MiB; 0: one parameter each."),
+                  "size at which a gradient bucket is closed, in MiB; 0: one parameter each"),
     TESS_ROW_REAL("first-bucket-mib", offsetof(struct ddp_options, bucket.first_mib), "1", 0, 65536,
-                  "Size at which the first bucket to be ready is closed, in MiB."),
+                  "size at which the first bucket to be ready is closed, in MiB"),
     TESS_ROW_BOOL("overlap", offsetof(struct ddp_options, overlap), "on",
-                  "Reduce buckets while backward goes on; off: all of them after it."),
+                  "reduce buckets while backward goes on; off: all of them after it"),
     TESS_ROW_BOOL("sync-every-micro-batch", offsetof(struct ddp_options, every_micro), "off",
-                  "Reduce the gradients of every micro-batch, as without no_sync: --accumulate "
-                  "times the bytes, the same bits while --reduce-dtype is f32."),
+                  "reduce the gradients of every micro-batch, as without no_sync: --accumulate "
+                  "times the bytes, the same bits while --reduce-dtype is f32"),
     TESS_ROW_END,
 };
 

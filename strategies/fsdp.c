@@ -37,14 +37,14 @@ struct fsdp_options {
 static const struct tess_option hsdp_option_table[] = {
     TESS_ROW_INT(
         "shard-ranks", offsetof(struct fsdp_options, shard_ranks), "0", 0, 4096,
-        "Ranks of one shard group; 0: the largest power of two that leaves two replicas or more."),
+        "ranks of one shard group; 0: the largest power of two that leaves two replicas or more"),
     TESS_ROW_CHOICE("reshard-after-forward", offsetof(struct fsdp_options, reshard), "auto",
                     "auto|on|off",
-                    "Drop gathered units after forward and gather them again in backward; off: "
-                    "keep all until the optimizer has run; auto: on, but off in a pipeline."),
+                    "drop gathered units after forward and gather them again in backward; off: "
+                    "keep all until the optimizer has run; auto: on, but off in a pipeline"),
     TESS_ROW_INT("keep-last", offsetof(struct fsdp_options, keep_last), "2", 1, 2,
-                 "Last units that stay gathered from forward to backward; 2 takes no more memory "
-                 "than 1 and saves a gather. None of them in a pipeline."),
+                 "last units that stay gathered from forward to backward; 2 takes no more memory "
+                 "than 1 and saves a gather; none in a pipeline"),
     TESS_ROW_END,
 };
 
@@ -177,7 +177,7 @@ static void fsdp_describe(const struct tess_strategy *strategy,
     const int32_t keep_last = fsdp_keep_last(strategy);
     char text[160];
     snprintf(text, sizeof(text),
-             "%d replicas of shard groups of %d ranks; %d segments, of them %d trained",
+             "shard groups: %d of %d ranks each; %d segments, of them %d trained",
              (int)(plan->rank_count / plan->shard_count), (int)plan->shard_count,
              (int)plan->segment_count, (int)plan->grad_segment_count);
     line(context, text);

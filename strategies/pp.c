@@ -22,13 +22,13 @@ struct pp_options {
 static const struct tess_option pp_option_table[] = {
     TESS_ROW_CHOICE("schedule", offsetof(struct pp_options, schedule), "1f1b",
                     "gpipe|1f1b|interleaved",
-                    "Order of work: all forwards first (gpipe), in turns with backwards (1f1b: "
+                    "order of work: all forwards first (gpipe), in turns with backwards (1f1b: "
                     "fewer activations), or in turns over several chunks of each stage "
-                    "(interleaved: less idle time, more messages)."),
+                    "(interleaved: less idle time, more messages)"),
     TESS_ROW_INT("stages", offsetof(struct pp_options, stages), "0", 0, 4096,
-                 "Ranks along the stage axis; 0: by --mesh, or as many as the other axes leave."),
+                 "ranks along the stage axis; 0: by --mesh, or as many as the other axes leave"),
     TESS_ROW_INT("chunks", offsetof(struct pp_options, chunks), "0", 0, 64,
-                 "Runs of units on each stage; 0: 2 when interleaved, else 1."),
+                 "runs of units on each stage; 0: 2 when interleaved, else 1"),
     TESS_ROW_END,
 };
 

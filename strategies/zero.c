@@ -23,9 +23,9 @@
 
 static const struct tess_option zero_option_table[] = {
     TESS_ROW_REAL("bucket-mib", offsetof(struct tess_bucket_options, mib), "25", 0, 65536,
-                  "Size at which a bucket is closed, in MiB of f32; 0: one parameter each."),
+                  "size at which a bucket is closed, in MiB of f32; 0: one parameter each"),
     TESS_ROW_REAL("first-bucket-mib", offsetof(struct tess_bucket_options, first_mib), "1", 0,
-                  65536, "Size at which the first bucket to be ready is closed, in MiB of f32."),
+                  65536, "size at which the first bucket to be ready is closed, in MiB of f32"),
     TESS_ROW_END,
 };
 

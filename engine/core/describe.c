@@ -133,9 +133,10 @@ static void describe_plan(const struct tess_engine *engine, const struct describ
     describe_mesh(engine, sink);
     describe_line(sink,
                   "batch      %" PRId64 " rows = %d leaves of %" PRId64
-                  "; per rank %d micro-batches of %" PRId64 " leaves (%s order)",
+                  "; per rank %d micro-batch%s of %" PRId64 " lea%s (%s order)",
                   engine->sizes.batch_size, plan->grid, engine->sizes.leaf_rows, plan->accumulate,
-                  engine->sizes.leaf_count,
+                  plan->accumulate == 1 ? "" : "es", engine->sizes.leaf_count,
+                  engine->sizes.leaf_count == 1 ? "f" : "ves",
                   plan->leaf_order == TESS_LEAVES_RANK_FIRST ? "rank-first" : "micro-first");
     describe_line(sink, "steps      %" PRId64 " (%" PRId64 " per epoch)", engine->sizes.step_count,
                   engine->sizes.steps_per_epoch);

@@ -44,14 +44,14 @@ struct cnn_state {
 
 static const struct tess_option cnn_option_table[] = {
     TESS_ROW_INTS("channels", offsetof(struct cnn_options, channels), "32,64", 1, 4096,
-                  "Output channels of the 3x3 convolutions, first to last."),
+                  "output channels of the 3x3 convolutions, first to last"),
     TESS_ROW_INT("fc", offsetof(struct cnn_options, fc), "128", 1, 65536,
-                 "Width of the hidden linear layer."),
+                 "width of the hidden linear layer"),
     TESS_ROW_BOOL(
         "batch-norm", offsetof(struct cnn_options, batch_norm), "off",
-        "Batch norm between each convolution and its ReLU; the convolutions lose their bias."),
+        "batch norm between each convolution and its ReLU; the convolutions lose their bias"),
     TESS_ROW_REAL("dropout", offsetof(struct cnn_options, dropout), "0", 0, 0.99,
-                  "Share of the hidden linear layer's outputs dropped in training."),
+                  "share of the hidden linear layer's outputs dropped in training"),
     TESS_ROW_END,
 };
 
@@ -259,7 +259,7 @@ static enum tess_status cnn_backward(void *state, const struct tess_pass *pass)
 const struct tess_model_ops tess_model_cnn = {
     .abi = TESS_ABI,
     .name = "cnn",
-    .summary = "Convolutions, one max-pool, two linear layers",
+    .summary = "convolutions, one max-pool, two linear layers",
     .options = cnn_option_table,
     .options_size = sizeof(struct cnn_options),
     .state_size = sizeof(struct cnn_state),

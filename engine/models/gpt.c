@@ -54,81 +54,81 @@ struct gpt_options {
 static const struct tess_option gpt_option_table[] = {
     TESS_ROW_CHOICE("style", GPT_FIELD(style), "gpt2", "gpt2|llama",
                     "gpt2: learned positions, layer norm, GELU, biases, tied embedding; llama: "
-                    "rotary positions, RMS norm, SwiGLU, no biases, untied."),
+                    "rotary positions, RMS norm, SwiGLU, no biases, untied"),
     TESS_ROW_INT("layers", GPT_FIELD(layers), "4", 1, GPT_LAYERS_MAX,
-                 "Blocks of attention and feed-forward."),
-    TESS_ROW_INT("heads", GPT_FIELD(heads), "4", 1, 4096, "Heads of attention."),
+                 "blocks of attention and feed-forward"),
+    TESS_ROW_INT("heads", GPT_FIELD(heads), "4", 1, 4096, "heads of attention"),
     TESS_ROW_INT(
         "kv-heads", GPT_FIELD(kv_heads), "0", 0, 4096,
-        "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads."),
+        "llama: key and value heads, each shared by heads / kv-heads query heads; 0: heads"),
     TESS_ROW_INT("head-size", GPT_FIELD(head_size), "0", 0, 1 << 16,
-                 "llama: channels of a head; 0: width / heads."),
+                 "llama: channels of a head; 0: width / heads"),
     TESS_ROW_BOOL("qkv-bias", GPT_FIELD(qkv_bias), "off",
-                  "llama: biases of queries, keys and values, as Qwen2 has them."),
+                  "llama: biases of queries, keys and values, as Qwen2 has them"),
     TESS_ROW_BOOL(
         "out-bias", GPT_FIELD(out_bias), "off",
         "llama: a bias of what attention adds, as attention_bias of Llama gives it beside "
-        "those of queries, keys and values."),
+        "those of queries, keys and values"),
     TESS_ROW_BOOL("mlp-bias", GPT_FIELD(mlp_bias), "off",
-                  "llama: biases of the feed-forward layers, as mlp_bias gives them."),
+                  "llama: biases of the feed-forward layers, as mlp_bias gives them"),
     TESS_ROW_CHOICE("gelu", GPT_FIELD(gelu), "tanh", "tanh|erf",
-                    "gpt2, gate gelu: GELU by its approximation or by the error function."),
+                    "gpt2, gate gelu: GELU by its approximation or by the error function"),
     TESS_ROW_CHOICE("gate", GPT_FIELD(gate), "silu", "silu|gelu",
                     "llama: what the gate of the feed-forward layer goes through: SwiGLU or "
-                    "GeGLU."),
+                    "GeGLU"),
     TESS_ROW_BOOL("qk-norm", GPT_FIELD(qk_norm), "off",
-                  "llama: an RMS norm of each head's query and key, as Qwen3 has it."),
+                  "llama: an RMS norm of each head's query and key, as Qwen3 has it"),
     TESS_ROW_INT("width", GPT_FIELD(width), "128", 1, 1 << 20,
-                 "Channels of the embedding and between blocks; a multiple of heads unless "
-                 "head-size is given."),
+                 "channels of the embedding and between blocks; a multiple of heads unless "
+                 "head-size is given"),
     TESS_ROW_INT(
         "ffn", GPT_FIELD(ffn), "0", 0, 1 << 24,
-        "Width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64."),
+        "width of the feed-forward layer; 0: 4 width, llama: 8/3 width up to a multiple of 64"),
     TESS_ROW_INT("vocab", GPT_FIELD(vocab), "0", 0, (1 << 24) - GPT_PAD,
-                 "Size of the vocabulary, at least that of the data; 0: that of the data."),
+                 "size of the vocabulary, at least that of the data; 0: that of the data"),
     TESS_ROW_INT("context", GPT_FIELD(context), "0", 0, 1 << 24,
-                 "Positions at most; gpt2 learns one vector for each; 0: data.length."),
+                 "positions at most; gpt2 learns one vector for each; 0: data.length"),
     TESS_ROW_INT("window", GPT_FIELD(window), "0", 0, 1 << 24,
-                 "Attention sees so many positions at most, its own and those before it "
-                 "(Mistral's sliding_window); 0: all."),
+                 "attention sees so many positions at most, its own and those before it "
+                 "(Mistral's sliding_window); 0: all"),
     TESS_ROW_INT("window-from", GPT_FIELD(window_from), "0", 0, GPT_LAYERS_MAX,
-                 "Blocks before this one have no window (Qwen's max_window_layers)."),
+                 "blocks before this one have no window (Qwen's max_window_layers)"),
     TESS_ROW_CHOICE("tied", GPT_FIELD(tied), "auto", "auto|on|off",
-                    "Whether the head's weight is the embedding; auto: in gpt2."),
+                    "whether the head's weight is the embedding; auto: in gpt2"),
     TESS_ROW_REAL("dropout", GPT_FIELD(dropout), "0", 0, 0.99,
-                  "Share dropped in training of the embedding and of what each attention and "
-                  "feed-forward layer adds."),
+                  "share dropped in training of the embedding and of what each attention and "
+                  "feed-forward layer adds"),
     TESS_ROW_REAL("attention-dropout", GPT_FIELD(attention_dropout), "0", 0, 0.99,
-                  "Share of attention's probabilities dropped in training."),
+                  "share of attention's probabilities dropped in training"),
     TESS_ROW_REAL("rope-base", GPT_FIELD(rope.base), "10000", 1, 1e12,
-                  "llama: base of the rotary angles."),
+                  "llama: base of the rotary angles"),
     TESS_ROW_CHOICE("rope-scaling", GPT_FIELD(rope.scaling), "off",
                     "off|linear|dynamic|llama3|yarn",
                     "llama: how rotary angles are made smaller for a context that is rope-factor "
                     "times that of training before: all alike, by the base, or those of slow "
-                    "pairs of channels."),
-    TESS_ROW_REAL("rope-factor", GPT_FIELD(rope.factor), "1", 1, 1e6, "See rope-scaling."),
+                    "pairs of channels"),
+    TESS_ROW_REAL("rope-factor", GPT_FIELD(rope.factor), "1", 1, 1e6, "see rope-scaling"),
     TESS_ROW_INT("rope-context", GPT_FIELD(rope.context), "0", 0, 1 << 24,
-                 "dynamic, llama3, yarn: positions of training before the scaling."),
+                 "dynamic, llama3, yarn: positions of training before the scaling"),
     TESS_ROW_REAL("rope-low", GPT_FIELD(rope.low), "1", 1e-6, 1e6,
                   "llama3, yarn: pairs that turn less often in rope-context are slowed by all of "
-                  "the factor."),
+                  "the factor"),
     TESS_ROW_REAL("rope-high", GPT_FIELD(rope.high), "4", 1e-6, 1e6,
-                  "llama3, yarn: pairs that turn more often in rope-context stay as they are."),
+                  "llama3, yarn: pairs that turn more often in rope-context stay as they are"),
     TESS_ROW_REAL("rope-amplitude", GPT_FIELD(rope.amplitude), "1", 1e-6, 1e6,
-                  "yarn: rotated queries and keys are multiplied by this."),
+                  "yarn: rotated queries and keys are multiplied by this"),
     TESS_ROW_BOOL("rope-whole", GPT_FIELD(rope.whole), "on",
-                  "yarn: the limits between slow and fast are rounded to whole pairs."),
+                  "yarn: the limits between slow and fast are rounded to whole pairs"),
     TESS_ROW_REAL("norm-epsilon", GPT_FIELD(epsilon), "1e-5", 1e-12, 1,
-                  "Added to the variance by the norms."),
+                  "added to the variance by the norms"),
     TESS_ROW_REAL("init-deviation", GPT_FIELD(deviation), "0.02", 1e-9, 10,
-                  "Standard deviation of the initial weights; divided by the root of 2 layers "
-                  "where a layer's output is added to the residual."),
+                  "standard deviation of the initial weights; divided by the root of 2 layers "
+                  "where a layer's output is added to the residual"),
     TESS_ROW_INT(
         "head-mib", GPT_FIELD(head_mib), "0", 0, 1 << 20,
-        "Logits are computed for so many positions of a leaf at a time as take at most this "
+        "logits are computed for so many positions of a leaf at a time as take at most this "
         "many MiB, and at least twice where the leaf's take more than 64; 0: 64, on a GPU "
-        "1024. The bits of the head's gradient depend on it."),
+        "1024. The bits of the head's gradient depend on it"),
     TESS_ROW_END,
 };
 
@@ -532,7 +532,7 @@ static enum tess_status gpt_backward(void *state, const struct tess_pass *pass)
 const struct tess_model_ops tess_model_gpt = {
     .abi = TESS_ABI,
     .name = "gpt",
-    .summary = "Decoder-only transformer: GPT-2, Llama",
+    .summary = "decoder-only transformer: GPT-2, Llama, Mistral, Qwen",
     .options = gpt_option_table,
     .options_size = sizeof(struct gpt_options),
     .state_size = sizeof(struct gpt_state),

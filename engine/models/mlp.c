@@ -33,16 +33,16 @@ struct mlp_state {
 
 static const struct tess_option mlp_option_table[] = {
     TESS_ROW_INTS("hidden", offsetof(struct mlp_options, hidden), "1024,1024", 1, 65536,
-                  "Widths of the hidden layers, first to last."),
+                  "widths of the hidden layers, first to last"),
     TESS_ROW_REAL("dropout", offsetof(struct mlp_options, dropout), "0", 0, 0.99,
-                  "Share of each hidden layer's outputs dropped in training."),
+                  "share of each hidden layer's outputs dropped in training"),
     TESS_ROW_REAL("layer-drop", offsetof(struct mlp_options, layer_drop), "0", 0, 0.99,
-                  "Probability that training leaves out a hidden layer as wide as its input, y = "
-                  "x; evaluation runs all layers, unscaled. Needs --find-unused."),
+                  "probability that training leaves out a hidden layer as wide as its input, y = "
+                  "x; evaluation runs all layers, unscaled; needs --find-unused"),
     TESS_ROW_CHOICE(
         "layer-drop-scope", offsetof(struct mlp_options, layer_drop_scope), "step", "step|leaf",
-        "What a layer is left out of: step, a whole step on all ranks alike; leaf, single leaves "
-        "of the grid, so that a rank may use layers that another does not."),
+        "what a layer is left out of: step, a whole step on all ranks alike; leaf, single leaves "
+        "of the grid, so that a rank may use layers that another does not"),
     TESS_ROW_END,
 };
 
@@ -176,7 +176,7 @@ static enum tess_status mlp_backward(void *state, const struct tess_pass *pass)
 const struct tess_model_ops tess_model_mlp = {
     .abi = TESS_ABI,
     .name = "mlp",
-    .summary = "Multi-layer perceptron with ReLU",
+    .summary = "multi-layer perceptron with ReLU",
     .options = mlp_option_table,
     .options_size = sizeof(struct mlp_options),
     .state_size = sizeof(struct mlp_state),

@@ -50,13 +50,13 @@ struct wrn_state {
 
 static const struct tess_option wrn_option_table[] = {
     TESS_ROW_INT("depth", offsetof(struct wrn_options, depth), "10", 10, WRN_DEPTH_MAX,
-                 "Number of convolutions, 6 n + 4: 10, 16, 22, 28, ..."),
+                 "number of convolutions, 6 n + 4: 10, 16, 22, 28, ..."),
     TESS_ROW_INT("width", offsetof(struct wrn_options, width), "2", 1, 32,
-                 "Widening factor k: the groups have 16k, 32k and 64k channels."),
+                 "widening factor k: the groups have 16k, 32k and 64k channels"),
     TESS_ROW_REAL("dropout", offsetof(struct wrn_options, dropout), "0", 0, 0.99,
-                  "Share dropped in training between the two convolutions of a block."),
+                  "share dropped in training between the two convolutions of a block"),
     TESS_ROW_REAL("bn-momentum", offsetof(struct wrn_options, momentum), "0.1", 0, 1,
-                  "Weight of the newest batch in batch norm's running averages."),
+                  "weight of the newest batch in batch norm's running averages"),
     TESS_ROW_END,
 };
 
@@ -298,7 +298,7 @@ static enum tess_status wrn_backward(void *state, const struct tess_pass *pass)
 const struct tess_model_ops tess_model_wrn = {
     .abi = TESS_ABI,
     .name = "wrn",
-    .summary = "Wide residual network with batch norm",
+    .summary = "wide residual network with batch norm",
     .options = wrn_option_table,
     .options_size = sizeof(struct wrn_options),
     .state_size = sizeof(struct wrn_state),

@@ -240,9 +240,9 @@ static void tune_print_rate(const struct tune *tune)
     if (tune->rate_follows)
         printf("learning rate: %g at this batch, scaled by --lr-scale\n", best->learning_rate);
     else if (best->batch_size != tune->configured)
-        printf("learning rate: %g stands for batch %" PRId64 " and should follow, linearly %g: "
-               "--base-lr %g --base-batch %" PRId64 "\n"
-               "  --lr-scale linear in place of --learning-rate, and --warmup 5 where the batch is "
+        printf("learning rate: %g is for batch %" PRId64 "; scaled linearly to this one it is %g: "
+               "--base-lr %g --base-batch %" PRId64
+               " --lr-scale linear in place of --learning-rate, with --warmup 5 where the batch is "
                "many times larger\n",
                best->learning_rate, tune->configured,
                best->learning_rate * (double)best->batch_size / (double)tune->configured,
