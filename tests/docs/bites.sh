@@ -115,6 +115,7 @@ expect 1 "docs: an option that does not exist" bash "$here/names.sh" "$tree" "$p
 rm -r "$tree/configs"
 "$program" help train all | sed -n 's/^  --\(\[no-\]\)*\([^ ]*\) .*/`--\2`/p' | grep -v momentum >"$tree/docs/options.md"
 expect 1 "docs: an option that docs/options.md lacks" bash "$here/names.sh" "$tree" "$program"
+expect 1 "docs: a command that docs/options.md lacks" bash "$here/names.sh" "$tree" "$program"
 rm "$tree/docs/options.md"
 mkdir "$tree/topology"
 echo '`include`' >"$tree/engine/DESIGN.md"

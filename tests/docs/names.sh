@@ -104,12 +104,15 @@ fi
 sed -n 's/^option\t//p' "$work/wrong" | fault "an option that does not exist"
 sed -n 's/^command\t//p' "$work/wrong" | fault "a command that does not exist"
 
-# docs/options.md lists every option of train but those of models and strategies.
+# docs/options.md lists every option of train but those of models and strategies, and every command.
 if [ -f docs/options.md ]; then
     "$program" help train all | sed -n 's/^  \(--[^ ]*\) .*/\1/p' | sed 's/\[no-\]//' | grep -vE "^--(mlp|single)\." |
         while read -r option; do
             grep -qF "\`$option\`" docs/options.md || grep -qF "\`$option " docs/options.md || echo "$option"
         done | fault "an option that docs/options.md lacks"
+    names_below commands | while read -r command; do
+        grep -qE "\`tessera $command( |\`)" docs/options.md || echo "$command"
+    done | fault "a command that docs/options.md lacks"
 fi
 
 # engine/DESIGN.md names every room.
