@@ -185,8 +185,11 @@ static void plot_scale_x(struct tess__plot *plot, const struct tess__lines *line
         plot_log_scale(&plot->x, lines->x.kind, min, max, 0.03, plot->narrow ? 6 : 11, 1);
         return;
     }
-    /* A huge number has neighbours that differ by more than a drawing's last digit. */
-    double room = fmax(max > min ? 0.02 * (max - min) : 0.5, 1e-6 * fabs(max));
+    /* A huge number has neighbours that differ by more than a drawing's last digit. One place alone
+     * is between 0 and twice as much: no epochs below 0. */
+    const double room = max > min ? fmax(0.02 * (max - min), 1e-6 * fabs(max))
+                        : max > 0 ? max
+                                  : 0.5;
     plot->x = (struct tess__scale){.from = min - room, .to = max + room};
     /* A part of the first epoch has no whole numbers in it. */
     tess__plot_even_ticks(&plot->x, plot->narrow ? 5 : 9, lines->x.whole && max - min >= 2);

@@ -107,6 +107,7 @@ const char tess__report_css[] =
     "td small,th small{display:block;color:var(--ink2);font-weight:400;"
     "font-size:.8rem;white-space:normal;max-width:22rem}\n"
     ".overview tbody th{position:sticky;left:0;background:var(--card);z-index:1}\n"
+    ".overview thead th{white-space:normal;vertical-align:bottom}"
     ".overview td.text{white-space:normal;min-width:5rem}"
     ".overview tbody th{white-space:normal;overflow-wrap:break-word}"
     ".hash code{white-space:nowrap}\n"

@@ -159,9 +159,10 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
     tess__html_print(text, "%.80s", timeline->model ? timeline->model : "A model");
     if (timeline->strategy)
         tess__html_print(text, " with %.80s", timeline->strategy);
-    tess__html_print(text, " on %zu rank%s%s. ", timeline->rank_count,
-                     timeline->rank_count == 1 ? "" : "s",
-                     timeline->predicted ? ", one of each stage" : "");
+    /* A plan's file has one rank of each stage, of however many. */
+    tess__html_print(
+        text, timeline->predicted ? "; %zu rank%s shown, one of each stage. " : " on %zu rank%s. ",
+        timeline->rank_count, timeline->rank_count == 1 ? "" : "s");
     tess__html_print(text, "Step %.0f", timeline->step);
     if (timeline->predicted)
         tess__html_add(text, " as the plan predicts it");
