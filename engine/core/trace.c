@@ -253,11 +253,6 @@ void tess_trace_close(struct tess_trace *trace)
         munmap(trace, trace->bytes);
 }
 
-int32_t tess_trace_rank_count(const struct tess_trace *trace)
-{
-    return trace->rank_count;
-}
-
 double tess_trace_origin_s(const struct tess_trace *trace)
 {
     return trace->origin_s;

@@ -47,7 +47,6 @@ enum tess_status tess_trace_open(int32_t rank_count, uint32_t event_max, int64_t
                                  int64_t steps, struct tess_trace **trace_out);
 void tess_trace_close(struct tess_trace *trace); /* NULL is allowed; after all ranks ended */
 
-int32_t tess_trace_rank_count(const struct tess_trace *trace);
 double tess_trace_origin_s(const struct tess_trace *trace); /* clock when it was opened */
 /* NULL trace: NULL, which every function of a lane takes for "not recording". */
 struct tess_trace_lane *tess_trace_lane(struct tess_trace *trace, int32_t rank);
