@@ -52,7 +52,7 @@ int tess__help_overview(void)
     return 0;
 }
 
-int tess__help_group(const char *group)
+static int help_group(const char *group)
 {
     const struct tess__command *command;
     printf("usage: tessera COMMAND [--option value ...]\n\ncommands\n");
@@ -90,7 +90,7 @@ int tess__help_unknown(int argc, char **argv)
     }
     const bool asked = group && tess__help_is_asked(argc - 1, argv + 1);
     if (asked || (group && argc == 1)) {
-        tess__help_group(argv[0]);
+        help_group(argv[0]);
         return asked ? 0 : tess_status_exit_code(TESS_ERR_USAGE);
     }
     snprintf(given, sizeof(given), "%s%s%s", argv[0], group ? " " : "", group ? argv[1] : "");
@@ -199,6 +199,6 @@ int tess__help(int argc, char **argv)
     }
     for (int i = 0; argc == 1 && (command = tess__command_at(i)) != NULL; i++)
         if (tess__command_is_of(command, argv[0]))
-            return tess__help_group(argv[0]);
+            return help_group(argv[0]);
     return tess__help_unknown(argc, argv);
 }

@@ -36,7 +36,6 @@ extern const struct tess__namer tess__namer_list[TESS__NAMERS];
 /* ---- help.c, help_man.c, complete.c: each returns the exit status --------------------------- */
 
 int tess__help_overview(void);
-int tess__help_group(const char *group);
 /* The words behind "tessera help". */
 int tess__help(int argc, char **argv);
 /* What is wrong with argv's command. */

@@ -79,7 +79,8 @@ struct pass_place {
     void *output_grad, *input_grad;
 };
 
-struct tess_xent tess__engine_xent(const struct tess_engine *engine)
+/* What is added to the cross-entropy. Validation is without. */
+static struct tess_xent pass_xent(const struct tess_engine *engine)
 {
     const struct tess_loss_options *loss = &engine->config->loss;
     if (!engine->strategy.training)
@@ -147,7 +148,7 @@ static struct tess_pass pass_of(struct tess_engine *engine, const struct pass_pl
         pass.loss = engine->found.loss;
         pass.correct = engine->found.correct;
         pass.loss_grad = pass_loss_grad(engine);
-        pass.xent = tess__engine_xent(engine);
+        pass.xent = pass_xent(engine);
         pass.each = engine->found.each;
     }
     return pass;
@@ -293,7 +294,7 @@ enum tess_status tess__engine_loss(struct tess_engine *engine, int32_t slot, boo
     if (!plan->skips_loss)
         tess_softmax_xent(engine->kernel, plan->dtype,
                           engine->sizes.loss_ranks * engine->sizes.rows, engine->sizes.class_count,
-                          tess__engine_xent(engine), pass_loss_grad(engine), logits, label,
+                          pass_xent(engine), pass_loss_grad(engine), logits, label,
                           gradient ? slope : NULL, engine->found.loss, engine->found.correct);
     if (gradient && engine->progress.count_zeros && !plan->skips_loss)
         tess_count_zeros(engine->kernel, plan->dtype,

@@ -484,8 +484,6 @@ int64_t tess__batches_test_labels(const struct tess_engine *engine);
  * pass, by the samples' numbers alone: every stage can. A hollow engine's stay those of its first
  * rows. */
 enum tess_status tess__batches_documents(struct tess_engine *engine, uint64_t row_first);
-/* What is added to the cross-entropy, of so many classes. Validation is without. */
-struct tess_xent tess__engine_xent(const struct tess_engine *engine);
 
 /* step.c: whether steps are to be recorded, TESS_ERR_USAGE where they cannot be. */
 enum tess_status tess__record_plan(struct tess_engine *engine);

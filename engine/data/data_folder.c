@@ -223,7 +223,7 @@ static enum tess_status folder_load(const struct folder *set, struct tess_datase
     return status;
 }
 
-bool tess__folder_has_folders(const char *folder)
+static bool folder_has_folders(const char *folder)
 {
     bool found = false;
     DIR *list = opendir(folder);
@@ -238,8 +238,9 @@ bool tess__folder_has_folders(const char *folder)
     return found;
 }
 
-enum tess_status tess__folder_open(const char *folder, int32_t size,
-                                   struct tess_dataset **dataset_out)
+/* Sub-folders of classes, or train/ and val/ (valid/, validation/, test/) with such. */
+static enum tess_status folder_open(const char *folder, int32_t size,
+                                    struct tess_dataset **dataset_out)
 {
     struct folder set = {.size = size};
     enum tess_status status = folder_read(&set, folder);
@@ -257,8 +258,8 @@ enum tess_status tess_dataset_open_images(const char *folder, int32_t size,
                                           struct tess_dataset **dataset_out)
 {
     const bool idx = tess__idx_is_there(folder), cifar = !idx && tess__cifar_is_there(folder);
-    if (!idx && !cifar && tess__folder_has_folders(folder))
-        return tess__folder_open(folder, size, dataset_out);
+    if (!idx && !cifar && folder_has_folders(folder))
+        return folder_open(folder, size, dataset_out);
     if (size > 0)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--data.size scales the images of folders of classes, and %s has none: leave it "

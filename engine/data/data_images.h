@@ -70,10 +70,6 @@ enum tess_status tess__pictures_open(const struct tess__picture_name *name, int6
 
 bool tess__idx_is_there(const char *folder);
 bool tess__cifar_is_there(const char *folder);
-bool tess__folder_has_folders(const char *folder);
 enum tess_status tess__cifar_open(const char *folder, struct tess_dataset **dataset_out);
-/* Sub-folders of classes, or train/ and val/ (valid/, validation/, test/) with such. */
-enum tess_status tess__folder_open(const char *folder, int32_t size,
-                                   struct tess_dataset **dataset_out);
 
 #endif

@@ -144,8 +144,9 @@ static void layer_declare_stacked(struct tess_declare *declare, const struct tes
     layer->stack_grad = tess_declare_tensor(declare, "stack.grad", TESS_F32, part, TESS_LIFE_CALL);
 }
 
-void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
-                               const struct tess__layer_desc *desc, struct tess__layer *layer_out)
+/* All but the sum over parts. */
+static void layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
+                                const struct tess__layer_desc *desc, struct tess__layer *layer_out)
 {
     tess__layer_declare_stack(declare, axis, desc, 1, layer_out);
 }
@@ -198,7 +199,7 @@ void tess__layer_declare_stack(struct tess_declare *declare, const struct tess_t
 void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
                          const struct tess__layer_desc *desc, struct tess__layer *layer_out)
 {
-    tess__layer_declare_parts(declare, &input->axis, desc, layer_out);
+    layer_declare_parts(declare, &input->axis, desc, layer_out);
     layer_declare_sum(declare, input, desc, layer_out);
 }
 

@@ -101,9 +101,6 @@ struct tess_init tess__init_fan_in(int64_t fan_in);
 /* Declare <name>.weight, <name>.bias, the operation and what it needs in the current unit. */
 void tess__layer_declare(struct tess_declare *declare, const struct tess_model_input *input,
                          const struct tess__layer_desc *desc, struct tess__layer *layer_out);
-/* The same without the sum over parts, for models that sum by themselves. */
-void tess__layer_declare_parts(struct tess_declare *declare, const struct tess_tensor_axis *axis,
-                               const struct tess__layer_desc *desc, struct tess__layer *layer_out);
 
 /*
  * The same for `count` linear layers without bias that read the same x, as one: its output is

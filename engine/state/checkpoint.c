@@ -197,8 +197,9 @@ enum tess_status tess_checkpoint_begin(const char *run, int64_t step,
     return status;
 }
 
-enum tess_status tess__checkpoint_open_in(const char *folder, const struct tess_store *store,
-                                          int flags, int *fd)
+/* fd [files of the store]; -1 in all after a failure. */
+static enum tess_status checkpoint_open_in(const char *folder, const struct tess_store *store,
+                                           int flags, int *fd)
 {
     char path[TESS_CHECKPOINT_PATH];
     enum tess_status status = TESS_OK;
@@ -228,7 +229,7 @@ enum tess_status tess_checkpoint_open_files(const char *run, int64_t step,
 {
     char path[TESS_CHECKPOINT_PATH];
     TESS_TRY(tess_checkpoint_path(run, step, true, path));
-    return tess__checkpoint_open_in(path, store, O_WRONLY, fd);
+    return checkpoint_open_in(path, store, O_WRONLY, fd);
 }
 
 enum tess_status tess_checkpoint_prune(const char *run, int64_t keep)
@@ -287,7 +288,7 @@ static enum tess_status checkpoint_match(struct tess_checkpoint *checkpoint, int
     checkpoint->fd = malloc((size_t)store->file_count * sizeof(*checkpoint->fd));
     if (checkpoint->fd == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the files of a checkpoint");
-    TESS_TRY(tess__checkpoint_open_in(checkpoint->folder, store, O_RDONLY, checkpoint->fd));
+    TESS_TRY(checkpoint_open_in(checkpoint->folder, store, O_RDONLY, checkpoint->fd));
     for (int32_t f = 0; f < store->file_count; f++) {
         TESS_TRY(tess__checkpoint_join(checkpoint->folder, store->file[f].name, path));
         TESS_TRY(tess_store_match(&store->file[f], checkpoint->fd[f], path));

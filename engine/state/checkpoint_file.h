@@ -25,8 +25,4 @@ enum tess_status tess__checkpoint_read_state(const char *folder, const struct te
                                              const struct tess_store *store,
                                              struct tess_checkpoint_state *state_out);
 
-/* fd [files of the store]; -1 in all after a failure. */
-enum tess_status tess__checkpoint_open_in(const char *folder, const struct tess_store *store,
-                                          int flags, int *fd);
-
 #endif

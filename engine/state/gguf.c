@@ -167,7 +167,8 @@ static void gguf_put_tensor(struct gguf_keys *keys, const struct gguf_tensor *te
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-void tess_gguf_q8_0(const float *x, int64_t blocks, uint8_t *q)
+/* Quantise x [32 blocks] to Q8_0, [34 blocks] bytes: scale = greatest magnitude / 127. */
+static void gguf_q8_0(const float *x, int64_t blocks, uint8_t *q)
 {
     for (int64_t b = 0; b < blocks; b++, x += GGUF_BLOCK, q += GGUF_BLOCK + 2) {
         float most = 0;
@@ -186,7 +187,7 @@ static void gguf_round(enum tess_gguf_type type, const float *x, int64_t line, u
     if (type == TESS_GGUF_F32) {
         memcpy(to, x, (size_t)line * sizeof(*x));
     } else if (type == TESS_GGUF_Q8_0) {
-        tess_gguf_q8_0(x, line / GGUF_BLOCK, to);
+        gguf_q8_0(x, line / GGUF_BLOCK, to);
     } else {
         for (int64_t i = 0; i < line; i++) {
             const uint16_t low =

@@ -33,7 +33,4 @@ enum tess_status tess_gguf_write(const char *path, const struct tess_weights *we
                                  const struct tess_export *export, enum tess_gguf_type type,
                                  const json_t *config, const char *tokenizer);
 
-/* Quantise x [32 blocks] to Q8_0, [34 blocks] bytes: scale = greatest magnitude / 127. Pure. */
-void tess_gguf_q8_0(const float *x, int64_t blocks, uint8_t *q);
-
 #endif

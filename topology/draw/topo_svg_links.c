@@ -33,7 +33,8 @@ bool tess__machine_marked(const struct tess__machine *machine, int32_t link)
             (back >= 0 && tess__svg_limits(machine->svg, back)));
 }
 
-void tess__machine_stroke(struct tess__machine *machine, int32_t number)
+/* A path's tail after d="...": class, colour, width, and a title with the link's ends and speed. */
+static void machine_stroke(struct tess__machine *machine, int32_t number)
 {
     const struct tess_topo_link *link = &machine->topology->link[number];
     struct tess__html *out = &machine->svg->out;
@@ -71,7 +72,7 @@ void tess__machine_upright(struct tess__machine *machine, int32_t number, double
     const double gbs = machine->topology->link[number].gbs;
     char text[TESS__TOPO_TEXT];
     tess__html_print(&machine->svg->out, "<path d=\"M%.1f %.1fV%.1f", x, from, to);
-    tess__machine_stroke(machine, number);
+    machine_stroke(machine, number);
     if ((machine->device_w >= 36 || machine->boxed) && label)
         tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, (from + to) / 2 + 3.5,
                        "tiny", "start", tess__topo_gbs(gbs, text), 8);
@@ -140,7 +141,7 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
             tess__html_print(&machine->svg->out,
                              "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", a, top, a,
                              top - height, b, top - height, b, top);
-            tess__machine_stroke(machine, i);
+            machine_stroke(machine, i);
             tess__machine_mark(machine, i, (a + b) / 2, top - 0.75 * height);
         }
     }
@@ -189,7 +190,7 @@ void tess__machine_sys(struct tess__machine *machine, int32_t number)
     double y = machine->top[a] + TESS__MACHINE_BAR_H / 2, x = (machine->x1[a] + machine->x0[b]) / 2;
     if (beside) {
         tess__html_print(out, "<path d=\"M%.1f %.1fH%.1f", machine->x1[a], y, machine->x0[b]);
-        tess__machine_stroke(machine, number);
+        machine_stroke(machine, number);
         if (!tess__machine_marked(machine, number))
             tess__svg_text(machine->svg, x, y - 6, "tiny", "middle", tess__topo_gbs(link->gbs, gbs),
                            8);
@@ -201,7 +202,7 @@ void tess__machine_sys(struct tess__machine *machine, int32_t number)
            deep = machine_sys_depth(machine->x0[b] - machine->x1[a]);
     tess__html_print(out, "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", from, edge, from,
                      edge + deep, to, edge + deep, to, edge);
-    tess__machine_stroke(machine, number);
+    machine_stroke(machine, number);
     tess__machine_mark(machine, number, (from + to) / 2, edge + 0.75 * deep);
 }
 

@@ -48,8 +48,6 @@ double tess__machine_place_host(struct tess__machine *machine, int32_t host, dou
 bool tess__machine_used(const struct tess__machine *machine, int32_t link);
 /* Is it one of few links that hold the best ring back? Where many do, none is special. */
 bool tess__machine_marked(const struct tess__machine *machine, int32_t link);
-/* A path's tail after d="...": class, colour, width, and a title with the link's ends and speed. */
-void tess__machine_stroke(struct tess__machine *machine, int32_t number);
 /* A mark with the link's capacity, where it is marked. */
 void tess__machine_mark(struct tess__machine *machine, int32_t number, double x, double y);
 /* An upright link at x, with its capacity beside it where there is room. */

@@ -21,9 +21,6 @@ enum tess_mpi_library { TESS_MPI_AUTO, TESS_MPI_OPENMPI, TESS_MPI_MPICH };
 bool tess_comm_mpi_there(enum tess_mpi_library library, enum tess_mpi_library *library_out,
                          char *why, size_t why_bytes);
 
-/* "Open MPI 4.1.4", as the module was built; "" where it is not here. Not AUTO. */
-const char *tess_comm_mpi_summary(enum tess_mpi_library library);
-
 /*
  * Start MPI in this process and open a transport over all ranks of the job. Collective over them;
  * each process of the job does it once at most, with all of its transports closed at its end.

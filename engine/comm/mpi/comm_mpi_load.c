@@ -47,7 +47,8 @@ bool tess_comm_mpi_there(enum tess_mpi_library library, enum tess_mpi_library *l
     return true;
 }
 
-const char *tess_comm_mpi_summary(enum tess_mpi_library library)
+/* "Open MPI 4.1.4", as the module was built; "" where it is not here. Not AUTO. */
+static const char *find_summary(enum tess_mpi_library library)
 {
     char why[8];
     const struct tess_module *module =
@@ -119,7 +120,7 @@ static void mpi_describe(const void *values, char *text, size_t text_bytes)
     char why[8];
 
     (void)tess_comm_mpi_there(library, &library, why, sizeof(why));
-    snprintf(text, text_bytes, "%s%s", tess_comm_mpi_summary(library),
+    snprintf(text, text_bytes, "%s%s", find_summary(library),
              options->native ? ", its own collectives" : "");
 }
 

@@ -53,12 +53,13 @@ static int32_t path_deal(int32_t rank_count, int32_t first, int32_t lane)
 }
 
 /*
- * A holder of a block is one of the holders of its two parts, and the lane's own rank wherever it
- * is in the block. Full blocks begin at a multiple of their size, so that the last bits of the lane
- * say both. A block that is not full ends with the last rank; there lanes of ranks outside are
- * dealt out to both parts by their sizes.
+ * Of the tree over rank_count ranks: which rank of the block [first, first + count) holds lane
+ * `lane`? A holder of a block is one of the holders of its two parts, and the lane's own rank
+ * wherever it is in the block. Full blocks begin at a multiple of their size, so that the last bits
+ * of the lane say both. A block that is not full ends with the last rank; there lanes of ranks
+ * outside are dealt out to both parts by their sizes.
  */
-int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32_t lane)
+static int32_t path_tree_holder(int32_t rank_count, int32_t first, int32_t count, int32_t lane)
 {
     for (;;) {
         if ((count & (count - 1)) == 0)
@@ -93,7 +94,7 @@ static int32_t path_holder(const struct net_shape *shape, int32_t first, int32_t
     const int32_t places = shape->places;
 
     if (shape->ways == NULL)
-        return tess__net_holder(shape->rank_count, first, count, lane);
+        return path_tree_holder(shape->rank_count, first, count, lane);
     if (count <= places)
         return first + (lane & (count - 1));
     const int32_t block = (first + tess__net_split(count)) / places;
@@ -128,12 +129,12 @@ static int32_t path_crossings(const struct net_shape *shape, const int32_t *host
         return 0;
     const int32_t n = shape->rank_count, left = tess__net_split(count), right = first + left;
     const int32_t part = path_part(shape, first, count, lane);
-    const int32_t to = host[tess__net_holder(n, right, count - left, lane)];
+    const int32_t to = host[path_tree_holder(n, right, count - left, lane)];
     int32_t crossings = path_crossings(shape, host, right, count - left, lane);
 
     for (int32_t at = first; at < right; at += part)
         crossings += path_crossings(shape, host, at, part, lane) +
-                     (host[tess__net_holder(n, at, part, lane)] != to ? 1 : 0);
+                     (host[path_tree_holder(n, at, part, lane)] != to ? 1 : 0);
     return crossings;
 }
 
@@ -296,8 +297,8 @@ static bool path_gather_up(const struct net_shape *shape, const struct path_shar
     const int32_t far = right ? first : first + left, far_count = count - near_count;
     if (!path_gather_up(shape, share, near, near_count, lane))
         return false;
-    const bool holds = tess__net_holder(n, first, count, share->owner) == rank;
-    path_move(lane, NET_UP, !holds, tess__net_holder(n, far, far_count, share->owner));
+    const bool holds = path_tree_holder(n, first, count, share->owner) == rank;
+    path_move(lane, NET_UP, !holds, path_tree_holder(n, far, far_count, share->owner));
     struct net_move *move = &lane->move[lane->move_count - 1];
     move->at = (size_t)((holds ? far : near) - share->first) * share->unit;
     move->count = (size_t)(holds ? far_count : near_count) * share->unit;

@@ -154,8 +154,4 @@ struct net_spread tess__net_spread(int32_t rank_count, const int32_t *host);
 /* The largest power of two below count > 1: where the tree of tessera/comm.h splits. */
 int32_t tess__net_split(int32_t count);
 
-/* Of the tree over rank_count ranks: which rank of the block [first, first + count) holds lane
- * `lane`? */
-int32_t tess__net_holder(int32_t rank_count, int32_t first, int32_t count, int32_t lane);
-
 #endif

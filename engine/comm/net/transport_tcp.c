@@ -253,7 +253,7 @@ static void tcp_free(struct tcp *tcp)
     free(tcp);
 }
 
-void tess__tcp_close(struct tess_transport *transport)
+static void tcp_close(struct tess_transport *transport)
 {
     struct tcp *tcp = tcp_of(transport);
 
@@ -279,7 +279,7 @@ static const struct tess_transport_ops tcp_ops = {.name = "tcp",
                                                   .test = tcp_test,
                                                   .wait = tcp_wait,
                                                   .abort = tcp_abort,
-                                                  .close = tess__tcp_close,
+                                                  .close = tcp_close,
                                                   .host_name = tess__tcp_host_name,
                                                   .link = tess__tcp_link,
                                                   .flush = tcp_flush,
@@ -347,7 +347,7 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     if (status == TESS_OK)
         status = tess__tcp_meet(tcp, boot);
     if (status != TESS_OK) {
-        tess__tcp_close(&tcp->transport);
+        tcp_close(&tcp->transport);
         return status;
     }
     *transport_out = &tcp->transport;

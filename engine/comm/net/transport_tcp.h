@@ -310,8 +310,6 @@ void tess__tcp_calls_close(struct tcp *tcp);
 /* transport_tcp_meet.c: exchange addresses, connect the neighbours of the tree. */
 enum tess_status tess__tcp_meet(struct tcp *tcp, const struct tess_boot *boot);
 
-void tess__tcp_close(struct tess_transport *transport);
-
 /* transport_tcp_near.c: make the inbox; by near_out others open it. */
 void tess__tcp_near_open(struct tcp *tcp, struct tcp_near *near_out);
 /* The host's first rank: let the others of the host use its table. The others: use that in place of
