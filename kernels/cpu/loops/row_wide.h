@@ -14,7 +14,6 @@
 
 #include "cpu/own/vector.h"
 
-#define ROW_WIDE
 #define ROW_SUMS (CPU_BLOCK / CPU_WORDS) /* vectors of sums */
 
 CPU_INLINE cpu_vector row_load(enum tess_dtype dtype, const void *from, int64_t at)

@@ -26,7 +26,6 @@
 #define CPU_AMX_ROWS  16 /* of a tile */
 #define CPU_AMX_BYTES 64 /* of a row of a tile: 16 words */
 #define CPU_AMX_DEPTH 32 /* elements of bf16 in it: k that one product adds */
-#define CPU_AMX_TILES 8
 
 /* What LDTILECFG reads. */
 struct cpu_amx_config {
