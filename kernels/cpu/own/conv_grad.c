@@ -323,7 +323,7 @@ CPU_INLINE void conv_turned_tile(const struct conv_turned *t, bool pairs, int wi
         cpu_store(t->to[i / wide] + i % wide * CPU_WORDS, sum[i]);
 }
 
-CPU_BY_WIDTH(conv_turned_tiles, conv_turned_tile, const struct conv_turned *)
+CPU_WIDTHS(conv_turned_tiles, conv_turned_tile, const struct conv_turned *, false)
 
 /* `channels` channels of `pixels` pixels of dy, widened, with zeros up to whole vectors. */
 static void conv_turned_pack(const struct tess_op_desc *desc, bool half, const char *dy,
@@ -359,7 +359,7 @@ static void conv_turned_run(const struct tess_op_desc *desc, const struct conv_p
                 t.word[r] = b->x + own / columns * p->width * desc->in + own % columns;
                 t.to[r] = sums + own * CONV_TURNED_PANEL;
             }
-            conv_turned_tiles[false][(left - 1) / CPU_WORDS](&t);
+            conv_turned_tiles[(left - 1) / CPU_WORDS](&t);
         }
     }
 }

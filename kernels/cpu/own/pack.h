@@ -161,35 +161,31 @@ CPU_INLINE void cpu_step(cpu_vector *sum, bool half, int tall, int wide, const u
     }
 }
 
-/* The table name[half][wide - 1] of functions that call run(argument, half, wide), wide 1 to
- * CPU_WIDE: one function each, in which the compiler has both. */
+/* The table name[wide - 1] of functions that call run(argument, half, wide), wide 1 to CPU_WIDE:
+ * one function each, in which the compiler has both. */
 #define CPU_WIDTH(name, run, type, half, wide)                                                     \
     static void name(type argument)                                                                \
     {                                                                                              \
         run(argument, half, wide);                                                                 \
     }
 #if CPU_WIDE == 2
-#define CPU_BY_WIDTH(name, run, type)                                                              \
-    CPU_WIDTH(name##_f32_1, run, type, false, 1)                                                   \
-    CPU_WIDTH(name##_f32_2, run, type, false, 2)                                                   \
-    CPU_WIDTH(name##_bf16_1, run, type, true, 1)                                                   \
-    CPU_WIDTH(name##_bf16_2, run, type, true, 2)                                                   \
-    static void (*const name[2][2])(type argument) = {{name##_f32_1, name##_f32_2},                \
-                                                      {name##_bf16_1, name##_bf16_2}};
+#define CPU_WIDTHS(name, run, type, half)                                                          \
+    CPU_WIDTH(name##_1, run, type, half, 1)                                                        \
+    CPU_WIDTH(name##_2, run, type, half, 2)                                                        \
+    static void (*const name[])(type argument) = {name##_1, name##_2};
 #else
-#define CPU_BY_WIDTH(name, run, type)                                                              \
-    CPU_WIDTH(name##_f32_1, run, type, false, 1)                                                   \
-    CPU_WIDTH(name##_f32_2, run, type, false, 2)                                                   \
-    CPU_WIDTH(name##_f32_3, run, type, false, 3)                                                   \
-    CPU_WIDTH(name##_f32_4, run, type, false, 4)                                                   \
-    CPU_WIDTH(name##_bf16_1, run, type, true, 1)                                                   \
-    CPU_WIDTH(name##_bf16_2, run, type, true, 2)                                                   \
-    CPU_WIDTH(name##_bf16_3, run, type, true, 3)                                                   \
-    CPU_WIDTH(name##_bf16_4, run, type, true, 4)                                                   \
-    static void (*const name[2][4])(type argument) = {                                             \
-        {name##_f32_1, name##_f32_2, name##_f32_3, name##_f32_4},                                  \
-        {name##_bf16_1, name##_bf16_2, name##_bf16_3, name##_bf16_4},                              \
-    };
+#define CPU_WIDTHS(name, run, type, half)                                                          \
+    CPU_WIDTH(name##_1, run, type, half, 1)                                                        \
+    CPU_WIDTH(name##_2, run, type, half, 2)                                                        \
+    CPU_WIDTH(name##_3, run, type, half, 3)                                                        \
+    CPU_WIDTH(name##_4, run, type, half, 4)                                                        \
+    static void (*const name[])(type argument) = {name##_1, name##_2, name##_3, name##_4};
 #endif
+
+/* name[half][wide - 1] of either type. */
+#define CPU_BY_WIDTH(name, run, type)                                                              \
+    CPU_WIDTHS(name##_f32, run, type, false)                                                       \
+    CPU_WIDTHS(name##_bf16, run, type, true)                                                       \
+    static void (*const *const name[])(type argument) = {name##_f32, name##_bf16};
 
 #endif
