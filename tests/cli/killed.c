@@ -1,7 +1,7 @@
 /* Runs that are killed: see killed.h. */
 #include "killed.h"
 
-#include "base/clock.h"
+#include "harness/awake.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -22,8 +22,8 @@ void killed_nap(void)
 
 pid_t killed_wait_launcher(struct spawn *spawn, pid_t former, int ranks, pid_t *rank)
 {
-    const double begin_s = tess_clock_s();
-    while (tess_clock_s() - begin_s < 60) {
+    const double begin_s = awake_s();
+    while (awake_s() - begin_s < 60) {
         pid_t launcher;
         if (spawn_children(spawn, &launcher, 1) == 1 && launcher != former &&
             spawn_children_of(launcher, rank, ranks) == ranks)
@@ -44,16 +44,16 @@ bool killed_is_saved(const char *run, long step)
 
 void killed_wait_saved(const char *run, long step)
 {
-    const double begin_s = tess_clock_s();
-    while (!killed_is_saved(run, step) && tess_clock_s() - begin_s < 60)
+    const double begin_s = awake_s();
+    while (!killed_is_saved(run, step) && awake_s() - begin_s < 60)
         killed_nap();
     assert_true(killed_is_saved(run, step));
 }
 
 void killed_find_copies(const struct spawn *spawn, char path[300])
 {
-    const double begin_s = tess_clock_s();
-    while (tess_clock_s() - begin_s < 60) {
+    const double begin_s = awake_s();
+    while (awake_s() - begin_s < 60) {
         for (int fd = 3; fd < 32; fd++) {
             char link[64];
             snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)spawn->pid, fd);

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "comm/boot/boot_door.h"
+#include "harness/awake.h"
 #include "killed.h"
 
 #include "harness/work_folder.h"
@@ -102,8 +103,8 @@ static bool is_leader(int h)
 /* The leader, whichever was first. */
 static int leader_of(int hosts)
 {
-    const double begin_s = tess_clock_s();
-    while (tess_clock_s() - begin_s < 60)
+    const double begin_s = awake_s();
+    while (awake_s() - begin_s < 60)
         for (int h = 0; h < hosts; h++) {
             (void)spawn_until(&host[h], "\n\n\n", 0.02);
             if (is_leader(h))
@@ -116,9 +117,9 @@ static int leader_of(int hosts)
 /* A rank of this host: its launcher is the supervisor's child. So may be the host's mirror. */
 static pid_t rank_of(int h)
 {
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     pid_t child[8], rank;
-    while (tess_clock_s() - begin_s < 60) {
+    while (awake_s() - begin_s < 60) {
         for (int i = spawn_children(&host[h], child, 8) - 1; i >= 0; i--)
             if (getpgid(child[i]) == host[h].pid && spawn_children_of(child[i], &rank, 1) == 1)
                 return rank;

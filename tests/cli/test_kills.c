@@ -8,6 +8,7 @@
 #include "harness/work_folder.h"
 
 #include "base/clock.h"
+#include "harness/awake.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -105,8 +106,8 @@ static bool is_saving(const char *run)
 /* A launcher, not `former`, whose ranks are there; false: the run has ended before. */
 static bool find_ranks(pid_t former, int ranks, pid_t *launcher, pid_t *rank)
 {
-    const double end_s = tess_clock_s() + LIMIT_S;
-    while (tess_clock_s() < end_s) {
+    const double end_s = awake_s() + LIMIT_S;
+    while (awake_s() < end_s) {
         const int count = spawn_children(&spawn, launcher, 1);
         if (count == 1 && *launcher != former && spawn_children_of(*launcher, rank, ranks) == ranks)
             return true;

@@ -2,7 +2,7 @@
  * Training over sockets: the parameters are those of ranks that share memory, bit for bit, whatever
  * has started the ranks; and a rank that dies ends the run, with its number in the message.
  */
-#include "base/clock.h"
+#include "harness/awake.h"
 #include "harness/spawn.h"
 
 #include <setjmp.h>
@@ -168,10 +168,10 @@ static void case_dies(void **state)
                                    "--comm tcp --log-every 1");
     assert_true(spawn_until(&spawn[0], "step 2/", 60));
     assert_int_equal(spawn_children(&spawn[0], child, RANKS_MAX), 3);
-    double start_s = tess_clock_s();
+    double start_s = awake_s();
     kill(child[1], SIGKILL);
     assert_int_not_equal(spawn_end(&spawn[0], 60), 0);
-    assert_true(tess_clock_s() - start_s < 10);
+    assert_true(awake_s() - start_s < 10);
     assert_non_null(strstr(spawn[0].err, "rank 1 "));
     assert_int_equal(spawn_count(spawn[0].err, "error:"), 1);
     assert_true(spawn_gone(&spawn[0], 10));
@@ -187,11 +187,11 @@ static void case_placed_dies(void **state)
                      NET_TRAIN "--steps 1000000 --strategy ddp --batch-size 33 --log-every 1");
     assert_true(spawn_until(&spawn[0], "step 2/", 60));
     assert_int_equal(spawn_children(&spawn[1], child, RANKS_MAX), 1);
-    double start_s = tess_clock_s();
+    double start_s = awake_s();
     kill(child[0], SIGKILL);
     for (int32_t r = 0; r < 3; r++)
         assert_int_not_equal(spawn_end(&spawn[r], 60), 0);
-    assert_true(tess_clock_s() - start_s < 10);
+    assert_true(awake_s() - start_s < 10);
     if (strstr(spawn[0].err, "rank 1 ") == NULL)
         fail_msg("'%s' does not contain which rank", spawn[0].err);
     for (int32_t r = 0; r < 3; r++)

@@ -2,7 +2,7 @@
  * --restarts as a user sees it: ranks and launchers are killed or stopped, and the run ends by
  * itself with the hash of the run that nothing happened to. Runs the built program.
  */
-#include "base/clock.h"
+#include "harness/awake.h"
 #include "killed.h"
 
 #include <dirent.h>
@@ -78,9 +78,9 @@ static void case_stopped(void **state)
         const pid_t launcher = killed_wait_launcher(&spawn, 0, 2 - i, rank);
         killed_wait_saved(run, 50);
         kill(rank[1 - i], SIGSTOP);
-        const double begin_s = tess_clock_s();
+        const double begin_s = awake_s();
         killed_wait_launcher(&spawn, launcher, 2 - i, rank);
-        assert_true(tess_clock_s() - begin_s < 20);
+        assert_true(awake_s() - begin_s < 20);
         assert_int_equal(spawn_end(&spawn, 60), 0);
         assert_true(spawn_gone(&spawn, 5));
         expect_whole();

@@ -3,7 +3,7 @@
  * ranks under another strategy and ends with the hash of the run that was never stopped. Runs the
  * built program.
  */
-#include "base/clock.h"
+#include "harness/awake.h"
 #include "harness/spawn.h"
 #include "harness/work_folder.h"
 
@@ -169,8 +169,8 @@ static void start(const char *words)
 /* Wait until there is a checkpoint after a step beyond `step`. */
 static void wait_saved(const char *name, long step)
 {
-    const double begin_s = tess_clock_s();
-    while (newest(name) <= step && tess_clock_s() - begin_s < 60)
+    const double begin_s = awake_s();
+    while (newest(name) <= step && awake_s() - begin_s < 60)
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     assert_true(newest(name) > step);
 }

@@ -2,7 +2,7 @@
  * tessera status as a user sees it, while ranks run, are stopped and killed; the report of a run
  * that fails; and SIGUSR2. Runs the built program.
  */
-#include "base/clock.h"
+#include "harness/awake.h"
 #include "harness/spawn.h"
 
 #include <setjmp.h>
@@ -48,20 +48,20 @@ static void expect(const char *text, const char *phrase)
 static void until_status(const char *run, const char *phrase)
 {
     char words[128];
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     snprintf(words, sizeof(words), "status %s", run);
     do {
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
         assert_int_equal(spawn_words(&status, words), 0);
-    } while (strstr(status.out, phrase) == NULL && tess_clock_s() - begin_s < 60);
+    } while (strstr(status.out, phrase) == NULL && awake_s() - begin_s < 60);
     expect(status.out, phrase);
 }
 
 /* What the run writes to stderr, until it has the phrase `count` times. */
 static void until_error(const char *phrase, int count)
 {
-    const double begin_s = tess_clock_s();
-    while (spawn_count(train.err, phrase) < count && tess_clock_s() - begin_s < 60)
+    const double begin_s = awake_s();
+    while (spawn_count(train.err, phrase) < count && awake_s() - begin_s < 60)
         (void)spawn_until(&train, "\1", 0.05);
     if (spawn_count(train.err, phrase) != count)
         fail_msg("not %d times '%s' in:\n%s", count, phrase, train.err);
@@ -163,9 +163,9 @@ static void case_again(void **state)
 /* Another launcher of the run, with its ranks. */
 static pid_t wait_next(pid_t former)
 {
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     pid_t launcher, rank[3];
-    while (tess_clock_s() - begin_s < 60) {
+    while (awake_s() - begin_s < 60) {
         if (spawn_children(&train, &launcher, 1) == 1 && launcher != former &&
             spawn_children_of(launcher, rank, 3) == 3)
             return launcher;

@@ -2,10 +2,10 @@
 #ifndef TESSERA_TESTS_COMM_TRANSPORT_CASE_H
 #define TESSERA_TESTS_COMM_TRANSPORT_CASE_H
 
-#include "base/clock.h"
 #include "comm/boot/boot.h"
 #include "comm/cases.h"
 #include "comm/net/net.h"
+#include "harness/awake.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static inline enum tess_status transport_open(struct tess_comm *comm, double tim
 static inline enum tess_status transport_all(struct tess_transport *transport,
                                              const uint32_t *request, int count)
 {
-    const double limit_s = tess_clock_s() + LIMIT_S;
+    const double limit_s = awake_s() + LIMIT_S;
     for (int k = 0; k < count;) {
         bool done;
         enum tess_status status = transport->ops->test(transport, request[k], &done);
@@ -37,7 +37,7 @@ static inline enum tess_status transport_all(struct tess_transport *transport,
             status = transport->ops->wait(transport, 0.1);
         if (status != TESS_OK)
             return status;
-        if (tess_clock_s() > limit_s)
+        if (awake_s() > limit_s)
             return TESS_ERR_TIMEOUT;
         k += done ? 1 : 0;
     }
@@ -47,8 +47,8 @@ static inline enum tess_status transport_all(struct tess_transport *transport,
 /* Wait until something is wrong. */
 static inline enum tess_status transport_fails(struct tess_transport *transport)
 {
-    const double limit_s = tess_clock_s() + LIMIT_S;
-    while (tess_clock_s() < limit_s) {
+    const double limit_s = awake_s() + LIMIT_S;
+    while (awake_s() < limit_s) {
         const enum tess_status status = transport->ops->wait(transport, 0.1);
         if (status != TESS_OK)
             return status;

@@ -1,7 +1,7 @@
 /* Running the program as a child; its output and the files it leaves. */
 #include "harness/spawn.h"
 
-#include "base/clock.h"
+#include "harness/awake.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,6 @@ void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     fflush(stdout);
     fflush(stderr);
-    spawn->start_s = tess_clock_s();
     spawn->pid = fork();
     if (spawn->pid < 0)
         spawn_fail("fork");
@@ -93,11 +92,11 @@ static bool spawn_read(struct spawn *spawn, double end_s)
 {
     struct pollfd watch[2] = {{.fd = spawn->out_fd, .events = POLLIN},
                               {.fd = spawn->err_fd, .events = POLLIN}};
-    double left_s = end_s - tess_clock_s();
+    const double left_s = end_s - awake_s();
 
     if ((spawn->out_fd < 0 && spawn->err_fd < 0) || left_s <= 0)
         return false;
-    if (poll(watch, 2, (int)(left_s * 1e3) + 1) > 0) {
+    if (poll(watch, 2, (int)(1e3 * (left_s < AWAKE_STEP_S ? left_s : AWAKE_STEP_S)) + 1) > 0) {
         if (watch[0].revents != 0)
             spawn_take(&spawn->out_fd, spawn->out, &spawn->out_used);
         if (watch[1].revents != 0)
@@ -108,7 +107,7 @@ static bool spawn_read(struct spawn *spawn, double end_s)
 
 bool spawn_until(struct spawn *spawn, const char *text, double limit_s)
 {
-    double end_s = tess_clock_s() + limit_s;
+    double end_s = awake_s() + limit_s;
 
     while (strstr(spawn->out, text) == NULL)
         if (!spawn_read(spawn, end_s))
@@ -118,13 +117,13 @@ bool spawn_until(struct spawn *spawn, const char *text, double limit_s)
 
 int spawn_end(struct spawn *spawn, double limit_s)
 {
-    double end_s = tess_clock_s() + limit_s;
+    double end_s = awake_s() + limit_s;
     int status = 0;
     pid_t reaped = 0;
 
     while (spawn_read(spawn, end_s))
         ;
-    while (reaped == 0 && tess_clock_s() < end_s) {
+    while (reaped == 0 && awake_s() < end_s) {
         reaped = waitpid(spawn->pid, &status, WNOHANG);
         if (reaped == 0)
             spawn_pause();
@@ -153,11 +152,11 @@ static void spawn_print_group(const struct spawn *spawn)
 
 bool spawn_gone(const struct spawn *spawn, double limit_s)
 {
-    const double end_s = tess_clock_s() + limit_s;
+    const double end_s = awake_s() + limit_s;
 
     /* What lost its launcher is this process's own child: see spawn_start. */
     while (waitpid(-spawn->pid, NULL, WNOHANG) >= 0 || errno != ECHILD) {
-        if (tess_clock_s() > end_s) {
+        if (awake_s() > end_s) {
             spawn_print_group(spawn);
             kill(-spawn->pid, SIGKILL);
             return false;

@@ -1,6 +1,6 @@
 /*
  * Running the program as a child; its output and the files it leaves. Every child gets a
- * process group of its own, by which it and its ranks are found.
+ * process group of its own, by which it and its ranks are found. Limits are of awake_s().
  */
 #ifndef TESSERA_TESTS_HARNESS_SPAWN_H
 #define TESSERA_TESTS_HARNESS_SPAWN_H
@@ -16,7 +16,6 @@ struct spawn {
     int out_fd, err_fd;
     char out[SPAWN_TEXT_BYTES], err[SPAWN_TEXT_BYTES]; /* so far */
     size_t out_used, err_used;
-    double start_s;
 };
 
 /*

@@ -1,9 +1,9 @@
 /* The world harness: starts ranks, watches them within a time limit, collects their reports. */
 #include "harness/world.h"
 
-#include "base/clock.h"
 #include "comm/boot/boot.h"
 #include "comm/net/net.h"
+#include "harness/awake.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -98,13 +98,26 @@ static void *world_alloc(size_t count, size_t bytes)
     return memory;
 }
 
+/* Has it ended, until awake_s() is `end_s`? */
+static bool world_join(pthread_t thread, double end_s)
+{
+    do {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_nsec += (long)(AWAKE_STEP_S * 1e9);
+        soon.tv_sec += soon.tv_nsec / 1000000000;
+        soon.tv_nsec %= 1000000000;
+        if (pthread_timedjoin_np(thread, NULL, &soon) == 0)
+            return true;
+    } while (awake_s() < end_s);
+    return false;
+}
+
 static void world_run_threads(struct world_task *task, double limit_s)
 {
     int32_t ranks = task[0].setup->ranks;
     pthread_t *thread = world_alloc((size_t)ranks, sizeof(*thread));
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += (time_t)limit_s;
+    double end_s = awake_s() + limit_s;
     for (int32_t r = 0; r < ranks; r++) {
         if (pthread_create(&thread[r], NULL, world_thread, &task[r]) != 0) {
             fprintf(stderr, "cannot start a thread for rank %d; see ulimit -u\n", (int)r);
@@ -112,11 +125,11 @@ static void world_run_threads(struct world_task *task, double limit_s)
         }
     }
     for (int32_t r = 0; r < ranks; r++) {
-        if (pthread_timedjoin_np(thread[r], NULL, &end) == 0)
+        if (world_join(thread[r], end_s))
             continue;
         tess_world_abort(task[0].world, -1, "the test's time limit passed");
-        end.tv_sec += 10;
-        if (pthread_timedjoin_np(thread[r], NULL, &end) != 0) {
+        end_s = awake_s() + 10;
+        if (!world_join(thread[r], end_s)) {
             fprintf(stderr, "rank %d does not end\n", (int)r);
             exit(1); /* a thread cannot be killed */
         }
@@ -168,7 +181,7 @@ static void world_run_processes(struct world_task *task, double limit_s)
             exit(1);
         }
     }
-    double end = tess_clock_s() + limit_s;
+    double end = awake_s() + limit_s;
     while (left > 0) {
         int how, r = 0;
         const pid_t pid = waitpid(-child[0], &how, WNOHANG);
@@ -179,7 +192,7 @@ static void world_run_processes(struct world_task *task, double limit_s)
             left--;
             continue;
         }
-        if (tess_clock_s() > end)
+        if (awake_s() > end)
             kill(-child[0], SIGKILL);
         nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
@@ -215,14 +228,14 @@ int world_run_setup(const struct world_setup *setup, world_function fn, void *ar
     struct world_task *task = world_alloc(n, sizeof(*task));
     for (int32_t r = 0; r < setup->ranks; r++)
         task[r] = (struct world_task){setup, world, end, fn, arg, r};
-    double limit_s = setup->limit_s > 0 ? setup->limit_s : 100, start = tess_clock_s();
+    double limit_s = setup->limit_s > 0 ? setup->limit_s : 100, start = awake_s();
     if (setup->self)
         world_rank_run(&task[0]);
     else if (setup->mode == TESS_RANKS_THREADS)
         world_run_threads(task, limit_s);
     else
         world_run_processes(task, limit_s);
-    *report = (struct world_report){.seconds = tess_clock_s() - start};
+    *report = (struct world_report){.seconds = awake_s() - start};
     world_report_failures(end, setup->ranks, report);
     munmap(end, n * sizeof(*end));
     free(task);

@@ -4,6 +4,7 @@
  * of them is left in shared memory.
  */
 #include "base/clock.h"
+#include "harness/awake.h"
 #include "harness/spawn.h"
 #include "job/launch_env.h"
 #include "tessera/check.h"
@@ -87,7 +88,7 @@ static enum tess_status job_body(void *context, struct tess__rank *rank)
         pause_s(20);
         return TESS_OK;
     case DEED_WAITS:
-        for (double start_s = tess_clock_s(); tess_clock_s() - start_s < 20; pause_s(0.01))
+        for (double start_s = awake_s(); awake_s() - start_s < 20; pause_s(0.01))
             if (tess_world_aborted(rank->world, NULL, NULL, 0))
                 return TESS_ERR_ABORTED;
     }

@@ -3,8 +3,8 @@
  * eight of them are in four rows. Those in between are killed when the others join, run and end;
  * the rest goes on, and the leader names who has gone. What a rank does here is to wait.
  */
-#include "base/clock.h"
 #include "comm/boot/boot_door.h"
+#include "harness/awake.h"
 #include "run/hosts.h"
 #include "tessera/log.h"
 
@@ -150,8 +150,8 @@ static char *log_of(int h)
 
 static void wait_log(int h, const char *words)
 {
-    const double limit_s = tess_clock_s() + LIMIT_S;
-    while (strstr(log_of(h), words) == NULL && tess_clock_s() < limit_s)
+    const double limit_s = awake_s() + LIMIT_S;
+    while (strstr(log_of(h), words) == NULL && awake_s() < limit_s)
         nap();
     if (strstr(log_of(h), words) == NULL)
         fail_msg("no '%s' of host %d:\n%s", words, h, log_of(h));
@@ -159,8 +159,8 @@ static void wait_log(int h, const char *words)
 
 static void wait_count(const _Atomic int *count, int least)
 {
-    const double limit_s = tess_clock_s() + LIMIT_S;
-    while (*count < least && tess_clock_s() < limit_s)
+    const double limit_s = awake_s() + LIMIT_S;
+    while (*count < least && awake_s() < limit_s)
         nap();
     if (*count < least)
         fail_msg("%d of %d; the leader:\n%s", *count, least, log_of(0));
@@ -182,10 +182,10 @@ static void start_all(int count, int together)
 
 static int end_of(int h)
 {
-    const double limit_s = tess_clock_s() + LIMIT_S;
+    const double limit_s = awake_s() + LIMIT_S;
     int status = 0;
     while (waitpid(host[h], &status, WNOHANG) == 0) {
-        if (tess_clock_s() > limit_s)
+        if (awake_s() > limit_s)
             fail_msg("host %d does not end:\n%s", h, log_of(h));
         nap();
     }
@@ -322,10 +322,10 @@ static void case_lost(void **state)
     (void)state;
     start_all(HOSTS, 1);
     wait_count(&play->begun[0], HOSTS);
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     lose(1);
     wait_log(0, "host h1 has gone");
-    assert_true(tess_clock_s() - begin_s < 5);
+    assert_true(awake_s() - begin_s < 5);
     play->word[0] = FAILS;
     wait_count(&play->begun[1], HOSTS - 1);
     assert_int_equal(play->begun[1], HOSTS - 1);
@@ -411,9 +411,9 @@ static void case_leader_lost(void **state)
     start_all(HOSTS, 1);
     wait_count(&play->begun[0], HOSTS);
     lose(0);
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     end_all(tess_status_exit_code(TESS_ERR_COMM));
-    assert_true(tess_clock_s() - begin_s < 5);
+    assert_true(awake_s() - begin_s < 5);
     assert_int_equal(lines_with(log_of(7), "has gone: start the training there again"), 1);
 }
 
@@ -474,12 +474,11 @@ static void case_strangers(void **state)
         const struct tess_secret none = {.key = {0}};
         for (int i = 0; i < 40; i++)
             silent[d][i] =
-                tess__boot_connect("127.0.0.1", doors[d], tess_clock_s() + 5, why, sizeof(why));
-        const int fd =
-            tess__boot_connect("127.0.0.1", doors[d], tess_clock_s() + 5, why, sizeof(why));
+                tess__boot_connect("127.0.0.1", doors[d], awake_s() + 5, why, sizeof(why));
+        const int fd = tess__boot_connect("127.0.0.1", doors[d], awake_s() + 5, why, sizeof(why));
         assert_true(fd >= 0);
         greeting[12] = 7;
-        assert_false(tess__boot_knock(fd, &none, greeting, tess_clock_s() + 5, why, sizeof(why)));
+        assert_false(tess__boot_knock(fd, &none, greeting, awake_s() + 5, why, sizeof(why)));
         close(fd);
     }
     start(HOSTS - 1);
@@ -500,18 +499,18 @@ static void case_many(void **state)
     fan = many > 40 ? TESS_BOOT_FAN : 3;
     start(0);
     wait_log(0, "waits at");
-    const double begin_s = tess_clock_s();
+    const double begin_s = awake_s();
     for (int h = 1; h < many; h++)
         start(h);
     wait_count(&play->begun[0], many);
     printf("%d hosts: all ranks are started after %.3f s, the leader has %d sockets\n", (int)many,
-           tess_clock_s() - begin_s, sockets_of(host[0], &listening));
+           awake_s() - begin_s, sockets_of(host[0], &listening));
     if (sockets_of(host[0], &listening) > fan + 1)
         fail_msg("the leader has %d sockets", sockets_of(host[0], &listening));
     play->word[0] = SUCCEEDS;
-    const double end_s = tess_clock_s();
+    const double end_s = awake_s();
     end_all(0);
-    printf("all have ended after %.3f s\n", tess_clock_s() - end_s);
+    printf("all have ended after %.3f s\n", awake_s() - end_s);
 }
 
 static int open_all(void **state)
