@@ -23,6 +23,15 @@ void tess_clock_own(const double *own_s)
     clock_own_s = own_s;
 }
 
+double tess_awake_s(struct tess_awake *awake)
+{
+    const double now_s = tess_clock_s(), passed_s = now_s - awake->seen_s;
+    if (awake->seen_s > 0 && passed_s < AWAKE_SUSPENDED_S)
+        awake->s += passed_s;
+    awake->seen_s = now_s;
+    return awake->s;
+}
+
 double tess_clock_thread_s(void)
 {
     return clock_read_s(CLOCK_THREAD_CPUTIME_ID);

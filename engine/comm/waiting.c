@@ -79,32 +79,22 @@ static enum tess_status waiting_time_out(const struct tess__waiting *waiting)
     return waiting->fail(waiting->group, TESS_ERR_TIMEOUT, reason);
 }
 
-/* A pause takes a tenth of this at most. Where it took longer this process was suspended, perhaps
- * with all others (by a batch system, or the machine slept): no rank could come, so it does not
- * count. */
-#define WAITING_SUSPENDED_S 2.0
-
 static enum tess_status waiting_loop(const struct tess__waiting *waiting, struct tess_board *board)
 {
-    double start_s = tess_clock_s(), moved_s = start_s, before_s = start_s;
+    struct tess_awake awake = {0};
+    double moved_s = tess_awake_s(&awake);
 
     for (;;) {
         bool moved = false;
         TESS_TRY(waiting->advance(waiting->group, &moved));
         if (waiting->ready(waiting->context))
             return TESS_OK;
-        const double now_s = tess_clock_s();
-        if (now_s - before_s > WAITING_SUSPENDED_S) {
-            start_s += now_s - before_s;
-            moved_s += now_s - before_s;
-        }
-        before_s = now_s;
+        const double now_s = tess_awake_s(&awake);
         if (moved) {
             moved_s = now_s;
             continue;
         }
-        const double since_s = waiting->restarts ? moved_s : start_s;
-        const double left_s = since_s + waiting->timeout_s - now_s;
+        const double left_s = (waiting->restarts ? moved_s : 0) + waiting->timeout_s - now_s;
         if (left_s < 0)
             return waiting_time_out(waiting);
         if (board != NULL && now_s - moved_s > waiting->report_s)

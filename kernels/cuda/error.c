@@ -117,13 +117,13 @@ static void event_sleep(double waited_s)
 static enum tess_status event_poll(const struct cuda_state *state, cudaEvent_t event,
                                    cudaStream_t stream, const char *what)
 {
-    const double begin_s = tess_clock_s();
+    struct tess_awake awake = {0};
     for (;;) {
         const cudaError_t error =
             tess__cuda_polled(event != NULL ? cudaEventQuery(event) : cudaStreamQuery(stream));
         if (error != cudaErrorNotReady)
             return tess__cuda_status(error, event != NULL ? "cudaEventQuery" : "cudaStreamQuery");
-        const double waited_s = tess_clock_s() - begin_s;
+        const double waited_s = tess_awake_s(&awake);
         if (state->limit_s > 0 && waited_s > state->limit_s) {
             tess__cuda_give_up();
             TESS_FAIL(TESS_ERR_TIMEOUT,

@@ -171,6 +171,20 @@ int spawn_children(const struct spawn *spawn, pid_t *child, int max)
     return spawn_children_of(spawn->pid, child, max);
 }
 
+void spawn_suspend(const struct spawn *spawn)
+{
+    pid_t rank[2];
+    assert_int_equal(spawn_children(spawn, rank, 2), 2);
+    const pid_t process[] = {spawn->pid, rank[1], rank[0]};
+    for (int p = 0; p < 3; p++) {
+        kill(process[p], SIGSTOP);
+        nanosleep(&(struct timespec){.tv_nsec = p == 1 ? 300000000 : 0}, NULL);
+    }
+    nanosleep(&(struct timespec){.tv_sec = 4}, NULL);
+    for (int p = 0; p < 3; p++)
+        kill(process[p], SIGCONT);
+}
+
 int spawn_children_of(pid_t pid, pid_t *child, int max)
 {
     char path[64];

@@ -38,6 +38,10 @@ int spawn_children(const struct spawn *spawn, pid_t *child, int max);
 /* The same of any process. */
 int spawn_children_of(pid_t pid, pid_t *child, int max);
 
+/* Suspend a program of 2 ranks as a whole for 4 s, as batch systems do; rank 0 a moment after the
+ * others, so that it waits for them. */
+void spawn_suspend(const struct spawn *spawn);
+
 /* How often does `part` occur in `text`? */
 int spawn_count(const char *text, const char *part);
 

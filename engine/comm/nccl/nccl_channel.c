@@ -23,9 +23,10 @@
 #include "comm/nccl/nccl_group.h"
 #include "cuda/host.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Lock held. NULL: no memory. */
 static struct nccl_channel *channel_want(struct nccl_family *family, uint64_t group, int32_t from,
@@ -186,13 +187,11 @@ bool tess__nccl_channels_advance(struct nccl_family *family)
 static enum tess_status channel_await(struct nccl_family *family, struct nccl_channel *channel)
 {
     char text[160];
-    struct timespec limit;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += (time_t)family->timeout_s + 1;
-    int error = 0;
+    struct tess_awake awake = {0};
     pthread_mutex_lock(&family->lock);
-    while (channel->state != NCCL_READY && !atomic_load(&family->failed) && error == 0)
-        error = pthread_cond_timedwait(&family->changed, &family->lock, &limit);
+    while (channel->state != NCCL_READY && !atomic_load(&family->failed) &&
+           tess_awake_s(&awake) < family->timeout_s + 1)
+        tess__nccl_wait_changed(family);
     bool ready = channel->state == NCCL_READY;
     pthread_mutex_unlock(&family->lock);
     if (!ready && !atomic_load(&family->failed)) {

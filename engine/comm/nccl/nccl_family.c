@@ -12,9 +12,10 @@
 #include <string.h>
 #include <time.h>
 
-#define FAMILY_AWAKE_S  50e-6 /* as tess_event_wait promises */
-#define FAMILY_ABORT_S  20    /* NCCL waits for its own threads and for ranks of this host */
-#define NCCL_DOOMED_MAX 512   /* communicators that are aborted; 2 per group, 1 per channel */
+#define FAMILY_SPIN_S   50e-6 /* as tess_event_wait promises */
+#define FAMILY_LOOK_NS  100000000
+#define FAMILY_ABORT_S  20  /* NCCL waits for its own threads and for ranks of this host */
+#define NCCL_DOOMED_MAX 512 /* communicators that are aborted; 2 per group, 1 per channel */
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
@@ -115,15 +116,23 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
         tess__nccl_abort_all(family);
 }
 
-bool tess__nccl_wait_aborted(struct nccl_family *family)
+void tess__nccl_wait_changed(struct nccl_family *family)
 {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += family->stuck ? 0 : FAMILY_ABORT_S; /* once is enough */
-    int error = 0;
+    limit.tv_nsec += FAMILY_LOOK_NS;
+    limit.tv_sec += limit.tv_nsec / 1000000000;
+    limit.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&family->changed, &family->lock, &limit);
+}
+
+bool tess__nccl_wait_aborted(struct nccl_family *family)
+{
+    struct tess_awake awake = {0};
     pthread_mutex_lock(&family->lock);
-    while (atomic_load(&family->failed) && !family->aborted && error == 0)
-        error = pthread_cond_timedwait(&family->changed, &family->lock, &limit);
+    const double limit_s = family->stuck ? 0 : FAMILY_ABORT_S; /* once is enough */
+    while (atomic_load(&family->failed) && !family->aborted && tess_awake_s(&awake) < limit_s)
+        tess__nccl_wait_changed(family);
     bool done = family->aborted || !atomic_load(&family->failed);
     family->stuck = !done;
     pthread_mutex_unlock(&family->lock);
@@ -201,9 +210,9 @@ static enum tess_status family_fail(struct nccl_family *family, ncclResult_t res
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-static void family_pause(double since_s)
+static void family_pause(double waited_s)
 {
-    if (tess_clock_s() - since_s > FAMILY_AWAKE_S)
+    if (waited_s > FAMILY_SPIN_S)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
@@ -221,7 +230,7 @@ static enum tess_status family_time_out(struct nccl_family *family, const char *
 enum tess_status tess__nccl_taken(struct nccl_family *family, ncclComm_t *comm, ncclResult_t result,
                                   const char *what, const struct nccl_lane *lane)
 {
-    double start_s = tess_clock_s();
+    struct tess_awake awake = {0};
     /* Not all functions report that they continue beside the caller (ncclCommSplit,
      * registration): the state of the communicator counts. */
     if (result == ncclSuccess)
@@ -234,9 +243,10 @@ enum tess_status tess__nccl_taken(struct nccl_family *family, ncclComm_t *comm, 
             break;
         pthread_mutex_unlock(&family->lock);
         enum tess_status status = tess__nccl_check(family);
-        if (status == TESS_OK && tess_clock_s() - start_s > family->timeout_s)
+        const double waited_s = tess_awake_s(&awake);
+        if (status == TESS_OK && waited_s > family->timeout_s)
             status = family_time_out(family, what, lane);
-        family_pause(start_s);
+        family_pause(waited_s);
         pthread_mutex_lock(&family->lock);
         if (status != TESS_OK)
             return status;
@@ -257,7 +267,7 @@ enum tess_status tess__nccl_await(struct nccl_family *family, cudaEvent_t event,
     struct tess_board *board =
         family->world != NULL ? tess_world_board(family->world, family->place) : NULL;
     enum tess_status status = TESS_OK;
-    double start_s = tess_clock_s();
+    struct tess_awake awake = {0};
     if (board != NULL) {
         atomic_store_explicit(&board->call_number, lane->number, memory_order_relaxed);
         atomic_store_explicit(&board->collective, (int32_t)lane->doing, memory_order_relaxed);
@@ -274,11 +284,12 @@ enum tess_status tess__nccl_await(struct nccl_family *family, cudaEvent_t event,
         error = cudaGetLastError();
         tess__cuda_log_error(error == cudaErrorNotReady ? cudaSuccess : error, "cudaEventQuery");
         status = tess__nccl_check(family);
-        if (status == TESS_OK && tess_clock_s() - start_s > family->timeout_s)
+        const double waited_s = tess_awake_s(&awake);
+        if (status == TESS_OK && waited_s > family->timeout_s)
             status = family_time_out(family, "a call", lane);
         if (status != TESS_OK)
             break;
-        family_pause(start_s);
+        family_pause(waited_s);
     }
     if (board != NULL)
         atomic_store_explicit(&board->collective, -1, memory_order_relaxed);

@@ -194,6 +194,8 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
 /* After a failure, before anything is freed that NCCL may still use: until it is aborted. False
  * where that does not end. */
 bool tess__nccl_wait_aborted(struct nccl_family *family);
+/* Lock held; lets go of it until something has `changed`, for a moment at most. */
+void tess__nccl_wait_changed(struct nccl_family *family);
 /* A failure of the world is one of the family. Not logged. */
 void tess__nccl_check_world(struct nccl_family *family);
 /* Abort all communicators at once; the failure has been set. Lock not held: see nccl_family.c. */

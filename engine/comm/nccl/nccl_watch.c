@@ -15,7 +15,7 @@
 #define WATCH_STARTING_S 1e-3 /* between two looks at channels that are being made */
 
 /* Lock held. True with `text` where the lane is broken or has stood still for too long. */
-static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char *text,
+static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, double now_s, char *text,
                        size_t text_bytes, enum tess_status *status)
 {
     char doing[400];
@@ -29,7 +29,6 @@ static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char 
         *status = TESS_ERR_COMM;
         return true;
     }
-    double now_s = tess_clock_s();
     /* Errors of the device itself are reported by the thread that works on it. */
     bool stands = lane->beats > 0 && cudaEventQuery(lane->beat) == cudaErrorNotReady;
     if (stands && cudaGetLastError() != cudaErrorNotReady)
@@ -48,7 +47,7 @@ static bool watch_lane(struct nccl_family *family, struct nccl_lane *lane, char 
     return true;
 }
 
-static void watch_look(struct nccl_family *family)
+static void watch_look(struct nccl_family *family, double now_s)
 {
     char text[800] = "";
     enum tess_status status = TESS_OK;
@@ -57,11 +56,11 @@ static void watch_look(struct nccl_family *family)
     pthread_mutex_lock(&family->lock);
     for (struct nccl_channel *at = family->channels; at != NULL && !broken; at = at->next)
         if (at->state == NCCL_READY)
-            broken = watch_lane(family, &at->lane, text, sizeof(text), &status);
+            broken = watch_lane(family, &at->lane, now_s, text, sizeof(text), &status);
     for (struct nccl_group *group = LIST_FIRST(&family->groups); group != NULL;
          group = LIST_NEXT(group, link))
         for (int way = 0; way < NCCL_LANES && !broken; way++)
-            broken = watch_lane(family, &group->lane[way], text, sizeof(text), &status);
+            broken = watch_lane(family, &group->lane[way], now_s, text, sizeof(text), &status);
     pthread_mutex_unlock(&family->lock);
     if (broken)
         tess__nccl_break(family, status, text);
@@ -82,6 +81,7 @@ static void watch_take_letter(struct nccl_family *family, const struct nccl_lett
 static void *watch_thread(void *context)
 {
     struct nccl_family *family = context;
+    struct tess_awake awake = {0};
     double looked_s = 0;
     bool starting = false;
     tess_log_set_rank((int)family->rank);
@@ -97,10 +97,11 @@ static void *watch_thread(void *context)
             continue;
         }
         starting = tess__nccl_channels_advance(family);
-        if (tess_clock_s() - looked_s < WATCH_TICK_S)
+        const double now_s = tess_awake_s(&awake);
+        if (now_s - looked_s < WATCH_TICK_S)
             continue;
-        watch_look(family);
-        looked_s = tess_clock_s();
+        watch_look(family, now_s);
+        looked_s = now_s;
     }
     /* A failure that was met just before the end. */
     if (atomic_load(&family->failed) && !family->aborted)

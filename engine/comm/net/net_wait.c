@@ -96,11 +96,11 @@ static enum tess_status wait_gone(struct net_group *group, bool *gone_out)
 bool tess__net_settle(struct net_group *group)
 {
     struct net_rank *rank = group->rank;
-    const double limit_s = tess_clock_s() + rank->timeout_s;
+    struct tess_awake awake = {0};
     bool moved = false, gone = false;
 
     while (rank->status == TESS_OK && tess__net_advance(group, &moved) == TESS_OK &&
-           wait_gone(group, &gone) == TESS_OK && !gone && tess_clock_s() < limit_s)
+           wait_gone(group, &gone) == TESS_OK && !gone && tess_awake_s(&awake) < rank->timeout_s)
         (void)rank->transport->ops->wait(rank->transport, WAIT_SLEEP_S);
     return gone && group->message_count == 0 && group->current == group->posted;
 }

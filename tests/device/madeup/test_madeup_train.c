@@ -492,16 +492,37 @@ static void case_hangs(void **state)
     hangs("update.cu:1:1", 2, "--timeout 0.5 --strategy ddp --ranks 2", "did not end within 0.5 s");
 }
 
+/* The time limit passes while ranks that wait for each other over NCCL are suspended. */
+static void case_suspended(void **state)
+{
+#define SUSPENDED MLP "--strategy ddp --ranks 2 --steps 1000 --synthetic-rows 8000 --timeout 3"
+    static char text[] = "tessera " SUSPENDED, *argv[64];
+    char whole[17], hash[17];
+    int argc = 0;
+    (void)state;
+    hash_of(2, SUSPENDED, "", whole);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    spawn_start(&spawn, argv, NULL);
+    assert_true(spawn_until(&spawn, "step 1/", 60));
+    spawn_suspend(&spawn);
+    if (spawn_end(&spawn, 60) != 0)
+        fail_msg("%s%s", spawn.out, spawn.err);
+    spawn_hash(&spawn, hash);
+    assert_string_equal(hash, whole);
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest all[] = {
-        cmocka_unit_test(case_mlp),      cmocka_unit_test(case_cnn),
-        cmocka_unit_test(case_gpt),      cmocka_unit_test(case_graph),
-        cmocka_unit_test(case_cudnn),    cmocka_unit_test(case_failures),
-        cmocka_unit_test(case_choices),  cmocka_unit_test(case_bf16),
-        cmocka_unit_test(case_fp8),      cmocka_unit_test(case_hangs),
-        cmocka_unit_test(case_llama),    cmocka_unit_test(case_llama_all),
-        cmocka_unit_test(case_narrowed), cmocka_unit_test(case_packing),
+        cmocka_unit_test(case_mlp),       cmocka_unit_test(case_cnn),
+        cmocka_unit_test(case_gpt),       cmocka_unit_test(case_graph),
+        cmocka_unit_test(case_cudnn),     cmocka_unit_test(case_failures),
+        cmocka_unit_test(case_choices),   cmocka_unit_test(case_bf16),
+        cmocka_unit_test(case_fp8),       cmocka_unit_test(case_hangs),
+        cmocka_unit_test(case_llama),     cmocka_unit_test(case_llama_all),
+        cmocka_unit_test(case_narrowed),  cmocka_unit_test(case_packing),
+        cmocka_unit_test(case_suspended),
     };
     if (argc != 2 || setenv("TESSERA_MODULE_PATH", MADEUP_FOLDER, 1) != 0 ||
         setenv("MADEUP_SEAL", "step", 1) != 0 ||
