@@ -1,31 +1,40 @@
 /* Width and colours of terminals, after COLUMNS, TERM, no-color.org and bixense.com/clicolors. */
 #include "base/terminal.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define COLUMNS_USUAL 80 /* of a terminal that does not say */
 #define COLUMNS_LEAST 20
 #define COLUMNS_MOST  4096
+
+/* 0: no terminal, or one without a size: nobody looks at that. mpirun of Open MPI gives every rank
+ * one, also where its own output is a file. */
+static int terminal_width(int descriptor)
+{
+    struct winsize window = {.ws_col = 0};
+    if (descriptor < 0 || isatty(descriptor) != 1 || ioctl(descriptor, TIOCGWINSZ, &window) != 0)
+        return 0;
+    return window.ws_col;
+}
+
+bool tess__is_terminal(int descriptor)
+{
+    return terminal_width(descriptor) > 0;
+}
 
 int tess__terminal_columns(int descriptor)
 {
     const char *given = getenv("COLUMNS");
-    struct winsize window = {.ws_col = 0};
+    const int width = terminal_width(descriptor);
     if (given != NULL && given[0] != '\0') {
         char *end = NULL;
         const long columns = strtol(given, &end, 10);
         if (*end == '\0' && columns >= COLUMNS_LEAST && columns <= COLUMNS_MOST)
             return (int)columns;
     }
-    if (descriptor < 0 || isatty(descriptor) != 1)
-        return 0;
-    if (ioctl(descriptor, TIOCGWINSZ, &window) != 0 || window.ws_col < COLUMNS_LEAST)
-        return COLUMNS_USUAL;
-    return window.ws_col;
+    return width > 0 && width < COLUMNS_LEAST ? COLUMNS_LEAST : width;
 }
 
 static bool terminal_is_set(const char *name)
@@ -41,8 +50,7 @@ static bool terminal_has_colours(int descriptor)
         return false;
     if (terminal_is_set("CLICOLOR_FORCE") && strcmp(force, "0") != 0)
         return true;
-    return terminal_is_set("TERM") && strcmp(term, "dumb") != 0 && descriptor >= 0 &&
-           isatty(descriptor) == 1;
+    return terminal_is_set("TERM") && strcmp(term, "dumb") != 0 && tess__is_terminal(descriptor);
 }
 
 const char *tess__terminal_colour(int descriptor, enum tess__colour colour)

@@ -5,6 +5,8 @@
 #ifndef TESSERA_BASE_TERMINAL_H
 #define TESSERA_BASE_TERMINAL_H
 
+#include <stdbool.h>
+
 enum tess__colour {
     TESS__COLOUR_PLAIN, /* ends any other */
     TESS__COLOUR_STRONG,
@@ -13,6 +15,9 @@ enum tess__colour {
     TESS__COLOUR_WARNING,
     TESS__COLOUR_BAD,
 };
+
+/* Is there a terminal behind a descriptor, with a size? */
+bool tess__is_terminal(int descriptor);
 
 /*
  * Columns of the terminal behind a descriptor. COLUMNS in the environment counts first, for files

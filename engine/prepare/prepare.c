@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/terminal.h"
 #include "data/data_tokens.h"
 #include "prepare/index.h"
 #include "prepare/shard_write.h"
@@ -174,7 +175,7 @@ static void prepare_draw(const struct prepare *prepare, bool live)
 static enum tess_status prepare_wait(struct prepare *prepare, int running)
 {
     const struct timespec period = {.tv_nsec = PREPARE_PERIOD_NS};
-    const bool live = isatty(STDOUT_FILENO);
+    const bool live = tess__is_terminal(STDOUT_FILENO);
     enum tess_status status = TESS_OK;
     while (running > 0) {
         int code;

@@ -26,7 +26,7 @@ enum tess_status tess__progress_open(struct tess__progress *progress, const stru
     progress->step_count = tess_engine_step_count(run->planned);
     progress->step_first = tess_engine_step_done(run->planned);
     progress->steps_per_epoch = tess_engine_steps_per_epoch(run->planned);
-    progress->terminal = isatty(STDOUT_FILENO) == 1;
+    progress->terminal = tess__is_terminal(STDOUT_FILENO);
     if (progress->terminal)
         progress->columns = tess__terminal_columns(STDOUT_FILENO);
     progress->rank = calloc((size_t)run->rank_count, sizeof(*progress->rank));

@@ -2,6 +2,7 @@
 #include "study/trial.h"
 
 #include "base/file.h"
+#include "base/terminal.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -102,7 +103,7 @@ static enum tess_status trial_message(void *context, const struct tess__message 
 static void trial_before_line(void *context)
 {
     (void)context;
-    if (isatty(STDOUT_FILENO) == 1) {
+    if (tess__is_terminal(STDOUT_FILENO)) {
         fputs("\r\033[K", stdout);
         fflush(stdout);
     }
@@ -114,7 +115,7 @@ enum tess_status tess__trial_run(struct tess__trial *trial, const char *sign)
     launch.context = &trial->run;
     launch.message = trial_message;
     launch.before_line = trial_before_line;
-    if (sign && isatty(STDOUT_FILENO) == 1) {
+    if (sign && tess__is_terminal(STDOUT_FILENO)) {
         printf("\r\033[K%s ...", sign);
         fflush(stdout);
     }
