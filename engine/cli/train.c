@@ -214,15 +214,20 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
     return status;
 }
 
+/* An attempt that follows another one. */
+static enum tess_status train_begin_again(struct tess__args *args, bool resumes)
+{
+    if (resumes)
+        TESS_TRY(tess__args_add(args, "--overwrite=off")); /* which the first one may have had */
+    return tess__args_add(args, resumes ? "--resume" : "--overwrite");
+}
+
 static int train_attempt(void *context, enum tess__attempt begin, struct tess__history *history)
 {
     struct tess__args args = *(const struct tess__args *)context;
     enum tess_status status = TESS_OK;
-    if (begin == TESS__ATTEMPT_RESUME)
-        status = tess__args_add(&args, "--overwrite=off"); /* which the first one may have had */
     if (begin != TESS__ATTEMPT_FIRST)
-        TESS_KEEP(status, tess__args_add(&args, begin == TESS__ATTEMPT_RESUME ? "--resume"
-                                                                              : "--overwrite"));
+        status = train_begin_again(&args, begin == TESS__ATTEMPT_RESUME);
     for (int i = 0; i < TESS__LAYOUT_WORDS; i++)
         if (history->layout[i][0] != '\0')
             TESS_KEEP(status, tess__args_add(&args, history->layout[i]));
@@ -298,7 +303,7 @@ static enum tess_status train_check_hosts(const struct tess_config *config,
     if (place->starter)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--meet is for hosts that start their ranks themselves, and %s "
-                  "has started these",
+                  "has started these: leave --hosts and --meet out",
                   place->starter);
     if (ranks % options->hosts != 0)
         TESS_FAIL(TESS_ERR_USAGE, "%d ranks are no equal parts on %lld hosts", ranks,
@@ -350,6 +355,9 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
         status = train_check_hosts(config, &options, &place, hosts);
     if (restart->restarts > 0 || restart->adapts)
         snprintf(run, TESS_CHECKPOINT_PATH, "%s", config->run.run);
+    if (status == TESS_OK && place.starter != NULL && env.again && tess_config_saves(config))
+        status = train_begin_again(
+            args, tess__restart_saved(&(struct tess__restart){.run = config->run.run}) >= 0);
     restart->quiet = place.starter != NULL && place.rank > 0;
     restart->signalled = place.starter != NULL && strcmp(place.starter, "Slurm") == 0;
     if (status == TESS_OK && restart->adapts)

@@ -198,12 +198,47 @@ static void case_placed_dies(void **state)
         assert_true(spawn_gone(&spawn[r], 10));
 }
 
+/* What torchrun starts once more goes on, also where the command begins anew. */
+static void case_started_again(void **state)
+{
+    static struct spawn spawn[RANKS_MAX];
+    char folder[] = "/tmp/tessera_again_XXXXXX", words[WORDS], hash[2][HASH];
+    pid_t child;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (int dies = 0; dies < 2; dies++) {
+        snprintf(words, sizeof(words),
+                 NET_TRAIN
+                 "--mlp.hidden 20 --steps 1500 --strategy ddp --batch-size 33 "
+                 "--synthetic-rows 49500 --log-every 20 --run %s/%d --save-every 50 --overwrite",
+                 folder, dies);
+        net_start_placed(spawn, 3, words);
+        if (dies) {
+            assert_true(spawn_until(&spawn[0], "step 120/", 60));
+            assert_int_equal(spawn_children(&spawn[1], &child, 1), 1);
+            kill(child, SIGKILL);
+            for (int32_t r = 0; r < 3; r++)
+                assert_int_not_equal(spawn_end(&spawn[r], 60), 0);
+            setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+            net_start_placed(spawn, 3, words);
+            unsetenv("TORCHELASTIC_RESTART_COUNT");
+        }
+        for (int32_t r = 0; r < 3; r++)
+            if (spawn_end(&spawn[r], 60) != 0)
+                fail_msg("rank %d: %s", (int)r, spawn[r].err);
+        assert_true((strstr(spawn[0].out, "continues after step") != NULL) == dies);
+        spawn_hash(&spawn[0], hash[dies]);
+    }
+    assert_string_equal(hash[0], hash[1]);
+    assert_int_equal(spawn_remove(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_same_bits),   cmocka_unit_test(case_placed),
         cmocka_unit_test(case_unlike),      cmocka_unit_test(case_dies),
-        cmocka_unit_test(case_placed_dies),
+        cmocka_unit_test(case_placed_dies), cmocka_unit_test(case_started_again),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -166,6 +166,12 @@ static void case_environment_job(void **state)
                  &found),
         TESS_OK);
     assert_true(a.job != 0 && a.job == b.job && a.job != c.job);
+    assert_false(a.again);
+    assert_int_equal(
+        env_read("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 TORCHELASTIC_RESTART_COUNT=2", &c,
+                 &found),
+        TESS_OK);
+    assert_true(c.again);
 }
 
 /* ---- meeting --------------------------------------------------------------------------------- */
