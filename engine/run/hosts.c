@@ -383,21 +383,32 @@ static int leader_run(struct leader *leader)
 {
     int code = tess_status_exit_code(TESS_ERR_INTERRUPTED);
     if (leader->hosts->count > 1)
-        tess_log(TESS_LOG_INFO, "waits at %s:%d for %d more host%s", leader->hosts->address,
+        tess_log(TESS_LOG_INFO, "waits at %s:%d for %d more host%s%s", leader->hosts->address,
                  leader->hosts->port, leader->hosts->count - 1,
-                 leader->hosts->count == 2 ? "" : "s");
+                 leader->hosts->count == 2 ? "" : "s",
+                 tess__boot_is_loopback(leader->hosts->address)
+                     ? " on this machine, as no other one can reach that address"
+                     : "");
     const double limit_s = tess_clock_s() + HOSTS_JOIN_S;
     while (tess__leader_joined(leader) < leader->hosts->count) {
         if (!leader_look(leader, 100))
             return code;
         tess__leader_drop_gone(leader);
-        if (tess_clock_s() > limit_s)
+        if (tess_clock_s() > limit_s) {
+            char others[120];
+            tess__boot_door_others(&leader->door, others, sizeof(others));
             return tess_status_exit_code(
-                tess_fail(TESS_ERR_TIMEOUT, "%d of %d hosts have joined within %g s",
-                          tess__leader_joined(leader), leader->hosts->count, HOSTS_JOIN_S));
+                tess_fail(TESS_ERR_TIMEOUT, "%d of %d hosts have joined at %s:%d within %g s%s",
+                          tess__leader_joined(leader), leader->hosts->count, leader->hosts->address,
+                          leader->hosts->port, HOSTS_JOIN_S, others));
+        }
     }
     if (!leader_find_layout(leader))
-        return tess_status_exit_code(tess_fail(TESS_ERR_INTERNAL, "no room for the ranks"));
+        return tess_status_exit_code(tess_fail(
+            TESS_ERR_USAGE,
+            "%d hosts have joined with room for %d ranks of %d: start all with the same "
+            "--ranks and --hosts",
+            leader->hosts->count, tess__leader_slots(leader), leader->hosts->restart.ranks));
     do {
         const enum tess_status status = leader_start(leader);
         if (status != TESS_OK)

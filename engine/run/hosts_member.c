@@ -13,6 +13,9 @@
 #define MEMBER_TRY_MS 200
 /* For one connection: over a link that is cut the kernel waits ever longer between two tries. */
 #define MEMBER_TRY_S 2.0
+/* Hosts are started one after the other. Where the leader is not reached for longer, the address or
+ * the port may be wrong, which is reported. */
+#define MEMBER_QUIET_S 5.0
 
 /* Has a training that this host took part in ended since the leader has gone? */
 static bool member_has_missed_end(const struct tess__hosts *hosts, const struct hosts_crew *crew)
@@ -34,7 +37,7 @@ struct member {
     bool forgotten;              /* the leader goes on without it */
     struct hosts_source *source; /* [source_count] */
     int32_t source_count;
-    bool warned;
+    bool warned[2]; /* of no leader; of one that does not admit this host */
 };
 
 enum way { WAY_THERE, WAY_LOST, WAY_OVER }; /* OVER: the training has ended, or this host is to */
@@ -116,9 +119,11 @@ static bool member_try(struct member *member, struct hosts_order *order, char wh
     const int fd = member_knock(member, hosts->address, hosts->port, &hello, why);
     if (fd < 0)
         return false;
-    if (!tess__boot_receive(fd, order, sizeof(*order), tess_clock_s() + HOSTS_SEND_S, why,
-                            BOOT_WHY_BYTES) ||
+    if (!tess__boot_receive(fd, order, sizeof(*order), tess_clock_s() + HOSTS_SEND_S, NULL, 0) ||
         memchr(order->partner, '\0', sizeof(order->partner)) == NULL) {
+        snprintf(why, BOOT_WHY_BYTES,
+                 "the leader that listens there has no place for this host, or is of another "
+                 "version: install the same one on all hosts");
         close(fd);
         return false;
     }
@@ -131,6 +136,18 @@ static bool member_try(struct member *member, struct hosts_order *order, char wh
     const bool there = member_follow(member, order, why);
     close(fd);
     return there;
+}
+
+/* Once for each kind: it goes on trying. */
+static void member_warn(struct member *member, bool quiet, const char *why)
+{
+    const struct tess__hosts *hosts = member->hosts;
+    const bool refused = strstr(why, "listens there") != NULL;
+    if (member->warned[refused] || (!refused && quiet))
+        return;
+    member->warned[refused] = true;
+    tess_log(TESS_LOG_WARN, "%s the training at %s:%d, trying again: %s",
+             refused ? "not admitted to" : "cannot reach", hosts->address, hosts->port, why);
 }
 
 /* What the leader may not have got, as the way was lost. */
@@ -148,12 +165,13 @@ static enum way member_join(struct member *member, struct hosts_order *order_out
     const struct tess__hosts *hosts = member->hosts;
     struct hosts_crew *crew = member->crew;
     const bool again = member->number > 0;
-    const double limit_s = tess_clock_s() + (again ? HOSTS_ORPHAN_S : HOSTS_JOIN_S);
+    const double begin_s = tess_clock_s();
+    const double limit_s = begin_s + (again ? HOSTS_ORPHAN_S : HOSTS_JOIN_S);
     char why[BOOT_WHY_BYTES] = "";
     bool there = false;
     if (!again)
-        tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d ranks", hosts->address,
-                 hosts->port, member->hello->slots);
+        tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d rank%s", hosts->address,
+                 hosts->port, member->hello->slots, member->hello->slots == 1 ? "" : "s");
     tess__relay_pause(&member->relay, true);
     while (!there && (again || !crew->ends) && tess_clock_s() < limit_s) {
         if (member_has_missed_end(hosts, crew)) {
@@ -164,10 +182,7 @@ static enum way member_join(struct member *member, struct hosts_order *order_out
         there = member_try(member, order_out, why);
         if (there)
             break;
-        if (!member->warned && strstr(why, "listens there") != NULL)
-            tess_log(TESS_LOG_WARN, "not admitted to the training at %s:%d, trying again: %s",
-                     hosts->address, hosts->port, why);
-        member->warned = member->warned || strstr(why, "listens there") != NULL;
+        member_warn(member, tess_clock_s() - begin_s < MEMBER_QUIET_S, why);
         if (tess__crew_wait(crew, MEMBER_TRY_MS).again)
             tess__crew_kill(crew, SIGKILL);
     }

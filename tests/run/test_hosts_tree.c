@@ -489,6 +489,36 @@ static void case_strangers(void **state)
         close(silent[i / 40][i % 40]);
 }
 
+static bool turn_away(void *context, int fd, const unsigned char *hello)
+{
+    (void)context, (void)fd, (void)hello;
+    return false;
+}
+
+/* What a host reports that finds nobody where the leader should be, and then a leader that does not
+ * know its kind of greeting. */
+static void case_not_admitted(void **state)
+{
+    struct boot_door door = {.secret = &secret, .greet = turn_away};
+    struct sockaddr_in own = {.sin_family = AF_INET,
+                              .sin_port = htons((uint16_t)port),
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int taken = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    (void)state;
+    assert_int_equal(bind(taken, (struct sockaddr *)&own, sizeof(own)), 0);
+    start(1);
+    wait_log(1, "cannot reach the training at 127.0.0.1:");
+    assert_int_equal(listen(taken, 8), 0);
+    door.listener.fd[door.listener.count++] = taken;
+    const double limit_s = tess_clock_s() + LIMIT_S;
+    while (strstr(log_of(1), "or is of another version") == NULL && tess_clock_s() < limit_s)
+        tess__boot_door_look(&door);
+    assert_non_null(strstr(log_of(1), "not admitted to the training at 127.0.0.1:"));
+    assert_true(door.strangers > 0);
+    tess__boot_door_close(&door);
+    lose(1);
+}
+
 /* All at once; argv[1]: so many, with the fan of a real run. */
 static int32_t many = 40;
 static void case_many(void **state)
@@ -546,6 +576,7 @@ int main(int argc, char **argv)
                                        CASE(case_elastic),
                                        CASE(case_leaves_unseen),
                                        CASE(case_strangers),
+                                       CASE(case_not_admitted),
                                        CASE(case_many)};
     if (argc > 1)
         many = atoi(argv[1]) < MOST ? atoi(argv[1]) : MOST;

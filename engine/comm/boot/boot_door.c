@@ -140,6 +140,17 @@ void tess__boot_door_look(struct boot_door *door)
     tess__boot_door_take(door);
 }
 
+void tess__boot_door_others(const struct boot_door *door, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (door->unproved > 0)
+        snprintf(text, bytes, "; turned away: %d connection%s without this job's secret (%s)",
+                 door->unproved, door->unproved > 1 ? "s" : "", TESS_SECRET);
+    else if (door->strangers > 0)
+        snprintf(text, bytes, "; %d connection%s of others %s turned away", door->strangers,
+                 door->strangers > 1 ? "s" : "", door->strangers > 1 ? "were" : "was");
+}
+
 void tess__boot_door_close(struct boot_door *door)
 {
     for (int i = 0; i < door->pending_count; i++)
@@ -157,8 +168,10 @@ bool tess__boot_knock(int fd, const struct tess_secret *secret,
     struct tess_secret_challenge challenge;
     struct tess_secret_answer answer;
     unsigned char proof[TESS_SECRET_PROOF_BYTES];
-    if (!tess__boot_receive(fd, &challenge, sizeof(challenge), limit_s, why, why_bytes))
+    if (!tess__boot_receive(fd, &challenge, sizeof(challenge), limit_s, NULL, 0)) {
+        snprintf(why, why_bytes, "no greeting came: another program may have that port");
         return false;
+    }
     if (!tess_secret_prove(secret, &challenge, greeting, &answer)) {
         snprintf(why, why_bytes, "what listens there is not of this program");
         return false;

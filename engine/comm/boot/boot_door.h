@@ -43,6 +43,8 @@ struct boot_door {
 void tess__boot_door_look(struct boot_door *door);
 /* The same without waiting. */
 void tess__boot_door_take(struct boot_door *door);
+/* "; turned away: ...", for the message that someone has not come; "": nobody was. */
+void tess__boot_door_others(const struct boot_door *door, char *text, size_t bytes);
 void tess__boot_door_close(struct boot_door *door);
 
 /* The other side: greet, prove that this process has the secret, and have the other side prove it.

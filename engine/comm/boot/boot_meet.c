@@ -160,16 +160,10 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 /* "; turned away: ...": why a rank may be missing that has tried to come. */
 static void meet_name_others(const struct meet *meet, char *text, size_t bytes)
 {
-    const int strangers = meet->door.strangers;
-    text[0] = '\0';
     if (meet->refused[0] != '\0')
         snprintf(text, bytes, "; turned away: %s", meet->refused);
-    else if (meet->door.unproved > 0)
-        snprintf(text, bytes, "; turned away: %d connection%s without this job's secret (%s)",
-                 meet->door.unproved, meet->door.unproved > 1 ? "s" : "", TESS_SECRET);
-    else if (strangers > 0)
-        snprintf(text, bytes, "; %d connection%s of others %s turned away", strangers,
-                 strangers > 1 ? "s" : "", strangers > 1 ? "were" : "was");
+    else
+        tess__boot_door_others(&meet->door, text, bytes);
 }
 
 static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
