@@ -24,13 +24,17 @@ enum tess_status tess__hosts_read_meet(const char *text, struct tess__hosts *hos
     const char *colon = strrchr(text, ':');
     char *end = NULL;
     const long port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
-    const size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
     if (length == 0 || length >= sizeof(hosts->address) || !isdigit((unsigned char)colon[1]) ||
         *end != '\0' || port < 1 || port > 65535)
         TESS_FAIL(TESS_ERR_USAGE,
                   "--meet is '%.80s': it must be HOST:PORT, the host that leads and a free port of "
                   "it, the same on all hosts",
                   text);
+    if (text[0] == '[' && colon[-1] == ']') { /* IPv6 */
+        text++;
+        length -= 2;
+    }
     snprintf(hosts->address, sizeof(hosts->address), "%.*s", (int)length, text);
     hosts->port = (int32_t)port;
     return TESS_OK;

@@ -36,6 +36,19 @@ static void case_divide(void **state)
     }
 }
 
+static void case_read_meet(void **state)
+{
+    static const char *const text[][2] = {
+        {"node1:29400", "node1"}, {"[fd00::1]:29400", "fd00::1"}, {"fd00::1:29400", "fd00::1"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++) {
+        struct tess__hosts hosts = {.port = 0};
+        assert_int_equal(tess__hosts_read_meet(text[i][0], &hosts), TESS_OK);
+        assert_string_equal(hosts.address, text[i][1]);
+        assert_int_equal(hosts.port, 29400);
+    }
+}
+
 /* Nodes with 4, 2 and 1 processors, and with GPUs of which Slurm gives no number. */
 static void case_meet(void **state)
 {
@@ -84,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_divide),
+        cmocka_unit_test(case_read_meet),
         cmocka_unit_test(case_meet),
     };
     return cmocka_run_group_tests_name("hosts_meet", tests, NULL, NULL);
