@@ -39,6 +39,7 @@ struct leader {
     struct hosts_source *source;
     int32_t source_count;
     bool begun;               /* the first attempt has */
+    bool refused;             /* it was reported that a host's ranks do not take its options */
     bool over;                /* all have been sent how the training ended */
     struct hosts_order order; /* of the attempt; first and count are each host's */
     bool stops;               /* the attempt was asked to save and end, to go on in another way */

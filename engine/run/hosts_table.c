@@ -309,6 +309,20 @@ bool tess__leader_greet(void *context, int fd, const unsigned char *bytes)
 
 /* ---- news ------------------------------------------------------------------------------------ */
 
+/* Ranks that have not met wait for those of a host that refuses its options for as long as
+ * --timeout says. */
+static void table_report(struct leader *leader, const struct host *host)
+{
+    if (host->news.code != tess_status_exit_code(TESS_ERR_USAGE) || leader->refused ||
+        !leader->host[0].runs)
+        return;
+    leader->refused = true;
+    tess_log(TESS_LOG_WARN,
+             "the ranks of host %s do not take its options, as it has reported there: the others "
+             "end when they have waited for them",
+             host->name);
+}
+
 static void table_take(struct leader *leader, const struct hosts_news *news)
 {
     struct host *host = table_find(leader, news->from);
@@ -321,6 +335,7 @@ static void table_take(struct leader *leader, const struct hosts_news *news)
         host->news = *news;
         host->held.copies = news->copies;
         host->runs = false;
+        table_report(leader, host);
         return;
     case HOSTS_LEAVES:
         if (!host->leaves)

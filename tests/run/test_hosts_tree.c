@@ -34,7 +34,7 @@
 #define ATTEMPTS 4
 #define LIMIT_S  60.0
 
-enum word { GOES_ON, SUCCEEDS, FAILS, STOPS };
+enum word { GOES_ON, SUCCEEDS, FAILS, STOPS, REFUSES };
 
 /* What the ranks of all hosts do, in memory that all share. */
 struct play {
@@ -83,6 +83,7 @@ static int attempt(void *context, enum tess__attempt begin, struct tess__history
     play->over[a]++;
     history->status = asked || play->word[a] == STOPS ? TESS_ERR_INTERRUPTED
                       : play->word[a] == SUCCEEDS     ? TESS_OK
+                      : play->word[a] == REFUSES      ? TESS_ERR_USAGE
                                                       : TESS_ERR_COMM;
     return tess_status_exit_code((enum tess_status)history->status);
 }
@@ -404,6 +405,22 @@ static void case_lost_while_ending(void **state)
     }
 }
 
+/* Options that the others refuse are no riddle where the leader's own rank still waits. */
+static void case_refused(void **state)
+{
+    (void)state;
+    start_all(HOSTS, 2);
+    wait_count(&play->begun[0], HOSTS);
+    play->held = 0;
+    play->word[0] = REFUSES;
+    wait_log(0, "do not take its options");
+    wait_count(&play->over[0], HOSTS - 1);
+    play->held = -1;
+    end_all(2);
+    assert_int_equal(lines_with(log_of(0), "do not take its options"), 1);
+    assert_int_equal(play->begun[1], 0);
+}
+
 /* All notice, in all rows. */
 static void case_leader_lost(void **state)
 {
@@ -577,6 +594,7 @@ int main(int argc, char **argv)
                                        CASE(case_leaves_unseen),
                                        CASE(case_strangers),
                                        CASE(case_not_admitted),
+                                       CASE(case_refused),
                                        CASE(case_many)};
     if (argc > 1)
         many = atoi(argv[1]) < MOST ? atoi(argv[1]) : MOST;
