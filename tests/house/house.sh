@@ -86,11 +86,13 @@ $(find kernels -type f \( -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)"
             grep -vE '^engine/(data|prepare)/'))"
     breach "PCRE2 or utf8proc outside engine/tokenizer, zstd outside engine/prepare" \
         "$(search 'include [<"](pcre2|utf8proc)' $(sources engine kernels strategies topology bench |
-            grep -v '^engine/tokenizer/'))$(search 'include [<"]zstd' $(sources engine kernels strategies topology bench |
+            grep -v '^engine/tokenizer/')
+            search 'include [<"]zstd' $(sources engine kernels strategies topology bench |
             grep -v '^engine/prepare/'))"
     breach "libpng or libjpeg outside engine/data, SentencePiece outside engine/tokenizer" \
         "$(search 'include [<"](png|jpeglib|jerror)\.h' $(sources engine kernels strategies topology bench |
-            grep -v '^engine/data/'))$(search 'include [<"]sentencepiece' $(sources engine kernels strategies topology bench |
+            grep -v '^engine/data/')
+            search 'include [<"]sentencepiece' $(sources engine kernels strategies topology bench |
             grep -v '^engine/tokenizer/'))"
     breach "nettle outside engine/comm/boot" \
         "$(search 'include [<"]nettle' $(sources engine kernels strategies topology bench |

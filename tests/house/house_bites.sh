@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does house.sh find what it should? Breaks one rule at a time in a tree of its own and expects a
-# complaint, and none about the tree as it stands before.
+# Does house.sh find what it should? Breaks every rule in a tree of its own and expects a complaint about each
+# fault, and none about the tree as it stands before.
 set -euo pipefail
 house=$(cd "$(dirname "$0")" && pwd)/house.sh
 tree=$(mktemp -d)
@@ -19,20 +19,16 @@ failures=0
 
 bash "$house" "$tree" >/dev/null || { echo "the sound tree is refused"; failures=1; }
 
-# bites RULE FILE TEXT: house.sh must complain, by that rule, about a FILE of that TEXT.
+# bites RULE FILE TEXT: house.sh must complain, by that rule, about a FILE of that TEXT. The faults are planted side
+# by side, a number in the place of "bad", and found in one run: each rule is a search of every file by itself.
+rules=() files=()
 bites()
 {
-    local output
-    mkdir -p "$(dirname "$tree/$2")"
-    printf '%s\n' "$3" >"$tree/$2"
-    if output=$(bash "$house" "$tree"); then
-        echo "not found: $1 ($2)"
-        failures=$((failures + 1))
-    elif ! grep -qF "house: $1" <<<"$output"; then
-        echo "found, but not as '$1': $output"
-        failures=$((failures + 1))
-    fi
-    rm "$tree/$2"
+    local file=${2/bad/bad${#files[@]}}
+    [ ! -e "$tree/$file" ] || { echo "planted twice: $file"; failures=$((failures + 1)); }
+    mkdir -p "$(dirname "$tree/$file")"
+    printf '%s\n' "$3" >"$tree/$file"
+    rules+=("$1") files+=("$file")
 }
 
 bites "a strategy's name" engine/core/bad.c 'if (strcmp(name, "fsdp") == 0)'
@@ -71,6 +67,19 @@ bites "a library that ends" kernels/cuda/bad.c '    _exit(1);'
 bites "a library that ends" strategies/bad.c '        abort();'
 bites "a library that prints" engine/core/bad.c '    printf("hello");'
 bites "a library that prints" kernels/ref/bad.c '    fputs("hello", stdout);'
+
+if output=$(bash "$house" "$tree"); then
+    echo "nothing found"
+    failures=$((failures + 1))
+fi
+for i in "${!files[@]}"; do
+    # Below the rule, up to the next one.
+    found=$(awk -v rule="house: ${rules[i]}" '/^house: / { here = index($0, rule) == 1 } here' <<<"$output")
+    if ! grep -qE "^    ${files[i]}(:| has )" <<<"$found"; then
+        echo "not found: ${rules[i]} (${files[i]})"
+        failures=$((failures + 1))
+    fi
+done
 
 if [ "$failures" -gt 0 ]; then
     echo "house_bites: $failures failures"
