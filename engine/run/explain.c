@@ -101,8 +101,9 @@ static void explain_line(void *context, const char *text)
     }
 }
 
-/* A line of a page: not what is indented, one of several that begin with the same word, and none
- * longer than a terminal. */
+/* A line of a page: not what is indented, one of several that begin with the same word, and of a
+ * long one, such as the order of many micro-batches, so much. */
+#define PAGE_LINE_BYTES 200
 struct page {
     char word[16];
     int more;
@@ -128,10 +129,10 @@ static void explain_page_line(void *context, const char *text)
     explain_page_end(page);
     snprintf(page->word, sizeof(page->word), "%.*s", length, text);
     page->more = 0;
-    if ((int)strlen(text) + 2 > explain_columns())
-        printf("  %.*s ...\n", explain_columns() - 6, text);
-    else
-        printf("  %s\n", text);
+    char shown[PAGE_LINE_BYTES + sizeof(" ...")];
+    const bool cut = strlen(text) > PAGE_LINE_BYTES;
+    snprintf(shown, sizeof(shown), "%.*s%s", PAGE_LINE_BYTES, text, cut ? " ..." : "");
+    explain_line(NULL, shown);
 }
 
 /* Ranges of rows that are shown; a rank that reduces in every micro-batch has one for each. */

@@ -247,8 +247,12 @@ static enum tess_status compare_run(struct compare *compare)
         if (status != TESS_OK) {
             struct tess__comparison done = *comparison;
             done.count = i; /* what was measured is not lost */
-            if (i > 0)
+            if (i > 0) {
                 tess__comparison_print(&done);
+                printf("%d of %d runs are shown: '%s' did not end%s\n", i, comparison->count,
+                       comparison->run[i].variant->name,
+                       compare->options->json[0] ? ", and no file is written" : "");
+            }
             return status;
         }
     }

@@ -180,6 +180,20 @@ static void case_bad(void **state)
     }
 }
 
+/* A run that fails: what was measured before it is printed, and that it is not all. */
+static void case_failed_run(void **state)
+{
+    static struct spawn spawn;
+    char *argv[] = {"tessera", "compare",    SMALL,        "--strategy",
+                    "ddp",     "--steps=50", "--variants", "a:; b: learning-rate=1000; c:",
+                    NULL};
+
+    (void)state;
+    assert_int_equal(spawn_run(&spawn, argv, NULL), 1);
+    assert_non_null(strstr(spawn.err, "that was run 2 of 3, 'b'"));
+    assert_non_null(strstr(spawn.out, "1 of 3 runs are shown: 'b' did not end\n"));
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -194,6 +208,7 @@ int main(void)
         cmocka_unit_test(case_no_common_grid),
         cmocka_unit_test(case_same_bits),
         cmocka_unit_test(case_bad),
+        cmocka_unit_test(case_failed_run),
     };
 
     if (mkdtemp(folder) == NULL)
