@@ -129,6 +129,8 @@ runs "ended with 0" "$(block "sh fails" 'tessera version')"
 runs "is not in the output" "$(block "text output" 'tessera: warning')"
 runs "does not compile" "$(block c 'int x = TESS_NO_SUCH;')"
 runs "is no shell" "$(block "sh needs-gpu" 'for')"
+runs "runs on 1 rank, not 4" "$(block "sh needs-gpu" 'tessera train --data synthetic \
+    --ranks 4 &')"
 
 [ "$failures" = 0 ] || exit 1
 echo "bites: every fault was found"
