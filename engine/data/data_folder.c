@@ -260,7 +260,7 @@ enum tess_status tess_dataset_open_images(const char *folder, int32_t size,
     const bool idx = tess__idx_is_there(folder), cifar = !idx && tess__cifar_is_there(folder);
     if (!idx && !cifar && folder_has_folders(folder))
         return folder_open(folder, size, dataset_out);
-    if (size > 0)
+    if (size > 0 && (idx || cifar))
         TESS_FAIL(TESS_ERR_USAGE,
                   "--data.size scales the images of folders of classes, and %s has none: leave it "
                   "out",

@@ -609,6 +609,7 @@ static void case_bad(void **state)
     check_refused("bad", 0, TESS_ERR_DATA, "bad/train/b/060.png", "an empty file");
     remove_all("bad");
     check_refused("nowhere", 0, TESS_ERR_NOT_FOUND, "nowhere", "no such folder");
+    check_refused("nowhere", 8, TESS_ERR_NOT_FOUND, "nowhere", "no such folder");
 }
 
 /* Cut anywhere and with any byte changed, a picture is read or refused, with its name. */

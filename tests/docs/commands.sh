@@ -6,7 +6,7 @@
 #   ```sh              runs and succeeds
 #   ```sh fails        runs and fails
 #   ```sh needs-WHAT   needs a GPU, a cluster, root or a build: parsed, and trainings that no other program
-#                      starts are explained, which refuses options that do not fit each other; needs-files: only parsed
+#                      starts are explained, which refuses options that do not fit each other
 #   ```text output     every line is in the output of the block before; "..." stands for what is left out
 #   ```c, ```cpp       compiles against the public headers
 set -uo pipefail
@@ -78,7 +78,7 @@ while IFS=$'\t' read -r number line info; do
             [ $? = 2 ] || continue
             printf 'docs: %s:%d: tessera train %s\n%s\n' "$3" "$line" "$training" "$(sed 's/^/    /' "$work/said")"
             failures=$((failures + 1))
-        done < <([ "$info" = "sh needs-files" ] || sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$work/$number" |
+        done < <(sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$work/$number" |
             sed -nE 's/^(podman .* |build\/[a-z]+\/)?tessera train ([^#&|]*).*/\2/p')
         continue
         ;;
