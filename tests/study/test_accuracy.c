@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -144,7 +145,7 @@ static void test_disturbed(void **state)
         burner[i] = fork();
         assert_true(burner[i] >= 0);
         if (burner[i] == 0) {
-            alarm(60); /* not for ever, whatever becomes of this process */
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* not for ever, whatever becomes of this process */
             for (;;)
                 ;
         }
