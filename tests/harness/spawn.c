@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -53,6 +54,7 @@ void spawn_start(struct spawn *spawn, char *const argv[], int (*entry)(int, char
         spawn_fail("fork");
     if (spawn->pid == 0) {
         setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);               /* where CTest ends the test */
         setenv("TSAN_OPTIONS", "atexit_sleep_ms=0", 0); /* else every exit takes a second */
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
@@ -214,7 +216,7 @@ int spawn_run(struct spawn *spawn, char *const argv[], int (*entry)(int, char **
     int code;
 
     spawn_start(spawn, argv, entry);
-    code = spawn_end(spawn, 60);
+    code = spawn_end(spawn, INFINITY);
     if (!spawn_gone(spawn, 2)) {
         fprintf(stderr, "processes of the group %d were left behind\n", (int)spawn->pid);
         return -1;
