@@ -29,6 +29,14 @@ struct queue_node {
     double due_s; /* not run before, unless somebody waits */
 };
 
+/* Who waits for an item is woken by that one alone: with a rank for each device, waking all at
+ * every item was most of what a run did. */
+struct queue_waiter {
+    struct queue_waiter *next;
+    uint64_t number;
+    pthread_cond_t done;
+};
+
 struct madeup_queue {
     int device;
     pthread_t thread;
@@ -37,12 +45,12 @@ struct madeup_queue {
     struct queue_node *first, **end;
     uint64_t put, done;
     uint64_t wanted; /* somebody waits for items up to this number */
+    struct queue_waiter *waiters;
 };
 
 static struct {
     pthread_mutex_t lock;
     pthread_once_t once;
-    pthread_cond_t done;
     _Atomic bool ending;
     pid_t process;
     double slow_s[MADEUP_DEVICES_MAX]; /* by what MADEUP_SLOW has put a device's clock forward */
@@ -182,10 +190,12 @@ static struct queue_node *queue_take(struct madeup_queue *queue)
         node->item.reach->at_s = queue_clock_s() + all.slow_s[queue->device];
         for (int d = 0; d < MADEUP_DEVICES_MAX; d++)
             for (int q = 0; q < QUEUES_MAX; q++)
-                if (all.queue[d][q].blocked)
+                if (all.queue[d][q].blocked && all.queue[d][q].first->item.wait == node->item.reach)
                     pthread_cond_signal(&all.queue[d][q].wake);
     }
-    pthread_cond_broadcast(&all.done);
+    for (struct queue_waiter *waiter = queue->waiters; waiter != NULL; waiter = waiter->next)
+        if (waiter->number <= queue->done)
+            pthread_cond_signal(&waiter->done);
     return node;
 }
 
@@ -222,7 +232,6 @@ static void queues_start(void)
             pthread_cond_init(&queue->wake, &attributes);
         }
     }
-    pthread_cond_init(&all.done, &attributes);
     pthread_condattr_destroy(&attributes);
     all.process = getpid();
 }
@@ -234,10 +243,14 @@ __attribute__((destructor)) static void queues_end(void)
         return;
     pthread_mutex_lock(&all.lock);
     atomic_store(&all.ending, true);
-    for (int d = 0; d < MADEUP_DEVICES_MAX; d++)
-        for (int q = 0; q < QUEUES_MAX; q++)
+    for (int d = 0; d < MADEUP_DEVICES_MAX; d++) {
+        for (int q = 0; q < QUEUES_MAX; q++) {
             pthread_cond_signal(&all.queue[d][q].wake);
-    pthread_cond_broadcast(&all.done);
+            for (struct queue_waiter *waiter = all.queue[d][q].waiters; waiter != NULL;
+                 waiter = waiter->next)
+                pthread_cond_signal(&waiter->done);
+        }
+    }
     pthread_mutex_unlock(&all.lock);
     for (int d = 0; d < MADEUP_DEVICES_MAX; d++) {
         for (int q = 0; q < QUEUES_MAX; q++) {
@@ -283,7 +296,8 @@ uint64_t madeup_put(struct madeup_queue *queue, const struct madeup_item *item)
         if (pthread_create(&queue->thread, NULL, queue_main, queue) != 0)
             madeup_fail("no thread for a queue");
     }
-    pthread_cond_signal(&queue->wake);
+    if (queue->first == node) /* else it has what to do, or to wait for */
+        pthread_cond_signal(&queue->wake);
     pthread_mutex_unlock(&all.lock);
     return number;
 }
@@ -293,13 +307,41 @@ uint64_t madeup_put_wait(struct madeup_queue *queue, struct madeup_mark *mark)
     return madeup_put(queue, &(struct madeup_item){.wait = madeup_mark_keep(mark)});
 }
 
+/* Locked: until the item has ended, or until then. */
+static void queue_sleep(struct madeup_queue *queue, uint64_t number, const struct timespec *until)
+{
+    struct queue_waiter me = {queue->waiters, number, PTHREAD_COND_INITIALIZER};
+    struct queue_waiter **at = &queue->waiters;
+    int late = 0;
+    queue->waiters = &me;
+    while (queue->done < number && !atomic_load(&all.ending) && late == 0)
+        late = until == NULL ? pthread_cond_wait(&me.done, &all.lock)
+                             : pthread_cond_timedwait(&me.done, &all.lock, until);
+    while (*at != &me)
+        at = &(*at)->next;
+    *at = me.next;
+    pthread_cond_destroy(&me.done);
+}
+
 static void queue_await(struct madeup_queue *queue, uint64_t number)
 {
     if (queue_own != NULL)
         madeup_fail("a queue's thread waits as only the host's may");
     queue_want(queue, number);
-    while (queue->done < number && !atomic_load(&all.ending))
-        pthread_cond_wait(&all.done, &all.lock);
+    if (queue->done < number)
+        queue_sleep(queue, number, NULL);
+}
+
+void madeup_queue_rest(struct madeup_queue *queue, uint64_t number, int most_us)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += most_us * 1000L;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&all.lock);
+    queue_sleep(queue, number, &until);
+    pthread_mutex_unlock(&all.lock);
 }
 
 void madeup_queue_await(struct madeup_queue *queue, uint64_t number)
@@ -320,6 +362,11 @@ bool madeup_queue_done(struct madeup_queue *queue, uint64_t number)
 void madeup_mark_await(struct madeup_mark *mark)
 {
     madeup_queue_await(mark->queue, mark->number);
+}
+
+void madeup_mark_rest(struct madeup_mark *mark, int most_us)
+{
+    madeup_queue_rest(mark->queue, mark->number, most_us);
 }
 
 void madeup_wait_idle(int device)

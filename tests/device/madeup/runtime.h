@@ -76,9 +76,12 @@ struct madeup_mark *madeup_mark_keep(struct madeup_mark *mark); /* NULL: NULL */
 void madeup_mark_drop(struct madeup_mark *mark);
 bool madeup_mark_reached(struct madeup_mark *mark, double *at_s);
 void madeup_mark_await(struct madeup_mark *mark);
+void madeup_mark_rest(struct madeup_mark *mark, int most_us); /* as madeup_queue_rest */
 
 bool madeup_queue_done(struct madeup_queue *queue, uint64_t number);
 void madeup_queue_await(struct madeup_queue *queue, uint64_t number);
+/* Until the item has ended, or so long; nothing that is late is hurried. */
+void madeup_queue_rest(struct madeup_queue *queue, uint64_t number, int most_us);
 
 /* ---- stream.c, graph.c ---------------------------------------------------------------------- */
 

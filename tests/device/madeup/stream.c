@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define STREAM_MAGIC 0x73747265u
 #define EVENT_MAGIC  0x6576656eu
@@ -35,12 +34,17 @@ bool madeup_is_recorded(cudaStream_t stream)
     return madeup_stream(stream)->record != NULL;
 }
 
-/* Unlocked: who asks whether work is done has nothing else to do, and leaves the processor to the
- * threads that do it. */
-static cudaError_t stream_not_ready(void)
+/*
+ * Who asks whether work is done leaves the processor to the threads that do it: at first for a
+ * moment, since who only looks for errors has more to queue, and longer each time it asks again.
+ * The end of the work ends the wait.
+ */
+static __thread int asked; /* times in a row for work that was not done */
+
+static int stream_moment_us(void)
 {
-    (void)usleep(200);
-    return madeup_leave(cudaErrorNotReady);
+    asked += asked < 4;
+    return 100 << asked;
 }
 
 /* As madeup_enter, with the stream's device too. */
@@ -110,8 +114,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     const cudaError_t error = stream_ask(__func__, stream);
     if (error != cudaSuccess)
         return error;
-    if (!madeup_queue_done(own->queue, own->last))
-        return stream_not_ready();
+    if (!madeup_queue_done(own->queue, own->last)) {
+        madeup_queue_rest(own->queue, own->last, stream_moment_us());
+        return madeup_leave(cudaErrorNotReady);
+    }
+    asked = 0;
     return madeup_leave(cudaSuccess);
 }
 
@@ -142,6 +149,7 @@ cudaError_t madeup_submit(cudaStream_t stream, const struct madeup_work *work)
     struct CUstream_st *own = madeup_stream(stream);
     if (own->record != NULL)
         return madeup_record_work(stream, work);
+    asked = 0;
     own->last = madeup_put(own->queue, &(struct madeup_item){.work = *work});
     return cudaSuccess;
 }
@@ -280,8 +288,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return madeup_leave(madeup_record_spoil_event(event));
     struct madeup_mark *mark = madeup_event_mark(event);
     const bool reached = mark == NULL || madeup_mark_reached(mark, NULL);
+    if (reached)
+        asked = 0;
+    else
+        madeup_mark_rest(mark, stream_moment_us());
     madeup_mark_drop(mark);
-    return reached ? madeup_leave(cudaSuccess) : stream_not_ready();
+    return madeup_leave(reached ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
