@@ -71,6 +71,7 @@ struct launcher {
         stop;          /* why rank 0's launcher has ended the run; status TESS_OK: it has not */
     bool error_logged; /* the first error is on the screen; what follows from it is not shown */
     int32_t interrupt_count;
+    double interrupt_s; /* when the latest one came */
     uint64_t oom_kills; /* of this machine's kernel, when the launcher began */
     double tick_s;      /* when the next tick is due; the first one at once */
     double kill_s;      /* when to kill what is left; 0: not ending */
@@ -126,8 +127,16 @@ static void launch_kill(struct launcher *launcher)
     launcher->killed = true;
 }
 
+/* Who ends a process group, such as mpirun and timeout, and a supervisor that passes it on, send
+ * one request as several signals. */
+#define INTERRUPT_ONE_S 0.5
+
 static void launch_interrupt(struct launcher *launcher)
 {
+    const double now_s = tess_clock_s();
+    if (launcher->interrupt_count > 0 && now_s < launcher->interrupt_s + INTERRUPT_ONE_S)
+        return;
+    launcher->interrupt_s = now_s;
     launcher->interrupt_count++;
     if (launcher->launch->saves && launcher->interrupt_count == 1 && launcher->kill_s <= 0) {
         launch_clear_line(launcher);
@@ -394,13 +403,6 @@ static void launch_reap_rank(struct launcher *launcher, int32_t p)
     launch_read_messages(launcher);
     if (launch_body_ended(launcher, p) && !WIFSIGNALED(wait_status))
         return;
-    if (WIFSIGNALED(wait_status) && launcher->interrupt_count == 0 &&
-        (WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT)) {
-        struct pollfd own = {.fd = launcher->fd[FD_SIGNAL], .events = POLLIN};
-        nanosleep(&(struct timespec){.tv_nsec = TOGETHER_MS * 1000000L}, NULL);
-        if (poll(&own, 1, 0) > 0)
-            launch_read_signals(launcher);
-    }
     if (launcher->killed || launcher->interrupt_count > 0)
         return;
     tess__launch_explain_death(wait_status, launcher->oom_kills, how, sizeof(how));
@@ -583,14 +585,15 @@ static void launch_pass_on(int number)
     kill(getppid(), number);
 }
 
-/* In the child. Ctrl-C is the launcher's to handle; a launcher that is killed takes its ranks
- * along. */
+/* In the child. Requests to end are the launcher's to handle, also where the whole process group
+ * gets them (Ctrl-C, mpirun, timeout); a launcher that is killed takes its ranks along. */
 static _Noreturn void launch_child(struct launcher *launcher, int32_t p, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
     if (launcher->launch->report != NULL)
         signal(SIGUSR2, launch_pass_on);
     sigprocmask(SIG_SETMASK, &launcher->old_mask, NULL);

@@ -362,8 +362,8 @@ static void case_report(void **state)
 static void case_at_any_time(void **state)
 {
     static struct spawn spawn;
-    static const int signals[] = {SIGKILL, SIGUSR1, SIGTERM};
-    static const char *const named[] = {"signal 9", "signal 10", "signal 15"};
+    static const int signals[] = {SIGKILL, SIGUSR1, SIGQUIT};
+    static const char *const named[] = {"signal 9", "signal 10", "signal 3"};
 
     (void)state;
     for (size_t i = 0; i < 3; i++) {

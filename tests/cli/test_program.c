@@ -585,7 +585,7 @@ static void case_second_interrupt_kills(void **state)
     assert_int_equal(spawn_children(&spawn, child, 2), 2);
     kill(child[1], SIGSTOP);
     kill(spawn.pid, SIGINT);
-    usleep(300000);
+    usleep(700000);
     assert_int_equal(kill(spawn.pid, SIGINT), 0); /* still waiting for the stopped rank */
     begin_s = awake_s();
     assert_int_equal(spawn_end(&spawn, 5), 130);

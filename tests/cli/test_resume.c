@@ -214,16 +214,26 @@ static void case_killed(void **state)
 static void case_signals(void **state)
 {
     char hash[17];
+    pid_t child[2];
 
     (void)state;
     start(LONG "--run signals --save-every 1h --strategy fsdp --ranks 2");
     assert_true(spawn_until(&spawn, "pid ", 30));
     kill(spawn.pid, SIGUSR1);
     wait_saved("signals", 0);
+    /* To the group, ranks and all, and once more at once: one request, and a rank that is held back
+     * still saves. */
+    assert_int_equal(spawn_children(&spawn, child, 2), 2);
+    kill(child[1], SIGSTOP);
+    const long before = newest("signals");
+    kill(-spawn.pid, SIGTERM);
+    assert_false(spawn_until(&spawn, "never", 0.02));
     kill(spawn.pid, SIGTERM);
+    assert_false(spawn_until(&spawn, "never", 0.2));
+    kill(child[1], SIGCONT);
     assert_int_equal(spawn_end(&spawn, 60), 130);
     assert_non_null(strstr(spawn.err, "interrupted: saving, then ending"));
-    assert_true(newest("signals") > 0 && newest("signals") < LONG_STEPS);
+    assert_true(newest("signals") > before && newest("signals") < LONG_STEPS);
     assert_int_equal(run("train --run signals --resume --strategy ddp --ranks 4"), 0);
     spawn_hash(&spawn, hash);
     assert_string_equal(hash, long_hash());
