@@ -347,8 +347,9 @@ static double pipe_cut_fill(struct pipe_cut *cut, enum pipe_goal goal)
     for (int32_t v = stages - 1; v >= 0; v--) {
         for (int32_t u = 0; u <= units; u++)
             *pipe_least(cut, v, u) = INFINITY;
-        /* Virtual stages before v and after it run a unit at least. */
-        for (int32_t u = v; u <= units - (stages - v); u++) {
+        /* Virtual stages before v and after it run a unit at least; the first begins with unit 0.
+         */
+        for (int32_t u = v; u <= (v > 0 ? units - (stages - v) : 0); u++) {
             struct pipe_sum sum = {0, 0};
             double least = INFINITY;
             for (int32_t next = u + 1; next <= units - (stages - 1 - v); next++) {

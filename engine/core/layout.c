@@ -216,10 +216,11 @@ int64_t tess_layout_own_total(const struct tess_plan *plan, enum tess_extent ext
 {
     const int32_t end = of == TESS_LAYOUT_VALUES ? plan->segment_count : plan->grad_segment_count;
     int64_t total = 0;
-    for (int32_t s = 0; s < end; s++)
+    for (int32_t s = 0; s < end && extent != TESS_EXTENT_NONE; s++)
         if (of == TESS_LAYOUT_GRADS || plan->segment[s].values_of < 0)
-            total += tess_plan_own_count(plan, s, extent);
-    return total;
+            total += plan->segment[s].count;
+    /* Every segment is whole shards. */
+    return extent == TESS_EXTENT_FULL ? total : total / layout_shards(plan);
 }
 
 /* Elements [*from, *to) of parameter `p` that this rank updates, in flat numbers. */
