@@ -67,6 +67,13 @@ enum tess_status tess_cluster_of_topology(const struct tess_topology *topology, 
 enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluster_out,
                                    struct tess_topology **topology_out);
 void tess_cluster_close(struct tess_topology *topology); /* NULL is allowed */
+/* What the description did not say, number `at` from 0 on, in words; false: there are no more.
+ * one_host: of a network nothing is wanted. */
+#define TESS_CLUSTER_GUESS 400
+bool tess_cluster_guess(const struct tess_topology *topology, bool one_host, int32_t at,
+                        char text[TESS_CLUSTER_GUESS]);
+/* Is tess_cluster.sm one of these? */
+bool tess_cluster_guessed_sm(const struct tess_topology *topology);
 /* Ranks on the processor of one host, which has this profile: in memory that they share, or over
  * sockets. */
 void tess_cluster_of_processor(const struct tess_profile *profile, int32_t ranks, bool sockets,

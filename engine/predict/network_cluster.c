@@ -7,6 +7,7 @@
 
 #include "tessera/check.h"
 #include "topology/machine/rates.h"
+#include "topology/machine/remark.h"
 #include "topology/machine/route.h"
 
 #include <stdio.h>
@@ -364,4 +365,19 @@ enum tess_status tess_cluster_read(const char *path, struct tess_cluster *cluste
 void tess_cluster_close(struct tess_topology *topology)
 {
     tess_topology_free(topology);
+}
+
+bool tess_cluster_guess(const struct tess_topology *topology, bool one_host, int32_t at,
+                        char text[TESS_CLUSTER_GUESS])
+{
+    struct tess_topology some = *topology;
+    _Static_assert(TESS_CLUSTER_GUESS == TESS__REMARK_TEXT, "texts are of one length");
+    if (one_host)
+        some.remarks &= ~(uint32_t)(TESS_REMARK_NET | TESS_REMARK_DOMAIN);
+    return tess__remark_guess(&some, at, text);
+}
+
+bool tess_cluster_guessed_sm(const struct tess_topology *topology)
+{
+    return (topology->remarks & TESS_REMARK_SM) != 0;
 }

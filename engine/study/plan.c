@@ -2,6 +2,7 @@
 #include "study/plan.h"
 
 #include "base/file.h"
+#include "base/options.h"
 #include "base/size.h"
 #include "config/registry.h"
 #include "job/memory_room.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PLAN_LARGE         1024 /* ranks */
 #define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
 
 static const struct tess_option plan_option_table[] = {
@@ -81,6 +81,16 @@ static const char plan_usage[] =
     "compare.\n"
     "--out writes the best one as a configuration: tessera train FILE --explain shows it.\n"
     "tessera report draws what --json and --trace write.\n\n"
+    "what is printed of a layout, the fastest first\n"
+    "  step        from one update of the weights to the next, by the whole batch\n"
+    "  MFU         the model's operations, by what the devices could do in that time at most\n"
+    "  memory      that its fullest rank plans on its device\n"
+    "  layout      strategies, ranks along each axis of the mesh, micro-batches of a rank and "
+    "step\n"
+    "  exposed     the part of the step in which a rank waits for others\n"
+    "  limited by  what its slowest stage loses most to, or else what it works on: products, "
+    "passes\n"
+    "Layouts that are refused follow, with the first reason of each kind.\n\n"
     "examples\n"
     "  tessera plan configs/models/llama-8b.yaml --ranks 64 --device h100-80 --batch-size 512\n"
     "  tessera plan configs/models/gpt2-124m.yaml --ranks 8 --device a100-80 --tokens 1e10 \\\n"
@@ -144,7 +154,7 @@ static void plan_warn_device(const struct tess__plan *plan)
     char fit[160] = "none is built in, so give a FILE of figures";
     const char *name;
     size_t used = 0;
-    if (sm == 0 || own == 0 || sm == own)
+    if (sm == 0 || own == 0 || sm == own || tess_cluster_guessed_sm(plan->topology))
         return;
     for (int32_t i = 0; (name = tess_profile_name(i)) != NULL && used < 120; i++)
         if (tess_profile_find(name)->sm == sm)
@@ -157,9 +167,11 @@ static void plan_warn_device(const struct tess__plan *plan)
              sm / 10, sm % 10, fit);
 }
 
-static enum tess_status plan_read_cluster(struct tess__plan *plan)
+static enum tess_status plan_read_cluster(struct tess__plan *plan, bool device_given)
 {
     TESS_TRY(tess_cluster_read(plan->given->cluster, &plan->cluster, &plan->topology));
+    plan->guessed_device = !device_given && plan->given->calibrate[0] == '\0' &&
+                           (plan->cluster.sm == 0 || tess_cluster_guessed_sm(plan->topology));
     plan_warn_device(plan);
     if (plan->given->ranks > plan->cluster.ranks)
         TESS_FAIL(TESS_ERR_USAGE, "--ranks %lld: %s has %d devices", (long long)plan->given->ranks,
@@ -169,11 +181,11 @@ static enum tess_status plan_read_cluster(struct tess__plan *plan)
     return TESS_OK;
 }
 
-static enum tess_status plan_cluster(struct tess__plan *plan)
+static enum tess_status plan_cluster(struct tess__plan *plan, bool device_given)
 {
     const int32_t ranks = plan->given->ranks > 0 ? (int32_t)plan->given->ranks : 8;
     if (plan->given->cluster[0] != '\0')
-        return plan_read_cluster(plan);
+        return plan_read_cluster(plan, device_given);
     if (strcmp(plan->profile.kernel, "cuda") == 0)
         return tess_cluster_of_device(plan->profile.name, ranks, &plan->cluster);
     tess_cluster_of_processor(&plan->profile, ranks, false, &plan->cluster);
@@ -218,10 +230,24 @@ static enum tess_status plan_memory(struct tess__plan *plan)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* That command is named by its two words. */
+static enum tess_status plan_check_accuracy(const struct tess__args *args)
+{
+    for (int i = 0; i < args->count; i++)
+        if (strcmp(args->word[i], "--accuracy") == 0 ||
+            strncmp(args->word[i], "--accuracy=", strlen("--accuracy=")) == 0)
+            TESS_FAIL(
+                TESS_ERR_USAGE,
+                "--accuracy compares runs that were made, and takes no configuration: tessera "
+                "plan --accuracy RUN...");
+    return TESS_OK;
+}
+
 static enum tess_status plan_open(struct tess__plan *plan, const struct tess__call *call)
 {
     plan->args = call->args;
     plan->given = call->values;
+    TESS_TRY(plan_check_accuracy(&plan->args));
     static char precisions[64];
     if (strlen(plan->given->precisions) >= sizeof(precisions))
         TESS_FAIL(TESS_ERR_USAGE, "--precisions is too long: f32,bf16,f16");
@@ -231,7 +257,7 @@ static enum tess_status plan_open(struct tess__plan *plan, const struct tess__ca
                   "--price %g: of how long a training? Give --tokens, or leave the price out",
                   plan->given->price);
     TESS_TRY(plan_profile(plan));
-    TESS_TRY(plan_cluster(plan));
+    TESS_TRY(plan_cluster(plan, tess_options_is_set(call->options, "device")));
     TESS_TRY(plan_memory(plan));
     TESS_TRY(plan_precisions(plan, precisions));
     if (plan->given->json[0] != '\0')
@@ -284,7 +310,7 @@ static int plan_command(struct tess__call *call)
     enum tess_status status = plan_open(&plan, call);
     /* Else what threads free stays with them: 190 in place of 152 MiB for 405 B on 16,384 ranks. A
      * small search is faster so. */
-    if (plan.cluster.ranks > PLAN_LARGE)
+    if (plan.cluster.ranks > TESS__PLAN_LARGE)
         (void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
     if (status == TESS_OK)
         status = tess__plan_search(&plan);

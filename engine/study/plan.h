@@ -26,7 +26,8 @@
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
-#define TESS__PLAN_ROUNDS_MAX 100 /* of --try-rounds */
+#define TESS__PLAN_ROUNDS_MAX 100  /* of --try-rounds */
+#define TESS__PLAN_LARGE      1024 /* ranks, of more than which a plan saves memory */
 
 /* Ranks in another order than the devices of --cluster. */
 struct tess__plan_order {
@@ -97,6 +98,7 @@ struct tess__plan {
     struct tess_cluster cluster;
     struct tess_topology
         *topology;                /* of --cluster, for orders of ranks; NULL: natural ones alone */
+    bool guessed_device;          /* --cluster does not say it, nor does --device */
     double memory_limit;          /* bytes of a device that a rank may plan; 0: no limit */
     struct tess_dataset *dataset; /* opened, or `declared` */
     struct tess_dataset declared;

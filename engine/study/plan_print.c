@@ -159,6 +159,30 @@ static void print_front(const struct tess__plan *plan)
     }
 }
 
+/* What --cluster does not say and the plan had to assume, as tessera topo prints it. Of one host
+ * the network does not matter. */
+static void print_guesses(const struct tess__plan *plan)
+{
+    char text[TESS_CLUSTER_GUESS];
+    const bool one_host = plan->cluster.ranks <= plan->cluster.host_ranks;
+    bool options = false;
+    int32_t at = 0;
+    if (plan->guessed_device)
+        printf("guessed: device %s, as %s names none that is built in (--device sets it)\n",
+               plan->profile.name, plan->given->cluster);
+    if (plan->topology == NULL)
+        return;
+    for (; tess_cluster_guess(plan->topology, one_host, at, text); at++) {
+        printf(at == 0 ? "guessed: %s" : "; %s", text);
+        options = options || strstr(text, "(--") != NULL;
+    }
+    if (at > 0)
+        putchar('\n');
+    if (options)
+        printf("  by options of tessera topo --file: its --export yaml OUT writes a file that has "
+               "it\n");
+}
+
 /* How many were trained, and how often. */
 static void print_tried(const struct tess__plan *plan)
 {
@@ -215,6 +239,7 @@ void tess__plan_print(const struct tess__plan *plan)
     printf("%s, batch %" PRId64 ", on %d ranks: %s\n", plan->model, plan->batch_size,
            plan->cluster.ranks, plan->cluster.source);
     printf("device %s: %s\n", plan->profile.name, plan->profile.source);
+    print_guesses(plan);
     if (plan->memory_limit > 0)
         printf("at most %s of %s memory for a rank\n", tess__text_bytes(plan->memory_limit, limit),
                strcmp(plan->profile.kernel, "cuda") == 0 ? "a device's" : "the host's");

@@ -314,6 +314,8 @@ static void case_hostile(void **state)
     refused(TINY "--ranks 2 --mesh=tensor=2", "--mesh tensor=2");
     refused(TINY "--ranks 2 --tensor.sequence-parallel on", "--tensor.sequence-parallel");
     refused(TINY "--cluster /nowhere/cluster.yaml", "/nowhere/cluster.yaml");
+    refused(TINY "--ranks 2 --accuracy runs/a", "no configuration: tessera plan --accuracy RUN");
+    refused(TINY "--ranks 2 --accuracy", "no configuration: tessera plan --accuracy RUN");
     refused("/nowhere/config.yaml --ranks 2", "/nowhere/config.yaml");
     static const char *const text[] = {"", "tessera-topology: 1\nmachine: node:2 gpu:99999999\n",
                                        "tessera-topology: 1\nmachine: [\n", "\xff\xfe\x01", "<xml"};
@@ -326,6 +328,48 @@ static void case_hostile(void **state)
         snprintf(words, sizeof(words), TINY "--cluster %s", path);
         refused(words, path);
     }
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void has(const char *part, bool wanted)
+{
+    if ((strstr(spawn.out, part) != NULL) != wanted)
+        fail_msg("'%s' was %sexpected in: %s", part, wanted ? "" : "not ", spawn.out);
+}
+
+/* What a file does not say is said, and so is the device that is planned for. */
+static void case_guessed(void **state)
+{
+    (void)state;
+    char path[64], words[512], device[160];
+    snprintf(path, sizeof(path), "%s/machine.txt", folder);
+    snprintf(words, sizeof(words), TINY "--cluster %s --batch-size 8 --top 1", path);
+    snprintf(device, sizeof(device),
+             "\nguessed: device h100-80, as %s names none that is built in (--device sets it)\n",
+             path);
+    write_text(path, "tessera-topology: 1\nmachine: node:2 rank:2 edge:1.25\n");
+    assert_int_equal(plan("%s", words), 0);
+    has(device, true);
+    assert_int_equal(plan("%s --device a100-80", words), 0);
+    has("guessed: device", false);
+    write_text(path, "\tGPU0\tGPU1\tCPU Affinity\n"
+                     "GPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n");
+    assert_int_equal(plan("%s", words), 0);
+    has(device, true);
+    has("\nguessed: GPUs of sm 80 (--sm sets it); PCIe of", true);
+    has("by options of tessera topo --file", true);
+    assert_null(strstr(spawn.err, "compute capability")); /* it is guessed, too */
+    write_text(path,
+               "tessera-topology: 1\nmachine: node:2 gpu:2 nic:1 nvlink:mesh:4 sm:90 edge:25\n");
+    assert_int_equal(plan("%s", words), 0);
+    has("guessed: device", false);
 }
 
 /* A machine in a file: as many ranks as it has devices, and no more. */
@@ -432,7 +476,8 @@ int main(void)
         cmocka_unit_test(case_order),         cmocka_unit_test(case_accepted_host),
         cmocka_unit_test(case_accepted_gpus), cmocka_unit_test(case_reasons),
         cmocka_unit_test(case_price),         cmocka_unit_test(case_hostile),
-        cmocka_unit_test(case_cluster),       cmocka_unit_test(case_pictures),
+        cmocka_unit_test(case_guessed),       cmocka_unit_test(case_cluster),
+        cmocka_unit_test(case_pictures),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
