@@ -169,7 +169,7 @@ static void net_check_words(const struct net_plan *plan, int32_t n)
 {
     char expected[WORDS], text[WORDS];
     net_tree_words(0, n, expected, sizeof(expected));
-    for (int32_t l = 0; l < n; l++) {
+    for (int32_t l = 0; l < plan->lane_count; l++) {
         net_words(plan, net_root(plan, n, l), l, text, sizeof(text));
         assert_string_equal(text, expected);
     }
@@ -290,7 +290,7 @@ static void case_racks(void **state)
     static const struct {
         int32_t racks, hosts;
         double known, not_known;
-    } wanted[] = {{3, 5, 1.15, 1.18}, {5, 3, 1.11, 1.25}, {3, 6, 1.0, 1.15},  {6, 3, 1.21, 1.21},
+    } wanted[] = {{3, 5, 1.1, 1.18},  {5, 3, 1.1, 1.25},  {3, 6, 1.0, 1.15},  {6, 3, 1.21, 1.21},
                   {4, 5, 1.24, 1.27}, {3, 7, 1.08, 1.2},  {7, 3, 1.18, 1.3},  {4, 6, 1.05, 1.11},
                   {8, 3, 1.2, 1.27},  {5, 5, 1.25, 1.25}, {3, 8, 0.72, 1.05}, {2, 12, 0.81, 0.96}};
     (void)state;
@@ -310,17 +310,23 @@ static void case_racks(void **state)
                     known = wanted[i].known;
                     not_known = wanted[i].not_known;
                 }
-            struct net_plan *racks =
-                net_plans(n, 1, hosts, TESS_ORDER_CANONICAL, TESS_COLLECTIVE_ALL_REDUCE, -1);
-            net_check_words(racks, n);
             const int32_t fast = net_fullest(ring, n, hosts), lanes = net_fullest(tree, n, hosts);
-            const int32_t least = net_fullest(racks, n, hosts), own = net_fullest(racks, n, 1);
             assert_int_equal(fast, 2 * (n - 1));
-            if (lanes > not_known * fast || least > known * fast || own > 1.1 * fast)
-                fail_msg("%d racks of %d hosts: %d lanes, %d where they are known and %d of a "
-                         "host, in a ring %d",
-                         n / hosts, hosts, lanes, least, own, fast);
-            net_plans_close(racks, n);
+            /* Of 15 hosts lanes of one rank are halves, and those of several are not. */
+            for (int32_t places = 1; places <= (n == 15 ? 4 : 1); places *= 2) {
+                const int32_t ranks = n * places;
+                struct net_plan *racks = net_plans(ranks, places, hosts, TESS_ORDER_CANONICAL,
+                                                   TESS_COLLECTIVE_ALL_REDUCE, -1);
+                net_check_words(racks, ranks);
+                const double share = (double)n / racks->lane_count;
+                const double least = share * net_fullest(racks, ranks, hosts * places);
+                const double own = share * net_fullest(racks, ranks, places);
+                if (lanes > not_known * fast || least > known * fast || own > 1.1 * fast)
+                    fail_msg("%d racks of %d hosts of %d: %d lanes, %g where they are known and %g "
+                             "of a host, in a ring %d",
+                             n / hosts, hosts, places, lanes, least, own, fast);
+                net_plans_close(racks, ranks);
+            }
         }
         net_plans_close(ring, n);
         net_plans_close(tree, n);

@@ -46,13 +46,10 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
 {
     const size_t size = job_size(call, job_is_half(call));
     const size_t lanes = (size_t)group->comm.rank_count, width = (size_t)group->plan.width;
-    size_t longest = call->count, bytes = NET_ROW_BYTES * width / lanes;
+    size_t longest = 0, bytes = NET_ROW_BYTES * width / lanes;
 
-    /* Not of this rank's own lanes alone: they may be the shorter ones. */
-    if (call->collective == TESS_COLLECTIVE_ALL_REDUCE ||
-        call->collective == TESS_COLLECTIVE_REDUCE)
-        longest = (call->count + lanes - 1) / lanes;
-    longest *= width < lanes ? width : lanes;
+    for (int32_t l = 0; l < group->plan.lane_count; l++)
+        longest = longest > group->plan.lane[l].length ? longest : group->plan.lane[l].length;
     /* On a ring all links carry the same from the beginning to the end. By ways they carry what
      * comes up first, and not all as much of it: only the rows under way at a time even that out,
      * so that these are short and many, beside which the first and the last of them count little.

@@ -87,6 +87,19 @@ static void path_add(struct net_lane *lane, int32_t peer, bool left, bool leaf)
     lane->adds++;
 }
 
+/* Lanes of an array that none share. */
+static int32_t path_count(const struct net_shape *shape)
+{
+    return shape->ways != NULL && shape->ways->lanes > shape->rank_count ? shape->ways->lanes
+                                                                         : shape->rank_count;
+}
+
+/* Which of the plan's ways is the lane's: those of a host share one, or each half of them. */
+static int32_t path_which(const struct net_shape *shape, int32_t lane)
+{
+    return lane / (path_count(shape) / shape->ways->lanes);
+}
+
 /* In a plan: by the ways of its hosts, where it has them. */
 static int32_t path_holder(const struct net_shape *shape, int32_t first, int32_t count,
                            int32_t lane)
@@ -98,7 +111,7 @@ static int32_t path_holder(const struct net_shape *shape, int32_t first, int32_t
     if (count <= places)
         return first + (lane & (count - 1));
     const int32_t block = (first + tess__net_split(count)) / places;
-    return shape->ways->holder[lane / places][block] * places + lane % places;
+    return shape->ways->holder[path_which(shape, lane)][block] * places + lane % places;
 }
 
 /*
@@ -112,8 +125,9 @@ static int32_t path_part(const struct net_shape *shape, int32_t first, int32_t c
     int32_t part = places > left / PATH_PARTS ? places : left / PATH_PARTS;
 
     if (shape->ways != NULL)
-        return count <= places ? left
-                               : left / shape->ways->parts[owner / places][(first + left) / places];
+        return count <= places
+                   ? left
+                   : left / shape->ways->parts[path_which(shape, owner)][(first + left) / places];
     if ((count & (count - 1)) == 0 || shape->hosts == 1 || (places & (places - 1)) != 0 ||
         owner < first + left || owner >= first + count || (right > left / 2 && right != places))
         return left;
@@ -384,9 +398,10 @@ static void path_ring_down(const struct net_shape *shape, int32_t owner, bool ch
     const int32_t h = shape->rank / places, p = shape->rank % places;
     const int32_t to_h = owner / places, to_p = owner % places;
     const struct net_ways *ways = shape->ways;
+    const int32_t which = ways != NULL ? path_which(shape, owner) : 0;
     const int32_t before =
-        ways != NULL ? ways->before[to_h][h] : path_way(hosts, to_h, chain, h, -1);
-    const int32_t after = ways != NULL ? ways->next[to_h][h] : path_way(hosts, to_h, chain, h, 1);
+        ways != NULL ? ways->before[which][h] : path_way(hosts, to_h, chain, h, -1);
+    const int32_t after = ways != NULL ? ways->next[which][h] : path_way(hosts, to_h, chain, h, 1);
 
     if (p != to_p)
         path_move(lane, NET_DOWN, false, path_rank(shape, h, p - 1));
@@ -448,10 +463,11 @@ static struct net_lane *path_lane(struct net_plan *plan)
     return lane;
 }
 
-/* Where the share of rank i in an array begins. */
-static size_t path_begin(const struct tess_comm_call *call, int32_t rank_count, int32_t i)
+/* Where lane i of an array begins. */
+static size_t path_begin(const struct tess_comm_call *call, const struct net_shape *shape,
+                         int32_t i)
 {
-    const size_t n = (size_t)rank_count, at = (size_t)i;
+    const size_t n = (size_t)path_count(shape), at = (size_t)i;
 
     return call->count / n * at + call->count % n * at / n;
 }
@@ -460,8 +476,8 @@ static size_t path_begin(const struct tess_comm_call *call, int32_t rank_count, 
 static void path_place(const struct tess_comm_call *call, const struct net_shape *shape,
                        int32_t first, int32_t last, struct net_lane *lane)
 {
-    const size_t begin = path_begin(call, shape->rank_count, first);
-    const size_t end = path_begin(call, shape->rank_count, last);
+    const size_t begin = path_begin(call, shape, first);
+    const size_t end = path_begin(call, shape, last);
     const bool own = first == shape->rank && last - first == 1;
 
     switch (call->collective) {
@@ -561,7 +577,7 @@ static void path_lane_of(const struct net_shape *shape, const struct tess_comm_c
                          int32_t number, int32_t width, struct net_lane *lane)
 {
     const int32_t rank = shape->rank, root = call->peer, first = number * width;
-    const int32_t last = first + width < shape->rank_count ? first + width : shape->rank_count;
+    const int32_t count = path_count(shape), last = first + width < count ? first + width : count;
     const enum tess_collective kind = call->collective;
     const bool up = kind != TESS_COLLECTIVE_ALL_GATHER;
     const bool down = kind != TESS_COLLECTIVE_REDUCE && kind != TESS_COLLECTIVE_REDUCE_SCATTER;
@@ -603,7 +619,7 @@ static void path_lanes(const struct net_shape *shape, const struct tess_comm_cal
                   ? tess__net_ways(shape->hosts, shape->places, shape->rack_hosts)
                   : NULL;
     plan->by_ways = by.ways != NULL;
-    for (int32_t l = 0; l * plan->width < n; l++)
+    for (int32_t l = 0; l * plan->width < path_count(&by); l++)
         path_lane_of(&by, call, l, plan->width, path_lane(plan));
 }
 

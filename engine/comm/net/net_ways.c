@@ -25,8 +25,9 @@ struct ways_load {
 struct ways_search {
     struct net_ways ways; /* so far */
     int32_t hosts, cuts;
-    int32_t judged, priced;           /* the first cuts, as racks may be; as prices take them */
-    int32_t rack_hosts[WAYS_CUTS];    /* of a rack; [0]: 1, a host by itself */
+    uint64_t ring, most, fullest;  /* lanes on a link: in a ring; wanted; now on that with most */
+    int32_t judged, priced;        /* the first cuts, as racks may be; as prices take them */
+    int32_t rack_hosts[WAYS_CUTS]; /* of a rack; [0]: 1, a host by itself */
     struct ways_load load[WAYS_CUTS]; /* by rack of the cut */
     /* From one host to another: all that it costs; of it what is not the two hosts' own. */
     uint64_t cost[NET_WAYS_HOSTS][NET_WAYS_HOSTS], far[NET_WAYS_HOSTS][NET_WAYS_HOSTS];
@@ -297,16 +298,16 @@ static void ways_take(struct ways_search *search, int32_t lane)
 }
 
 /*
- * How far the fullest link of each cut is from 1.05 times a ring's: the farther, the more another
- * lane counts, but a cut of which no way takes as little must not spoil the others either; hosts'
+ * How far the fullest link of each cut is from what is wanted: the farther, the more another lane
+ * counts, but a cut of which no way takes as little must not spoil the others either; hosts'
  * own links count more. Those links get dearer for the passes to come. Of ways that are equal in
  * this, those whose fullest links carry less are better, of large racks above all.
  */
 static uint64_t ways_excess(struct ways_search *search)
 {
-    const uint64_t ring = 2 * (uint64_t)(search->hosts - 1), most = ring * 21 / 20;
     uint64_t excess = 0;
 
+    search->fullest = 0;
     for (int32_t cut = 0; cut < search->judged; cut++) {
         struct ways_load *load = &search->load[cut];
         const int32_t racks = search->hosts / search->rack_hosts[cut];
@@ -314,26 +315,30 @@ static uint64_t ways_excess(struct ways_search *search)
         for (int32_t rack = 0; rack < racks; rack++)
             for (int way = 0; way < 2; way++)
                 fullest = load->lanes[way][rack] > fullest ? load->lanes[way][rack] : fullest;
-        const uint64_t over = fullest > most ? fullest - most : 0;
+        const uint64_t over = fullest > search->most ? fullest - search->most : 0;
+        search->fullest = fullest > search->fullest ? fullest : search->fullest;
         excess += over * (over + 12) * (cut == 0 ? 4096 : 1024);
         excess += fullest * (uint64_t)search->rack_hosts[cut];
         for (int32_t rack = 0; rack < racks; rack++)
             for (int way = 0; way < 2; way++)
-                if (over > 0 && load->lanes[way][rack] == fullest && load->full[way][rack] < ring)
+                if (over > 0 && load->lanes[way][rack] == fullest &&
+                    load->full[way][rack] < search->ring)
                     load->full[way][rack]++;
     }
     return excess;
 }
 
-/* The best of some passes. */
-static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
+/* The best of some passes. False: a link carries more than 1.1 times what it does in a ring. */
+static bool ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts, int32_t lanes)
 {
     static struct ways_search search; /* tess__net_ways lets one in */
-    const int32_t limit = WAYS_TIME / (hosts * hosts * hosts);
+    const int32_t limit = WAYS_TIME / (hosts * hosts * lanes);
     const int32_t passes = limit < WAYS_PASSES ? limit : WAYS_PASSES;
-    uint64_t least = UINT64_MAX;
+    const uint64_t ring = 2 * (uint64_t)(hosts - 1) * (uint64_t)(lanes / hosts);
+    uint64_t least = UINT64_MAX, fullest = 0;
 
-    search = (struct ways_search){.hosts = hosts};
+    search = (struct ways_search){.ways.lanes = lanes, .hosts = hosts, .ring = ring};
+    search.most = ring * (lanes > hosts ? 22 : 21) / 20;
     search.rack_hosts[search.cuts++] = 1;
     if (rack_hosts > 1 && rack_hosts < hosts)
         search.rack_hosts[search.cuts++] = rack_hosts;
@@ -345,7 +350,7 @@ static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
     for (int pass = 0; pass < passes; pass++) {
         /* Racks that are not there lead out of ways that get no better. */
         search.priced = pass / WAYS_AFRESH % 2 == 0 ? search.judged : search.cuts;
-        for (int32_t lane = 0; lane < hosts; lane++) {
+        for (int32_t lane = 0; lane < lanes; lane++) {
             if (pass > 0)
                 ways_carry_lane(&search, lane, UINT64_MAX); /* less one */
             ways_take(&search, lane);
@@ -354,18 +359,20 @@ static void ways_find(struct net_ways *ways, int32_t hosts, int32_t rack_hosts)
         const uint64_t excess = ways_excess(&search);
         if (excess < least) {
             least = excess;
+            fullest = search.fullest;
             *ways = search.ways;
         }
         for (int32_t cut = 0; cut < search.cuts && pass % WAYS_AFRESH == WAYS_AFRESH - 1; cut++)
             memset(search.load[cut].full, 0, sizeof(search.load[cut].full));
     }
     memset(ways->before, -1, sizeof(ways->before));
-    for (int32_t lane = 0; lane < hosts; lane++)
+    for (int32_t lane = 0; lane < lanes; lane++)
         for (int8_t host = ways->root[lane], next; host >= 0; host = next) {
             next = ways->next[lane][host];
             if (next >= 0)
                 ways->before[lane][next] = host;
         }
+    return fullest * 10 <= ring * 11;
 }
 
 const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rack_hosts)
@@ -373,6 +380,7 @@ const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rac
     /* [hosts][divisors of it up to a rack's hosts]; pages never asked for are no memory. */
     static struct net_ways found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
     static atomic_bool is_found[NET_WAYS_HOSTS + 1][WAYS_CUTS];
+    static struct net_ways halves;
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
     if (hosts > NET_WAYS_HOSTS || (places & (places - 1)) != 0)
@@ -382,8 +390,10 @@ const struct net_ways *tess__net_ways(int32_t hosts, int32_t places, int32_t rac
         cut += hosts % size == 0;
     if (!atomic_load_explicit(&is_found[hosts][cut], memory_order_acquire)) {
         pthread_mutex_lock(&mutex);
-        if (!atomic_load_explicit(&is_found[hosts][cut], memory_order_relaxed))
-            ways_find(&found[hosts][cut], hosts, rack_hosts);
+        if (!atomic_load_explicit(&is_found[hosts][cut], memory_order_relaxed) &&
+            !ways_find(&found[hosts][cut], hosts, rack_hosts, hosts) && rack_hosts > 0 &&
+            2 * hosts <= NET_WAYS_HOSTS && ways_find(&halves, hosts, rack_hosts, 2 * hosts))
+            found[hosts][cut] = halves;
         atomic_store_explicit(&is_found[hosts][cut], true, memory_order_release);
         pthread_mutex_unlock(&mutex);
     }

@@ -8,6 +8,9 @@
  * the whole is first, and the order of the chain. One lane after the other takes the ways that cost
  * least, where a link costs the sixth power of what it carries so far; many times, each given up
  * and taken anew, and the best of these passes stay. All in integers: every rank finds the same.
+ *
+ * Where known racks then carry more than 1.1 times what they do in a ring, each lane is cut in two
+ * with ways of their own, if these carry no more than that: 3 racks of 5 hosts, and 5 of 3.
  */
 #ifndef TESSERA_COMM_NET_NET_WAYS_H
 #define TESSERA_COMM_NET_NET_WAYS_H
@@ -16,8 +19,9 @@
 
 #define NET_WAYS_HOSTS 48 /* at most: the search takes up to 0.15 s */
 
-/* A block of hosts is named by the first host of its right part; lanes by a host. */
+/* A block of hosts is named by the first host of its right part; lanes by a number. */
 struct net_ways {
+    int32_t lanes; /* one for each host, or two that are half as long */
     int8_t holder[NET_WAYS_HOSTS][NET_WAYS_HOSTS]; /* [lane][block]: who adds it up */
     int8_t parts[NET_WAYS_HOSTS][NET_WAYS_HOSTS]; /* in which the left part comes to it; 1: whole */
     int8_t root[NET_WAYS_HOSTS];                  /* [lane]: who has the whole first */
