@@ -39,9 +39,7 @@ static void scale_speedup(struct tess__report *report, const struct tess__report
     const struct tess__rows *rows = &scaling->measured;
     double p = scaling->amdahl_p, *fit = tess__report_alloc(report, rows->count + 1, sizeof(*fit));
     struct tess__curve curve[3] = {
-        {.name = "ideal: N times as fast on N ranks",
-         .style = 6,
-         .look = TESS__CURVE_LINE},
+        {.name = "ideal: N times as fast on N ranks", .style = 6, .look = TESS__CURVE_LINE},
         {.name = "measured", .style = 0, .look = TESS__CURVE_BOTH},
         {.name = "Amdahl's law, fitted", .style = 2, .look = TESS__CURVE_LINE}};
     struct tess__lines lines = {.x = {"ranks (log)", TESS__AXIS_LOG2, true},
