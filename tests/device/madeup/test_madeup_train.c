@@ -495,7 +495,7 @@ static void case_hangs(void **state)
 /* The time limit passes while ranks that wait for each other over NCCL are suspended. */
 static void case_suspended(void **state)
 {
-#define SUSPENDED MLP "--strategy ddp --ranks 2 --steps 1000 --synthetic-rows 8000 --timeout 3"
+#define SUSPENDED MLP "--strategy ddp --ranks 2 --steps 200 --synthetic-rows 1600 --timeout 3"
     static char text[] = "tessera " SUSPENDED, *argv[64];
     char whole[17], hash[17];
     int argc = 0;
