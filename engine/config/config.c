@@ -87,49 +87,12 @@ static enum tess_status config_allow_others(struct tess_config *config)
     return TESS_OK;
 }
 
-/* The options of all strategies that this build has. */
-static enum tess_status config_add_strategies(struct tess_config *config)
-{
-    int count = 0, kept = 0;
-    const char *const *name = tess_registry_names(TESS_REGISTRY_STRATEGY, &count);
-    config->any = calloc((size_t)count + 1, sizeof(*config->any));
-    if (config->any == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the options of strategies");
-    for (int i = 0; i < count; i++) {
-        struct tess_config_strategy *one = &config->any[kept];
-        if (tess_registry_summary(TESS_REGISTRY_STRATEGY, name[i])[0] == '\0')
-            continue;
-        TESS_TRY(tess_registry_get_strategy(name[i], &one->ops));
-        TESS_TRY(config_add_part(config, one->ops->name, one->ops->options, one->ops->options_size,
-                                 &one->options));
-        kept++;
-    }
-    return TESS_OK;
-}
-
-static enum tess_status config_axis_options(struct tess_config *config, enum tess_axis axis)
-{
-    const struct tess_strategy_ops *ops = config->axis[axis];
-    if (!config->any_strategy)
-        return config_add_part(config, ops->name, ops->options, ops->options_size,
-                               &config->axis_options[axis]);
-    if (config->any == NULL)
-        TESS_TRY(config_add_strategies(config));
-    for (const struct tess_config_strategy *one = config->any; one->ops != NULL; one++)
-        if (one->ops == ops)
-            config->axis_options[axis] = one->options;
-    return TESS_OK;
-}
-
 /* The strategies of a product, each for its axis; one rank's worth where the data axis has none. */
 static enum tess_status config_choose_strategies(struct tess_config *config, const char *text)
 {
     const struct tess_strategy_ops *ops = NULL;
     char copy[512], *rest = copy; /* longer than any product */
     snprintf(copy, sizeof(copy), "%s", text);
-    memset(config->axis, 0, sizeof(config->axis));
-    memset(config->axis_options, 0, sizeof(config->axis_options));
-    config->word_of = NULL;
     for (char *name; (name = strsep(&rest, "+")) != NULL;) {
         const struct tess_strategy_ops *word_of = tess_registry_strategy_of_word(name);
         if (word_of != NULL) {
@@ -147,9 +110,12 @@ static enum tess_status config_choose_strategies(struct tess_config *config, con
     if (!config->data_chosen)
         TESS_TRY(tess_registry_get_strategy(tess_config_default_strategy,
                                             &config->axis[TESS_AXIS_DATA]));
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        if (config->axis[axis] != NULL)
-            TESS_TRY(config_axis_options(config, (enum tess_axis)axis));
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++) {
+        ops = config->axis[axis];
+        if (ops != NULL)
+            TESS_TRY(config_add_part(config, ops->name, ops->options, ops->options_size,
+                                     &config->axis_options[axis]));
+    }
     config->strategy = config->axis[TESS_AXIS_DATA];
     config->strategy_options = config->axis_options[TESS_AXIS_DATA];
     return TESS_OK;
@@ -415,7 +381,6 @@ static enum tess_status config_open(int argc, char **argv, const struct tess_con
     enum tess_status status;
     if (config == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
-    config->any_strategy = check == NULL;
     TESS_TRY_GOTO(status, close_config,
                   config_declare(argc, argv, extra, extra_count, config, &path));
     if (place != NULL)
@@ -461,7 +426,6 @@ enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **a
     TESS_TRY(tess_options_load_arguments(loaded->options, argc, argv, &word, 0, &word_count));
     *config_out = *loaded; /* checks fill in what follows from the values, which stays out of it */
     config_out->device.unlisted = true;
-    TESS_TRY(config_choose_strategies(config_out, config_out->run.strategy));
     return config_check(config_out);
 }
 
@@ -488,11 +452,8 @@ void tess_config_close(struct tess_config *config)
     free(config->model_options);
     free(config->folder);
     free(config->optimizer_options);
-    for (int axis = 0; axis < TESS_AXIS_COUNT && !config->any_strategy; axis++)
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
         free(config->axis_options[axis]);
-    for (int i = 0; config->any != NULL && config->any[i].ops != NULL; i++)
-        free(config->any[i].options);
-    free(config->any);
     free(config);
 }
 

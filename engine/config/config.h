@@ -141,12 +141,6 @@ struct tess_save_plan {
 
 enum tess_recompute { TESS_RECOMPUTE_NONE, TESS_RECOMPUTE_SELECTIVE, TESS_RECOMPUTE_FULL };
 
-/* A strategy that may be chosen, and its options. */
-struct tess_config_strategy {
-    const struct tess_strategy_ops *ops;
-    void *options;
-};
-
 struct tess_config {
     struct tess_options *options; /* for --explain and the hash */
     struct tess_run_options run;
@@ -163,9 +157,7 @@ struct tess_config {
     /* Of the other axes, NULL where none was chosen; the data axis is there too. */
     const struct tess_strategy_ops *axis[TESS_AXIS_COUNT];
     void *axis_options[TESS_AXIS_COUNT];
-    bool any_strategy; /* tess_config_load: options of all strategies, which `any` has */
-    struct tess_config_strategy *any; /* ends with ops NULL; NULL: axis_options has its own */
-    bool data_chosen;                 /* the user named a strategy for the data axis */
+    bool data_chosen;                        /* the user named a strategy for the data axis */
     const struct tess_strategy_ops *word_of; /* whose extra word --strategy has; NULL: none */
     struct tess_mesh mesh;                   /* counts; of rank 0 */
     struct tess_tensor_options tensor;
@@ -215,10 +207,10 @@ enum tess_status tess_config_open_placed(int argc, char **argv,
 void tess_config_close(struct tess_config *config); /* NULL is allowed */
 
 /*
- * Many configurations of the same parts but for strategies, without reading all sources for each.
- * load: as open, but for the checks. with: what `loaded` becomes by options in argv, which is
- * checked; errors as of open. *config_out shares everything with `loaded`: it ends with the next
- * call and is not closed. It is for planning: where its ranks run is not listed (device.unlisted).
+ * Many configurations of the same parts, without reading all sources for each. load: as open, but
+ * for the checks. with: what `loaded` becomes by options in argv, which is checked; errors as of
+ * open. *config_out shares everything with `loaded`: it ends with the next call and is not closed.
+ * It is for planning: where its ranks run is not listed (device.unlisted).
  * Options that a call does not give keep the values of the calls before, also of one that failed.
  */
 enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,

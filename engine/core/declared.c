@@ -22,12 +22,6 @@ struct tess_declared_need {
     struct tess_op_needs needs;
 };
 
-/* What the operations of a model or a part of it need together, as tess_declared_need. */
-struct tess_declared_sum {
-    declared_of *_Atomic of;
-    struct tess__ops_sum sum;
-};
-
 /* What operations follow from beside the model's input. */
 struct declared_how {
     uint32_t wide; /* kinds with --f32-ops */
@@ -35,7 +29,6 @@ struct declared_how {
 };
 
 struct declared_cut;
-struct declared_part;
 
 struct tess_declared_one {
     struct tess_declared_one *next;
@@ -43,10 +36,8 @@ struct tess_declared_one {
     struct tess_model_input input;
     struct declared_how how;
     struct tess_declare model;
-    struct tess_declared_sum sum;
     struct tess_declared_need *need; /* [ops of the model] */
     struct declared_cut *cut;
-    struct declared_part *part;
     void *state; /* [state_bytes], mapped */
     size_t state_bytes;
 };
@@ -56,15 +47,6 @@ struct declared_cut {
     const struct tess_strategy_ops *ops;
     int32_t virtual_count;
     void *options;
-    int32_t first[];
-};
-
-/* What a stage of a pipeline keeps of the model. */
-struct declared_part {
-    struct declared_part *next;
-    struct tess_declare model;
-    struct tess_declared_sum sum;
-    int32_t stage, stages, virtual_count;
     int32_t first[];
 };
 
@@ -100,12 +82,6 @@ static void declared_free(struct tess_declared_one *one)
         one->cut = cut->next;
         free(cut->options);
         free(cut);
-    }
-    while (one->part != NULL) {
-        struct declared_part *part = one->part;
-        one->part = part->next;
-        tess_declare_fini(&part->model);
-        free(part);
     }
     tess_declare_fini(&one->model);
     free(one->need);
@@ -215,7 +191,6 @@ static enum tess_status declared_fill(const struct tess_config *config,
     if (one->need == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for what a model declares");
     one->model.kept = one;
-    one->model.sum = &one->sum;
     return TESS_OK;
 }
 
@@ -402,76 +377,6 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
     return model->kept != NULL ? cut_keep(config, model, virtual_count, first_out) : TESS_OK;
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
-
-/* Units of virtual stages `stage`, `stage` + stages ..: chunk 0, 1 .. */
-static enum tess_status part_select(const struct tess_declare *model, const int32_t *first,
-                                    int32_t virtual_count, int32_t stages, int32_t stage,
-                                    struct tess_declare *part_out)
-{
-    bool *keep = calloc((size_t)model->unit_count, sizeof(*keep));
-    if (keep == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the stages' units");
-    for (int32_t v = stage; v < virtual_count; v += stages)
-        for (int32_t u = first[v]; u < first[v + 1]; u++)
-            keep[u] = true;
-    const enum tess_status status = tess_declare_select(model, keep, part_out);
-    free(keep);
-    for (int32_t v = stage, place = 0; v < virtual_count && status == TESS_OK; v += stages)
-        for (int32_t u = first[v]; u < first[v + 1]; u++)
-            part_out->unit[place++].chunk = v / stages;
-    return status;
-}
-
-static enum tess_status part_keep(const struct tess_config *config,
-                                  const struct tess_declare *model,
-                                  const struct declared_part *like, const int32_t *first,
-                                  struct tess_declare *part_out)
-{
-    const size_t bytes = ((size_t)like->virtual_count + 1) * sizeof(*first);
-    struct declared_part *part = malloc(sizeof(*part) + bytes);
-    if (part == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the stages' units");
-    *part = *like;
-    memcpy(part->first, first, bytes);
-    const enum tess_status status =
-        part_select(model, first, like->virtual_count, like->stages, like->stage, &part->model);
-    if (status != TESS_OK) {
-        free(part);
-        return status;
-    }
-    part->model.sum = &part->sum;
-    *part_out = tess_declare_borrow(&part->model);
-    pthread_mutex_lock(&config->declared->lock);
-    part->next = model->kept->part;
-    model->kept->part = part;
-    pthread_mutex_unlock(&config->declared->lock);
-    return TESS_OK;
-}
-
-enum tess_status tess__declared_part(const struct tess_config *config,
-                                     const struct tess_declare *model, const int32_t *first,
-                                     int32_t virtual_count, int32_t stages, int32_t stage,
-                                     struct tess_declare *part_out)
-{
-    const struct declared_part like = {
-        .stage = stage, .stages = stages, .virtual_count = virtual_count};
-    if (model->kept == NULL)
-        return part_select(model, first, virtual_count, stages, stage, part_out);
-    pthread_mutex_lock(&config->declared->lock);
-    const struct declared_part *part = model->kept->part;
-    pthread_mutex_unlock(&config->declared->lock); /* those that are kept stay as they are */
-    while (part != NULL &&
-           (part->stage != stage || part->stages != stages ||
-            part->virtual_count != virtual_count ||
-            memcmp(part->first, first, ((size_t)virtual_count + 1) * sizeof(*first)) != 0))
-        part = part->next;
-    if (part == NULL)
-        return part_keep(config, model, &like, first, part_out);
-    *part_out = tess_declare_borrow(&part->model);
-    return TESS_OK;
-}
-
 /* ---- needs ----------------------------------------------------------------------------------- */
 
 enum tess_status tess__op_needs(const struct tess_kernel *kernel,
@@ -560,29 +465,4 @@ enum tess_status tess__declared_find_needs(const struct tess_config *config,
     pthread_mutex_unlock(&config->declared->lock);
     *needs_out = like.needs;
     return status;
-}
-
-bool tess__declared_sum(const struct tess_kernel *kernel, const struct tess_declare *declare,
-                        struct tess__ops_sum *sum_out)
-{
-    const struct tess_declared_sum *sum = declare->sum;
-    if (sum == NULL ||
-        atomic_load_explicit(&sum->of, memory_order_acquire) != kernel->ops->op_needs)
-        return false;
-    *sum_out = sum->sum;
-    return true;
-}
-
-void tess__declared_keep_sum(const struct tess_config *config, const struct tess_kernel *kernel,
-                             const struct tess_declare *declare, const struct tess__ops_sum *sum)
-{
-    struct tess_declared_sum *kept = declare->sum;
-    if (kept == NULL)
-        return;
-    pthread_mutex_lock(&config->declared->lock);
-    if (atomic_load_explicit(&kept->of, memory_order_relaxed) == NULL) {
-        kept->sum = *sum;
-        atomic_store_explicit(&kept->of, kernel->ops->op_needs, memory_order_release);
-    }
-    pthread_mutex_unlock(&config->declared->lock);
 }

@@ -34,13 +34,6 @@ enum tess_status tess__declared_cut(const struct tess_config *config,
                                     const struct tess_declare *model, int32_t virtual_count,
                                     int32_t *first_out);
 
-/* What a stage keeps of the model, whose virtual stages begin at units first [virtual_count + 1]:
- * tess_declare_fini is due. Kept as well. */
-enum tess_status tess__declared_part(const struct tess_config *config,
-                                     const struct tess_declare *model, const int32_t *first,
-                                     int32_t virtual_count, int32_t stages, int32_t stage,
-                                     struct tess_declare *part_out);
-
 /* What a kernel's operations need, which takes long to find out for some. Where the declaration is
  * one that config->declared keeps, it keeps these as well, by operation: else NULL. */
 struct tess_declared_need;
@@ -51,19 +44,5 @@ enum tess_status tess__declared_find_needs(const struct tess_config *config,
                                            const struct tess_declare *declare, int32_t op,
                                            struct tess_declared_need *need,
                                            struct tess_op_needs *needs_out);
-
-/* What all operations of a rank need together. */
-struct tess__ops_sum {
-    int64_t scratch_bytes; /* of one that needs the most */
-    size_t thread_bytes;   /* the same, of a further thread */
-    uint64_t packed_bytes; /* of all, in blocks of the arena */
-    int64_t packed_most;   /* of a unit */
-};
-/* As known from another rank with the same operations; false: it is not. */
-bool tess__declared_sum(const struct tess_kernel *kernel, const struct tess_declare *declare,
-                        struct tess__ops_sum *sum_out);
-/* Where the declaration is kept, so is this. */
-void tess__declared_keep_sum(const struct tess_config *config, const struct tess_kernel *kernel,
-                             const struct tess_declare *declare, const struct tess__ops_sum *sum);
 
 #endif

@@ -206,57 +206,40 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-/* Each operation's packed weights. */
-static enum tess_status reserve_packed(struct tess_engine *engine, struct tess__ops_sum *sum)
-{
-    const struct tess_declare *declare = &engine->declare;
-    struct tess_declared_need *kept = tess__declared_needs(&engine->model);
-    int64_t here = 0;
-    for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
-        struct tess_op_needs needs = {0};
-        TESS_TRY(kept != NULL ? tess__declared_find_needs(engine->config, engine->kernel, declare,
-                                                          o, kept, &needs)
-                              : tess__op_needs(engine->kernel, declare, o, &needs));
-        if ((int64_t)needs.scratch_bytes > sum->scratch_bytes)
-            sum->scratch_bytes = (int64_t)needs.scratch_bytes;
-        if (needs.thread_bytes > sum->thread_bytes)
-            sum->thread_bytes = needs.thread_bytes;
-        if (declare->op[o].unit != unit)
-            here = 0;
-        unit = declare->op[o].unit;
-        engine->block.packed[o] = (struct tess_block){(uint64_t)here, needs.packed_bytes};
-        here += (int64_t)tess_round_up(needs.packed_bytes, 64);
-        sum->packed_bytes += tess_round_up(needs.packed_bytes, TESS_MEMORY_ALIGN);
-        sum->packed_most = here > sum->packed_most ? here : sum->packed_most;
-        if (engine->tables.packed_kept)
-            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
-                                         "packed weights", &engine->block.packed[o]));
-    }
-    return TESS_OK;
-}
-
 /* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
  * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
  * packed. */
 static enum tess_status reserve_operations(struct tess_engine *engine)
 {
-    struct tess__ops_sum sum = {0};
+    const struct tess_declare *declare = &engine->declare;
+    struct tess_declared_need *kept = tess__declared_needs(&engine->model);
+    int64_t scratch = 0, most = 0, here = 0;
+    size_t each = 0; /* of a further thread */
     engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
-    const bool known =
-        engine->sizes_alone && tess__declared_sum(engine->kernel, &engine->declare, &sum) &&
-        (!engine->tables.packed_kept ||
-         tess_memory_repeat(engine->memory, TESS_MEMORY_WORKSPACE, sum.packed_bytes));
-    if (!known) {
-        sum = (struct tess__ops_sum){0};
-        TESS_TRY(reserve_packed(engine, &sum));
-        tess__declared_keep_sum(engine->config, engine->kernel, &engine->declare, &sum);
+    for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
+        struct tess_op_needs needs = {0};
+        TESS_TRY(kept != NULL ? tess__declared_find_needs(engine->config, engine->kernel, declare,
+                                                          o, kept, &needs)
+                              : tess__op_needs(engine->kernel, declare, o, &needs));
+        scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
+        each = needs.thread_bytes > each ? needs.thread_bytes : each;
+        if (engine->tables.packed_kept) {
+            TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
+                                         "packed weights", &engine->block.packed[o]));
+            continue;
+        }
+        if (declare->op[o].unit != unit)
+            here = 0;
+        unit = declare->op[o].unit;
+        engine->block.packed[o] = (struct tess_block){(uint64_t)here, needs.packed_bytes};
+        here += (int64_t)tess_round_up(needs.packed_bytes, 64);
+        most = here > most ? here : most;
     }
-    engine->block.thread_bytes = tess_round_up(sum.thread_bytes, 64);
+    engine->block.thread_bytes = tess_round_up(each, 64);
     const int64_t threads = (int64_t)engine->block.thread_bytes * (engine->kernel->threads - 1);
-    const int64_t most = engine->tables.packed_kept ? 0 : sum.packed_most;
     const struct reserve_row row[] = {
         {TESS_MEMORY_WORKSPACE, most, "packed weights of a unit", &engine->block.packed_shared},
-        {TESS_MEMORY_WORKSPACE, sum.scratch_bytes, "kernel scratch", &engine->block.op_scratch},
+        {TESS_MEMORY_WORKSPACE, scratch, "kernel scratch", &engine->block.op_scratch},
         {TESS_MEMORY_WORKSPACE, threads, "scratch of threads", &engine->block.thread_scratch},
     };
     return reserve_rows(engine, 3, row);

@@ -52,6 +52,9 @@ static enum tess_status schedule_select(struct tess_engine *engine, const int32_
     const struct tess_declare *model = &engine->model;
     struct tess_schedule *schedule = &engine->schedule;
     const int32_t stage = engine->plan.mesh.at[TESS_AXIS_STAGE];
+    bool *keep = calloc((size_t)model->unit_count, sizeof(*keep));
+    if (keep == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the stages' units");
     int32_t place = 0;
     for (int32_t v = 0; v < schedule->chunk_count * stages; v++)
         for (int32_t u = first[v]; u < first[v + 1]; u++)
@@ -60,7 +63,8 @@ static enum tess_status schedule_select(struct tess_engine *engine, const int32_
         const int32_t v = c * stages + stage;
         struct tess_chunk *chunk = &schedule->chunk[c];
         chunk->unit_first = place;
-        place += first[v + 1] - first[v];
+        for (int32_t u = first[v]; u < first[v + 1]; u++, place++)
+            keep[u] = true;
         chunk->unit_end = place;
         chunk->first = v == 0;
         chunk->last = v == schedule->chunk_count * stages - 1;
@@ -68,11 +72,16 @@ static enum tess_status schedule_select(struct tess_engine *engine, const int32_
         chunk->after = (stage + 1) % stages;
         chunk->input_count = chunk->first ? 0 : model->unit[first[v] - 1].output_count;
     }
-    if (stages > 1)
-        return tess__declared_part(engine->config, model, first, schedule->chunk_count * stages,
-                                   stages, stage, &engine->declare);
-    engine->declare = tess_declare_borrow(model);
-    return TESS_OK;
+    enum tess_status status = TESS_OK;
+    if (stages == 1)
+        engine->declare = tess_declare_borrow(model);
+    else
+        status = tess_declare_select(model, keep, &engine->declare);
+    free(keep);
+    for (int32_t c = 0; c < schedule->chunk_count && stages > 1 && status == TESS_OK; c++)
+        for (int32_t u = schedule->chunk[c].unit_first; u < schedule->chunk[c].unit_end; u++)
+            engine->declare.unit[u].chunk = c;
+    return status;
 }
 
 enum tess_status tess__schedule_plan(struct tess_engine *engine)

@@ -7,17 +7,14 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const char *tess__layer_name(char text[TESS__LAYER_NAME], const char *layer, const char *field)
 {
     const char *const part[] = {layer, ".", field}; /* snprintf is slow for this */
     size_t used = 0;
-    for (int i = 0; i < 3; i++) {
-        const size_t length = strnlen(part[i], TESS__LAYER_NAME - 1 - used);
-        memcpy(text + used, part[i], length);
-        used += length;
-    }
+    for (int i = 0; i < 3; i++)
+        for (const char *c = part[i]; *c != '\0' && used + 1 < TESS__LAYER_NAME; c++)
+            text[used++] = *c;
     text[used] = '\0';
     return text;
 }

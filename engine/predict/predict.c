@@ -208,11 +208,11 @@ static enum tess_status predict_refuse(const struct tess_config *config)
 }
 
 static virtual_do *const predict_does[VIRTUAL_WHATS] = {
-    [VIRTUAL_WORK] = virtual_do_work,     [VIRTUAL_UNIT] = virtual_do_unit,
-    [VIRTUAL_DRAIN] = virtual_do_drain,   [VIRTUAL_RECORD] = virtual_do_record,
-    [VIRTUAL_FOLLOW] = virtual_do_follow, [VIRTUAL_REACH] = virtual_do_reach,
-    [VIRTUAL_CALL] = virtual_do_call,     [VIRTUAL_WAIT] = virtual_do_wait,
-    [VIRTUAL_MARK] = predict_mark,        [VIRTUAL_TOUCH] = virtual_do_touch,
+    [VIRTUAL_WORK] = virtual_do_work,     [VIRTUAL_DRAIN] = virtual_do_drain,
+    [VIRTUAL_RECORD] = virtual_do_record, [VIRTUAL_FOLLOW] = virtual_do_follow,
+    [VIRTUAL_REACH] = virtual_do_reach,   [VIRTUAL_CALL] = virtual_do_call,
+    [VIRTUAL_WAIT] = virtual_do_wait,     [VIRTUAL_MARK] = predict_mark,
+    [VIRTUAL_TOUCH] = virtual_do_touch,
 };
 
 /* As many as tess_config.threads, but that the cores are those of the profile's machine. */

@@ -120,7 +120,6 @@ struct virtual_rank {
 
 enum virtual_what {
     VIRTUAL_WORK,   /* seconds; at: the sort */
-    VIRTUAL_UNIT,   /* of: the unit whose operations are done once more */
     VIRTUAL_DRAIN,  /* the host waits for the kernels */
     VIRTUAL_RECORD, /* of: the fence, in queue */
     VIRTUAL_FOLLOW, /* likewise */
@@ -202,15 +201,13 @@ static inline struct virtual_rank *virtual_rank_of(const struct tess_kernel *ker
 
 extern const struct tess_queue_ops virtual_queue_ops;
 
-virtual_do virtual_do_work, virtual_do_unit, virtual_do_drain, virtual_do_record, virtual_do_follow,
+virtual_do virtual_do_work, virtual_do_drain, virtual_do_record, virtual_do_follow,
     virtual_do_reach;
 
 /* The host waits until the kernels have done all that they were given. */
 void virtual_drain(struct virtual_rank *rank);
 /* The kernels work for so long, as soon as they can. */
 void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seconds);
-/* All that a unit's pass took once more: the unit stays as it is until that is done. */
-void virtual_again(struct virtual_rank *rank, struct virtual_unit *unit);
 /* They do what was recorded once more, with one launch. */
 void virtual_play(struct virtual_rank *rank, const struct virtual_spent *record);
 

@@ -119,27 +119,6 @@ void virtual_work(struct virtual_rank *rank, enum virtual_sort sort, double seco
         (void)virtual_do_work(rank, &act, NULL);
 }
 
-enum tess_status virtual_do_unit(struct virtual_rank *rank, const struct virtual_act *act,
-                                 bool *waits_out)
-{
-    const struct virtual_unit *unit = act->of;
-    for (int32_t i = 0; i < unit->count; i++) {
-        const struct virtual_act work = {.at = (uint32_t)unit->spell[i].sort,
-                                         .seconds = unit->spell[i].seconds};
-        (void)virtual_do_work(rank, &work, waits_out);
-    }
-    return TESS_OK;
-}
-
-void virtual_again(struct virtual_rank *rank, struct virtual_unit *unit)
-{
-    const struct virtual_act act = {.what = VIRTUAL_UNIT, .of = unit};
-    for (int32_t i = 0; rank->aside_s != NULL && i < unit->count; i++)
-        *rank->aside_s += unit->spell[i].seconds;
-    if (rank->aside_s == NULL && !virtual_later(rank, act))
-        (void)virtual_do_unit(rank, &act, NULL);
-}
-
 enum tess_status virtual_do_drain(struct virtual_rank *rank, const struct virtual_act *act,
                                   bool *waits_out)
 {

@@ -16,7 +16,8 @@ static enum tess_status unit_pass(void *state, const struct tess_pass *pass, boo
     struct virtual_unit *unit =
         rank->unit != NULL && pass->early == NULL ? &rank->unit[2 * pass->unit + forward] : NULL;
     if (unit != NULL && unit->known && unit->far_s == rank->far_s) {
-        virtual_again(rank, unit);
+        for (int32_t i = 0; i < unit->count; i++)
+            virtual_work(rank, unit->spell[i].sort, unit->spell[i].seconds);
         return TESS_OK;
     }
     if (unit != NULL)

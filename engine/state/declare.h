@@ -71,7 +71,6 @@ struct tess_declare {
     bool frozen;                    /* all parameters but adapters are TESS_PARAM_FROZEN */
     bool borrowed;                  /* the arrays belong to another one: fini leaves them */
     struct tess_declared_one *kept; /* where the model is kept for many engines; else NULL */
-    struct tess_declared_sum *sum;  /* of its operations, where they are kept; else NULL */
 };
 
 /* Room for as many parts as `like` has, before the model declares. */

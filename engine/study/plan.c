@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PLAN_LARGE         1024 /* ranks */
 #define PLAN_FIELD(member) offsetof(struct tess__plan_options, member)
 
 static const struct tess_option plan_option_table[] = {
@@ -310,7 +311,7 @@ static int plan_command(struct tess__call *call)
     enum tess_status status = plan_open(&plan, call);
     /* Else what threads free stays with them: 190 in place of 152 MiB for 405 B on 16,384 ranks. A
      * small search is faster so. */
-    if (plan.cluster.ranks > TESS__PLAN_LARGE)
+    if (plan.cluster.ranks > PLAN_LARGE)
         (void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
     if (status == TESS_OK)
         status = tess__plan_search(&plan);

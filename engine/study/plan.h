@@ -26,8 +26,7 @@
 #define TESS__PLAN_WHY        320
 #define TESS__PLAN_PRECISIONS 4
 #define TESS__PLAN_THREADS    4
-#define TESS__PLAN_ROUNDS_MAX 100  /* of --try-rounds */
-#define TESS__PLAN_LARGE      1024 /* ranks, of more than which a plan saves memory */
+#define TESS__PLAN_ROUNDS_MAX 100 /* of --try-rounds */
 
 /* Ranks in another order than the devices of --cluster. */
 struct tess__plan_order {

@@ -1,6 +1,6 @@
 /*
- * The configuration of a layout; see plan.h. All layouts have the same options: a configuration is
- * loaded once for each thread, and each layout gives it other values. What the
+ * The configuration of a layout; see plan.h. Layouts of one product of strategies have the same
+ * options: their configuration is loaded once, and each layout gives it other values. What the
  * model declares is kept for all of them, as none of a plan's words is an option of the model.
  */
 #include "study/plan.h"
@@ -42,10 +42,10 @@ struct configs_words {
     char text[CONFIGS_WORDS][128];
 };
 
-/* One that is loaded, and the layout and the batch that its words were given of last. The value of
- * a further option stays, so that layouts with one have their own. */
-struct configs_loaded {
-    char extra[64];
+/* One product's and one further option's, loaded, with the layout and the batch that its words were
+ * given of last. */
+struct configs_product {
+    char strategy[96], extra[64];
     struct tess_config *loaded;
     bool given; /* false after an error */
     struct tess__plan_layout layout;
@@ -53,7 +53,7 @@ struct configs_loaded {
 };
 
 struct tess__plan_configs {
-    struct configs_loaded *of;
+    struct configs_product *product;
     int64_t count;
     const char *stage_name;         /* the stage strategy; "": there is none */
     struct tess_declared *declared; /* of thread 0's, for all */
@@ -135,11 +135,12 @@ static void configs_list_stages(const struct tess__plan *plan,
         configs_word(words, CONFIGS_CHUNKS, "--%s.chunks=%lld", stage, (long long)layout->chunks);
 }
 
-/* What is the same for all layouts that have this further option. */
+/* What is the same for all layouts of a product. */
 static void configs_list_fixed(const struct tess__plan *plan,
                                const struct tess__plan_layout *layout, struct configs_words *words)
 {
     const bool cuda = strcmp(plan->profile.kernel, "cuda") == 0;
+    configs_word(words, CONFIGS_STRATEGY, "--strategy=%s", layout->strategy);
     configs_word(words, CONFIGS_BATCH_PER_RANK, "--batch-per-rank=0");
     configs_word(words, CONFIGS_DEVICE, "--device=%s", cuda ? "cuda" : "cpu");
     if (!cuda)
@@ -148,18 +149,16 @@ static void configs_list_fixed(const struct tess__plan *plan,
         configs_word(words, CONFIGS_EXTRA, "--%s", layout->extra);
 }
 
-/* The words that differ from those of `before`; NULL: all. Most stay, and writing and reading them
- * takes long. */
+/* The words that differ from those of `before`, which had the same product; NULL: all. Most stay,
+ * and writing and reading them takes long. */
 static void configs_list(const struct tess__plan *plan, const struct tess__plan_layout *layout,
-                         const struct configs_loaded *before, struct configs_words *words)
+                         const struct configs_product *before, struct configs_words *words)
 {
     const struct tess__plan_layout *old = before != NULL ? &before->layout : NULL;
     for (int i = 0; i < CONFIGS_WORDS; i++)
         words->text[i][0] = '\0';
     if (old == NULL)
         configs_list_fixed(plan, layout, words);
-    if (old == NULL || strcmp(old->strategy, layout->strategy) != 0)
-        configs_word(words, CONFIGS_STRATEGY, "--strategy=%s", layout->strategy);
     if (old == NULL || memcmp(old->count, layout->count, sizeof(old->count)) != 0)
         configs_list_mesh(plan, layout, words);
     if (old == NULL || old->schedule != layout->schedule || old->chunks != layout->chunks ||
@@ -255,28 +254,31 @@ struct tess__plan_configs *tess__plan_here(const struct tess__plan *plan)
     return plan->configs[tess_team_hand()];
 }
 
-/* The one with the layout's further option, which is loaded if it is a new one. */
-static enum tess_status configs_load(const struct tess__plan *plan,
-                                     const struct tess__plan_layout *layout,
-                                     struct configs_loaded **of_out)
+/* The layout's product, which is loaded if it is a new one. */
+static enum tess_status configs_product(const struct tess__plan *plan,
+                                        const struct tess__plan_layout *layout,
+                                        struct configs_product **product_out)
 {
     struct tess__plan_configs *configs = tess__plan_here(plan);
     for (int64_t i = 0; i < configs->count; i++)
-        if (strcmp(configs->of[i].extra, layout->extra) == 0) {
-            *of_out = &configs->of[i];
+        if (strcmp(configs->product[i].strategy, layout->strategy) == 0 &&
+            strcmp(configs->product[i].extra, layout->extra) == 0) {
+            *product_out = &configs->product[i];
             return TESS_OK;
         }
-    struct configs_loaded *of = tess__array_grow(configs->of, (size_t)configs->count, sizeof(*of));
-    if (of == NULL)
+    struct configs_product *product =
+        tess__array_grow(configs->product, (size_t)configs->count, sizeof(*product));
+    if (product == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configurations of layouts");
-    configs->of = of;
-    of += configs->count;
-    const enum tess_status status = configs_read(plan, layout, true, &of->loaded);
+    configs->product = product;
+    product += configs->count;
+    const enum tess_status status = configs_read(plan, layout, true, &product->loaded);
     if (status != TESS_OK) /* of an option that no other layout would make right */
         return status == TESS_ERR_USAGE ? TESS_ERR_DATA : status;
-    snprintf(of->extra, sizeof(of->extra), "%s", layout->extra);
-    of->given = false;
-    *of_out = of;
+    snprintf(product->strategy, sizeof(product->strategy), "%s", layout->strategy);
+    snprintf(product->extra, sizeof(product->extra), "%s", layout->extra);
+    product->given = false;
+    *product_out = product;
     configs->count++;
     configs->work.loaded++;
     return TESS_OK;
@@ -287,16 +289,16 @@ enum tess_status tess__plan_configure(const struct tess__plan *plan,
                                       const struct tess_config **config_out)
 {
     struct tess_config *config = &tess__plan_here(plan)->config;
-    struct configs_loaded *of;
+    struct configs_product *product;
     struct configs_words words;
     char *word[CONFIGS_WORDS];
-    TESS_TRY(configs_load(plan, layout, &of));
-    configs_list(plan, layout, of->given ? of : NULL, &words);
-    of->given = false;
-    TESS_TRY(tess_config_with(of->loaded, configs_arguments(&words, word), word, config));
-    of->layout = *layout;
-    of->batch_size = plan->batch_size;
-    of->given = true;
+    TESS_TRY(configs_product(plan, layout, &product));
+    configs_list(plan, layout, product->given ? product : NULL, &words);
+    product->given = false;
+    TESS_TRY(tess_config_with(product->loaded, configs_arguments(&words, word), word, config));
+    product->layout = *layout;
+    product->batch_size = plan->batch_size;
+    product->given = true;
     config->declared = plan->configs[0]->declared;
     *config_out = config;
     return TESS_OK;
@@ -339,8 +341,8 @@ void tess__plan_configs_close(struct tess__plan_configs *configs)
     if (configs == NULL)
         return;
     for (int64_t i = 0; i < configs->count; i++)
-        tess_config_close(configs->of[i].loaded);
-    free(configs->of);
+        tess_config_close(configs->product[i].loaded);
+    free(configs->product);
     tess_declared_close(configs->declared);
     free(configs);
 }

@@ -646,8 +646,7 @@ static enum tess_status search_predict(struct tess__plan *plan)
     const int64_t wanted = shown > least ? shown : least;
     int64_t kept = 0, done = 0;
     tess__plan_sort(layouts);
-    if (plan->cluster.ranks > TESS__PLAN_LARGE)
-        TESS_TRY(tess__plan_configs_forget(plan->configs[0]));
+    TESS_TRY(tess__plan_configs_forget(plan->configs[0]));
     /* In the place of one that is refused comes the next. */
     while (kept < wanted && done < layouts->count) {
         const int64_t left = layouts->count - done, more = wanted - kept;
