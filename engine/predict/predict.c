@@ -310,7 +310,6 @@ static enum tess_status predict_plan(struct predict *predict, const struct tess_
     for (int kind = 0; kind < TESS_MEMORY_KIND_COUNT; kind++)
         stage->out->memory[kind] = tess_memory_bytes(memory, (enum tess_memory_kind)kind);
     stage->out->memory_total = tess_memory_total(memory);
-    stage->out->memory_beside = tess_memory_beside(memory);
     return TESS_OK;
 }
 

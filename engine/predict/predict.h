@@ -61,7 +61,6 @@ struct tess_prediction_stage {
     uint64_t sent_bytes[TESS_PREDICT_GROUPS]; /* by this rank in a step */
     uint64_t memory[TESS_MEMORY_KIND_COUNT];  /* bytes by kind, as tess_engine_memory has them */
     uint64_t memory_total;                    /* of the arena: all kinds on the device */
-    uint64_t memory_beside;                   /* staging and copies, of the host */
     /* By tess_predict_timeline, else NULL: what the device works at (DOING: operations in a row of
      * one unit), calls while links work for them (CALL), and waiting for them (WAIT), by their
      * beginnings; seconds since the first stage began the step. No phases, sites and numbers. */

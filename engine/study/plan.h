@@ -50,7 +50,6 @@ struct tess__plan_layout {
 
     struct tess_job_memory memory; /* of the fullest rank */
     uint64_t device_bytes;         /* of that, what lies on the device */
-    bool all_ranks;                /* every stage was planned, not the first and the last alone */
     bool partly;                   /* the first stage alone was, which does not fit */
     double coarse_s;
     bool predicted; /* what follows is tess_predict_step's; else of the coarse model */

@@ -115,9 +115,8 @@ static void try_begin(struct tess__plan_layout *layout)
     layout->device_bytes = 0;
 }
 
-static void try_end(const struct tess__plan *plan, bool all, struct tess__plan_layout *layout)
+static void try_end(const struct tess__plan *plan, struct tess__plan_layout *layout)
 {
-    layout->all_ranks = all;
     layout->step_s = layout->coarse_s;
     layout->flops = plan->row_flops * (double)plan->batch_size;
 }
@@ -140,7 +139,7 @@ static enum tess_status try_all_ranks(const struct tess__plan *plan,
                     try_rank(plan, config, tess_mesh_rank(&config->mesh, at), &engine, layout));
                 tess_engine_close(engine);
             }
-    try_end(plan, true, layout);
+    try_end(plan, layout);
     return TESS_OK;
 }
 
@@ -158,7 +157,7 @@ static enum tess_status try_ends(const struct tess__plan *plan, const struct tes
             break;
         TESS_TRY(try_rank(plan, config, tess_mesh_rank(&config->mesh, at), &engine[end], layout));
     }
-    try_end(plan, false, layout);
+    try_end(plan, layout);
     return TESS_OK;
 }
 
