@@ -1,26 +1,21 @@
 /*
- * Time as a test may count it that waits: what passes while its process is stopped, frozen with
- * all others, or gets no processor is not counted, since what it waits for may have had none
- * either. So a limit says how long the machine has had, not what it did beside.
+ * Time as a test may count it that waits: tess_awake_s of the calling thread, one for all files of
+ * a program. What passes while the test is suspended, or frozen with all that it started, is not
+ * counted, since what it waits for could not come either.
  */
 #ifndef TESSERA_TESTS_HARNESS_AWAKE_H
 #define TESSERA_TESTS_HARNESS_AWAKE_H
 
 #include "base/clock.h"
 
-/* From one look to the next no more than this counts: who waits looks more often. */
-#define AWAKE_STEP_S 0.1
+#define AWAKE_STEP_S 0.1 /* who waits looks at least so often */
 
-/* Of the calling thread; one for all files of a program. */
-__attribute__((weak)) _Thread_local double awake_sum_s, awake_seen_s;
+__attribute__((weak)) _Thread_local struct tess_awake awake_here;
 
-/* Seconds. Differences count, and only between calls that follow each other closely. */
+/* Seconds, of which differences count. */
 static inline double awake_s(void)
 {
-    const double now_s = tess_clock_s(), passed_s = now_s - awake_seen_s;
-    awake_seen_s = now_s;
-    awake_sum_s += passed_s < AWAKE_STEP_S ? passed_s : AWAKE_STEP_S;
-    return awake_sum_s;
+    return tess_awake_s(&awake_here);
 }
 
 #endif
