@@ -9,8 +9,8 @@
 #define COLUMNS_LEAST 20
 #define COLUMNS_MOST  4096
 
-/* 0: no terminal, or one without a size: nobody looks at that. mpirun of Open MPI gives every rank
- * one, also where its own output is a file. */
+/* 0: no terminal, or one without a size. Open MPI's mpirun gives every rank a terminal of 0
+ * columns, also where its own output goes to a file. */
 static int terminal_width(int descriptor)
 {
     struct winsize window = {.ws_col = 0};

@@ -512,8 +512,8 @@ static bool turn_away(void *context, int fd, const unsigned char *hello)
     return false;
 }
 
-/* What a host reports that finds nobody where the leader should be, and then a leader that does not
- * know its kind of greeting. */
+/* What a host reports where nothing listens at the leader's port, and then where a leader of
+ * another version listens. */
 static void case_not_admitted(void **state)
 {
     struct boot_door door = {.secret = &secret, .greet = turn_away};

@@ -43,7 +43,7 @@ struct boot_door {
 void tess__boot_door_look(struct boot_door *door);
 /* The same without waiting. */
 void tess__boot_door_take(struct boot_door *door);
-/* "; turned away: ...", for the message that someone has not come; "": nobody was. */
+/* For the message of a timeout: "; turned away: ..." and how many connections, or "". */
 void tess__boot_door_others(const struct boot_door *door, char *text, size_t bytes);
 void tess__boot_door_close(struct boot_door *door);
 

@@ -154,9 +154,10 @@ enum tess_status tess_boot_from_environment(struct tess_boot_env *env_out, bool 
     struct tess_boot_env env = {.starter = names->starter, .local_rank = -1, .local_count = -1};
     TESS_TRY(env_read_place(names, &env));
     env.job = env_job(names);
-    if (strcmp(names->starter, "torchrun") == 0 &&
-        tess__boot_variable("TORCHELASTIC_RESTART_COUNT") != NULL)
-        env.again = strtol(getenv("TORCHELASTIC_RESTART_COUNT"), NULL, 10) > 0;
+    int32_t restarts = 0;
+    if (strcmp(names->starter, "torchrun") == 0)
+        TESS_TRY(env_optional("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX, &restarts));
+    env.again = restarts > 0;
     TESS_TRY(tess_secret_from_environment(&env.secret));
     if (env.rank_count > 1)
         TESS_TRY(env_read_address(names, &env));
