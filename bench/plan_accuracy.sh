@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How far predicted steps are from measured ones: bench/plan_accuracy.sh [--tessera FILE] [--out FOLDER]
-#       [--calibrate-s N] [--try-s N] [--tries N] [--for-s N] [--only REGEX] [STAGE...]
+#       [--calibrate-s N] [--each] [--try-s N] [--tries N] [--for-s N] [--only REGEX] [STAGE...]
 #   runs    calibrates, trains 66 short runs (strategies and products, 1 to 8 ranks, three models, f32 and bf16, shared
 #           memory and sockets) N times (5), one pass over all after the other, and prints the table below; goes on in
 #           FOLDER where it was stopped
@@ -9,6 +9,8 @@
 #   choice  chooses with plan --try as well; trains all of them in turns, in 8 rounds, and prints how much slower the
 #           plan's choice is than the best, without and with --try, and in how many searches by at most 3 %
 #   hosts   trains ten layouts on two and four hosts of the cluster lab (tests/cluster/README.md), whose links are slow
+# --each: calibrates before each pass, and of each run the try with the median ratio counts: how far the model is off
+# where the machine's speed changes between a calibration and the runs.
 # A run or calibration in which other programs took over 3 % of the processors is made once more.
 # --for-s: no run and no search begins later than so many seconds after the start; what there is, is printed.
 # --only: runs and searches whose name matches. Needs a release build and jq; about 15 minutes on two cores, on which
@@ -22,12 +24,13 @@ usage()
     exit "$1"
 }
 
-tessera=$PWD/build/release/tessera out='' calibrate_s=40 try_s=10 tries=5 for_s=1000000 only='' stages=()
+tessera=$PWD/build/release/tessera out='' calibrate_s=40 each='' try_s=10 tries=5 for_s=1000000 only='' stages=()
 while [ $# -gt 0 ]; do
     case $1 in
     --tessera) tessera=$(realpath "${2:?--tessera FILE}") && shift 2 ;;
     --out) out=${2:?--out FOLDER} && shift 2 ;;
     --calibrate-s) calibrate_s=${2:?--calibrate-s N} && shift 2 ;;
+    --each) each=1 && shift ;;
     --try-s) try_s=${2:?--try-s N} && shift 2 ;;
     --tries) tries=${2:?--tries N} && shift 2 ;;
     --for-s) for_s=${2:?--for-s N} && shift 2 ;;
@@ -99,17 +102,20 @@ train()
     echo "$folder failed: $(tail -n 1 "$folder.log")" >&2
 }
 
-# measured FOLDER: seconds of a step, of a run that has ended
+# measured FOLDER [FIELD]: of a run that has ended: seconds of a step, or another field of the prediction
 measured()
 {
-    tail -n 1 "$1/metrics.jsonl" 2>/dev/null | jq -r '.final.prediction.measured.step_s // empty'
+    tail -n 1 "$1/metrics.jsonl" 2>/dev/null | jq -r ".final.prediction.${2:-measured.step_s} // empty"
 }
 
+# calibrate [FOLDER]
 calibrate()
 {
-    [ -f "$out/host.yaml" ] ||
-        alone "$tessera" plan $(model mlp) --ranks 1 --top 1 --calibrate "$out/host.yaml" --calibrate-s "$calibrate_s" \
-            >"$out/calibrate.log" 2>&1
+    local folder=${1:-$out}
+    mkdir -p "$folder"
+    [ -f "$folder/host.yaml" ] ||
+        alone "$tessera" plan $(model mlp) --ranks 1 --top 1 --calibrate "$folder/host.yaml" \
+            --calibrate-s "$calibrate_s" >"$folder/calibrate.log" 2>&1
 }
 
 # Strategy, ranks, and further options, of every model.
@@ -152,13 +158,13 @@ once()
 }
 
 # The median of each run's tries, in $out, since a calibration has the usual speed of the machine, too; how much slower
-# the slowest try was than the fastest.
+# the slowest try was than the fastest (--each: by its prediction).
 usual()
 {
-    local run name t steps
+    local run name t steps field=${each:+ratio}
     for run in "$out"/try1/*/; do
         name=$(basename "$run")
-        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name" || true) $t"; done |
+        steps=$(for t in $(seq "$tries"); do echo "$(measured "$out/try$t/$name" $field || true) $t"; done |
             sort -g | awk 'NF == 2')
         [ -n "$steps" ] || continue
         rm -rf "${out:?}/$name"
@@ -186,8 +192,8 @@ errors()
 stage_runs()
 {
     local t
-    calibrate
     for t in $(seq "$tries"); do
+        calibrate ${each:+"$out/try$t"}
         once "$out/try$t"
     done
     stage_table
