@@ -3,6 +3,7 @@
  * per case on stdout; medians over repeats, each a run of its own. Evaluation, start-up and the
  * first steps are left out.
  */
+#include "base/cgroup.h"
 #include "bench/bench.h"
 #include "bench/step/bench_ceiling.h"
 #include "bench/step/bench_roof.h"
@@ -16,7 +17,6 @@
 #include "text/text.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,10 +221,7 @@ static enum tess_status bench_run(struct bench *bench)
 static int bench_command(struct tess__call *call)
 {
     struct bench bench = {.args = &call->args, .options = call->values};
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    (void)sched_getaffinity(0, sizeof(cores), &cores);
-    bench.cores = CPU_COUNT(&cores);
+    bench.cores = tess_cores();
     enum tess_status status = bench_run(&bench);
     free(bench.ceiling.choice);
     tess_dataset_close(bench.dataset);

@@ -13,6 +13,7 @@
  */
 #include "base/team.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 #include "tessera/log.h"
 
@@ -196,8 +197,7 @@ static void *team_thread(void *argument)
 
 static bool team_is_crowded(int threads)
 {
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) < threads;
+    return tess_cores() < threads;
 }
 
 enum tess_status tess_team_open(int threads, void (*begin)(void *context), void *context,

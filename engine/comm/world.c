@@ -4,6 +4,7 @@
  */
 #include "comm/world.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/pages.h"
@@ -13,7 +14,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -38,14 +38,6 @@ static size_t world_window_bytes(int32_t rank_count)
     size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     size_t most = ((size_t)32 << 40) / (size_t)rank_count;
     return world_round(memory < most ? memory : most, WORLD_HUGE);
-}
-
-static int32_t world_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    return CPU_COUNT(&set);
 }
 
 /* Pipes of a rank: several groups in which it sends to all others, within what 47 bits can hold. */
@@ -126,7 +118,7 @@ enum tess_status tess_world_open(int32_t rank_count, enum tess_rank_mode mode,
                   TESS_RANKS_MAX);
     struct tess_world layout = {.mode = mode,
                                 .rank_count = rank_count,
-                                .core_count = world_cores(),
+                                .core_count = tess_cores(),
                                 .pipe_count = world_pipes(rank_count)};
     bool processes = mode == TESS_RANKS_PROCESSES;
     layout.window_bytes = processes ? world_window_bytes(rank_count) : 0;

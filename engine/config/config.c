@@ -1,6 +1,7 @@
 /* A run's configuration: the choice of parts, and the checks that join several options. */
 #include "config/config.h"
 
+#include "base/cgroup.h"
 #include "base/options.h"
 #include "base/options_set.h"
 #include "config/config_folder.h"
@@ -10,7 +11,6 @@
 #include "config/registry.h"
 #include "tessera/check.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,13 +229,11 @@ static enum tess_status config_check_mesh(struct tess_config *config)
  * them, which are not known where the first is planned. */
 static int32_t config_threads(const struct tess_config *config)
 {
-    cpu_set_t cores;
     if (config->run.threads > 0)
         return (int32_t)config->run.threads;
-    if (!config->kernel->threaded || config->started.starter != NULL ||
-        sched_getaffinity(0, sizeof(cores), &cores) != 0)
+    if (!config->kernel->threaded || config->started.starter != NULL)
         return 1;
-    const int64_t each = CPU_COUNT(&cores) / config->run.ranks;
+    const int64_t each = tess_cores() / config->run.ranks;
     return each > 1 ? (int32_t)each : 1;
 }
 

@@ -5,13 +5,13 @@
  */
 #include "data/data_images.h"
 
+#include "base/cgroup.h"
 #include "base/file.h"
 #include "tessera/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -216,9 +216,8 @@ static enum tess_status picture_load_all(struct picture_load *load)
 {
     pthread_t thread[PICTURE_THREADS_MAX];
     int32_t started = 0;
-    cpu_set_t cores;
     sigset_t all, before;
-    int64_t wanted = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) - 1 : 0;
+    int64_t wanted = tess_cores() - 1;
     if (wanted > load->count / PICTURE_FEW)
         wanted = load->count / PICTURE_FEW;
     atomic_store(&load->next, 0);

@@ -15,10 +15,10 @@
  */
 #include "data/data.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -124,10 +124,7 @@ static int32_t loader_choose_workers(const struct tess_loader_config *config)
     const int32_t ranks = config->host_ranks > 0 ? config->host_ranks : 1;
     const size_t bytes = (size_t)(config->rows_max * tess_shape_count(&config->dataset->row)) *
                          tess_dtype_bytes(config->dtype);
-    cpu_set_t cores;
-    if (bytes < LOADER_SMALL_BYTES || sched_getaffinity(0, sizeof(cores), &cores) != 0)
-        return 0;
-    return CPU_COUNT(&cores) / ranks >= 2 ? 1 : 0;
+    return bytes >= LOADER_SMALL_BYTES && tess_cores() / ranks >= 2 ? 1 : 0;
 }
 
 static enum tess_status loader_check(const struct tess_loader_config *config)

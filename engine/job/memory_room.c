@@ -1,81 +1,12 @@
-/* What there is of a memory (memory_room.h): sysinfo(2), cgroups of both versions, devices. */
+/* What there is of a memory (memory_room.h): sysinfo(2), control groups, devices. */
 #include "job/memory_room.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/sysinfo.h>
-
-#define ROOM_LINE 4096
-
-/* A file with one number of bytes; HUGE_VAL: it is not there, or has another word ("max"). */
-static double room_read_limit(const char *path)
-{
-    char text[64] = "", *end = text;
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return HUGE_VAL;
-    const bool read = fgets(text, sizeof(text), file) != NULL;
-    fclose(file);
-    const double bytes = read ? strtod(text, &end) : 0;
-    /* Version 1 writes that there is no limit as the greatest number of whole pages. */
-    return end > text && bytes >= 0 && bytes < 0x1p62 ? bytes : HUGE_VAL;
-}
-
-/* Of a group and of all that hold it. `below` is where groups lie, `name` the file of the limit. */
-static double room_walk(const char *below, const char *name, char *group, char path_out[64])
-{
-    double least = HUGE_VAL;
-    for (;;) {
-        char path[PATH_MAX];
-        const int length = snprintf(path, sizeof(path), "%s%s/%s", below, group, name);
-        const double limit = length < (int)sizeof(path) ? room_read_limit(path) : HUGE_VAL;
-        if (limit < least) {
-            least = limit;
-            snprintf(path_out, 64, "%.63s", group[0] != '\0' ? group : "/");
-        }
-        char *last = strrchr(group, '/');
-        if (last == NULL)
-            return least;
-        *last = '\0';
-    }
-}
-
-double tess__memory_group_limit(const char *proc, const char *sys, char path_out[64])
-{
-    char line[ROOM_LINE], below[PATH_MAX], path[64];
-    double least = HUGE_VAL;
-    FILE *file = fopen(proc, "re");
-    path_out[0] = '\0';
-    /* "0::/user.slice/x" of version 2, "9:memory:/user.slice/x" of version 1. */
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        char *controllers = strchr(line, ':');
-        char *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
-        if (group == NULL)
-            continue;
-        *group++ = '\0';
-        group[strcspn(group, "\n")] = '\0';
-        const bool second = strncmp(line, "0:", 2) == 0;
-        if (!second && strcmp(controllers + 1, "memory") != 0)
-            continue;
-        snprintf(below, sizeof(below), "%s%s", sys, second ? "" : "/memory");
-        if (strcmp(group, "/") == 0)
-            *group = '\0';
-        const double limit =
-            room_walk(below, second ? "memory.max" : "memory.limit_in_bytes", group, path);
-        if (limit < least) {
-            least = limit;
-            memcpy(path_out, path, sizeof(path));
-        }
-    }
-    if (file != NULL)
-        fclose(file);
-    return least;
-}
 
 static void room_add(struct tess__memory_room *room, double bytes)
 {
@@ -91,7 +22,8 @@ double tess__memory_of_host(char where[96])
     if (sysinfo(&host) != 0)
         return 0;
     const double unit = host.mem_unit, swap = (double)host.totalswap * unit;
-    const double limit = tess__memory_group_limit("/proc/self/cgroup", "/sys/fs/cgroup", group);
+    const double limit =
+        tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup", group);
     const double have = (double)host.totalram * unit + swap;
     snprintf(where, 96, "this machine");
     if (limit + swap >= have)

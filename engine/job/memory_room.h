@@ -31,11 +31,4 @@ enum tess_status tess__memory_check(const struct tess__run *run,
                                     void (*advise)(void *context, char *text, size_t bytes),
                                     void *context);
 
-/*
- * The least limit of the control groups of a process, in bytes; HUGE_VAL where there is none.
- * `proc` is /proc/self/cgroup, `sys` is /sys/fs/cgroup, or what stands in their place; *path_out is
- * the group that has the limit.
- */
-double tess__memory_group_limit(const char *proc, const char *sys, char path_out[64]);
-
 #endif

@@ -1,6 +1,7 @@
 /* The launcher's half of a run: data, plans, and keeping what the ranks report. */
 #include "job/run.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/options.h"
 #include "job/place.h"
@@ -9,7 +10,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,8 +349,6 @@ static enum tess_status run_plan_ranks(struct tess__run *run)
 enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
                                         const struct tess_dataset *dataset)
 {
-    cpu_set_t cores;
-
     *run = (struct tess__run){
         .config = config,
         .dataset = dataset,
@@ -361,9 +359,7 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
         .start_s = tess_clock_s(),
     };
     TESS_TRY(tess__place_check(config));
-    CPU_ZERO(&cores);
-    run->crowded = sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
-                   run->rank_count * config->threads > CPU_COUNT(&cores);
+    run->crowded = run->rank_count * config->threads > tess_cores();
     TESS_TRY(run_plan_ranks(run));
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)run->rank_count * (size_t)tess_engine_chunk_count(run->planned),

@@ -1,6 +1,7 @@
 /* Measuring a processor; see calibrate.h. What the measurements say is calibrate_fit.c. */
 #include "predict/calibrate.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "kernel_open.h"
 #include "predict/calibrate_op.h"
@@ -107,28 +108,31 @@ static enum tess_status cache_measure(struct calibrate *calibrate, struct calibr
     return TESS_OK;
 }
 
-/* How far a profile's costs of lost bytes are from those that were measured. */
-static double share_error(const struct tess_profile_cache *cache, const double *more_s)
+/* How far a profile's costs of lost bytes are from those that were measured, of `scale` times as
+ * many bytes as calibrate_mib says. */
+static double share_error(const struct tess_profile_cache *cache, const double *more_s,
+                          double scale)
 {
     double error = 0;
     for (int i = 0; i < CALIBRATE_SIZES; i++) {
-        const double off = tess_profile_lost_s(cache, calibrate_mib[i] * (1 << 20)) - more_s[i];
+        const double bytes = scale * calibrate_mib[i] * (1 << 20);
+        const double off = tess_profile_lost_s(cache, bytes) - more_s[i];
         error += off * off;
     }
     return error;
 }
 
 /* What the cache keeps all and nothing of: of all pairs of sizes the one that comes nearest. */
-static void share_fit(struct tess_profile_cache *cache, const double *more_s)
+static void share_fit(struct tess_profile_cache *cache, const double *more_s, double scale)
 {
-    const double from = calibrate_mib[0] * (1 << 20);
-    const double to = calibrate_mib[CALIBRATE_SIZES - 1] * (1 << 20);
+    const double from = scale * calibrate_mib[0] * (1 << 20);
+    const double to = scale * calibrate_mib[CALIBRATE_SIZES - 1] * (1 << 20);
     struct tess_profile_cache tried = *cache;
     double least = INFINITY;
     for (tried.share_bytes = from; tried.share_bytes < to; tried.share_bytes *= 1.1)
         for (tried.gone_bytes = 1.1 * tried.share_bytes; tried.gone_bytes < to;
              tried.gone_bytes *= 1.1) {
-            const double error = share_error(&tried, more_s);
+            const double error = share_error(&tried, more_s, scale);
             if (error >= least)
                 continue;
             least = error;
@@ -138,14 +142,14 @@ static void share_fit(struct tess_profile_cache *cache, const double *more_s)
 }
 
 /* near_s: of a byte where operations were measured. */
-static void share_take(const struct calibrate_rounds *byte, double near_s,
+static void share_take(const struct calibrate_rounds *byte, double near_s, double scale,
                        struct tess_profile_cache *cache)
 {
     double more_s[CALIBRATE_SIZES];
     for (int i = 0; i < CALIBRATE_SIZES; i++)
         more_s[i] = fmax(0, calibrate_usual(&byte[i]) - near_s);
     cache->lost_byte_s = (more_s[CALIBRATE_SIZES - 2] + more_s[CALIBRATE_SIZES - 1]) / 2;
-    share_fit(cache, more_s);
+    share_fit(cache, more_s, scale);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -400,13 +404,24 @@ static enum tess_status calibrate_all(struct calibrate *calibrate)
 }
 
 /* Processes that do the same on the other cores, as ranks and threads of a step do: cores that are
- * busy at once share a clock, a last cache and memory. So many at most. */
-#define OTHERS_MAX 15
+ * busy at once share a clock, a last cache and memory. As many as there is memory for. */
+#define OTHERS_MAX   1023
+#define OTHERS_SHARE 0.5 /* of the machine's memory, at most */
 
 struct calibrate_others {
     pid_t pid[OTHERS_MAX];
     int count;
 };
+
+static int others_most(double cores)
+{
+    char group[64];
+    const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double limit =
+        tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup", group);
+    const double room = OTHERS_SHARE * fmin(pages, limit) / (double)BYTES_MAX;
+    return (int)fmin(OTHERS_MAX, fmin(cores, room) - 1);
+}
 
 /* A process's own: others that are started have none of it. */
 static enum tess_status calibrate_memory(struct calibrate *calibrate)
@@ -420,8 +435,9 @@ static enum tess_status calibrate_memory(struct calibrate *calibrate)
 
 static void others_start(struct calibrate *calibrate, double cores, struct calibrate_others *others)
 {
+    const int most = others_most(cores);
     others->count = 0;
-    while (others->count < OTHERS_MAX && others->count < (int)cores - 1) {
+    while (others->count < most) {
         const pid_t pid = fork();
         if (pid < 0)
             return;
@@ -469,8 +485,7 @@ static struct tess_profile calibrate_begin(const struct tess_kernel_ops *kernel,
     snprintf(profile.name, sizeof(profile.name), "%s", name);
     snprintf(profile.kernel, sizeof(profile.kernel), "%s", kernel->name);
     snprintf(profile.source, sizeof(profile.source), "measured with kernel %s", kernel->name);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    profile.cores = cores > 0 ? (double)cores : 1;
+    profile.cores = tess_cores();
     /* memory_bytes stays 0: ranks share the host's, and how many there are is not known here. */
     profile.flops_per_s[TESS_PEAK_F32] = profile.flops_per_s[TESS_PEAK_16] = 1e10;
     profile.efficiency[TESS_PEAK_F32] = profile.efficiency[TESS_PEAK_16] = 1;
@@ -540,9 +555,9 @@ static void calibrate_take(struct calibrate *calibrate, const struct calibrate_c
     const double samples_apart = calibrate_take_samples(calibrate);
     const size_t used = strlen(profile->source);
     const double near_s = calibrate_usual(&cache->byte[0]);
-    share_take(cache->byte, near_s, &profile->cache_one);
+    share_take(cache->byte, near_s, 1, &profile->cache_one);
     if (ranks->byte[0].count > 0)
-        share_take(ranks->byte, near_s, &profile->cache_all);
+        share_take(ranks->byte, near_s, calibrate_scale(profile->cores), &profile->cache_all);
     old_take(cache, profile);
     tess_profile_fit(profile, calibrate->sample, calibrate->count);
     if (profile->cores > 1)

@@ -95,6 +95,11 @@ double calibrate_apart(const struct calibrate_rounds *rounds)
 /* The first is what operations are measured with: calibrate_far. */
 const double calibrate_mib[CALIBRATE_SIZES] = {6, 9, 12, 17, 24, 34, 48, 68, 96, 192, 384};
 
+double calibrate_scale(double cores)
+{
+    return fmax(1, cores / 16);
+}
+
 double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes)
 {
     double seconds[CALIBRATE_REPEATS];

@@ -95,6 +95,8 @@ enum tess_status calibrate_works(struct calibrate *calibrate, enum tess_peak_typ
 #define CALIBRATE_SIZES   11
 #define CALIBRATE_REPEATS 3 /* in a round */
 extern const double calibrate_mib[CALIBRATE_SIZES];
+/* Of so many cores at once so many times as much: a last cache for every few cores. */
+double calibrate_scale(double cores);
 /* What a byte costs in passes over so many of them, again and again; memory: as large. */
 double calibrate_byte_s(struct tess_kernel *kernel, float *memory, double bytes);
 

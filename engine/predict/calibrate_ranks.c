@@ -19,7 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RANKS_MAX         64
+#define RANKS_MAX         1024
+#define RANKS_TURNS       64                /* take turns at most, on half as many cores */
 #define RANKS_BYTES       ((size_t)1 << 20) /* of a large call, of each rank; of many ranks less */
 #define RANKS_ALL         ((size_t)4 << 20) /* of all ranks together at most */
 #define RANKS_ROW         ((size_t)4 << 20) /* calls one after the other are over so much */
@@ -295,7 +296,7 @@ static enum tess_status ranks_calls(struct ranks_one *mine, struct tess_comm *co
 static enum tess_status ranks_passes(struct ranks_one *mine, struct tess_comm *comm)
 {
     struct ranks *all = mine->all;
-    const double share = (double)(1 << 20) / comm->rank_count;
+    const double share = calibrate_scale(comm->rank_count) * (1 << 20) / comm->rank_count;
     const size_t most = (size_t)(calibrate_mib[CALIBRATE_SIZES - 1] * share);
     float *memory = calibrate_pages(most);
     if (memory == NULL)
@@ -343,19 +344,22 @@ static enum tess_status ranks_body(struct ranks_one *mine)
     return status;
 }
 
-/* Ranks that are as many as cores have one each. */
-static void ranks_bind(int32_t rank)
+/* Cores first .. first + count - 1 of those that this process may use. Ranks that are as many as
+ * cores have one each; those that take turns share all of theirs. */
+static void ranks_bind(int32_t first, int32_t count)
 {
-    cpu_set_t all, one;
-    int32_t left = rank;
+    cpu_set_t all, mine;
+    int32_t place = 0;
     if (sched_getaffinity(0, sizeof(all), &all) != 0)
         return;
+    CPU_ZERO(&mine);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && left-- == 0) {
-            CPU_ZERO(&one);
-            CPU_SET(cpu, &one);
-            (void)sched_setaffinity(0, sizeof(one), &one);
+        if (CPU_ISSET(cpu, &all)) {
+            if (place >= first && place < first + count)
+                CPU_SET(cpu, &mine);
+            place++;
         }
+    (void)sched_setaffinity(0, sizeof(mine), &mine);
 }
 
 /* As runs start them. */
@@ -371,8 +375,7 @@ static enum tess_status ranks_start(struct ranks *all, int32_t count)
         struct ranks_one mine = {.all = all, .rank = started};
         if (pid[started] > 0)
             continue;
-        if (!all->turns)
-            ranks_bind(started);
+        ranks_bind(all->turns ? 0 : started, all->turns ? count / 2 : 1);
         _exit(ranks_body(&mine) == TESS_OK ? 0 : 1);
     }
     if (started < count)
@@ -427,7 +430,7 @@ static enum tess_status ranks_round(struct calibrate *calibrate, enum calibrate_
 
 static int32_t ranks_many(double cores)
 {
-    return (int32_t)(2 * cores);
+    return (int32_t)fmin(2 * cores, RANKS_TURNS);
 }
 
 static enum tess_status ranks_memory(struct calibrate *calibrate, int32_t cores,
@@ -445,10 +448,8 @@ enum tess_status calibrate_ranks_measure(struct calibrate *calibrate, double cor
 {
     TESS_TRY(ranks_round(calibrate, CALIBRATE_LOCAL, 2, ranks));
     TESS_TRY(ranks_round(calibrate, CALIBRATE_NET, 2, ranks));
-    if (ranks_many(cores) > RANKS_MAX)
-        return TESS_OK;
     TESS_TRY(ranks_round(calibrate, CALIBRATE_TURNS, ranks_many(cores), ranks));
-    return ranks_memory(calibrate, (int32_t)cores, ranks);
+    return ranks_memory(calibrate, (int32_t)fmin(cores, RANKS_MAX), ranks);
 }
 
 /* What `bytes` take beyond a small call; 0: too little to say. */
@@ -492,6 +493,5 @@ void calibrate_ranks_take(const struct calibrate_ranks *ranks, struct tess_profi
     profile->net_sum_bytes_per_s = ranks_rate(net, CALIBRATE_SUM, RANKS_BYTES);
     for (int setting = 0; setting < CALIBRATE_SETTINGS; setting++)
         apart_out[setting] = calibrate_apart(&ranks->call[setting][CALIBRATE_GATHER]);
-    if (ranks->call[CALIBRATE_TURNS][CALIBRATE_SMALL].count > 0)
-        ranks_take_turns(ranks, profile);
+    ranks_take_turns(ranks, profile);
 }

@@ -5,6 +5,7 @@
  */
 #include "prepare/prepare.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/terminal.h"
@@ -203,8 +204,7 @@ static enum tess_status prepare_wait(struct prepare *prepare, int running)
 
 static enum tess_status prepare_run(struct prepare *prepare)
 {
-    const int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t count = prepare->options->processes > 0 ? prepare->options->processes : cores;
+    int64_t count = prepare->options->processes > 0 ? prepare->options->processes : tess_cores();
     const int32_t left = prepare->plan.shard_count - prepare->kept;
     int running = 0;
     count = count < left ? count : left;

@@ -1,10 +1,10 @@
 /* The parts of a search, by as many threads as there are cores; see plan.h. */
 #include "study/plan.h"
 
+#include "base/cgroup.h"
 #include "base/team.h"
 #include "tessera/check.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 struct each {
@@ -22,9 +22,7 @@ static void each_part(void *context, int64_t part)
 /* More than a few threads take memory, and find little to do. */
 static int each_threads(void)
 {
-    cpu_set_t cores;
-    const int here =
-        sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : TESS__PLAN_THREADS;
+    const int here = tess_cores();
     return here < TESS__PLAN_THREADS ? here : TESS__PLAN_THREADS;
 }
 

@@ -1,10 +1,10 @@
 /* tessera scaling: step time by ranks, and a prediction for other links. Here: the command line. */
 #include "study/scaling.h"
+#include "base/cgroup.h"
 #include "study/trial.h"
 #include "tessera/check.h"
 #include "text/command.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -124,10 +124,7 @@ static enum tess_status scaling_read_args(struct tess__scaling *scaling,
 {
     struct tess__args *args = &scaling->args;
     struct tess__scaling_options *asked = &scaling->asked;
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    (void)sched_getaffinity(0, sizeof(cores), &cores);
-    scaling->cores = CPU_COUNT(&cores);
+    scaling->cores = tess_cores();
     *args = call->args;
     *asked = *(const struct tess__scaling_options *)call->values;
     if (tess_options_peek_arguments("ranks", args->count, args->word))

@@ -3,8 +3,8 @@
  * would make it fit. Models are made as large as this machine's memory asks for; nothing is
  * allocated.
  */
+#include "base/cgroup.h"
 #include "harness/spawn.h"
-#include "job/memory_room.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +30,8 @@ static double memory_here(void)
     assert_int_equal(sysinfo(&host), 0);
     const double swap = (double)host.totalswap * host.mem_unit;
     return fmin((double)host.totalram * host.mem_unit,
-                tess__memory_group_limit("/proc/self/cgroup", "/sys/fs/cgroup", group)) +
+                tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup",
+                                  group)) +
            swap;
 }
 

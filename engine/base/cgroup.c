@@ -1,0 +1,128 @@
+/* Limits of control groups of both versions, and of affinity; see cgroup.h. */
+#include "base/cgroup.h"
+
+#include <limits.h>
+#include <math.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CGROUP_LINE 4096
+
+/* By `enum tess_cgroup_limit`. */
+static const struct {
+    const char *controller, *first, *second; /* files of either version */
+} cgroup_file[] = {{"memory", "memory.limit_in_bytes", "memory.max"},
+                   {"cpu", "cpu.cfs_quota_us", "cpu.max"}};
+
+/* Number 0 or 1 of those that a file of a group begins with; HUGE_VAL: it is not there, less than
+ * 0, or another word ("max"). */
+static double cgroup_number(const char *below, const char *group, const char *name, int number)
+{
+    char path[PATH_MAX], text[64] = "", *end = text, *begin = text;
+    const int length = snprintf(path, sizeof(path), "%s%s/%s", below, group, name);
+    FILE *file = length < (int)sizeof(path) ? fopen(path, "re") : NULL;
+    double value = HUGE_VAL;
+    if (file == NULL)
+        return HUGE_VAL;
+    if (fgets(text, sizeof(text), file) != NULL)
+        for (int i = 0; i <= number; i++) {
+            begin = end;
+            value = strtod(begin, &end);
+        }
+    fclose(file);
+    return end > begin && value >= 0 ? value : HUGE_VAL;
+}
+
+/* HUGE_VAL also for what version 1 writes where there is no limit: the greatest number of whole
+ * pages, a quota of -1. */
+static double cgroup_value(enum tess_cgroup_limit of, bool second, const char *below,
+                           const char *group)
+{
+    const char *name = second ? cgroup_file[of].second : cgroup_file[of].first;
+    const double first = cgroup_number(below, group, name, 0);
+    if (of == TESS_CGROUP_MEMORY)
+        return first < 0x1p62 ? first : HUGE_VAL;
+    const double period = second ? cgroup_number(below, group, name, 1)
+                                 : cgroup_number(below, group, "cpu.cfs_period_us", 0);
+    return period > 0 && period < HUGE_VAL ? first / period : HUGE_VAL;
+}
+
+/* Of a group and of all that hold it. `below` is where groups lie; `group` is cut short. */
+static double cgroup_walk(enum tess_cgroup_limit of, bool second, const char *below, char *group,
+                          char path_out[64])
+{
+    double least = HUGE_VAL;
+    for (;;) {
+        const double limit = cgroup_value(of, second, below, group);
+        if (limit < least) {
+            least = limit;
+            snprintf(path_out, 64, "%.63s", group[0] != '\0' ? group : "/");
+        }
+        char *last = strrchr(group, '/');
+        if (last == NULL)
+            return least;
+        *last = '\0';
+    }
+}
+
+/* Is the controller one of a list with commas? */
+static bool cgroup_has(const char *list, const char *controller)
+{
+    const size_t length = strlen(controller);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, controller, length) == 0 && (at[length] == '\0' || at[length] == ','))
+            return true;
+    }
+    return false;
+}
+
+double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
+                         char path_out[64])
+{
+    char line[CGROUP_LINE], below[PATH_MAX], path[64];
+    double least = HUGE_VAL;
+    FILE *file = fopen(proc, "re");
+    path_out[0] = '\0';
+    /* "0::/user.slice/x" of version 2, "9:cpu,cpuacct:/user.slice/x" of version 1. */
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        char *controllers = strchr(line, ':');
+        char *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        if (group == NULL)
+            continue;
+        *group++ = '\0';
+        group[strcspn(group, "\n")] = '\0';
+        const bool second = strncmp(line, "0:", 2) == 0;
+        if (!second && !cgroup_has(controllers + 1, cgroup_file[of].controller))
+            continue;
+        snprintf(below, sizeof(below), "%s%s%s", sys, second ? "" : "/",
+                 second ? "" : cgroup_file[of].controller);
+        if (strcmp(group, "/") == 0)
+            *group = '\0';
+        const double limit = cgroup_walk(of, second, below, group, path);
+        if (limit < least) {
+            least = limit;
+            memcpy(path_out, path, sizeof(path));
+        }
+    }
+    if (file != NULL)
+        fclose(file);
+    return least;
+}
+
+int32_t tess_cores(void)
+{
+    char group[64];
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const double may = sched_getaffinity(0, sizeof(set), &set) == 0
+                           ? CPU_COUNT(&set)
+                           : (double)sysconf(_SC_NPROCESSORS_ONLN);
+    const double quota =
+        tess_cgroup_limit(TESS_CGROUP_CORES, "/proc/self/cgroup", "/sys/fs/cgroup", group);
+    return (int32_t)fmax(1, fmin(may, ceil(quota)));
+}

@@ -1,0 +1,27 @@
+/*
+ * What the control groups of this process (cgroups(7), both versions) and its affinity leave it of
+ * the machine: a container's or a job's share, which is less than what the hardware has.
+ */
+#ifndef TESSERA_BASE_CGROUP_H
+#define TESSERA_BASE_CGROUP_H
+
+#include <stdint.h>
+
+enum tess_cgroup_limit { TESS_CGROUP_MEMORY, TESS_CGROUP_CORES };
+
+/*
+ * The least limit of a process's groups, and of those that hold them: bytes, or cores that it may
+ * keep busy in the mean; HUGE_VAL where there is none. `proc` is /proc/self/cgroup, `sys` is
+ * /sys/fs/cgroup, or what stands in their place; *path_out is the group that has the limit.
+ */
+double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
+                         char path_out[64]);
+
+/*
+ * Cores that the calling thread may use: those of its affinity (taskset, Slurm, a container's set),
+ * no more than its groups' quota, rounded up (docker --cpus, a pod's CPU limit). At least 1. Reads
+ * files: not for a hot loop.
+ */
+int32_t tess_cores(void);
+
+#endif

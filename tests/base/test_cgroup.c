@@ -1,0 +1,117 @@
+/* Limits of control groups, from folders made by hand in the place of /proc and /sys. */
+#include "base/cgroup.h"
+#include "harness/work_folder.h"
+
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void put(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s", name);
+    for (char *slash = strchr(path, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0755);
+        *slash = '/';
+    }
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void expect(enum tess_cgroup_limit of, double value, const char *group)
+{
+    char found[64];
+    const double limit = tess_cgroup_limit(of, "proc", "sys", found);
+    if (limit != value || strcmp(found, group) != 0)
+        fail_msg("%g of '%s', expected %g of '%s'", limit, found, value, group);
+}
+
+static void case_memory(void **state)
+{
+    const enum tess_cgroup_limit of = TESS_CGROUP_MEMORY;
+    (void)state;
+    expect(of, HUGE_VAL, ""); /* neither folder is there */
+    put("proc", "0::/user/job\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/user/job/memory.max", "max\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/user/memory.max", "3000000\n"); /* of a group around it */
+    expect(of, 3000000, "/user");
+    put("sys/user/job/memory.max", "2000000\n");
+    expect(of, 2000000, "/user/job");
+    put("sys/memory.max", "1000000\n"); /* what a container sees of its own */
+    expect(of, 1000000, "/");
+    put("sys/memory.max", "no number\n");
+    expect(of, 2000000, "/user/job");
+    put("proc", "0::/\n");
+    expect(of, HUGE_VAL, "");
+    /* Version 1. */
+    put("proc", "8:cpu,cpuacct:/user\n7:memory:/batch\n1:name=systemd:/x\nbroken\n");
+    put("sys/memory/batch/memory.limit_in_bytes", "9223372036854771712\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/memory/batch/memory.limit_in_bytes", "500000\n");
+    expect(of, 500000, "/batch");
+}
+
+static void case_cores(void **state)
+{
+    const enum tess_cgroup_limit of = TESS_CGROUP_CORES;
+    (void)state;
+    put("proc", "0::/pod/box\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/pod/box/cpu.max", "max 100000\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/pod/box/cpu.max", "250000 100000\n");
+    expect(of, 2.5, "/pod/box");
+    put("sys/pod/cpu.max", "50000 100000\n"); /* the pod's, shared by its boxes */
+    expect(of, 0.5, "/pod");
+    put("sys/pod/cpu.max", "50000\n"); /* cut short */
+    expect(of, 2.5, "/pod/box");
+    put("sys/pod/box/cpu.max", "250000 0\n");
+    expect(of, HUGE_VAL, "");
+    put("proc", "5:cpuset:/a\n4:cpu,cpuacct:/a\n"); /* version 1; a cpuset is affinity's */
+    put("sys/cpu/a/cpu.cfs_quota_us", "-1\n");
+    put("sys/cpu/a/cpu.cfs_period_us", "100000\n");
+    expect(of, HUGE_VAL, "");
+    put("sys/cpu/a/cpu.cfs_quota_us", "400000\n");
+    expect(of, 4, "/a");
+}
+
+/* At least one, and no more than this thread may use. */
+static void case_affinity(void **state)
+{
+    cpu_set_t all, one;
+    int cpu = 0;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    assert_in_range(tess_cores(), 1, CPU_COUNT(&all));
+    while (!CPU_ISSET(cpu, &all))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(tess_cores(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_memory),
+        cmocka_unit_test(case_cores),
+        cmocka_unit_test(case_affinity),
+    };
+    return cmocka_run_group_tests_name("cgroup", tests, work_folder_make, work_folder_remove);
+}
