@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,15 +115,28 @@ double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char
     return least;
 }
 
+/* Read once: a search asks for every layout. */
+static int32_t cgroup_cores(void)
+{
+    static _Atomic int32_t known; /* 0: not read */
+    char group[64];
+    int32_t cores = atomic_load(&known);
+    if (cores == 0) {
+        const double quota =
+            tess_cgroup_limit(TESS_CGROUP_CORES, "/proc/self/cgroup", "/sys/fs/cgroup", group);
+        cores = (int32_t)fmax(1, fmin(INT32_MAX, ceil(quota)));
+        atomic_store(&known, cores);
+    }
+    return cores;
+}
+
 int32_t tess_cores(void)
 {
-    char group[64];
     cpu_set_t set;
     CPU_ZERO(&set);
-    const double may = sched_getaffinity(0, sizeof(set), &set) == 0
-                           ? CPU_COUNT(&set)
-                           : (double)sysconf(_SC_NPROCESSORS_ONLN);
-    const double quota =
-        tess_cgroup_limit(TESS_CGROUP_CORES, "/proc/self/cgroup", "/sys/fs/cgroup", group);
-    return (int32_t)fmax(1, fmin(may, ceil(quota)));
+    const int32_t may = sched_getaffinity(0, sizeof(set), &set) == 0
+                            ? CPU_COUNT(&set)
+                            : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    const int32_t quota = cgroup_cores();
+    return may < 1 ? 1 : may < quota ? may : quota;
 }

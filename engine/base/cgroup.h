@@ -19,8 +19,8 @@ double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char
 
 /*
  * Cores that the calling thread may use: those of its affinity (taskset, Slurm, a container's set),
- * no more than its groups' quota, rounded up (docker --cpus, a pod's CPU limit). At least 1. Reads
- * files: not for a hot loop.
+ * no more than its groups' quota, rounded up (docker --cpus, a pod's CPU limit). At least 1. The
+ * quota is what it was at the first call.
  */
 int32_t tess_cores(void);
 

@@ -226,15 +226,16 @@ static enum tess_status config_check_mesh(struct tess_config *config)
 }
 
 /* As many threads as cores for each rank. Ranks that other programs start get their cores from
- * them, which are not known where the first is planned. */
+ * them, which are known for all ranks only where the program says so. */
 static int32_t config_threads(const struct tess_config *config)
 {
     if (config->run.threads > 0)
         return (int32_t)config->run.threads;
-    if (!config->kernel->threaded || config->started.starter != NULL)
+    if (!config->kernel->threaded)
         return 1;
-    const int64_t each = tess_cores() / config->run.ranks;
-    return each > 1 ? (int32_t)each : 1;
+    const int64_t each = config->started.starter != NULL ? config->started.rank_cores
+                                                         : tess_cores() / config->run.ranks;
+    return each < 1 ? 1 : each < TESS_THREADS_MAX ? (int32_t)each : TESS_THREADS_MAX;
 }
 
 static enum tess_status config_check(struct tess_config *config)

@@ -179,8 +179,10 @@ struct tess_config {
     enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
     int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
-    int32_t threads; /* of the kernels of each rank, at least 1 */
+    int32_t threads; /* of the kernels of each rank, 1 .. TESS_THREADS_MAX */
 };
+
+#define TESS_THREADS_MAX 1024
 
 /* A command's own options. A NULL table: options with this prefix are skipped without an error,
  * as those of a strategy that another run of a series has. */

@@ -22,6 +22,7 @@ struct tess_started {
     int32_t rank, rank_count;
     int32_t local_rank; /* among the ranks of this host; -1: unknown */
     int32_t host_count; /* of the job; 0: unknown */
+    int32_t rank_cores; /* that the starter gives each rank; 0: unknown */
     bool may_divide;    /* one process on each host may start a part of --ranks instead */
     /* The value of an option, once it is read: on so many hosts a process like this one starts a
      * part of --ranks. NULL: there is none. */

@@ -134,10 +134,9 @@ const struct tess_option tess_run_option_table[] = {
     {"buffers", TESS_OPTION_CHOICE, CONFIG_FIELD(buffers), "combine", 0, 0, "combine|broadcast",
      "running averages from the statistics of all ranks, or of rank 0 broadcast"},
     TESS_ROW_TOPIC("processes"),
-    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "0", 0, 1024, NULL,
+    {"threads", TESS_OPTION_INT, CONFIG_FIELD(threads), "0", 0, TESS_THREADS_MAX, NULL,
      "threads of each rank that its kernels share, with the same bits for any number; 0: as many "
-     "as "
-     "cores for each rank, or 1 where another program started the ranks"},
+     "as cores for each rank; where another program started the ranks SLURM_CPUS_PER_TASK, or 1"},
     {"timeout", TESS_OPTION_REAL, CONFIG_FIELD(timeout), "60", 0.1, 86400, NULL,
      "seconds a collective may wait for another rank; a device may take ten times as long for what "
      "it was given"},

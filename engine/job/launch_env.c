@@ -24,6 +24,7 @@ enum tess_status tess__peers_find(struct tess_boot_env *env_out, struct tess_sta
                                        .rank = env_out->rank,
                                        .rank_count = env_out->rank_count,
                                        .local_rank = env_out->local_rank,
+                                       .rank_cores = env_out->rank_cores,
                                        .host_count = env_out->host_count};
     return TESS_OK;
 }

@@ -246,20 +246,22 @@ static void case_slurm_hosts(void **state)
 {
     static const struct {
         const char *variables;
-        int32_t local_count, hosts, cores, devices;
+        int32_t local_count, hosts, cores, devices, rank_cores;
     } wanted[] = {
         {SLURM_TASK "SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_NUM_NODES=3 SLURM_NNODES=9 "
                     "SLURM_STEP_TASKS_PER_NODE=2(x2),1 SLURM_TASKS_PER_NODE=8(x9) "
-                    "SLURM_STEP_NODELIST=a,b,c SLURM_CPUS_ON_NODE=16 SLURM_GPUS_ON_NODE=4",
-         1, 3, 16, 4},
+                    "SLURM_STEP_NODELIST=a,b,c SLURM_CPUS_ON_NODE=16 SLURM_GPUS_ON_NODE=4 "
+                    "SLURM_CPUS_PER_TASK=8",
+         1, 3, 16, 4, 8},
         {SLURM_TASK "SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_TASKS_PER_NODE=3,2 "
                     "SLURM_JOB_NODELIST=a,b",
-         2, 2, 0, 0},
+         2, 2, 0, 0, 0},
         /* Fewer tasks than this one's number: the list is of something else. */
         {SLURM_TASK "SLURM_LOCALID=2 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_TASKS_PER_NODE=3,2 "
-                    "SLURM_JOB_NODELIST=a,b SLURM_CPUS_ON_NODE=x SLURM_GPUS_ON_NODE=-1",
-         -1, 2, 0, 0},
-        {SLURM_TASK "SLURM_NODEID=x SLURM_TASKS_PER_NODE=5 MASTER_ADDR=a", -1, 0, 0, 0},
+                    "SLURM_JOB_NODELIST=a,b SLURM_CPUS_ON_NODE=x SLURM_GPUS_ON_NODE=-1 "
+                    "SLURM_CPUS_PER_TASK=0",
+         -1, 2, 0, 0, 0},
+        {SLURM_TASK "SLURM_NODEID=x SLURM_TASKS_PER_NODE=5 MASTER_ADDR=a", -1, 0, 0, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(wanted); i++) {
@@ -271,6 +273,7 @@ static void case_slurm_hosts(void **state)
         assert_int_equal(env.host_count, wanted[i].hosts);
         assert_int_equal(env.host_cores, wanted[i].cores);
         assert_int_equal(env.host_devices, wanted[i].devices);
+        assert_int_equal(env.rank_cores, wanted[i].rank_cores);
     }
 }
 

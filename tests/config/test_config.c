@@ -4,6 +4,7 @@
  */
 #include "config/config.h"
 
+#include "base/cgroup.h"
 #include "base/options.h"
 #include "tessera/log.h"
 
@@ -325,6 +326,19 @@ static void threads_are(const char *ranks, const char *asked, const char *kernel
     tess_config_close(config);
 }
 
+/* Ranks of a job of two: as many as the program that started it says, or one. */
+static void started_threads_are(int32_t cores, const char *asked, int expected)
+{
+    const struct tess_started place = {
+        .starter = "Slurm", .rank_count = 2, .local_rank = 0, .rank_cores = cores};
+    char *words[] = {"--strategy", "ddp", "--threads", (char *)(uintptr_t)asked};
+    struct tess_config *config;
+    assert_int_equal(tess_config_open_placed(COUNT(words), words, NULL, 0, &place, &config),
+                     TESS_OK);
+    assert_int_equal(config->threads, config->kernel->threaded || *asked != '0' ? expected : 1);
+    tess_config_close(config);
+}
+
 /* As many as cores for each rank, which are those that this process may use. */
 static void case_threads(void **state)
 {
@@ -332,7 +346,7 @@ static void case_threads(void **state)
 
     (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
-    const int cores = CPU_COUNT(&all);
+    const int cores = tess_cores();
     threads_are("1", "0", NULL, cores);
     threads_are("2", "0", NULL, cores / 2 > 1 ? cores / 2 : 1);
     threads_are("128", "0", NULL, cores / 128 > 1 ? cores / 128 : 1);
@@ -345,6 +359,10 @@ static void case_threads(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
     threads_are("1", "0", NULL, 1);
     assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+    started_threads_are(0, "0", 1);
+    started_threads_are(3, "0", 3);
+    started_threads_are(1 << 20, "0", TESS_THREADS_MAX);
+    started_threads_are(3, "2", 2);
 }
 
 int main(void)

@@ -37,8 +37,9 @@ struct tess_boot_env {
     /* By Slurm alone; 0: not known. Hosts that have processes of this job, and what this one has
      * for it: processors (SLURM_CPUS_ON_NODE) and GPUs (SLURM_GPUS_ON_NODE). */
     int32_t host_count, host_cores, host_devices;
-    bool again; /* torchrun has started the job before (TORCHELASTIC_RESTART_COUNT) */
-    bool asked; /* tess_boot_find has asked mpirun, which expects a notice of the end */
+    int32_t rank_cores; /* processors of each rank, likewise (SLURM_CPUS_PER_TASK) */
+    bool again;         /* torchrun has started the job before (TORCHELASTIC_RESTART_COUNT) */
+    bool asked;         /* tess_boot_find has asked mpirun, which expects a notice of the end */
 };
 
 /*

@@ -23,7 +23,8 @@ bool tess__boot_first_host(const char *list, char *host, size_t bytes);
 
 /* boot_slurm.c: tasks of a node, numbered from 0, in "4(x2),3"; -1: the list has none for it. */
 int32_t tess__boot_slurm_tasks(const char *list, int32_t node);
-/* What Slurm gives of hosts: env->local_count, host_count, host_cores, host_devices. */
+/* What Slurm gives of hosts: env->local_count, host_count, host_cores, rank_cores,
+ * host_devices. */
 void tess__boot_slurm_hosts(struct tess_boot_env *env);
 
 /* "login,r[1:0-1]h0@0(3)" adds login, r0h0 and r1h0 to a list joined by ',', as many as fit; what

@@ -59,6 +59,7 @@ void tess__boot_slurm_hosts(struct tess_boot_env *env)
         list = tess__boot_variable("SLURM_TASKS_PER_NODE");
     env->host_count = slurm_number("SLURM_STEP_NUM_NODES", "SLURM_NNODES");
     env->host_cores = slurm_number("SLURM_CPUS_ON_NODE", NULL);
+    env->rank_cores = slurm_number("SLURM_CPUS_PER_TASK", NULL);
     env->host_devices = slurm_number("SLURM_GPUS_ON_NODE", NULL);
     const long number = node != NULL ? strtol(node, &end, 10) : -1;
     if (list == NULL || number < 0 || number > INT_MAX || *end != '\0')
