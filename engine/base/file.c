@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,6 +155,13 @@ int tess_file_close(int fd, int error)
     if (close(fd) != 0 && error == 0)
         error = errno;
     return error;
+}
+
+int tess_file_lock(int fd)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    return errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP ? ENOTSUP : errno;
 }
 
 int tess_file_sync_folder(const char *path)

@@ -7,6 +7,7 @@
 
 #include "base/cgroup.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/terminal.h"
 #include "data/data_tokens.h"
@@ -25,7 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -230,17 +230,29 @@ static enum tess_status prepare_run(struct prepare *prepare)
 static enum tess_status prepare_lock(struct prepare *prepare)
 {
     const char *out = prepare->options->out;
+    char path[PATH_MAX];
     TESS_TRY(tess_file_make_folders(out, "--out"));
-    prepare->lock = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (snprintf(path, sizeof(path), "%s/.lock", out) >= (int)sizeof(path))
+        TESS_FAIL(TESS_ERR_USAGE, "the name of --out is too long");
+    prepare->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (prepare->lock < 0)
-        TESS_FAIL(TESS_ERR_IO, "cannot open %s: %s", out, strerror(errno));
+        TESS_FAIL(TESS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     const struct timespec period = {.tv_nsec = PREPARE_PERIOD_NS};
-    for (int i = 0; i < PREPARE_LOCK_TRIES; i++) {
-        if (flock(prepare->lock, LOCK_EX | LOCK_NB) == 0)
-            return TESS_OK;
+    int error = tess_file_lock(prepare->lock);
+    for (int i = 1; error == EWOULDBLOCK && i < PREPARE_LOCK_TRIES; i++) {
         nanosleep(&period, NULL);
+        error = tess_file_lock(prepare->lock);
     }
-    TESS_FAIL(TESS_ERR_USAGE, "--out %s: another tessera data prepare writes to it", out);
+    if (error == EWOULDBLOCK)
+        TESS_FAIL(TESS_ERR_USAGE, "--out %s: another tessera data prepare writes to it", out);
+    if (error == ENOTSUP)
+        tess_log(TESS_LOG_WARN,
+                 "the file system of %s has no locks: nothing prevents that another tessera data "
+                 "prepare writes there",
+                 out);
+    else if (error != 0)
+        TESS_FAIL(TESS_ERR_IO, "cannot lock %s: %s", path, strerror(error));
+    return TESS_OK;
 }
 
 /* Shards of other files or options are an error, or removed. */

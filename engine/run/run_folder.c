@@ -28,19 +28,16 @@ static enum tess_status folder_join(const char *folder, const char *name, char p
     return TESS_OK;
 }
 
-/* Take the lock. Whoever asks for its owner has it for a moment (tess__run_folder_owner), so it is
- * tried more than once. */
-static bool folder_take(int fd)
+/* Take the lock, as tess_file_lock. Whoever asks for its owner has it for a moment
+ * (tess__run_folder_owner), so it is tried more than once. */
+static int folder_take(int fd)
 {
-    for (int i = 0; i < FOLDER_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return true;
-        if (errno != EWOULDBLOCK)
-            return false;
+    int error = tess_file_lock(fd);
+    for (int i = 1; error == EWOULDBLOCK && i < FOLDER_TRIES; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        error = tess_file_lock(fd);
     }
-    errno = EWOULDBLOCK;
-    return false;
+    return error;
 }
 
 static void folder_read_owner(int fd, char *owner, size_t bytes)
@@ -57,8 +54,13 @@ static enum tess_status folder_lock(const char *folder, int *lock_out)
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot lock the run folder: %s: %s", path, strerror(errno));
-    if (!folder_take(fd)) {
-        const int error = errno;
+    const int error = folder_take(fd);
+    if (error == ENOTSUP)
+        tess_log(
+            TESS_LOG_WARN,
+            "the file system of %s has no locks: nothing prevents that another run writes there",
+            folder);
+    else if (error != 0) {
         folder_read_owner(fd, owner, sizeof(owner));
         close(fd);
         if (error != EWOULDBLOCK)

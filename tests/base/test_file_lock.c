@@ -1,0 +1,93 @@
+/* Locks of files: of two descriptors, and of file systems that have none, as flock() answers there.
+ */
+#include "base/file.h"
+#include "base/log_sink.h"
+#include "harness/work_folder.h"
+#include "run/run_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static int answer; /* of the file system; 0: what it really is */
+static char warned[256];
+
+/* In the place of the C library's, also for the engine. */
+int flock(int fd, int operation)
+{
+    errno = answer;
+    return answer != 0 ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
+
+static void log_take(void *context, enum tess_log_level level, const char *message)
+{
+    (void)context;
+    if (level == TESS_LOG_WARN)
+        snprintf(warned, sizeof(warned), "%s", message);
+}
+
+static int open_lock(void)
+{
+    const int fd = open("lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void case_answers(void **state)
+{
+    static const struct {
+        int answer, expected;
+    } answers[] = {{ENOSYS, ENOTSUP},
+                   {ENOLCK, ENOTSUP},
+                   {EOPNOTSUPP, ENOTSUP},
+                   {EWOULDBLOCK, EWOULDBLOCK},
+                   {EBADF, EBADF}};
+    const int one = open_lock(), other = open_lock();
+    (void)state;
+    assert_int_equal(tess_file_lock(one), 0);
+    assert_int_equal(tess_file_lock(one), 0);
+    assert_int_equal(tess_file_lock(other), EWOULDBLOCK);
+    close(one);
+    assert_int_equal(tess_file_lock(other), 0);
+    for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++) {
+        answer = answers[i].answer;
+        assert_int_equal(tess_file_lock(other), answers[i].expected);
+    }
+    answer = 0;
+    close(other);
+}
+
+/* A run writes where there are no locks, with a warning; not where the disk fails. */
+static void case_run_folder(void **state)
+{
+    const struct tess__log_sink sink = {.line = log_take};
+    int lock = -1;
+    (void)state;
+    (void)tess__log_redirect(&sink);
+    answer = ENOSYS;
+    assert_int_equal(tess__run_folder_open("run", TESS__FOLDER_NEW, &lock), TESS_OK);
+    assert_non_null(strstr(warned, "run has no locks"));
+    tess__run_folder_close(lock);
+    answer = EIO;
+    assert_int_equal(tess__run_folder_open("run", TESS__FOLDER_NEW, &lock), TESS_ERR_IO);
+    answer = 0;
+    (void)tess__log_redirect(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_answers),
+        cmocka_unit_test(case_run_folder),
+    };
+    return cmocka_run_group_tests_name("file_lock", tests, work_folder_make, work_folder_remove);
+}
