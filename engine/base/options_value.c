@@ -3,27 +3,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* A program around the library may have set a locale with another decimal point. */
-static locale_t value_locale_enter(locale_t *plain_out)
-{
-    *plain_out = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    return *plain_out != NULL ? uselocale(*plain_out) : (locale_t)0;
-}
-
-static void value_locale_leave(locale_t before, locale_t plain)
-{
-    if (plain == NULL)
-        return;
-    uselocale(before);
-    freelocale(plain);
-}
 
 static bool value_has_limits(const struct tess_option *option)
 {
@@ -41,10 +25,8 @@ static void value_limits(const struct tess_option *option, char *text, size_t te
     const char *digits = option->type == TESS_OPTION_REAL ? "%.12g" : "%.0f";
     bool low = option->min > -9e18, high = option->max < 9e18; /* beyond: as good as none */
     char min[64], max[64]; /* only numbers below 9e18 are shown */
-    locale_t plain, before = value_locale_enter(&plain);
     snprintf(min, sizeof(min), digits, low ? option->min : 0);
     snprintf(max, sizeof(max), digits, high ? option->max : 0);
-    value_locale_leave(before, plain);
     if (!value_has_limits(option) || (!low && !high))
         snprintf(text, text_bytes, "%s", "");
     else if (!high)
@@ -165,11 +147,9 @@ static const char *value_real(const struct tess_option *option, const char *text
     }
     if (*at)
         return "is not a number";
-    locale_t plain, before = value_locale_enter(&plain);
     errno = 0;
     double value = strtod(text, NULL);
     bool fits = errno != ERANGE;
-    value_locale_leave(before, plain);
     if (!fits)
         return "does not fit in a double";
     *value_out = value;
@@ -276,13 +256,11 @@ bool tess__option_parse(const struct tess_option *option, const char *text,
 /* The shortest of 15, 16 or 17 digits that is read back as the same number. */
 static void value_print_real(double value, char text[TESS__VALUE_TEXT_MAX])
 {
-    locale_t plain, before = value_locale_enter(&plain);
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, TESS__VALUE_TEXT_MAX, "%.*g", digits, value);
         if (strtod(text, NULL) == value)
             break;
     }
-    value_locale_leave(before, plain);
 }
 
 void tess__option_print(const struct tess_option *option, const union tess__option_value *value,

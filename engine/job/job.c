@@ -31,15 +31,26 @@ static void job_line(void *context, enum tess_log_level level, const char *text)
         job->message(job->context, level, text);
 }
 
-static void job_unquiet(const struct tess__log_sink *const *former)
+/* What is the calling thread's own, while it is in a function of the library. */
+struct job_caller {
+    const struct tess__log_sink *sink;
+    locale_t locale;
+};
+
+static struct job_caller job_enter(const struct tess_job *job)
 {
-    tess__log_redirect(*former);
+    return (struct job_caller){tess__log_redirect(&job->sink), tess__job_locale()};
 }
 
-/* Messages of this thread are the job's until the function returns. */
-#define JOB_QUIET(job)                                                                             \
-    __attribute__((cleanup(job_unquiet), unused)) const struct tess__log_sink *const former_ =     \
-        tess__log_redirect(&(job)->sink)
+static void job_leave(const struct job_caller *caller)
+{
+    tess__log_redirect(caller->sink);
+    uselocale(caller->locale);
+}
+
+/* Until the function returns messages of this thread are the job's, and numbers have a point. */
+#define JOB_ENTER(job)                                                                             \
+    __attribute__((cleanup(job_leave), unused)) const struct job_caller caller_ = job_enter(job)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -172,7 +183,7 @@ static enum tess_status job_open_exchange(struct tess_job *job)
 
 static enum tess_status job_open(struct tess_job *job, const struct tess_job_setup *setup)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     struct tess_started place = {.local_rank = -1};
 
     if (setup->mode == TESS_JOB_AUTO || setup->mode == TESS_JOB_CALLER)
@@ -331,7 +342,7 @@ static enum tess_status job_start(struct tess_job *job)
 
 enum tess_status tess_job_start(struct tess_job *job)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
 
     if (job->started)
         TESS_FAIL(TESS_ERR_USAGE, "the job has been started before");
@@ -367,7 +378,7 @@ static void job_end_ranks(struct tess_job *job)
 
 static void job_end(struct tess_job *job)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
 
     if (job->world != NULL)
         job_end_ranks(job);
@@ -424,7 +435,7 @@ enum tess_status tess_job_step(struct tess_job *job, int64_t count,
                                const struct tess_job_batch *batch,
                                struct tess_job_metrics *metrics_out)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     const struct tess__job_order order = {.verb = TESS__JOB_STEP, .count = count};
     struct tess__job_reply reply;
 
@@ -447,7 +458,7 @@ enum tess_status tess_job_step(struct tess_job *job, int64_t count,
 enum tess_status tess_job_evaluate(struct tess_job *job, const struct tess_job_batch *batch,
                                    double *loss_out, double *accuracy_out)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     const struct tess__job_order order = {.verb = TESS__JOB_EVALUATE};
     struct tess__job_reply reply;
 
@@ -465,7 +476,7 @@ enum tess_status tess_job_evaluate(struct tess_job *job, const struct tess_job_b
 
 enum tess_status tess_job_hash(struct tess_job *job, uint64_t *hash_out)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     const struct tess__job_order order = {.verb = TESS__JOB_HASH};
     struct tess__job_reply reply;
 
@@ -477,7 +488,7 @@ enum tess_status tess_job_hash(struct tess_job *job, uint64_t *hash_out)
 
 enum tess_status tess_job_param_read(struct tess_job *job, int32_t index, float *values_out)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     const struct tess__job_order order = {.verb = TESS__JOB_READ, .index = index};
     struct tess__job_reply reply;
 
@@ -493,7 +504,7 @@ enum tess_status tess_job_param_read(struct tess_job *job, int32_t index, float 
 
 enum tess_status tess_job_save(struct tess_job *job, const char *path)
 {
-    JOB_QUIET(job);
+    JOB_ENTER(job);
     struct tess__job_order order = {.verb = TESS__JOB_SAVE};
     struct tess__job_reply reply;
     char folder[PATH_MAX] = "";

@@ -8,6 +8,7 @@
 #include "tessera/engine.h"
 
 #include <limits.h>
+#include <locale.h>
 #include <pthread.h>
 
 #define TESS__JOB_WHY_BYTES 1024
@@ -74,6 +75,10 @@ struct tess_job {
 };
 
 /* ---- job_rank.c ------------------------------------------------------------------------------ */
+
+/* From here on the calling thread reads and writes numbers as in the C locale, whatever the program
+ * around the library has set. Returns the one before, for uselocale(). */
+locale_t tess__job_locale(void);
 
 /* Begin to run rank[r]: in a thread or a child process, which opens its engine and then follows
  * orders until its socket is closed. */

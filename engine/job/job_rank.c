@@ -117,6 +117,11 @@ void tess__job_rank_obey(struct tess__job_rank *rank, const struct tess__job_ord
 
 /* ---- what it runs in ------------------------------------------------------------------------- */
 
+locale_t tess__job_locale(void)
+{
+    return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* one for all, never freed */
+}
+
 static void rank_follow(struct tess__job_rank *rank)
 {
     const struct tess__launch launch = tess__run_launch(&rank->job->run);
@@ -124,6 +129,7 @@ static void rank_follow(struct tess__job_rank *rank)
     struct tess__job_reply reply = {.status = TESS_OK};
 
     tess__log_redirect(&rank->job->sink);
+    (void)tess__job_locale();
     tess__rank_enter(&launch, rank->rank.rank);
     tess__job_rank_open(rank, &reply);
     while (send(rank->rank_socket, &reply, sizeof(reply), MSG_NOSIGNAL) == (ssize_t)sizeof(reply)) {

@@ -2,7 +2,6 @@
 #include "options_fixture.h"
 #include "tessera/log.h"
 
-#include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -261,35 +260,6 @@ static void case_real_numbers(void **state)
         assert_true(f.run.rate == 0.1);
         fixture_close(&f);
     }
-}
-
-/* Compiled for the test where the machine has none (Debian: package locales). */
-static bool set_locale_with_comma(void)
-{
-    char folder[] = "/tmp/test_options_XXXXXX", command[160];
-    if (setlocale(LC_ALL, "de_DE.UTF-8") != NULL)
-        return true;
-    assert_non_null(mkdtemp(folder));
-    snprintf(command, sizeof(command), "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1",
-             folder, folder);
-    bool found = system(command) == 0 && setenv("LOCPATH", folder, 1) == 0 &&
-                 setlocale(LC_ALL, "de_DE.UTF-8") != NULL;
-    snprintf(command, sizeof(command), "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
-    return found;
-}
-
-static void case_decimal_point_of_another_locale(void **state)
-{
-    (void)state;
-    if (!set_locale_with_comma())
-        skip();
-    struct fixture f;
-    assert_int_equal(fixture_load_words(&f, "--learning-rate 0.25"), TESS_OK);
-    assert_true(f.run.rate == 0.25);
-    fixture_close(&f);
-    assert_string_equal(setlocale(LC_NUMERIC, NULL), setlocale(LC_ALL, NULL));
-    setlocale(LC_ALL, "C");
 }
 
 /* ---- sources -------------------------------------------------------------------------------- */
@@ -651,7 +621,6 @@ int main(void)
         cmocka_unit_test(case_arguments),
         cmocka_unit_test(case_whole_numbers),
         cmocka_unit_test(case_real_numbers),
-        cmocka_unit_test(case_decimal_point_of_another_locale),
         cmocka_unit_test(case_environment),
         cmocka_unit_test(case_force_of_sources),
         cmocka_unit_test(case_origins),

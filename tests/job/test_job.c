@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <inttypes.h>
+#include <locale.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -401,6 +402,45 @@ static void case_environment(void **state)
     munmap(of, 4096);
 }
 
+/* Compiled for the test where the machine has none (Debian: package locales). */
+static bool set_locale_with_comma(void)
+{
+    char command[160];
+    if (setlocale(LC_ALL, "de_DE.UTF-8") != NULL)
+        return true;
+    snprintf(command, sizeof(command), "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1",
+             folder, folder);
+    return system(command) == 0 && setenv("LOCPATH", folder, 1) == 0 &&
+           setlocale(LC_ALL, "de_DE.UTF-8") != NULL;
+}
+
+/* A program around the library may have set a locale with another decimal point: it keeps it, and
+ * options and files are read as ever. */
+static void case_locale(void **state)
+{
+    const char *topology = "tessera-topology: 1\nmachine: node:1 rank:2 edge:12.5\n";
+    char path[64];
+    uint64_t hash[2];
+    (void)state;
+    if (!set_locale_with_comma())
+        skip();
+    snprintf(path, sizeof(path), "%s/topology.yaml", folder);
+    FILE *file = fopen(path, "w");
+    assert_true(file != NULL && fputs(topology, file) >= 0 && fclose(file) == 0);
+    for (int i = 0; i < 2; i++) {
+        struct tess_job *job = NULL;
+        struct tess_job_metrics metrics;
+        assert_ok(open_job(TESS_JOB_THREADS, "ddp", "2", "topology.file", path, NULL, &job));
+        assert_ok(tess_job_start(job));
+        assert_ok(tess_job_step(job, STEPS, NULL, &metrics));
+        assert_ok(tess_job_hash(job, &hash[i]));
+        tess_job_close(job);
+        assert_string_equal(localeconv()->decimal_point, i == 0 ? "," : ".");
+        setlocale(LC_ALL, "C");
+    }
+    assert_int_equal(hash[0], hash[1]);
+}
+
 static int output_fd; /* stdout, while it and stderr are a file, which stays empty */
 
 static int begin_silence(void **state)
@@ -444,7 +484,7 @@ int main(void)
         SILENT(case_modes),       SILENT(case_as_train), SILENT(case_memory),
         SILENT(case_parameters),  SILENT(case_batches),  SILENT(case_two_jobs),
         SILENT(case_refused),     SILENT(case_failed),   SILENT(case_killed),
-        SILENT(case_environment),
+        SILENT(case_environment), SILENT(case_locale),
     };
     char command[64];
     if (mkdtemp(folder) == NULL)
