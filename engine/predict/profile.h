@@ -198,7 +198,7 @@ enum tess_status tess_profile_read(const char *path, struct tess_profile *profil
 enum tess_status tess_profile_write(const struct tess_profile *profile, const char *path);
 
 /* The measured profile of this host, which --calibrate leaves in the user's cache for later runs:
- * its path. False: the user has no cache. */
+ * its path. False: the user has no cache, or none that can be written where `make`. */
 bool tess_profile_kept(bool make, char *path, size_t bytes);
 /* Of this host's processor, with a kernel backend for it: the file that is kept, where it is of
  * that, else round numbers. */

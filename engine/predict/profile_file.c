@@ -324,7 +324,13 @@ bool tess_profile_kept(bool make, char *path, size_t bytes)
     if (gethostname(host, sizeof(host) - 1) != 0)
         return false;
     snprintf(name, sizeof(name), "processor-%s.yaml", host);
-    return strchr(host, '/') == NULL && tess_file_cache(name, make, path, bytes);
+    if (strchr(host, '/') != NULL || !tess_file_cache(name, make, path, bytes))
+        return false;
+    char *name_at = strrchr(path, '/');
+    *name_at = '\0';
+    const bool kept = !make || access(path, W_OK | X_OK) == 0;
+    *name_at = '/';
+    return kept;
 }
 
 enum tess_status tess_profile_here(const char *kernel, struct tess_profile *profile_out)

@@ -117,11 +117,17 @@ static enum tess_status plan_calibrate(struct tess__plan *plan)
     TESS_TRY(tess_registry_get_kernel(plan_host_kernel(), &ops));
     TESS_TRY(tess_profile_calibrate(ops, "measured", plan->given->seconds, &plan->profile));
     TESS_TRY(tess_profile_write(&plan->profile, plan->given->calibrate));
-    if (!tess_profile_kept(true, path, sizeof(path)))
+    if (!tess_profile_kept(true, path, sizeof(path))) {
+        tess_log(TESS_LOG_WARN,
+                 "train and compare do not find these figures: neither HOME nor XDG_CACHE_HOME is "
+                 "a folder that can be written; plan has them with --device %s",
+                 plan->given->calibrate);
         return TESS_OK;
+    }
+    TESS_TRY(tess_profile_write(&plan->profile, path));
     tess_log(TESS_LOG_INFO,
              "--device cpu, train and compare predict with these figures from now on: %s", path);
-    return tess_profile_write(&plan->profile, path);
+    return TESS_OK;
 }
 
 static enum tess_status plan_profile(struct tess__plan *plan)

@@ -271,6 +271,20 @@ static void test_hostile(void **state)
     assert_int_equal(tess_profile_read(path, &profile), TESS_ERR_USAGE);
 }
 
+/* In the user's cache, where one can be written; another place is found without being made. */
+static void test_kept(void **state)
+{
+    char path[512], other[512];
+    (void)state;
+    assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+    assert_true(tess_profile_kept(false, path, sizeof(path)));
+    assert_non_null(strstr(path, "/proc/none/tessera/processor-"));
+    assert_false(tess_profile_kept(true, other, sizeof(other)));
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+    assert_int_equal(unsetenv("HOME"), 0);
+    assert_false(tess_profile_kept(false, path, sizeof(path)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_busy_cores),
         cmocka_unit_test(test_rows),         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_kept),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }
