@@ -3,6 +3,7 @@
  * has started the ranks; and a rank that dies ends the run, with its number in the message.
  */
 #include "harness/awake.h"
+#include "harness/free_port.h"
 #include "harness/spawn.h"
 
 #include <setjmp.h>
@@ -12,12 +13,10 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { RANKS_MAX = 4, WORDS = 512, HASH = 17 };
@@ -66,17 +65,6 @@ static void case_same_bits(void **state)
 
 /* ---- ranks that others have started ---------------------------------------------------------- */
 
-static int32_t net_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
-}
-
 /* As torchrun does it. The last rank gets words of its own. */
 static void net_start_unlike(struct spawn *spawn, int32_t ranks, const char *words,
                              const char *last_words)
@@ -84,7 +72,7 @@ static void net_start_unlike(struct spawn *spawn, int32_t ranks, const char *wor
     static const char *const names[] = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
                                         "LOCAL_RANK"};
     char port[16], count[16], rank[16];
-    snprintf(port, sizeof(port), "%d", (int)net_port());
+    snprintf(port, sizeof(port), "%d", (int)free_port());
     snprintf(count, sizeof(count), "%d", (int)ranks);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);

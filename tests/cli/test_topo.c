@@ -3,10 +3,10 @@
  * text, pictures, subsets, and files that are refused. Machines are made here or are lines of
  * words; no file of anybody else is read.
  */
+#include "harness/free_port.h"
 #include "harness/spawn.h"
 #include "topology/machines.h"
 
-#include <arpa/inet.h>
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -549,18 +548,6 @@ static void case_measure(void **state)
     assert_int_not_equal(TOPO("--machine", "gpu:1", "--measure"), 0);
     assert_non_null(strstr(spawn.err, "2 to 65536 ranks"));
     unsetenv("TESSERA_NVML");
-}
-
-static int32_t free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
 }
 
 /* Ranks started by another launcher: rank 0 alone prints, and a file is the model. */

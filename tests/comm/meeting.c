@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "tessera/log.h"
+#include "harness/free_port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,18 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-int32_t free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
-}
 
 struct meeting meeting_of(int32_t ranks, const char *address)
 {

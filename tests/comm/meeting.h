@@ -32,8 +32,6 @@ struct meeting {
     struct outcome *outcome; /* [RANKS_MAX], shared */
 };
 
-/* A port that is free at the moment. */
-int32_t free_port(void);
 struct meeting meeting_of(int32_t ranks, const char *address);
 void meeting_free(struct meeting *meeting);
 

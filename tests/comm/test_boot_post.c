@@ -3,6 +3,7 @@
  * left or brings something else. Ranks are threads that meet over the loopback.
  */
 #include "comm/boot/boot_post.h"
+#include "harness/free_port.h"
 #include "tessera/log.h"
 
 #include <setjmp.h>
@@ -12,12 +13,10 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define RANKS 40 /* more than are connected behind one */
@@ -47,19 +46,14 @@ static void *member_run(void *context)
 static void meet(enum tess_status (*then)(struct tess_boot_post *post, int32_t rank),
                  enum tess_status status_out[RANKS])
 {
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
     struct member member[RANKS];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
+    const int32_t port = free_port();
     for (int32_t r = 0; r < RANKS; r++) {
         member[r] = (struct member){.then = then};
         member[r].env = (struct tess_boot_env){.starter = "test",
                                                .rank = r,
                                                .rank_count = RANKS,
-                                               .port = ntohs(name.sin_port),
+                                               .port = port,
                                                .address = "127.0.0.1",
                                                .job = 5};
         assert_int_equal(pthread_create(&member[r].thread, NULL, member_run, &member[r]), 0);

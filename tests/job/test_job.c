@@ -3,8 +3,8 @@
  * caller, several jobs at a time, and failures, which are returned and never printed.
  */
 #include "tessera/engine.h"
+#include "harness/free_port.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -352,18 +351,6 @@ static void case_killed(void **state)
     assert_refused(tess_job_step(job, 1, NULL, &metrics), TESS_ERR_COMM, "signal 9");
     tess_job_close(job);
     assert_int_equal(any_child(), 0);
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof(name);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &bytes), 0);
-    close(fd);
-    return ntohs(name.sin_port);
 }
 
 /* Two processes as torchrun starts them, each a rank. */

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "harness/awake.h"
+#include "harness/free_port.h"
 #include "harness/spawn.h"
 #include "job/launch_env.h"
 #include "tessera/check.h"
@@ -17,7 +18,6 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,17 +48,6 @@ struct job {
     pid_t launcher;
     struct outcome *outcome; /* [RANKS], shared */
 };
-
-static int32_t free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
-}
 
 static void pause_s(double seconds)
 {

@@ -3,6 +3,7 @@
  * what the options refuse; then the program, four processes as torchrun would start them.
  */
 #include "base/hash.h"
+#include "harness/free_port.h"
 #include "harness/spawn.h"
 #include "job/place.h"
 #include "tessera/log.h"
@@ -14,12 +15,10 @@
 
 #include <cmocka.h>
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define RANKS 4
@@ -288,17 +287,6 @@ static void case_order_refused(void **state)
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
-
-static int32_t free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
-}
 
 static void set_number(const char *name, int32_t number)
 {

@@ -4,8 +4,8 @@
 
 #include "base/log_sink.h"
 #include "config/config.h"
+#include "harness/free_port.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -52,17 +51,6 @@ static void *compare(void *context)
     tess_boot_post_close(post);
     tess_boot_close(boot);
     return NULL;
-}
-
-static int32_t free_port(void)
-{
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(name);
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof(name)), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&name, &length), 0);
-    close(fd);
-    return ntohs(name.sin_port);
 }
 
 /* Rank `odd` has other words; -1: none. */
