@@ -60,7 +60,7 @@ static bool mirror_connect(struct tess__mirror *mirror, char *why, size_t why_by
         return false;
     tess__boot_keep_alive(mirror->fd, 2 * mirror->silent_s);
     return tess__boot_knock(mirror->fd, &mirror->secret, greeting, mirror_limit(mirror), why,
-                            why_bytes);
+                            why_bytes) == TESS_OK;
 }
 
 static bool mirror_ask(struct tess__mirror *mirror, const struct tess__mirror_ask *ask, char *why,

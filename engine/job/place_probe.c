@@ -109,7 +109,8 @@ static bool probe_connect(struct tess__probe *probe, const struct tess__turn *tu
     memcpy(bytes, &hello, sizeof(bytes));
     if (fd < 0)
         return false;
-    if (!tess__boot_knock(fd, &probe->secret, bytes, limit_s, result->why, sizeof(result->why))) {
+    if (tess__boot_knock(fd, &probe->secret, bytes, limit_s, result->why, sizeof(result->why)) !=
+        TESS_OK) {
         close(fd);
         return false;
     }

@@ -466,17 +466,22 @@ static int hosts_run(const struct tess__hosts *hosts, struct hosts_crew *crew,
                      const struct hosts_hello *hello)
 {
     struct leader leader = {.hosts = hosts};
-    int error = EADDRNOTAVAIL;
+    const bool here = hosts_is_here(hosts->address);
+    int error, code = HOSTS_MAY_LEAD;
     leader.door = (struct boot_door){
         .greet = tess__leader_greet, .context = &leader, .secret = &hosts->secret};
-    if (hosts_is_here(hosts->address))
-        error = tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener);
-    if (error == EADDRINUSE || error == EADDRNOTAVAIL)
-        return tess__hosts_member(hosts, crew, hello);
+    do {
+        error = here ? tess__boot_try_listen(hosts->address, hosts->port, &leader.door.listener)
+                     : EADDRNOTAVAIL;
+        if (error == EADDRINUSE || error == EADDRNOTAVAIL)
+            code = tess__hosts_member(hosts, crew, hello, error == EADDRINUSE);
+    } while (error != 0 && code == HOSTS_MAY_LEAD);
+    if (code != HOSTS_MAY_LEAD)
+        return code;
     if (error != 0)
         return tess_status_exit_code(tess_fail(TESS_ERR_COMM, "cannot listen at %s:%d: %s",
                                                hosts->address, hosts->port, strerror(error)));
-    const int code = leader_lead(&leader, crew, hello);
+    code = leader_lead(&leader, crew, hello);
     tess__boot_door_close(&leader.door);
     return code;
 }

@@ -16,6 +16,8 @@
 /* Hosts are started one after the other. Where the leader is not reached for longer, the address or
  * the port may be wrong, which is reported. */
 #define MEMBER_QUIET_S 5.0
+/* A host that is to lead, and whose port is taken, looks for a leader there for so long. */
+#define MEMBER_STRANGER_S 10.0
 
 /* Has a training that this host took part in ended since the leader has gone? */
 static bool member_has_missed_end(const struct tess__hosts *hosts, const struct hosts_crew *crew)
@@ -37,10 +39,13 @@ struct member {
     bool forgotten;              /* the leader goes on without it */
     struct hosts_source *source; /* [source_count] */
     int32_t source_count;
-    bool warned[2]; /* of no leader; of one that does not admit this host */
+    bool contends;    /* this host is the one that --meet names, and its port was taken */
+    double strange_s; /* since when nothing of this program has answered there */
+    bool warned[2];   /* of no leader; of one that does not admit this host */
 };
 
-enum way { WAY_THERE, WAY_LOST, WAY_OVER }; /* OVER: the training has ended, or this host is to */
+/* OVER: the training has ended, or this host is to. FREE: it may lead. */
+enum way { WAY_THERE, WAY_LOST, WAY_OVER, WAY_FREE };
 
 static void member_hang_up(struct member *member)
 {
@@ -67,47 +72,55 @@ static void member_send(const struct member *member, struct hosts_news news)
     (void)tess__boot_send(member->up, &news, sizeof(news), tess_clock_s() + HOSTS_SEND_S, NULL, 0);
 }
 
-/* Connected, and both sides have proved that they have the job's secret; -1. Where others find this
- * host is known once it has reached the leader. */
-static int member_knock(struct member *member, const char *address, int32_t port,
-                        struct hosts_hello *hello, char why[BOOT_WHY_BYTES])
+/* Connected, and both sides have proved that they have the job's secret; else as tess__boot_knock.
+ * Where others find this host is known once it has reached the leader. */
+static enum tess_status member_knock(struct member *member, const char *address, int32_t port,
+                                     struct hosts_hello *hello, int *fd_out,
+                                     char why[BOOT_WHY_BYTES])
 {
     const double limit_s = tess_clock_s() + MEMBER_TRY_S;
     const int fd = tess__boot_connect(address, port, limit_s, why, BOOT_WHY_BYTES);
     unsigned char greeting[TESS_GREETING_BYTES];
     if (fd < 0)
-        return -1;
+        return TESS_ERR_COMM;
     if (tess__relay_port(&member->relay) == 0 &&
         !tess__relay_open(&member->relay, member->crew, member->hosts, fd)) {
         snprintf(why, BOOT_WHY_BYTES, "cannot listen for other hosts: %s", strerror(errno));
         close(fd);
-        return -1;
+        return TESS_ERR_COMM;
     }
     hello->port = (uint16_t)tess__relay_port(&member->relay);
     memcpy(greeting, hello, sizeof(greeting));
-    if (tess__boot_knock(fd, &member->hosts->secret, greeting, limit_s, why, BOOT_WHY_BYTES))
-        return fd;
-    close(fd);
-    return -1;
+    const enum tess_status status =
+        tess__boot_knock(fd, &member->hosts->secret, greeting, limit_s, why, BOOT_WHY_BYTES);
+    if (status == TESS_OK)
+        *fd_out = fd;
+    else
+        close(fd);
+    return status;
 }
 
 /* The leader has sent this host on. */
-static bool member_follow(struct member *member, const struct hosts_order *place,
-                          char why[BOOT_WHY_BYTES])
+static enum tess_status member_follow(struct member *member, const struct hosts_order *place,
+                                      char why[BOOT_WHY_BYTES])
 {
+    int fd;
     struct hosts_hello hello = {.number = member->number};
     memcpy(hello.magic, HOSTS_VIA, sizeof(hello.magic));
     const char *address = place->partner[0] != '\0' ? place->partner : member->hosts->address;
-    const int fd = member_knock(member, address, place->partner_port, &hello, why);
-    if (fd < 0)
-        return false;
+    const enum tess_status status =
+        member_knock(member, address, place->partner_port, &hello, &fd, why);
+    if (status != TESS_OK)
+        return status;
     member_keep(member, fd, false);
     member_send(member, (struct hosts_news){.kind = HOSTS_JOINED});
-    return true;
+    return TESS_OK;
 }
 
-/* Greet the leader, and go where it says. False: try again. */
-static bool member_try(struct member *member, struct hosts_order *order, char why[BOOT_WHY_BYTES])
+/* Greet the leader, and go where it says. As tess__boot_knock; TESS_ERR_USAGE: it is there, and
+ * does not take this host. */
+static enum tess_status member_try(struct member *member, struct hosts_order *order,
+                                   char why[BOOT_WHY_BYTES])
 {
     const struct tess__hosts *hosts = member->hosts;
     struct hosts_hello hello = *member->hello;
@@ -116,33 +129,34 @@ static bool member_try(struct member *member, struct hosts_order *order, char wh
         hello.number = member->number;
         hello.seen = member->seen;
     }
-    const int fd = member_knock(member, hosts->address, hosts->port, &hello, why);
-    if (fd < 0)
-        return false;
+    int fd;
+    enum tess_status status = member_knock(member, hosts->address, hosts->port, &hello, &fd, why);
+    if (status != TESS_OK)
+        return status;
     if (!tess__boot_receive(fd, order, sizeof(*order), tess_clock_s() + HOSTS_SEND_S, NULL, 0) ||
         memchr(order->partner, '\0', sizeof(order->partner)) == NULL) {
         snprintf(why, BOOT_WHY_BYTES,
                  "the leader that listens there has no place for this host, or is of another "
                  "version: install the same one on all hosts");
         close(fd);
-        return false;
+        return TESS_ERR_USAGE;
     }
     if (order->kind == HOSTS_PLACE)
         member->number = order->to;
     if (order->kind != HOSTS_PLACE || order->partner_port == 0) {
         member_keep(member, fd, true);
-        return true;
+        return TESS_OK;
     }
-    const bool there = member_follow(member, order, why);
+    status = member_follow(member, order, why);
     close(fd);
-    return there;
+    return status;
 }
 
 /* Once for each kind: it goes on trying. */
-static void member_warn(struct member *member, bool quiet, const char *why)
+static void member_warn(struct member *member, enum tess_status status, bool quiet, const char *why)
 {
     const struct tess__hosts *hosts = member->hosts;
-    const bool refused = strstr(why, "listens there") != NULL;
+    const bool refused = status != TESS_ERR_COMM;
     if (member->warned[refused] || (!refused && quiet))
         return;
     member->warned[refused] = true;
@@ -159,8 +173,31 @@ static void member_say_again(const struct member *member)
         member_send(member, member->crew->news);
 }
 
+/* Whoever has the port of this host: a leader of an earlier training, which ends soon; one that
+ * does not admit it; or a program of another kind, beside which nobody can lead. */
+static enum way member_contend(struct member *member, enum tess_status tried, int *code_out)
+{
+    const struct tess__hosts *hosts = member->hosts;
+    struct boot_listener listener;
+    if (tess__boot_try_listen(hosts->address, hosts->port, &listener) == 0) {
+        tess__boot_unlisten(&listener);
+        return WAY_FREE;
+    }
+    if (member->strange_s == 0 || tried == TESS_ERR_USAGE)
+        member->strange_s = tess_clock_s();
+    member->contends = member->number == 0;
+    if (tess_clock_s() - member->strange_s < MEMBER_STRANGER_S || !member->contends)
+        return WAY_LOST;
+    *code_out = tess_status_exit_code(tess_fail(
+        TESS_ERR_COMM,
+        "no host can lead at %s:%d: another program has port %d of this host, and did not "
+        "greet as a leader within %g s; end it, or take another port on all hosts (--meet)",
+        hosts->address, hosts->port, hosts->port, MEMBER_STRANGER_S));
+    return WAY_OVER;
+}
+
 /* *order_out: what the leader has answered. */
-static enum way member_join(struct member *member, struct hosts_order *order_out)
+static enum way member_join(struct member *member, struct hosts_order *order_out, int *code_out)
 {
     const struct tess__hosts *hosts = member->hosts;
     struct hosts_crew *crew = member->crew;
@@ -168,31 +205,34 @@ static enum way member_join(struct member *member, struct hosts_order *order_out
     const double begin_s = tess_clock_s();
     const double limit_s = begin_s + (again ? HOSTS_ORPHAN_S : HOSTS_JOIN_S);
     char why[BOOT_WHY_BYTES] = "";
-    bool there = false;
+    enum tess_status tried = TESS_ERR_COMM;
+    enum way way = WAY_LOST;
     if (!again)
         tess_log(TESS_LOG_INFO, "joins the training at %s:%d, with up to %d rank%s", hosts->address,
                  hosts->port, member->hello->slots, member->hello->slots == 1 ? "" : "s");
     tess__relay_pause(&member->relay, true);
-    while (!there && (again || !crew->ends) && tess_clock_s() < limit_s) {
+    while (way == WAY_LOST && (again || !crew->ends) && tess_clock_s() < limit_s) {
         if (member_has_missed_end(hosts, crew)) {
             tess_log(TESS_LOG_INFO, "the training has ended without this host: %s has its results",
                      hosts->restart.run);
             return WAY_OVER;
         }
-        there = member_try(member, order_out, why);
-        if (there)
+        tried = member_try(member, order_out, why);
+        if (tried == TESS_OK)
             break;
-        member_warn(member, tess_clock_s() - begin_s < MEMBER_QUIET_S, why);
+        member_warn(member, tried, tess_clock_s() - begin_s < MEMBER_QUIET_S, why);
+        if (member->contends)
+            way = member_contend(member, tried, code_out);
         if (tess__crew_wait(crew, MEMBER_TRY_MS).again)
             tess__crew_kill(crew, SIGKILL);
     }
     tess__relay_pause(&member->relay, false);
-    if (there)
+    if (tried == TESS_OK)
         return WAY_THERE;
-    if (!again && !crew->ends)
+    if (way == WAY_LOST && !again && !crew->ends)
         tess_fail(TESS_ERR_TIMEOUT, "no training to join at %s:%d within %g s: %s", hosts->address,
                   hosts->port, HOSTS_JOIN_S, why);
-    return WAY_LOST;
+    return way;
 }
 
 static bool member_order_is_sound(const struct hosts_order *order, const struct hosts_hello *hello)
@@ -368,7 +408,7 @@ static enum way member_stay(struct member *member, int *code_out)
     enum way way;
     do {
         struct hosts_order order = {.kind = HOSTS_PLACE};
-        way = member_join(member, &order);
+        way = member_join(member, &order, code_out);
         if (way != WAY_THERE)
             return way;
         way = member_take(member, &order, code_out);
@@ -390,6 +430,8 @@ static int member_run(struct member *member)
         const enum way way = member_stay(member, &code);
         const bool joined = member->number > 0;
         member_end_crew(member, way == WAY_LOST && !member->forgotten);
+        if (way == WAY_FREE)
+            return HOSTS_MAY_LEAD;
         if (way == WAY_OVER)
             return code;
         if (member->crew->ends)
@@ -403,14 +445,15 @@ static int member_run(struct member *member)
                 hosts->address, hosts->port));
         tess_log(TESS_LOG_WARN, "the supervisor at %s:%d has gone", hosts->address, hosts->port);
         member->number = member->seen = member->answer = 0;
-        member->forgotten = false;
+        member->forgotten = member->contends = false;
     }
 }
 
 int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                       const struct hosts_hello *hello)
+                       const struct hosts_hello *hello, bool contends)
 {
-    struct member member = {.hosts = hosts, .crew = crew, .hello = hello, .up = -1};
+    struct member member = {
+        .hosts = hosts, .crew = crew, .hello = hello, .up = -1, .contends = contends};
     const int code = member_run(&member);
     free(member.source);
     return code;

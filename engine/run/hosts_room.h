@@ -214,8 +214,11 @@ void tess__relay_end(struct hosts_relay *relay, int up, int32_t number);
 
 /* ---- hosts_member.c -------------------------------------------------------------------------- */
 
-/* Until the leader has sent how the training ended; returns the exit status. */
+#define HOSTS_MAY_LEAD (-1)
+
+/* Until the leader has sent how the training ended; returns the exit status. `contends`: this host
+ * would lead, and its port was taken; HOSTS_MAY_LEAD: that has become free before anybody led. */
 int tess__hosts_member(const struct tess__hosts *hosts, struct hosts_crew *crew,
-                       const struct hosts_hello *hello);
+                       const struct hosts_hello *hello, bool contends);
 
 #endif

@@ -461,7 +461,8 @@ static int stray_greet(int32_t port)
     memcpy(hello.magic, "teraboot", 8);
     memcpy(bytes, &hello, sizeof(bytes));
     assert_true(fd >= 0);
-    assert_true(tess__boot_knock(fd, &none, bytes, tess_clock_s() + 5, why, sizeof(why)));
+    assert_int_equal(tess__boot_knock(fd, &none, bytes, tess_clock_s() + 5, why, sizeof(why)),
+                     TESS_OK);
     for (int i = 0; i < 2; i++) /* the place, and the verdict */
         assert_true(recv(fd, reply, sizeof(reply), MSG_WAITALL) == sizeof(reply));
     return fd;

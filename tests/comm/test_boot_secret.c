@@ -245,9 +245,11 @@ static void case_greetings(void **state)
     for (size_t i = 0; i < COUNT(fd); i++)
         assert_true((fd[i] = stray_connect(meeting.env.port)) >= 0);
     assert_true(send(fd[0], greeting, sizeof(greeting), MSG_NOSIGNAL) > 0);
-    assert_false(tess__boot_knock(fd[1], &none, greeting, limit_s, why, sizeof(why)));
+    assert_int_equal(tess__boot_knock(fd[1], &none, greeting, limit_s, why, sizeof(why)),
+                     TESS_ERR_USAGE);
     assert_contains(why, "does not have this job's secret (TESS_JOB_SECRET)");
-    assert_false(tess__boot_knock(fd[2], &other, greeting, limit_s, why, sizeof(why)));
+    assert_int_equal(tess__boot_knock(fd[2], &other, greeting, limit_s, why, sizeof(why)),
+                     TESS_ERR_USAGE);
     /* What a rank has sent on one connection, on another one. */
     assert_true(recv(fd[3], &challenge, sizeof(challenge), MSG_WAITALL) > 0);
     assert_true(tess_secret_prove(&meeting.env.secret, &challenge, greeting, &recorded));
@@ -261,7 +263,7 @@ static void case_greetings(void **state)
     const pid_t open_root = meet_fork(&meeting, 0);
     greeting_of_rank_1(&meeting, greeting);
     assert_true((fd[0] = stray_connect(meeting.env.port)) >= 0);
-    assert_true(tess__boot_knock(fd[0], &none, greeting, limit_s, why, sizeof(why)));
+    assert_int_equal(tess__boot_knock(fd[0], &none, greeting, limit_s, why, sizeof(why)), TESS_OK);
     close(fd[0]);
     assert_int_equal(waitpid(open_root, NULL, 0), open_root);
     assert_contains(meeting.outcome[0].error, "rank 1 has left");

@@ -112,7 +112,7 @@ static void *pretend(void *context)
     tess_secret_derive(&none, turn->word, sizeof(turn->word), &secret);
     const int fd = tess__boot_connect(turn->address, turn->port, limit_s, why, sizeof(why));
     const bool admitted =
-        fd >= 0 && tess__boot_knock(fd, &secret, bytes, limit_s, why, sizeof(why));
+        fd >= 0 && tess__boot_knock(fd, &secret, bytes, limit_s, why, sizeof(why)) == TESS_OK;
     if (fd >= 0)
         close(fd);
     return admitted ? context : NULL;

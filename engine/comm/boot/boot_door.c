@@ -161,27 +161,27 @@ void tess__boot_door_close(struct boot_door *door)
     tess__boot_unlisten(&door->listener);
 }
 
-bool tess__boot_knock(int fd, const struct tess_secret *secret,
-                      const unsigned char greeting[TESS_GREETING_BYTES], double limit_s, char *why,
-                      size_t why_bytes)
+enum tess_status tess__boot_knock(int fd, const struct tess_secret *secret,
+                                  const unsigned char greeting[TESS_GREETING_BYTES], double limit_s,
+                                  char *why, size_t why_bytes)
 {
     struct tess_secret_challenge challenge;
     struct tess_secret_answer answer;
     unsigned char proof[TESS_SECRET_PROOF_BYTES];
     if (!tess__boot_receive(fd, &challenge, sizeof(challenge), limit_s, NULL, 0)) {
         snprintf(why, why_bytes, "no greeting came: another program may have that port");
-        return false;
+        return TESS_ERR_COMM;
     }
     if (!tess_secret_prove(secret, &challenge, greeting, &answer)) {
         snprintf(why, why_bytes, "what listens there is not of this program");
-        return false;
+        return TESS_ERR_DATA;
     }
     if (!tess__boot_send(fd, &answer, sizeof(answer), limit_s, why, why_bytes) ||
         !tess__boot_receive(fd, proof, sizeof(proof), limit_s, why, why_bytes))
-        return false;
+        return TESS_ERR_COMM;
     if (tess_secret_confirm(secret, &challenge, &answer, proof))
-        return true;
+        return TESS_OK;
     snprintf(why, why_bytes, "what listens there does not have this job's secret (%s)",
              TESS_SECRET);
-    return false;
+    return TESS_ERR_USAGE;
 }

@@ -48,9 +48,11 @@ void tess__boot_door_others(const struct boot_door *door, char *text, size_t byt
 void tess__boot_door_close(struct boot_door *door);
 
 /* The other side: greet, prove that this process has the secret, and have the other side prove it.
- * False, with the reason in `why`: it is none of ours. */
-bool tess__boot_knock(int fd, const struct tess_secret *secret,
-                      const unsigned char greeting[TESS_GREETING_BYTES], double limit_s, char *why,
-                      size_t why_bytes);
+ * Else the reason is in `why`: TESS_ERR_COMM, nothing came or the connection has ended;
+ * TESS_ERR_DATA, what listens there is not of this program; TESS_ERR_USAGE, it is, and does not
+ * have the secret. */
+enum tess_status tess__boot_knock(int fd, const struct tess_secret *secret,
+                                  const unsigned char greeting[TESS_GREETING_BYTES], double limit_s,
+                                  char *why, size_t why_bytes);
 
 #endif

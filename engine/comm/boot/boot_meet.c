@@ -282,7 +282,8 @@ static bool seek_ask(struct seeker *seeker, int fd, struct meet_reply *reply)
     }
     hello.port = (uint16_t)tess__boot_port(&seeker->door.listener);
     memcpy(bytes, &hello, sizeof(bytes));
-    return tess__boot_knock(fd, &env->secret, bytes, first_s, seeker->why, sizeof(seeker->why)) &&
+    return tess__boot_knock(fd, &env->secret, bytes, first_s, seeker->why, BOOT_WHY_BYTES) ==
+               TESS_OK &&
            tess__meet_take(fd, first_s, reply, seeker->why);
 }
 

@@ -102,7 +102,8 @@ enum tess_status tess__settle_connect(const struct tess_boot_env *env,
     do {
         const int fd =
             tess__boot_connect(reply->up_address, reply->up_port, limit_s, why, sizeof(why));
-        if (fd >= 0 && tess__boot_knock(fd, &env->secret, bytes, limit_s, why, sizeof(why))) {
+        if (fd >= 0 &&
+            tess__boot_knock(fd, &env->secret, bytes, limit_s, why, sizeof(why)) == TESS_OK) {
             *fd_out = fd;
             return TESS_OK;
         }
