@@ -34,6 +34,8 @@ const char *tess_log_last_error(void)
     return log_error;
 }
 
+const struct tess__log_sink tess__log_silence = {NULL, NULL};
+
 const struct tess__log_sink *tess__log_redirect(const struct tess__log_sink *sink)
 {
     const struct tess__log_sink *former = log_sink;
@@ -76,7 +78,8 @@ static void log_write(enum tess_log_level level, const char *text)
     const char *word = shown[level].word;
     char line[LOG_PREFIX_MAX + LOG_TEXT_MAX], rank[24] = "";
     if (log_sink != NULL) {
-        log_sink->line(log_sink->context, level, text);
+        if (log_sink->line != NULL)
+            log_sink->line(log_sink->context, level, text);
         return;
     }
     if (log_rank >= 0)

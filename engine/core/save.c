@@ -86,11 +86,6 @@ static void saver_close_files(struct tess_saver *saver)
 }
 
 /* Messages of a save that fails are one warning, of rank 0, and no error of the run. */
-static void saver_drop_line(void *context, enum tess_log_level level, const char *text)
-{
-    (void)context, (void)level, (void)text;
-}
-static const struct tess__log_sink saver_silence = {saver_drop_line, NULL};
 
 /* The thread: what the step has left in the stage. */
 static void saver_write_rest(struct tess_saver *saver)
@@ -124,7 +119,7 @@ static void *saver_main(void *context)
     struct tess_saver *saver = context;
     /* On Linux this is the thread's own; where it may not be, steps and writing are equal. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), SAVER_NICE);
-    (void)tess__log_redirect(&saver_silence);
+    (void)tess__log_redirect(&tess__log_silence);
     saver_make_pages(saver);
     pthread_mutex_lock(&saver->lock);
     while (saver->state != SAVER_QUIT) {
@@ -189,7 +184,7 @@ static int saver_make(struct tess_saver *saver, char why[TESS_SAVER_WHY])
         snprintf(why, TESS_SAVER_WHY, "%s", saver->why);
         return SAVER_FAILED;
     }
-    const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
+    const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
     enum tess_status status = tess_checkpoint_path(saver->setup.run, saver->at.step, false, path);
     bool there = status == TESS_OK && access(path, F_OK) == 0;
     /* Another host may not have this copy: all of them write it. */
@@ -209,7 +204,7 @@ static void saver_drop_older(const struct tess_saver *saver)
 {
     if (!saver->setup.copies || !saver->setup.maker)
         return;
-    const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
+    const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
     (void)tess_checkpoint_prune(saver->setup.run, saver->setup.keep);
     tess__log_redirect(former);
 }
@@ -217,7 +212,7 @@ static void saver_drop_older(const struct tess_saver *saver)
 /* errno, 0. */
 static int saver_open_files(struct tess_saver *saver, char why[TESS_SAVER_WHY])
 {
-    const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
+    const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
     const enum tess_status status =
         tess_checkpoint_open_files(saver->setup.run, saver->at.step, &saver->store, saver->fd);
     const int error = status == TESS_OK ? 0 : errno != 0 ? errno : EIO;
@@ -338,7 +333,7 @@ static struct tess_checkpoint_state saver_state(const struct tess_saver *saver,
 static bool saver_name(struct tess_saver *saver, const struct tess_checkpoint_state *about,
                        char why[TESS_SAVER_WHY])
 {
-    const struct tess__log_sink *former = tess__log_redirect(&saver_silence);
+    const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
     const struct tess_checkpoint_state state = saver_state(saver, about);
     const bool there = tess_checkpoint_end(saver->setup.run, &saver->store, &state,
                                            &saver->engine->model) == TESS_OK;

@@ -22,20 +22,14 @@ struct fit_change {
     struct tess__memory_room room;
 };
 
-static void fit_drop_line(void *context, enum tess_log_level level, const char *text)
-{
-    (void)context, (void)level, (void)text;
-}
-
 /* Plan the run with these changes, which may be refused. */
 static bool fit_plan(const struct tess__fit *fit, const struct fit_change *change, int count,
                      struct tess__memory_room *room_out)
 {
-    static const struct tess__log_sink silence = {fit_drop_line, NULL};
     struct tess__args args = *fit->args;
     struct tess_config *config = NULL;
     struct tess__run *run = calloc(1, sizeof(*run));
-    const struct tess__log_sink *before = tess__log_redirect(&silence);
+    const struct tess__log_sink *before = tess__log_redirect(&tess__log_silence);
     enum tess_status status = run != NULL ? TESS_OK : TESS_ERR_MEMORY;
     bool known = false;
     for (int i = 0; i < count; i++)

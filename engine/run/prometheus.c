@@ -298,20 +298,14 @@ void tess__prometheus_pace(struct tess__prometheus *prometheus, const struct tes
 
 /* ---- file and server ------------------------------------------------------------------------- */
 
-static void prometheus_drop_line(void *context, enum tess_log_level level, const char *text)
-{
-    (void)context, (void)level, (void)text;
-}
-
 static void prometheus_write(struct tess__prometheus *prometheus)
 {
-    static const struct tess__log_sink silence = {prometheus_drop_line, NULL};
     prometheus->due_s = tess_clock_s() + PROMETHEUS_FILE_S;
     prometheus->changed = false;
     char *text = prometheus_page(prometheus);
     if (!text)
         return;
-    const struct tess__log_sink *former = tess__log_redirect(&silence);
+    const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
     const enum tess_status status = tess_file_write(prometheus->place, text, strlen(text));
     tess__log_redirect(former);
     free(text);

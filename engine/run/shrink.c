@@ -66,11 +66,6 @@ struct shrink {
     int32_t count[TESS_AXIS_COUNT];
 };
 
-static void shrink_drop_line(void *context, enum tess_log_level level, const char *text)
-{
-    (void)context, (void)level, (void)text;
-}
-
 static enum tess_status shrink_words(const struct shrink *shrink, struct tess__args *args)
 {
     const int32_t *count = shrink->count;
@@ -84,12 +79,11 @@ static enum tess_status shrink_words(const struct shrink *shrink, struct tess__a
 /* Does a run open with this layout? Its errors are of no interest. */
 static bool shrink_fits(const struct shrink *shrink)
 {
-    static const struct tess__log_sink silence = {shrink_drop_line, NULL};
     struct tess__args args = *shrink->args;
     const int words = shrink_word_count;
     struct tess_config *config = NULL;
     struct tess__run *run = calloc(1, sizeof(*run));
-    const struct tess__log_sink *before = tess__log_redirect(&silence);
+    const struct tess__log_sink *before = tess__log_redirect(&tess__log_silence);
     enum tess_status status = run != NULL ? shrink_words(shrink, &args) : TESS_ERR_MEMORY;
     if (status == TESS_OK)
         status = tess_config_open(args.count, args.word, shrink->table, 1, &config);
