@@ -623,11 +623,3 @@ enum tess_status tess_decoder_run(struct tess_decoder *decoder,
         decoder->next[part[p].sequence] = part[p].position + part[p].count;
     return TESS_OK;
 }
-
-enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, int64_t position,
-                                   float *logits)
-{
-    const struct tess_decoder_part part = {
-        .position = position, .count = 1, .token = &token, .logits = logits};
-    return tess_decoder_run(decoder, &part, 1);
-}

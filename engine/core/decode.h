@@ -65,8 +65,4 @@ uint64_t tess_decoder_bytes(const struct tess_decoder *decoder);
 enum tess_status tess_decoder_run(struct tess_decoder *decoder,
                                   const struct tess_decoder_part *part, int32_t part_count);
 
-/* One token of sequence 0. logits: as in struct tess_decoder_part. */
-enum tess_status tess_decoder_step(struct tess_decoder *decoder, int32_t token, int64_t position,
-                                   float *logits);
-
 #endif

@@ -114,7 +114,6 @@ static cudaError_t survey_describe(int ordinal, int driver, struct tess_device_i
     info->multiprocessors = prop.multiProcessorCount;
     info->memory_bytes = prop.totalGlobalMem;
     info->driver_version = driver;
-    info->runtime_version = CUDART_VERSION;
     info->clock_hz = survey_attribute(cudaDevAttrClockRate, ordinal) * 1e3;
     /* kHz of the memory's clock, twice a clock for the two edges, bits to bytes. */
     info->memory_bytes_per_s = survey_attribute(cudaDevAttrMemoryClockRate, ordinal) * 1e3 * 2 *

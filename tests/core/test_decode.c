@@ -196,10 +196,19 @@ static enum tess_status open_with(const struct tess_model_ops *model, const char
     return status;
 }
 
+/* One token of sequence 0. */
+static enum tess_status step(struct tess_decoder *decoder, int32_t token, int64_t position,
+                             float *logits)
+{
+    const struct tess_decoder_part part = {
+        .position = position, .count = 1, .token = &token, .logits = logits};
+    return tess_decoder_run(decoder, &part, 1);
+}
+
 static void check_step(struct tess_decoder *decoder, const int32_t *token, int64_t position)
 {
     float logits[VOCABULARY], wanted[VOCABULARY];
-    assert_int_equal(tess_decoder_step(decoder, token[position], position, logits), TESS_OK);
+    assert_int_equal(step(decoder, token[position], position, logits), TESS_OK);
     answers(token, position + 1, wanted);
     for (int v = 0; v < VOCABULARY; v++)
         if (logits[v] != wanted[v])
@@ -224,8 +233,8 @@ static void case_steps(void **state)
         /* Back to the third position and on from there: what was behind it is forgotten. */
         for (int64_t p = 2; p < 4; p++)
             check_step(decoder, other, p);
-        assert_int_equal(tess_decoder_step(decoder, 0, 5, NULL), TESS_ERR_USAGE);
-        assert_int_equal(tess_decoder_step(decoder, 0, 4, NULL), TESS_OK);
+        assert_int_equal(step(decoder, 0, 5, NULL), TESS_ERR_USAGE);
+        assert_int_equal(step(decoder, 0, 4, NULL), TESS_OK);
         check_step(decoder, other, 5);
         tess_decoder_close(decoder);
     }
@@ -245,13 +254,13 @@ static void case_refused(void **state)
     (void)state;
     write_weights();
     assert_int_equal(open_with(&chain_ops, "ref", TESS_F32, VOCABULARY, &decoder), TESS_OK);
-    check_refused(tess_decoder_step(decoder, 5, 0, NULL), TESS_ERR_USAGE, "vocabulary of 5");
-    check_refused(tess_decoder_step(decoder, -1, 0, NULL), TESS_ERR_USAGE, "vocabulary of 5");
-    check_refused(tess_decoder_step(decoder, 0, 1, NULL), TESS_ERR_USAGE, "and 0 are");
-    check_refused(tess_decoder_step(decoder, 0, -1, NULL), TESS_ERR_USAGE, "position -1");
+    check_refused(step(decoder, 5, 0, NULL), TESS_ERR_USAGE, "vocabulary of 5");
+    check_refused(step(decoder, -1, 0, NULL), TESS_ERR_USAGE, "vocabulary of 5");
+    check_refused(step(decoder, 0, 1, NULL), TESS_ERR_USAGE, "and 0 are");
+    check_refused(step(decoder, 0, -1, NULL), TESS_ERR_USAGE, "position -1");
     for (int64_t p = 0; p < CONTEXT; p++)
-        assert_int_equal(tess_decoder_step(decoder, 0, p, NULL), TESS_OK);
-    check_refused(tess_decoder_step(decoder, 0, CONTEXT, NULL), TESS_ERR_USAGE, "context of 6");
+        assert_int_equal(step(decoder, 0, p, NULL), TESS_OK);
+    check_refused(step(decoder, 0, CONTEXT, NULL), TESS_ERR_USAGE, "context of 6");
     tess_decoder_close(decoder);
     assert_int_equal(tess_registry_get_model("mlp", &images), TESS_OK);
     check_refused(open_with(images, "ref", TESS_F32, VOCABULARY, &decoder), TESS_ERR_UNSUPPORTED,

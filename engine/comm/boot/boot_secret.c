@@ -101,12 +101,6 @@ enum tess_status tess_secret_from_environment(struct tess_secret *secret_out)
     return path != NULL && path[0] != '\0' ? tess_secret_from_file(path, secret_out) : TESS_OK;
 }
 
-bool tess_secret_is_given(const struct tess_secret *secret)
-{
-    static const struct tess_secret none;
-    return memcmp(secret, &none, sizeof(none)) != 0;
-}
-
 void tess_secret_text(const struct tess_secret *secret, char text[TESS_SECRET_TEXT_BYTES])
 {
     for (size_t i = 0; i < sizeof(secret->key); i++)

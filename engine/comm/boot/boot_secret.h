@@ -48,7 +48,6 @@ enum tess_status tess_secret_from_environment(struct tess_secret *secret_out);
 /* A regular file of this user or root that nobody else may read or write, with 16 to 4096
  * characters; the end of its last line does not count. TESS_ERR_USAGE, TESS_ERR_IO. */
 enum tess_status tess_secret_from_file(const char *path, struct tess_secret *secret_out);
-bool tess_secret_is_given(const struct tess_secret *secret);
 /* As a text for TESS_SECRET, for processes that this one starts. */
 #define TESS_SECRET_TEXT_BYTES (2 * TESS_SECRET_KEY_BYTES + 1)
 void tess_secret_text(const struct tess_secret *secret, char text[TESS_SECRET_TEXT_BYTES]);

@@ -21,9 +21,9 @@ struct tess_device_info {
     int32_t major, minor; /* compute capability */
     int32_t multiprocessors;
     uint64_t memory_bytes;
-    int32_t driver_version, runtime_version; /* 13000: 13.0 */
-    double clock_hz;                         /* highest of the multiprocessors */
-    double memory_bytes_per_s;               /* by bus width and clock; 0: unknown */
+    int32_t driver_version;    /* 13000: 13.0 */
+    double clock_hz;           /* highest of the multiprocessors */
+    double memory_bytes_per_s; /* by bus width and clock; 0: unknown */
 };
 
 /* Memory of a device as the driver sees it now, over all its processes. */

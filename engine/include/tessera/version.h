@@ -5,6 +5,6 @@
 #define TESS_VERSION "0.1.0"
 
 /* Every ops struct opens with this number; the registry refuses another one. */
-#define TESS_ABI 18u
+#define TESS_ABI 19u
 
 #endif
