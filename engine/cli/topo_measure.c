@@ -293,7 +293,9 @@ enum tess_status tess__topo_measure_placed(struct tess__topo *topo, bool *elsewh
     *elsewhere_out = place.starter != NULL;
     if (!*elsewhere_out)
         return TESS_OK;
+    tess_boot_begin(&env);
     enum tess_status status = probe_placed(topo, &env, &place, &measure);
+    tess_boot_end(status);
     probe_close(&measure);
     return status;
 }

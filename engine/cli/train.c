@@ -1,5 +1,6 @@
 /* tessera train: the command's options and help; the training itself is train_run.c's. */
 #include "run/train.h"
+#include "base/log_sink.h"
 #include "config/config_save.h"
 #include "job/launch_env.h"
 #include "job/place.h"
@@ -161,6 +162,8 @@ static enum tess_status train_open(struct tess__args *args, const struct tess_co
 {
     const struct tess__train_options *options = table->target;
     TESS_TRY(tess__peers_find(env, place));
+    if (place->starter != NULL)
+        tess_boot_begin(env);
     place->may_divide = true;
     place->hosts = &options->hosts;
     TESS_TRY(tess_config_open_placed(args->count, args->word, table, 1, place, config_out));
@@ -191,6 +194,7 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
     bool divided = false;
     enum tess_status status = train_open(args, &table, &env, &place, &config, &divided);
     if (divided && place.rank > 0) { /* --explain: one node's is enough */
+        tess_boot_end(status);
         tess_config_close(config);
         return status;
     }
@@ -209,6 +213,7 @@ static enum tess_status train_once(struct tess__args *args, struct tess__history
             options.meet[0] != '\0' || divided || getenv(TESS_BOOT_MEETING) != NULL;
         status = tess__train_run(config, dataset, &options, tess__run_process_start_s(), &trained);
     }
+    tess_boot_end(status);
     tess_dataset_close(dataset);
     tess_config_close(config);
     return status;
@@ -325,11 +330,46 @@ static void train_warn_of_idle(const struct tess__train_options *options)
                  (int)idle + 1);
 }
 
+/* The value of an option in the command's words, which may be wrong otherwise; NULL: there is none.
+ */
+static const char *train_word(const struct tess__args *args, const char *name)
+{
+    const size_t length = strlen(name);
+    for (int i = 0; i < args->count; i++) {
+        const char *word = args->word[i];
+        if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, name, length) != 0)
+            continue;
+        if (word[2 + length] == '=')
+            return word + 3 + length;
+        if (word[2 + length] == '\0')
+            return i + 1 < args->count ? args->word[i + 1] : "";
+    }
+    return NULL;
+}
+
+/* This host is one of several that wait for each other, and has failed before they have met. */
+static void train_tell_hosts(const struct tess__args *args)
+{
+    const char *meet = train_word(args, "meet"), *secret = train_word(args, "secret-file");
+    const struct tess__log_sink *former;
+    struct tess__hosts hosts = {.count = 0};
+    char why[256];
+    if (meet == NULL || train_word(args, "explain") != NULL)
+        return;
+    snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1, tess_log_last_error());
+    former = tess__log_redirect(&tess__log_silence);
+    if (tess__hosts_read_meet(meet, &hosts) == TESS_OK &&
+        (secret != NULL ? tess_secret_from_file(secret, &hosts.secret)
+                        : tess_secret_from_environment(&hosts.secret)) == TESS_OK)
+        tess__hosts_fail(&hosts, why);
+    (void)tess__log_redirect(former);
+}
+
 /* How often the training may be started again, on how many ranks, where its checkpoints are, and
- * which hosts take part. */
+ * which hosts take part. *placed_out: another program has started this process. */
 static enum tess_status train_read_restarts(struct tess__args *args, struct tess__hosts *hosts,
                                             char run[TESS_CHECKPOINT_PATH],
-                                            char copies[TESS__COPIES_PATH])
+                                            char copies[TESS__COPIES_PATH], bool *placed_out)
 {
     struct tess__train_options options;
     struct tess_config_table table = {"", train_option_table, &options};
@@ -339,7 +379,9 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
     struct tess__restart *restart = &hosts->restart;
     bool divided = false;
     enum tess_status status = train_open(args, &table, &env, &place, &config, &divided);
+    *placed_out = place.starter != NULL;
     if (status != TESS_OK) {
+        tess_boot_end(status);
         tess_config_close(config);
         return status;
     }
@@ -378,6 +420,7 @@ static enum tess_status train_read_restarts(struct tess__args *args, struct tess
         status = tess__hosts_meet(&env, config->device.module != NULL, config->run.timeout, hosts);
     if (status != TESS_OK)
         tess__copies_remove(copies);
+    tess_boot_end(status);
     tess_config_close(config);
     return status;
 }
@@ -390,7 +433,10 @@ static int train_command(struct tess__call *call)
                                             .attempt = train_attempt,
                                             .choose = train_choose,
                                             .context = &call->args}};
-    const enum tess_status status = train_read_restarts(&call->args, &hosts, run, copies);
+    bool placed = false;
+    const enum tess_status status = train_read_restarts(&call->args, &hosts, run, copies, &placed);
+    if (status != TESS_OK && !placed)
+        train_tell_hosts(&call->args);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
     if (hosts.count > 0)

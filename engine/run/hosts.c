@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +79,7 @@ static bool leader_look(struct leader *leader, int limit_ms)
 /* The same for as long as nothing is due. */
 static bool leader_wait(struct leader *leader)
 {
-    bool due = leader->door.pending_count > 0;
+    bool due = leader->door.pending_count > 0 || leader->unmet_s > 0;
     for (int32_t h = 1; h < leader->count && !due; h++)
         due = leader->host[h].limit_s > 0;
     return leader_look(leader, due ? 100 : -1);
@@ -177,6 +178,7 @@ static enum tess_status leader_start(struct leader *leader)
     tess__boot_unlisten(&listener);
     leader->begun = true;
     leader->stops = false;
+    leader->unmet_s = 0;
     leader_number_parts(leader);
     for (int32_t h = 0; h < leader->count; h++) {
         struct host *host = &leader->host[h];
@@ -224,11 +226,33 @@ static void leader_may_stop(struct leader *leader)
     tess__crew_kill(crew, SIGTERM);
 }
 
+/* Where a rank has failed before it met the others, they wait for it: it has told them so, and they
+ * end, unless it was killed. */
+static void leader_end_unmet(struct leader *leader)
+{
+    const struct host *host = leader->host;
+    while (host < leader->host + leader->count && !host->news.unmet)
+        host++;
+    if (host == leader->host + leader->count)
+        return;
+    if (leader->unmet_s == 0)
+        leader->unmet_s = tess_clock_s() + HOSTS_UNMET_S;
+    if (tess_clock_s() < leader->unmet_s)
+        return;
+    tess_log(TESS_LOG_WARN,
+             "a rank of host %s has ended before it met the others (exit status %d): ending them",
+             host->name, (int)host->news.code);
+    leader->unmet_s = INFINITY;
+    tess__crew_kill(leader->crew, SIGKILL);
+    tess__leader_send_all(leader, &(struct hosts_order){.kind = HOSTS_KILL});
+}
+
 static void leader_watch(struct leader *leader)
 {
     while (leader_runs(leader)) {
         (void)leader_wait(leader);
         leader_may_stop(leader);
+        leader_end_unmet(leader);
     }
     /* Process 0, whose launcher has asked for other numbers, is the first of this host. */
     leader->stops = leader->stops || tess__restart_renumbers(&leader->crew->history[0]);
@@ -368,7 +392,7 @@ static bool leader_next(struct leader *leader, int *code_out)
         *code_out = tess_status_exit_code(TESS_ERR_INTERRUPTED);
         return false;
     }
-    if (!leader->stops && (!sum.may_help || history->restarts >= restart->restarts))
+    if (!leader->stops && (!sum.may_help || !tess__restart_is_left(restart, history)))
         return false;
     for (int32_t h = 0; h < leader->count && restart->least > 0; h++)
         leader->host[h].slots -= leader->host[h].news.lost;
@@ -398,6 +422,8 @@ static int leader_run(struct leader *leader)
         if (!leader_look(leader, 100))
             return code;
         tess__leader_drop_gone(leader);
+        if (leader->why[0] != '\0')
+            return tess_status_exit_code(tess_fail(TESS_ERR_COMM, "%s", leader->why));
         if (tess_clock_s() > limit_s) {
             char others[120];
             tess__boot_door_others(&leader->door, others, sizeof(others));
@@ -486,13 +512,68 @@ static int hosts_run(const struct tess__hosts *hosts, struct hosts_crew *crew,
     return code;
 }
 
+static void hosts_name(struct hosts_hello *hello)
+{
+    if (gethostname(hello->name, sizeof(hello->name) - 1) != 0)
+        snprintf(hello->name, sizeof(hello->name), "?");
+}
+
+/* ---- a host that has failed ------------------------------------------------------------------ */
+
+static bool hosts_answer_failure(void *context, int fd, const unsigned char *bytes)
+{
+    struct hosts_hello hello;
+    memcpy(&hello, bytes, sizeof(hello));
+    if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0)
+        return false;
+    (void)tess__boot_send(fd, context, sizeof(struct hosts_order), tess_clock_s() + 1, NULL, 0);
+    close(fd);
+    return true;
+}
+
+/* Those that wait for this host, which was to lead, try again and again. */
+static void hosts_fail_as_leader(const struct tess__hosts *hosts, const char *name, const char *why)
+{
+    struct hosts_order quit = {.kind = HOSTS_QUIT, .code = tess_status_exit_code(TESS_ERR_COMM)};
+    struct boot_door door = {
+        .greet = hosts_answer_failure, .context = &quit, .secret = &hosts->secret};
+    const double limit_s = tess_clock_s() + HOSTS_FAIL_S;
+    snprintf(quit.why, sizeof(quit.why), "host %s has failed: %.*s", name, HOSTS_WHY - 64, why);
+    if (tess__boot_try_listen(hosts->address, hosts->port, &door.listener) != 0)
+        return;
+    while (tess_clock_s() < limit_s)
+        tess__boot_door_look(&door);
+    tess__boot_door_close(&door);
+}
+
+void tess__hosts_fail(const struct tess__hosts *hosts, const char *why)
+{
+    const double limit_s = tess_clock_s() + HOSTS_FAIL_S;
+    struct hosts_hello hello = {.slots = 0};
+    unsigned char greeting[TESS_GREETING_BYTES];
+    char text[HOSTS_WHY] = "", ignored[BOOT_WHY_BYTES];
+    hosts_name(&hello);
+    if (hosts_is_here(hosts->address))
+        hosts_fail_as_leader(hosts, hello.name, why);
+    const int fd =
+        tess__boot_connect(hosts->address, hosts->port, limit_s, ignored, sizeof(ignored));
+    if (fd < 0)
+        return;
+    memcpy(hello.magic, HOSTS_FAILS, sizeof(hello.magic));
+    memcpy(greeting, &hello, sizeof(greeting));
+    snprintf(text, sizeof(text), "%s", why);
+    if (tess__boot_knock(fd, &hosts->secret, greeting, limit_s, ignored, sizeof(ignored)) ==
+        TESS_OK)
+        (void)tess__boot_send(fd, text, sizeof(text), limit_s, NULL, 0);
+    close(fd);
+}
+
 int tess__hosts_run(const struct tess__hosts *hosts)
 {
     struct hosts_crew crew;
     struct hosts_hello hello = {.slots = tess__hosts_slots(hosts)};
     memcpy(hello.magic, HOSTS_MAGIC, sizeof(hello.magic));
-    if (gethostname(hello.name, sizeof(hello.name) - 1) != 0)
-        snprintf(hello.name, sizeof(hello.name), "?");
+    hosts_name(&hello);
     const enum tess_status status = tess__crew_open(&crew, hosts);
     int code = tess_status_exit_code(status);
     if (status == TESS_OK) {

@@ -160,6 +160,7 @@ bool tess__crew_start(struct hosts_crew *crew, const struct hosts_order *order)
         if (k > 0)
             *history = (struct tess__history){.restarts = 0};
         history->status = TESS_OK;
+        history->met = false;
         history->renumber = TESS__RENUMBER_NO;
         history->again = true;
         history->lost_ranks = 0;
@@ -216,6 +217,7 @@ static void crew_note(struct hosts_crew *crew, int32_t k, int wait_status)
 {
     struct hosts_news *news = &crew->news;
     news->lost += crew->history[k].lost_ranks;
+    news->unmet = news->unmet || (wait_status != 0 && !crew->history[k].met);
     if (WIFSIGNALED(wait_status)) {
         tess_log(TESS_LOG_WARN, "the launcher (pid %d) of a rank was killed by signal %d (%s)",
                  (int)crew->pid[k], WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));

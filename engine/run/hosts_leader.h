@@ -39,7 +39,8 @@ struct leader {
     struct hosts_source *source;
     int32_t source_count;
     bool begun;               /* the first attempt has */
-    bool refused;             /* it was reported that a host's ranks do not take its options */
+    double unmet_s;           /* when ranks that wait for others in vain are ended; 0: none do */
+    char why[HOSTS_WHY];      /* a host has failed before it joined; "": none has */
     bool over;                /* all have been sent how the training ended */
     struct hosts_order order; /* of the attempt; first and count are each host's */
     bool stops;               /* the attempt was asked to save and end, to go on in another way */

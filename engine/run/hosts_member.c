@@ -141,6 +141,11 @@ static enum tess_status member_try(struct member *member, struct hosts_order *or
         close(fd);
         return TESS_ERR_USAGE;
     }
+    if (order->kind == HOSTS_QUIT && hosts->elastic) { /* it waits for another leader */
+        snprintf(why, BOOT_WHY_BYTES, "%.*s", BOOT_WHY_BYTES - 1, order->why);
+        close(fd);
+        return TESS_ERR_USAGE;
+    }
     if (order->kind == HOSTS_PLACE)
         member->number = order->to;
     if (order->kind != HOSTS_PLACE || order->partner_port == 0) {
@@ -312,6 +317,8 @@ static bool member_do(struct member *member, const struct hosts_order *order, in
         return true;
     case HOSTS_QUIT:
         *code_out = order->code & 255;
+        if (order->why[0] != '\0')
+            tess_fail(TESS_ERR_COMM, "%.*s", HOSTS_WHY - 1, order->why);
         return false;
     case HOSTS_REFUSE:
         *code_out = tess_status_exit_code(

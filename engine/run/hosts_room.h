@@ -16,13 +16,19 @@
 #define HOSTS_COPIES 4  /* newest complete copies that a host reports */
 #define HOSTS_SPARE  64 /* hosts beyond those of the run, which wait to take a place */
 #define HOSTS_KEY    16
-#define HOSTS_MAGIC  "tsrhost4" /* of a host that joins */
+#define HOSTS_WHY    288
+#define HOSTS_MAGIC  "tsrhost5" /* of a host that joins */
+#define HOSTS_FAILS  "tsrfails" /* that has failed before it joined: HOSTS_WHY bytes follow */
 #define HOSTS_AGAIN  "tsragain" /* that has lost the way to the leader, or has not found it */
 #define HOSTS_VIA    "tsrrelay" /* to the one that the leader has named */
 
 /* For a host whose way is lost to come to the leader again, and at the end for all to leave. */
 #define HOSTS_ORPHAN_S 10.0
 #define HOSTS_END_S    5.0
+/* Ranks that wait for one that was killed before it met them; others who wait for a host that has
+ * failed before it joined, and try to reach it every MEMBER_TRY_MS. */
+#define HOSTS_UNMET_S 5.0
+#define HOSTS_FAIL_S  1.5
 
 /* The greeting of a member: as long as tess__boot_door_look() reads. */
 struct hosts_hello {
@@ -30,7 +36,7 @@ struct hosts_hello {
     int32_t slots;         /* ranks that it starts at most */
     uint16_t mirror, port; /* of its mirror, 0: it has none; for hosts that are sent on to it */
     union {
-        char name[HOSTS_NAME]; /* HOSTS_MAGIC */
+        char name[HOSTS_NAME]; /* HOSTS_MAGIC, HOSTS_FAILS */
         struct {
             int32_t number, seen; /* its own, and that of the last order that it has got */
         };
@@ -56,7 +62,10 @@ struct hosts_order {
     enum tess__attempt begin;    /* what follows: HOSTS_START */
     int32_t first, count, ranks; /* processes of this host, and of all */
     int32_t port;                /* where they meet, on the leader's host */
-    char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES];
+    union {
+        char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES];
+        char why[HOSTS_WHY]; /* HOSTS_QUIT: a host has failed before it joined; "": none has */
+    };
     /* With --redundancy. */
     int64_t step;               /* START: the copies that stay; -1: none. GATHER: to be gathered */
     int32_t source_count, skip; /* GATHER: a source that this host has already; -1: none */
@@ -95,6 +104,7 @@ struct hosts_news {
     int32_t answer;            /* ENDED: number of the order */
     bool done;                 /* HOSTS_ENDED: all processes of the host have succeeded */
     bool may_help;             /* another attempt may succeed */
+    bool unmet;                /* one has failed before it met the others */
     int32_t lost;              /* processes that were killed or stopped */
     int32_t code;              /* exit status of one that failed */
     struct hosts_steps copies; /* HOSTS_ENDED */

@@ -274,6 +274,27 @@ static bool table_again(struct leader *leader, int fd, const struct hosts_hello 
     return true;
 }
 
+static void table_name(const struct hosts_hello *hello, char name[HOSTS_NAME])
+{
+    memset(name, 0, HOSTS_NAME);
+    for (int i = 0; i < HOSTS_NAME - 1 && hello->name[i] != '\0'; i++)
+        name[i] = isgraph((unsigned char)hello->name[i]) ? hello->name[i] : '?';
+}
+
+/* The training does not begin without it. One that goes on needs nobody. */
+static bool table_take_failure(struct leader *leader, int fd, const struct hosts_hello *hello)
+{
+    char name[HOSTS_NAME], why[HOSTS_WHY];
+    if (leader->begun || leader->why[0] != '\0' ||
+        !tess__boot_receive(fd, why, sizeof(why), tess_clock_s() + 1, NULL, 0))
+        return false;
+    close(fd);
+    table_name(hello, name);
+    snprintf(leader->why, sizeof(leader->why), "host %s has failed: %.*s", name, HOSTS_WHY - 64,
+             why);
+    return true;
+}
+
 bool tess__leader_greet(void *context, int fd, const unsigned char *bytes)
 {
     struct leader *leader = context;
@@ -282,6 +303,8 @@ bool tess__leader_greet(void *context, int fd, const unsigned char *bytes)
     memcpy(&hello, bytes, sizeof(hello));
     if (memcmp(hello.magic, HOSTS_AGAIN, sizeof(hello.magic)) == 0)
         return table_again(leader, fd, &hello);
+    if (memcmp(hello.magic, HOSTS_FAILS, sizeof(hello.magic)) == 0)
+        return table_take_failure(leader, fd, &hello);
     if (memcmp(hello.magic, HOSTS_MAGIC, sizeof(hello.magic)) != 0 || hello.slots < 1 ||
         hello.slots > TESS_RANKS_MAX || leader->count == leader->room || leader->over ||
         leader->number == HOSTS_NUMBER_MAX)
@@ -294,8 +317,7 @@ bool tess__leader_greet(void *context, int fd, const unsigned char *bytes)
     tess__boot_peer_text(fd, host->held.address);
     if (leader->host[0].held.address[0] == '\0') /* as others see it */
         tess__boot_own_text(fd, leader->host[0].held.address);
-    for (int i = 0; i < HOSTS_NAME - 1 && hello.name[i] != '\0'; i++)
-        host->name[i] = isgraph((unsigned char)hello.name[i]) ? hello.name[i] : '?';
+    table_name(&hello, host->name);
     if (leader->begun && !leader->hosts->elastic) {
         tess_log(TESS_LOG_WARN, "host %s may not join: that needs --elastic", host->name);
         table_answer(fd, HOSTS_REFUSE);
@@ -309,20 +331,6 @@ bool tess__leader_greet(void *context, int fd, const unsigned char *bytes)
 
 /* ---- news ------------------------------------------------------------------------------------ */
 
-/* Ranks that have not met wait for those of a host that refuses its options for as long as
- * --timeout says. */
-static void table_report(struct leader *leader, const struct host *host)
-{
-    if (host->news.code != tess_status_exit_code(TESS_ERR_USAGE) || leader->refused ||
-        !leader->host[0].runs)
-        return;
-    leader->refused = true;
-    tess_log(TESS_LOG_WARN,
-             "the ranks of host %s do not take its options, as it has reported there: the others "
-             "end when they have waited for them",
-             host->name);
-}
-
 static void table_take(struct leader *leader, const struct hosts_news *news)
 {
     struct host *host = table_find(leader, news->from);
@@ -335,7 +343,6 @@ static void table_take(struct leader *leader, const struct hosts_news *news)
         host->news = *news;
         host->held.copies = news->copies;
         host->runs = false;
-        table_report(leader, host);
         return;
     case HOSTS_LEAVES:
         if (!host->leaves)
@@ -411,7 +418,8 @@ static bool table_is_left(const struct leader *leader)
 
 void tess__leader_end(struct leader *leader, int code)
 {
-    const struct hosts_order quit = {.kind = HOSTS_QUIT, .code = code};
+    struct hosts_order quit = {.kind = HOSTS_QUIT, .code = code};
+    memcpy(quit.why, leader->why, sizeof(quit.why));
     const double limit_s = tess_clock_s() + HOSTS_END_S;
     leader->over = true;
     tess__leader_send_all(leader, &quit);

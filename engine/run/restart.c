@@ -134,6 +134,19 @@ bool tess__restart_renumbers(const struct tess__history *history)
     return history->renumber == TESS__RENUMBER_AGREED && history->status == TESS_OK;
 }
 
+bool tess__restart_is_left(const struct tess__restart *restart, const struct tess__history *history)
+{
+    if (history->restarts < restart->restarts)
+        return true;
+    if (restart->restarts > 0)
+        tess_log(restart->quiet ? TESS_LOG_DEBUG : TESS_LOG_WARN,
+                 "no restart: --restarts %" PRId64 " is used up%s", restart->restarts,
+                 restart_newest(restart) < 0
+                     ? ", and there is no checkpoint"
+                     : "; the same command with --resume goes on from the newest checkpoint");
+    return false;
+}
+
 enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,
                                       struct tess__history *history)
 {
@@ -179,11 +192,12 @@ static int restart_loop(const struct tess__restart *restart, struct tess__histor
             begin = tess__restart_next(restart, false, history);
             continue;
         }
-        const bool may = !ends && history->restarts < restart->restarts &&
-                         (WIFSIGNALED(wait_status) /* the launcher itself */ ||
-                          tess__restart_may_help(history->status));
         if (WIFSIGNALED(wait_status))
             restart_report(restart->run, pid, WTERMSIG(wait_status));
+        const bool may = !ends &&
+                         (WIFSIGNALED(wait_status) /* the launcher itself */ ||
+                          tess__restart_may_help(history->status)) &&
+                         tess__restart_is_left(restart, history);
         if (!may || !restart_has_ranks(restart, history))
             return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
                                             : WEXITSTATUS(wait_status);

@@ -28,6 +28,7 @@ struct tess__history {
     int64_t step;       /* that the attempt has done, counted from the beginning of the run */
     int32_t status;     /* enum tess_status of an attempt that has ended by itself */
     int32_t ranks;      /* of the first attempt */
+    bool met;           /* the launchers of the attempt's ranks, where others started them */
     bool again;         /* an attempt follows one that lost a process */
     int32_t lost_ranks; /* processes that were killed or stopped, in all attempts */
     char layout[TESS__LAYOUT_WORDS][TESS__LAYOUT_BYTES]; /* options that the next one has; "" */
@@ -70,6 +71,9 @@ int tess__restart_run(const struct tess__restart *restart);
 bool tess__restart_may_help(int32_t status);
 /* Have the ranks of an attempt that ended well agreed to be numbered anew? */
 bool tess__restart_renumbers(const struct tess__history *history);
+/* May another attempt follow? Logs where they are used up. */
+bool tess__restart_is_left(const struct tess__restart *restart,
+                           const struct tess__history *history);
 /* Account for an attempt that ended, as a restart where `counts`, and choose how the next one
  * begins. */
 enum tess__attempt tess__restart_next(const struct tess__restart *restart, bool counts,

@@ -477,6 +477,8 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
     TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
+    if (train->history != NULL)
+        train->history->met = true;
     train_open_flight(train);
     if (options->placed->rank == 0)
         return train_launch(train);

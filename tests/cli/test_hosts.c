@@ -139,11 +139,10 @@ static bool stranger_joins(void)
     char why[BOOT_WHY_BYTES];
     const double limit_s = tess_clock_s() + 20;
     const int fd = tess__boot_connect("127.0.0.1", port, limit_s, why, sizeof(why));
-    memcpy(hello.magic, "tsrhost4", 8);
+    memcpy(hello.magic, "tsrhost5", 8);
     memcpy(greeting, &hello, sizeof(greeting));
     assert_true(fd >= 0);
-    const bool joins =
-        tess__boot_knock(fd, &none, greeting, limit_s, why, sizeof(why)) == TESS_OK;
+    const bool joins = tess__boot_knock(fd, &none, greeting, limit_s, why, sizeof(why)) == TESS_OK;
     close(fd);
     return joins;
 }
@@ -371,6 +370,33 @@ static void case_ends(void **state)
     end_all(2, hash);
 }
 
+/* A host that fails at its start is not waited for: before it joins, and where its ranks do. */
+static void case_fails_at_start(void **state)
+{
+    static const struct {
+        const char *words, *said;
+        int code, others;
+    } cases[] = {
+        {"--odd 1", "has failed: command line: unknown option 'odd'", 2, 1},
+        {"--data nowhere", "has failed: ", 1, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char words[200];
+        snprintf(words, sizeof(words), "--steps 2 --strategy ddp --ranks 2 %s", cases[i].words);
+        port = free_port();
+        begin(0, 2, "--steps 2 --strategy ddp --ranks 2 --timeout 60");
+        assert_int_equal(leader_of(1), 0);
+        const double begin_s = awake_s();
+        begin(1, 2, words);
+        assert_int_equal(spawn_end(&host[0], 60), cases[i].others);
+        assert_int_equal(spawn_end(&host[1], 60), cases[i].code);
+        assert_true(awake_s() - begin_s < 30);
+        if (strstr(host[0].err, cases[i].said) == NULL || strstr(host[1].err, "error: ") == NULL)
+            fail_msg("%s: %s%s", cases[i].words, host[0].err, host[1].err);
+    }
+}
+
 static void refused(const char *words, const char *why)
 {
     char text[1024];
@@ -405,6 +431,7 @@ int main(void)
         cmocka_unit_test(case_copies_host_lost),
         cmocka_unit_test(case_copies_host_replaced),
         cmocka_unit_test(case_ends),
+        cmocka_unit_test(case_fails_at_start),
         cmocka_unit_test(case_refused),
     };
     setenv("TESSERA_PLUGIN", NAP, 1);

@@ -65,22 +65,25 @@ static void case_same_bits(void **state)
 
 /* ---- ranks that others have started ---------------------------------------------------------- */
 
+static void set_number(const char *name, int32_t number)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", (int)number);
+    setenv(name, text, 1);
+}
+
 /* As torchrun does it. The last rank gets words of its own. */
 static void net_start_unlike(struct spawn *spawn, int32_t ranks, const char *words,
                              const char *last_words)
 {
     static const char *const names[] = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK",
                                         "LOCAL_RANK"};
-    char port[16], count[16], rank[16];
-    snprintf(port, sizeof(port), "%d", (int)free_port());
-    snprintf(count, sizeof(count), "%d", (int)ranks);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port, 1);
-    setenv("WORLD_SIZE", count, 1);
+    set_number("MASTER_PORT", free_port());
+    set_number("WORLD_SIZE", ranks);
     for (int32_t r = 0; r < ranks; r++) {
-        snprintf(rank, sizeof(rank), "%d", (int)r);
-        setenv("RANK", rank, 1);
-        setenv("LOCAL_RANK", rank, 1);
+        set_number("RANK", r);
+        set_number("LOCAL_RANK", r);
         net_start(&spawn[r], r == ranks - 1 ? last_words : words);
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
@@ -113,6 +116,76 @@ static void case_placed(void **state)
                 fail_msg("rank %d: %s", (int)r, spawn[r].err);
         spawn_hash(&spawn[0], placed);
         assert_string_equal(local, placed);
+    }
+}
+
+/* As torchrun starts ranks of one host, or srun one on each of three; each has words of its own. */
+static void net_start_early(struct spawn *spawn, bool slurm, const char *const words[3])
+{
+    static const char *const names[2][4] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_ID"}};
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", free_port());
+    for (int32_t r = 0; r < 3; r++) {
+        char text[WORDS];
+        set_number(names[slurm][0], r);
+        set_number(names[slurm][1], 3);
+        set_number(names[slurm][2], slurm ? 0 : r);
+        set_number(names[slurm][3], 3);
+        snprintf(text, sizeof(text),
+                 NET_TRAIN "--steps 2 --strategy ddp --batch-size 33 --timeout 60 %s", words[r]);
+        net_start(&spawn[r], text);
+    }
+    for (int i = 0; i < 4; i++)
+        unsetenv(names[slurm][i]);
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+}
+
+static int times(const char *text, const char *phrase)
+{
+    int count = 0;
+    for (; (text = strstr(text, phrase)) != NULL; text++)
+        count++;
+    return count;
+}
+
+/* A rank fails before it meets the others: they do not wait for it, and know why. Each reason is
+ * printed once, by rank 0, which names the rank and its host, where that is not rank 0 itself. */
+static void case_fails_early(void **state)
+{
+    static const struct {
+        const char *words[3];
+        int code[3];
+        const char *said[3]; /* by rank 0, 1 and 2; NULL: nothing */
+    } cases[] = {
+        {{"--odd 1", "--odd 1", "--odd 1"},
+         {2, 2, 2},
+         {"error: command line: unknown option 'odd'"}},
+        {{"", "", "--odd 1"}, {1, 1, 2}, {"error: rank 2 (host "}},
+        {{"--odd 1", "", ""}, {2, 1, 1}, {"error: command line: unknown option 'odd'"}},
+        {{"", "", "--data nowhere"}, {1, 1, 1}, {"error: rank 2 (host "}},
+        {{"--odd 1", "--even 2", ""},
+         {2, 2, 1},
+         {"error: command line: unknown option 'odd'",
+          "error: command line: unknown option 'even'"}},
+    };
+    static struct spawn spawn[RANKS_MAX];
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(*cases); i++) {
+        const double begin_s = awake_s();
+        net_start_early(spawn, i % 2 != 0, cases[i / 2].words);
+        for (int32_t r = 0; r < 3; r++)
+            if (spawn_end(&spawn[r], 60) != cases[i / 2].code[r])
+                fail_msg("case %zu: rank %d: %s", i, (int)r, spawn[r].err);
+        assert_true(awake_s() - begin_s < 30);
+        for (int32_t r = 0; r < 3; r++) {
+            const char *said = cases[i / 2].said[r];
+            if (times(spawn[r].err, "error: ") != (said != NULL) ||
+                (said != NULL && strstr(spawn[r].err, said) == NULL))
+                fail_msg("case %zu: rank %d: %s", i, (int)r, spawn[r].err);
+        }
     }
 }
 
@@ -224,9 +297,10 @@ static void case_started_again(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_same_bits),   cmocka_unit_test(case_placed),
-        cmocka_unit_test(case_unlike),      cmocka_unit_test(case_dies),
-        cmocka_unit_test(case_placed_dies), cmocka_unit_test(case_started_again),
+        cmocka_unit_test(case_same_bits),     cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_fails_early),   cmocka_unit_test(case_unlike),
+        cmocka_unit_test(case_dies),          cmocka_unit_test(case_placed_dies),
+        cmocka_unit_test(case_started_again),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

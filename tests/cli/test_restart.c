@@ -126,6 +126,7 @@ static void case_no_more(void **state)
     assert_int_equal(spawn_end(&spawn, 60), 1);
     assert_true(spawn_gone(&spawn, 5));
     assert_int_equal(spawn_count(spawn.err, "restart "), 1);
+    assert_int_equal(spawn_count(spawn.err, "no restart: --restarts 1 is used up"), 1);
 
     killed_start(&spawn, MODEL "--run ends --save-every 50 --strategy ddp --ranks 2 --restarts 3");
     killed_wait_launcher(&spawn, 0, 2, rank);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_hosts.sh TESSERA CONFIGS NAP: `train --hosts` on hosts of their own: a link that is cut and mended while ranks train.
-# The others go on without that host, and with it when it is back; the bits are those of a run to which nothing happened.
-# A host that is back after the end of the run ends as well. Steps sleep (harness/nap.c), so that few take as long as hosts need
-# to leave and to come back.
+# test_hosts.sh TESSERA CONFIGS NAP: `train --hosts` on hosts of their own: a link that is cut and mended while ranks
+# train. The others go on without that host, and with it when it is back; the bits are those of a run to which nothing
+# happened. A host that is back after the end of the run ends as well, and so does one whose leader fails at its
+# start. Steps sleep (harness/nap.c), so that few take as long as hosts need to leave and to come back.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./check.sh
@@ -76,6 +76,18 @@ if [ "${4:-}" = inside ]; then
     check_contains "the end that a host has missed" "$(cat "$LAB_DIR/r0h1.log")" 'ended without this host'
     check_equal "processes left" "$(check_running)" 0
     [ "$check_failures" -eq 0 ] || { echo "$output"; cat "$LAB_DIR/r0h1.log"; }
+    log=$LAB_DIR/r0h1.log
+    lone=(train --data synthetic --strategy ddp --ranks 2 --hosts 2 --meet r0h0:29401)
+    ./lab.sh run r0h1 "$tessera" "${lone[@]}" >"$log" 2>&1 &
+    hosts=($!)
+    until_line 60 'joins the training' "$log"
+    begun=$SECONDS
+    ./lab.sh run r0h0 "$tessera" "${lone[@]}" --odd 1 >"$LAB_DIR/r0h0.log" 2>&1 || true
+    wait "${hosts[0]}" && check_tell wrong "a host without a leader ended well"
+    check_between "the leader's host fails at its start: the other one ends after, s" $((SECONDS - begun)) 0 10
+    check_contains "why" "$(cat "$log")" "host r0h0 has failed: command line: unknown option 'odd'"
+    check_equal "processes left" "$(check_running)" 0
+    [ "$check_failures" -eq 0 ] || cat "$log"
     check_end
 fi
 check_lab

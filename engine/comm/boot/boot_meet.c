@@ -7,6 +7,11 @@
  *     rank 0    reply: seen, place, address of the rank before it                -->  rank r
  *     rank r    goes there, and waits for the verdict (boot_settle.c)
  *
+ * Where a rank has failed before it came, rank 0 answers all with the reason:
+ *
+ *     rank r    greeting with another magic, then its host and why               -->  rank 0
+ *     rank 0    reply: aborted, the reason                            -->  all that come, or have
+ *
  * So rank 0 has a table of all ranks, but few connections. That the first reply comes at once also
  * shows that it is rank 0 that listens, where it has one of several ports.
  *
@@ -26,6 +31,7 @@
 #include <unistd.h>
 
 #define MEET_MAGIC    UINT64_C(0x746f6f6261726574) /* "teraboot" */
+#define MEET_FAILED   UINT64_C(0x6c69616665726574) /* "terefail": see struct meet_failure */
 #define MEET_RETRY_S  0.1                          /* between two tries to connect */
 #define MEET_SILENT_S 3.0                          /* after which another program listens there */
 #define MEET_FAR_S    2.0 /* an address that takes so long to refuse is not tried at more ports */
@@ -43,6 +49,12 @@ struct meet_hello {
 
 _Static_assert(sizeof(struct meet_hello) == BOOT_HELLO_BYTES, "the greeting that is read");
 
+/* What follows the greeting of a rank that has failed. */
+struct meet_failure {
+    char host[64];
+    char why[BOOT_FAILURE_TEXT];
+};
+
 /* Where a rank with others behind it is found. */
 struct meet_spot {
     char address[BOOT_TEXT_BYTES];
@@ -59,6 +71,8 @@ struct meet {
     struct meet_spot *spot;      /* [places with branches] */
     int32_t come;                /* ranks, itself included */
     char refused[240];           /* the latest of our own kind that was turned away, "" when none */
+    char failed[BOOT_FAILURE_TEXT + 100]; /* a rank has failed, and why; "": none has */
+    char why[BOOT_FAILURE_TEXT];          /* that, in the rank's own words */
 };
 
 /* "a, port 5" or "a, ports 5 to 9". */
@@ -127,6 +141,43 @@ static void meet_take(struct meet *meet, int fd, const struct meet_hello *hello)
     tess__meet_send(fd, &reply);
 }
 
+/* Which rank cannot come, and why. */
+static void meet_note_failure(struct meet *meet, int32_t rank, const struct meet_failure *failure)
+{
+    snprintf(meet->why, sizeof(meet->why), "%s", failure->why);
+    snprintf(meet->failed, sizeof(meet->failed), "rank %d (host %s) has failed: %s", (int)rank,
+             failure->host, failure->why);
+}
+
+static void meet_describe_failure(const char *why, struct meet_failure *failure)
+{
+    memset(failure, 0, sizeof(*failure));
+    if (gethostname(failure->host, sizeof(failure->host) - 1) != 0)
+        snprintf(failure->host, sizeof(failure->host), "?");
+    snprintf(failure->why, sizeof(failure->why), "%s", why);
+}
+
+/* One that has failed is answered once its reason, the first that comes, is logged; one that has
+ * not, by the reason. Each is counted once. */
+static bool meet_send_away(struct meet *meet, int fd, const struct meet_hello *hello)
+{
+    struct meet_failure failure;
+    const bool fails = hello->magic == MEET_FAILED;
+    if (fails && !tess__boot_receive(fd, &failure, sizeof(failure), tess_clock_s() + 1, NULL, 0))
+        return false;
+    if (fails && meet->failed[0] == '\0') {
+        failure.host[sizeof(failure.host) - 1] = failure.why[sizeof(failure.why) - 1] = '\0';
+        meet_note_failure(meet, hello->rank, &failure);
+        tess_fail(TESS_ERR_COMM, "%s", meet->failed);
+    }
+    if (meet->place_of[hello->rank] == 0)
+        meet->place_of[hello->rank] = meet->come++;
+    meet->process_of[hello->rank] = hello->process;
+    tess__meet_reply(fd, TESS_ERR_ABORTED, fails ? meet->why : meet->failed);
+    close(fd);
+    return true;
+}
+
 /* A member, a rank that does not fit, or a stranger. */
 static bool meet_greet(void *context, int fd, const unsigned char *bytes)
 {
@@ -135,7 +186,7 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
     struct meet_hello hello;
     char reason[160] = "";
     memcpy(&hello, bytes, sizeof(hello));
-    if (hello.magic != MEET_MAGIC || hello.job != env->job)
+    if ((hello.magic != MEET_MAGIC && hello.magic != MEET_FAILED) || hello.job != env->job)
         return false;
     if (hello.version != MEET_VERSION)
         snprintf(
@@ -152,6 +203,8 @@ static bool meet_greet(void *context, int fd, const unsigned char *bytes)
         snprintf(reason, sizeof(reason), "rank %d is there twice", (int)hello.rank);
     if (reason[0] != '\0')
         meet_refuse(meet, fd, reason);
+    else if (hello.magic == MEET_FAILED || meet->failed[0] != '\0')
+        return meet_send_away(meet, fd, &hello);
     else
         meet_take(meet, fd, &hello);
     return true;
@@ -185,14 +238,26 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s%s", reason, others);
 }
 
+/* Those that have come are told, and those that come. */
+static enum tess_status meet_give_up(struct meet *meet)
+{
+    const double limit_s = tess_clock_s() + BOOT_LINGER_S;
+    tess__settle_tell(meet->tree, TESS_ERR_ABORTED, meet->failed);
+    while (meet->come < meet->env->rank_count && tess_clock_s() < limit_s)
+        tess__boot_door_look(&meet->door);
+    return TESS_ERR_COMM;
+}
+
 static enum tess_status meet_loop(struct meet *meet, double timeout_s)
 {
     double limit_s = tess_clock_s() + timeout_s;
-    while (meet->come < meet->env->rank_count) {
+    while (meet->come < meet->env->rank_count && meet->failed[0] == '\0') {
         if (tess_clock_s() > limit_s)
             return meet_time_out(meet, timeout_s);
         tess__boot_door_look(&meet->door);
     }
+    if (meet->failed[0] != '\0')
+        return meet_give_up(meet);
     tess__tree_set_order(meet->tree, meet->rank_of);
     return tess__settle_all(meet->tree, limit_s + BOOT_GRACE_S / 2);
 }
@@ -207,9 +272,11 @@ static enum tess_status meet_listen(const struct tess_boot_env *env, struct boot
         env->address, env->port + (env->port_count > 1 ? env->port_count - 1 : 0), &door->listener);
 }
 
+/* why: for which this process itself has failed; NULL: it has not. */
 static enum tess_status meet_root(const struct tess_boot_env *env, double timeout_s,
-                                  struct boot_tree *tree)
+                                  const char *why, struct boot_tree *tree)
 {
+    struct meet_failure own;
     const size_t count = (size_t)env->rank_count;
     struct meet meet = {.env = env, .tree = tree, .come = 1};
     meet.door = (struct boot_door){.greet = meet_greet, .context = &meet, .secret = &env->secret};
@@ -222,6 +289,10 @@ static enum tess_status meet_root(const struct tess_boot_env *env, double timeou
     if (tree->order == NULL || meet.place_of == NULL || meet.rank_of == NULL ||
         meet.process_of == NULL || meet.spot == NULL)
         status = tess_fail(TESS_ERR_MEMORY, "no memory to meet %d ranks", (int)env->rank_count);
+    if (why != NULL) {
+        meet_describe_failure(why, &own);
+        meet_note_failure(&meet, 0, &own);
+    }
     if (status == TESS_OK)
         status = meet_listen(env, &meet.door);
     if (status == TESS_OK)
@@ -245,6 +316,8 @@ struct seeker {
     uint32_t process;
     double limit_s;
     char why[BOOT_WHY_BYTES];
+    const struct meet_failure *failure; /* NULL: it has not failed */
+    char *told;                         /* [BOOT_FAILURE_TEXT] what rank 0 answers to that */
 };
 
 /* The address of this host by which it reaches rank 0. One that reaches it without leaving the host
@@ -263,7 +336,7 @@ static void seek_note_address(struct seeker *seeker, int fd, const char *address
 static bool seek_ask(struct seeker *seeker, int fd, struct meet_reply *reply)
 {
     const struct tess_boot_env *env = seeker->env;
-    struct meet_hello hello = {.magic = MEET_MAGIC,
+    struct meet_hello hello = {.magic = seeker->failure != NULL ? MEET_FAILED : MEET_MAGIC,
                                .version = MEET_VERSION,
                                .process = seeker->process,
                                .rank = env->rank,
@@ -284,6 +357,9 @@ static bool seek_ask(struct seeker *seeker, int fd, struct meet_reply *reply)
     memcpy(bytes, &hello, sizeof(bytes));
     return tess__boot_knock(fd, &env->secret, bytes, first_s, seeker->why, BOOT_WHY_BYTES) ==
                TESS_OK &&
+           (seeker->failure == NULL ||
+            tess__boot_send(fd, seeker->failure, sizeof(*seeker->failure), first_s, seeker->why,
+                            BOOT_WHY_BYTES)) &&
            tess__meet_take(fd, first_s, reply, seeker->why);
 }
 
@@ -293,6 +369,13 @@ static enum tess_status seek_follow(struct seeker *seeker, const char *address, 
 {
     const struct tess_boot_env *env = seeker->env;
     const int32_t fan = seeker->tree->fan;
+    if (reply->verdict == TESS_ERR_ABORTED) {
+        close(fd);
+        if (seeker->failure == NULL)
+            return tess__boot_fail_as_other(env, reply->reason);
+        snprintf(seeker->told, BOOT_FAILURE_TEXT, "%.*s", BOOT_FAILURE_TEXT - 1, reply->reason);
+        return TESS_ERR_ABORTED;
+    }
     if (reply->verdict != MEET_SEEN || reply->place < 1 || reply->place >= env->rank_count) {
         close(fd);
         TESS_FAIL(TESS_ERR_COMM, "rank 0 at %s, port %d, turned rank %d away: %s", address,
@@ -348,15 +431,23 @@ static bool seek_round(struct seeker *seeker, enum tess_status *status_out)
     return false;
 }
 
+/* False: rank 0 was not reached. */
+static bool seek_until(struct seeker *seeker, enum tess_status *status_out)
+{
+    do {
+        if (seek_round(seeker, status_out))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = (long)(MEET_RETRY_S * 1e9)}, NULL);
+    } while (tess_clock_s() < seeker->limit_s - BOOT_GRACE_S);
+    return false;
+}
+
 static enum tess_status seek(struct seeker *seeker, double timeout_s)
 {
     char where[MEET_WHERE_BYTES];
     enum tess_status status;
-    do {
-        if (seek_round(seeker, &status))
-            return status;
-        nanosleep(&(struct timespec){.tv_nsec = (long)(MEET_RETRY_S * 1e9)}, NULL);
-    } while (tess_clock_s() < seeker->limit_s - BOOT_GRACE_S);
+    if (seek_until(seeker, &status))
+        return status;
     TESS_FAIL(TESS_ERR_TIMEOUT,
               "rank %d did not reach rank 0 at %s, within %g s: %s; is rank 0 running, "
               "and are address and port right?",
@@ -373,7 +464,7 @@ enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout
     tess__tree_begin(tree, env, 0);
     TESS_TRY(tess__boot_need_files(TESS_BOOT_LINKS_MAX, "the ranks' meeting"));
     if (env->rank == 0) {
-        TESS_TRY(meet_root(env, timeout_s, tree));
+        TESS_TRY(meet_root(env, timeout_s, NULL, tree));
         /* It has the address that it was given, or of several the one where it was found. */
         if (strchr(env->address, ',') != NULL)
             tess__boot_own_text(tree->branch[0].fd, address);
@@ -384,4 +475,40 @@ enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout
         status = tess__settle(env, tree, &seeker.door, seeker.limit_s - BOOT_GRACE_S);
     tess__boot_door_close(&seeker.door);
     return status;
+}
+
+/* ---- a process that has failed --------------------------------------------------------------- */
+
+static void meet_tell_failed(const struct tess_boot_env *env, const char *why, char *told)
+{
+    struct boot_tree tree;
+    struct meet_failure failure;
+    char address[TESS_BOOT_ADDRESS_BYTES] = "127.0.0.1";
+    struct seeker seeker = {.env = env,
+                            .tree = &tree,
+                            .address = address,
+                            .failure = &failure,
+                            .told = told,
+                            .process = (uint32_t)getpid()};
+    enum tess_status status;
+    tess__tree_begin(&tree, env, 0);
+    if (env->rank == 0) {
+        (void)meet_root(env, 0, why, &tree);
+        tess__tree_close(&tree);
+        return;
+    }
+    meet_describe_failure(why, &failure);
+    seeker.door.secret = &env->secret;
+    seeker.limit_s = tess_clock_s() + BOOT_LINGER_S + BOOT_GRACE_S;
+    (void)seek_until(&seeker, &status);
+    tess__boot_door_close(&seeker.door);
+}
+
+void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
+                            char told_out[BOOT_FAILURE_TEXT])
+{
+    struct tess_boot_env found = *env;
+    told_out[0] = '\0';
+    if (tess_boot_find(&found, BOOT_LINGER_S) == TESS_OK)
+        meet_tell_failed(&found, why, told_out);
 }

@@ -12,7 +12,25 @@
 enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout_s,
                                  struct boot_tree *tree, char address[TESS_BOOT_ADDRESS_BYTES]);
 
+#define BOOT_FAILURE_TEXT 300 /* why a process has failed before it has met the others */
+
+/* This process has failed: rank 0 and, by it, the others are told why. told_out: what rank 0 has
+ * printed first of its own or of others' reasons; "": it was not reached. */
+void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
+                            char told_out[BOOT_FAILURE_TEXT]);
+
+/* ---- boot_early.c ---------------------------------------------------------------------------- */
+
+/* From here on the meeting itself tells others of a failure. */
+void tess__boot_begin_to_meet(void);
+
 /* ---- boot_settle.c: a rank that has its place, and those behind it --------------------------- */
+
+/* Do several hosts write to one terminal, or several ranks of this host, and this is not the first
+ * of them? Then that one has printed what all have to report. */
+bool tess__boot_shares_output(const struct tess_boot_env *env);
+/* TESS_ERR_COMM for the reason of another rank, which is not logged in that case. */
+enum tess_status tess__boot_fail_as_other(const struct tess_boot_env *env, const char *reason);
 
 #define MEET_VERSION 3
 #define MEET_SEEN    1 /* a verdict that is none yet; others are enum tess_status */

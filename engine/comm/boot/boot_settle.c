@@ -12,6 +12,7 @@
 #include "comm/boot/boot_meet.h"
 
 #include "base/clock.h"
+#include "base/log_sink.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -46,6 +47,26 @@ struct settle {
     struct boot_tree *tree;
     int32_t missing;
 };
+
+/* ---- the failures of others ------------------------------------------------------------------ */
+
+bool tess__boot_shares_output(const struct tess_boot_env *env)
+{
+    return env->rank > 0 && (env->local_rank > 0 || strcmp(env->starter, "mpirun") == 0 ||
+                             strcmp(env->starter, "Slurm") == 0);
+}
+
+enum tess_status tess__boot_fail_as_other(const struct tess_boot_env *env, const char *reason)
+{
+    const struct tess__log_sink *former = NULL;
+    const bool shares = tess__boot_shares_output(env);
+    if (shares)
+        former = tess__log_redirect(&tess__log_silence);
+    tess_fail(TESS_ERR_COMM, "%s", reason);
+    if (shares)
+        (void)tess__log_redirect(former);
+    return TESS_ERR_COMM;
+}
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
@@ -202,6 +223,8 @@ static enum tess_status settle_conclude(const struct settle *settle, double limi
     tess__settle_tell(tree, reply.verdict, reply.reason);
     if (reply.verdict == TESS_OK)
         return TESS_OK;
+    if (reply.verdict == TESS_ERR_ABORTED)
+        return tess__boot_fail_as_other(settle->env, reply.reason);
     TESS_FAIL(reply.verdict == TESS_ERR_TIMEOUT ? TESS_ERR_TIMEOUT : TESS_ERR_COMM,
               "rank %d is there, but %s", (int)settle->env->rank, reply.reason);
 }

@@ -1,0 +1,82 @@
+/*
+ * A process that fails before it meets the others: they would wait for it. It tells rank 0, which
+ * tells all (boot_meet.c). Where several fail for the same reason (an option that is wrong in the
+ * command that all were started with), one of them prints it.
+ */
+#include "base/log_sink.h"
+#include "comm/boot/boot_meet.h"
+#include "tessera/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define EARLY_TEXT 4096
+
+/* Of this thread, from tess_boot_begin on. */
+static _Thread_local struct early {
+    const struct tess_boot_env *env;     /* NULL: it has not begun, or has met the others */
+    const struct tess__log_sink *former; /* where its messages went before */
+    struct tess__log_sink sink;
+    bool keeps;            /* its errors are kept */
+    char text[EARLY_TEXT]; /* these, each ends in '\n' */
+    size_t used;
+} early;
+
+static void early_line(void *context, enum tess_log_level level, const char *text)
+{
+    const size_t length = strlen(text);
+    (void)context;
+    if (level == TESS_LOG_ERROR && early.used + length + 1 < EARLY_TEXT) {
+        memcpy(early.text + early.used, text, length);
+        early.used += length;
+        early.text[early.used++] = '\n';
+        return;
+    }
+    (void)tess__log_redirect(early.former);
+    tess_log(level, "%s", text);
+    (void)tess__log_redirect(&early.sink);
+}
+
+/* Messages go where they went before. `shows`: those that were kept, too. */
+static void early_stop(bool shows)
+{
+    if (early.keeps)
+        (void)tess__log_redirect(early.former);
+    for (size_t at = 0, length; at < early.used && shows; at += length + 1) {
+        length = strcspn(early.text + at, "\n");
+        tess_log(TESS_LOG_ERROR, "%.*s", (int)length, early.text + at);
+    }
+    early = (struct early){.env = NULL};
+}
+
+void tess_boot_begin(const struct tess_boot_env *env)
+{
+    early_stop(true);
+    if (env->rank_count < 2)
+        return;
+    early.env = env;
+    early.keeps = tess__boot_shares_output(env);
+    early.sink.line = early_line;
+    if (early.keeps)
+        early.former = tess__log_redirect(&early.sink);
+}
+
+void tess__boot_begin_to_meet(void)
+{
+    early_stop(true);
+}
+
+void tess_boot_end(enum tess_status status)
+{
+    char told[BOOT_FAILURE_TEXT] = "", own[EARLY_TEXT];
+    if (early.env == NULL)
+        return;
+    snprintf(own, sizeof(own), "%s", tess_log_last_error());
+    if (status != TESS_OK && status != TESS_ERR_INTERRUPTED) {
+        const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
+        tess__boot_meet_failed(early.env, own, told);
+        tess_fail(status, "%s", own); /* still the latest error */
+        (void)tess__log_redirect(former);
+    }
+    early_stop(told[0] == '\0' || strncmp(own, told, BOOT_FAILURE_TEXT - 1) != 0);
+}
