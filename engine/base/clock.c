@@ -2,7 +2,7 @@
 #include "base/clock.h"
 
 #include <stddef.h>
-#include <time.h>
+#include <stdint.h>
 
 static __thread const double *clock_own_s;
 
@@ -30,6 +30,16 @@ double tess_awake_s(struct tess_awake *awake)
         awake->s += passed_s;
     awake->seen_s = now_s;
     return awake->s;
+}
+
+struct timespec tess_clock_soon(double s)
+{
+    struct timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    const int64_t ns = soon.tv_nsec + (int64_t)(s * 1e9);
+    soon.tv_sec += (time_t)(ns / 1000000000);
+    soon.tv_nsec = (long)(ns % 1000000000);
+    return soon;
 }
 
 double tess_clock_thread_s(void)

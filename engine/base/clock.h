@@ -2,6 +2,8 @@
 #ifndef TESSERA_BASE_CLOCK_H
 #define TESSERA_BASE_CLOCK_H
 
+#include <time.h>
+
 /* Seconds of CLOCK_MONOTONIC; in a thread with a clock of its own, of that. */
 double tess_clock_s(void);
 
@@ -20,6 +22,10 @@ struct tess_awake {
     double seen_s, s;
 };
 double tess_awake_s(struct tess_awake *awake);
+
+/* The moment so many seconds from now (of CLOCK_REALTIME), for pthread_cond_timedwait and its kin.
+ */
+struct timespec tess_clock_soon(double s);
 
 /* Seconds that a processor has worked for the calling thread. A system call. */
 double tess_clock_thread_s(void);

@@ -27,8 +27,29 @@ static void case_awake(void **state)
     tess_clock_own(NULL);
 }
 
+static double seconds_between(const struct timespec *from, const struct timespec *to)
+{
+    return (double)(to->tv_sec - from->tv_sec) + 1e-9 * (double)(to->tv_nsec - from->tv_nsec);
+}
+
+/* As it is computed, the clock goes on; nanoseconds stay below a second, whatever is added. */
+static void case_soon(void **state)
+{
+    (void)state;
+    for (int i = 0; i <= 40; i++) {
+        const double wanted_s = 0.075 * i;
+        struct timespec before, after;
+        clock_gettime(CLOCK_REALTIME, &before);
+        const struct timespec soon = tess_clock_soon(wanted_s);
+        clock_gettime(CLOCK_REALTIME, &after);
+        assert_true(soon.tv_nsec >= 0 && soon.tv_nsec < 1000000000);
+        assert_true(seconds_between(&before, &soon) >= wanted_s - 1e-6);
+        assert_true(seconds_between(&after, &soon) <= wanted_s + 1e-6);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_awake)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_awake), cmocka_unit_test(case_soon)};
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -1,10 +1,11 @@
 /* The transport of net_fake.h: one list of requests behind one lock. */
 #include "comm/net_fake.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define FAKE_KINDS 8
 
@@ -133,12 +134,8 @@ static enum tess_status fake_test(struct tess_transport *transport, uint32_t req
 static enum tess_status fake_wait(struct tess_transport *transport, double timeout_s)
 {
     struct fake_end *end = (struct fake_end *)transport;
-    struct timespec limit;
+    const struct timespec limit = tess_clock_soon(0.001);
     (void)timeout_s;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_nsec += 1000000;
-    limit.tv_sec += limit.tv_nsec / 1000000000;
-    limit.tv_nsec %= 1000000000;
     pthread_mutex_lock(&end->net->lock);
     if (!end->net->aborted)
         pthread_cond_timedwait(&end->net->moved, &end->net->lock, &limit);

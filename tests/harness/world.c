@@ -102,11 +102,7 @@ static void *world_alloc(size_t count, size_t bytes)
 static bool world_join(pthread_t thread, double end_s)
 {
     do {
-        struct timespec soon;
-        clock_gettime(CLOCK_REALTIME, &soon);
-        soon.tv_nsec += (long)(AWAKE_STEP_S * 1e9);
-        soon.tv_sec += soon.tv_nsec / 1000000000;
-        soon.tv_nsec %= 1000000000;
+        const struct timespec soon = tess_clock_soon(AWAKE_STEP_S);
         if (pthread_timedjoin_np(thread, NULL, &soon) == 0)
             return true;
     } while (awake_s() < end_s);

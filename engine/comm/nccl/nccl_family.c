@@ -13,7 +13,7 @@
 #include <time.h>
 
 #define FAMILY_SPIN_S   50e-6 /* as tess_event_wait promises */
-#define FAMILY_LOOK_NS  100000000
+#define FAMILY_LOOK_S   0.1
 #define FAMILY_ABORT_S  20  /* NCCL waits for its own threads and for ranks of this host */
 #define NCCL_DOOMED_MAX 512 /* communicators that are aborted; 2 per group, 1 per channel */
 
@@ -118,11 +118,7 @@ void tess__nccl_break(struct nccl_family *family, enum tess_status status, const
 
 void tess__nccl_wait_changed(struct nccl_family *family)
 {
-    struct timespec limit;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_nsec += FAMILY_LOOK_NS;
-    limit.tv_sec += limit.tv_nsec / 1000000000;
-    limit.tv_nsec %= 1000000000;
+    const struct timespec limit = tess_clock_soon(FAMILY_LOOK_S);
     (void)pthread_cond_timedwait(&family->changed, &family->lock, &limit);
 }
 

@@ -6,6 +6,8 @@
  */
 #include "device/madeup/runtime.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -58,13 +60,6 @@ static struct {
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static __thread const struct madeup_queue *queue_own; /* whose thread this is */
-
-static double queue_clock_s(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 bool madeup_cancelled(void)
 {
@@ -128,7 +123,7 @@ static bool queue_await_first(struct madeup_queue *queue)
             pthread_cond_wait(&queue->wake, &all.lock);
             continue;
         }
-        if (first->number > queue->wanted && queue_clock_s() < first->due_s) {
+        if (first->number > queue->wanted && tess_clock_s() < first->due_s) {
             struct timespec until = {.tv_sec = (time_t)first->due_s};
             until.tv_nsec = (long)((first->due_s - (double)until.tv_sec) * 1e9);
             (void)pthread_cond_timedwait(&queue->wake, &all.lock, &until);
@@ -187,7 +182,7 @@ static struct queue_node *queue_take(struct madeup_queue *queue)
     queue->done = node->number;
     if (node->item.reach != NULL) {
         node->item.reach->reached = true;
-        node->item.reach->at_s = queue_clock_s() + all.slow_s[queue->device];
+        node->item.reach->at_s = tess_clock_s() + all.slow_s[queue->device];
         for (int d = 0; d < MADEUP_DEVICES_MAX; d++)
             for (int q = 0; q < QUEUES_MAX; q++)
                 if (all.queue[d][q].blocked && all.queue[d][q].first->item.wait == node->item.reach)
@@ -288,7 +283,7 @@ uint64_t madeup_put(struct madeup_queue *queue, const struct madeup_item *item)
     if (item->reach != NULL)
         item->reach->number = number;
     if (madeup_settings()->late_s > 0)
-        node->due_s = queue_clock_s() + madeup_settings()->late_s;
+        node->due_s = tess_clock_s() + madeup_settings()->late_s;
     *queue->end = node;
     queue->end = &node->next;
     if (!queue->started) {
@@ -334,11 +329,7 @@ static void queue_await(struct madeup_queue *queue, uint64_t number)
 
 void madeup_queue_rest(struct madeup_queue *queue, uint64_t number, int most_us)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += most_us * 1000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = tess_clock_soon(1e-6 * most_us);
     pthread_mutex_lock(&all.lock);
     queue_sleep(queue, number, &until);
     pthread_mutex_unlock(&all.lock);
