@@ -181,6 +181,29 @@ static enum tess_status device_decide(const struct tess__run *run, const struct 
     return status;
 }
 
+/* Files that change nothing here, of one rank or in the natural order, are read all the same: one
+ * that is not there is a mistake. */
+static enum tess_status device_read_unused(const struct tess_config *config, int32_t ranks)
+{
+    const struct tess_placing_options *options = &config->placing;
+    const struct tess_topology_options how = {.per_host = ranks};
+    struct tess_topology *topology;
+    struct tess__processes job;
+    int32_t process;
+
+    if (options->file[0] != '\0') {
+        TESS_TRY(tess_topology_read(options->file, TESS_TOPOLOGY_AUTO, &how, &topology));
+        tess_topology_free(topology);
+    }
+    if (tess__place_order_file(options) == NULL)
+        return TESS_OK;
+    enum tess_status status = tess__place_here(config, ranks, &job);
+    if (status == TESS_OK)
+        status = tess__place_read_order(&job, tess__place_order_file(options), &process);
+    tess__processes_close(&job);
+    return status;
+}
+
 enum tess_status tess__place_devices(const struct tess__run *run, struct tess_config *config)
 {
     const struct tess_placing_options *options = &config->placing;
@@ -188,8 +211,10 @@ enum tess_status tess__place_devices(const struct tess__run *run, struct tess_co
     const bool real = plan->module != NULL && !plan->missing && !plan->shared;
     const int32_t ranks = run->rank_count;
 
-    if (config->started.starter != NULL || ranks < 2 || strcmp(options->order, "natural") == 0)
+    if (config->started.starter != NULL)
         return TESS_OK;
+    if (ranks < 2 || strcmp(options->order, "natural") == 0)
+        return device_read_unused(config, ranks);
     int32_t *process = device_list(2 * ranks), *device = process + ranks;
     if (process == NULL)
         return TESS_ERR_MEMORY;

@@ -417,6 +417,9 @@ static void case_options(void **state)
         {"--topology.adapt", "these are all started here"},
         {"--topology.adapt --hosts 2 --meet 127.0.0.1:29401", "give --run DIR"},
         {"--topology.file /nowhere/topo.yaml", "/nowhere/topo.yaml"},
+        {"--topology.file /nowhere/topo.yaml --topology.order natural", "/nowhere/topo.yaml"},
+        {"--topology.file /nowhere/topo.yaml --strategy single --ranks 1", "/nowhere/topo.yaml"},
+        {"--topology.order file:/nowhere/order --strategy single --ranks 1", "/nowhere/order"},
     };
 
     (void)state;
