@@ -150,15 +150,19 @@ static void ddp_describe(const struct tess_strategy *strategy,
                          void (*line)(void *context, const char *text), void *context)
 {
     const struct ddp_options *options = strategy->options;
+    const bool updates = strategy->shared != NULL && !options->every_micro;
     char text[160];
-    snprintf(text, sizeof(text), "%d buckets, all-reduced%s %s%s",
-             (int)strategy->plan->grad_segment_count,
-             tess__wire_dtype(strategy->plan) == TESS_F32 ? " in place" : "",
+    snprintf(text, sizeof(text), "%d buckets, %s%s %s%s", (int)strategy->plan->grad_segment_count,
+             updates ? "summed and updated in one pass" : "all-reduced",
+             !updates && tess__wire_dtype(strategy->plan) == TESS_F32 ? " in place" : "",
              options->overlap ? "while backward goes on" : "after backward",
              options->every_micro ? ", in every micro-batch (as without no_sync)" : "");
     line(context, text);
+    const bool low =
+        updates && strategy->plan->dtype != TESS_F32; /* values are shorter than sums */
     tess__wire_describe(strategy,
                         options->every_micro ? "a rank per step: S 2(N-1)/N P ="
+                        : low                ? "a rank per step:"
                                              : "a rank per step: 2(N-1)/N P =",
                         line, context);
 }

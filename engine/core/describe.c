@@ -311,10 +311,11 @@ void tess_engine_describe(const struct tess_engine *engine,
                           void (*line)(void *context, const char *text), void *context)
 {
     struct describe_sink sink = {line, context};
+    const struct tess_strategy strategy = tess__shared_strategy(engine);
     describe_plan(engine, &sink);
     describe_precision(engine, &sink);
     if (engine->config->data_chosen)
-        engine->strategy.ops->describe(&engine->strategy, line, context);
+        strategy.ops->describe(&strategy, line, context);
     if (engine->tensor_strategy.ops != NULL)
         engine->tensor_strategy.ops->describe(&engine->tensor_strategy, line, context);
     describe_stage(engine, line, context);
@@ -375,6 +376,7 @@ static uint64_t volume_stage(const struct tess_engine *engine)
 
 uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_axis axis)
 {
+    const struct tess_strategy strategy = tess__shared_strategy(engine);
     if (engine->plan.mesh.count[axis] == 1 && axis != TESS_AXIS_DATA)
         return 0;
     switch (axis) {
@@ -383,7 +385,7 @@ uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_ax
     case TESS_AXIS_STAGE:
         return volume_stage(engine);
     default:
-        return engine->strategy.ops->sent_bytes(&engine->strategy);
+        return strategy.ops->sent_bytes(&strategy);
     }
 }
 

@@ -23,6 +23,7 @@
 #include "core/state.h"
 
 #include "base/reduce.h"
+#include "config/precision.h"
 #include "tessera/check.h"
 
 #include <string.h>
@@ -60,14 +61,13 @@ struct tess_shared {
 
 bool tess__shared_fits_optim(const struct tess_engine *engine)
 {
-    const struct tess_optim *optim = &engine->optim;
-    if (optim->options.clip > 0 || optim->ops->tensor_moment || optim->ops->trust_ratio ||
-        engine->scale.mode != TESS_SCALE_OFF)
-        return false;
-    for (int32_t i = 0; i < optim->piece_count; i++)
-        if (!tess_optim_is_whole(optim, &optim->piece[i]))
-            return false;
-    return true;
+    const struct tess_config *config = engine->config;
+    const struct tess_optimizer_ops *ops = config->optimizer;
+    const bool whole =
+        engine->plan.dtype == TESS_F32 ||
+        (tess_precision_has_masters(&config->run) && !tess_precision_is_stochastic(&config->run));
+    return whole && !(config->optim.clip > 0) && !ops->tensor_moment && !ops->trust_ratio &&
+           engine->scale.mode == TESS_SCALE_OFF;
 }
 
 bool tess__shared_fits_model(const struct tess_engine *engine)
@@ -82,15 +82,24 @@ static bool shared_fits_rank(const struct tess_engine *engine)
 {
     const struct tess_kernel *kernel = engine->kernel;
     return kernel->queue == NULL && !kernel->ops->far_memory && kernel->threads == 1 &&
-           engine->plan.reduce_dtype == TESS_F32 &&
-           tess_comm_reaches(engine->strategy.comm, engine->arena.start,
-                             tess_memory_total(engine->memory));
+           engine->plan.reduce_dtype == TESS_F32 && engine->plan.optim_extent != TESS_EXTENT_NONE;
 }
 
+/* But for the memory of other ranks. */
 static bool shared_fits(const struct tess_engine *engine)
 {
-    return engine->plan.optim_extent != TESS_EXTENT_NONE && shared_fits_rank(engine) &&
-           tess__shared_fits_model(engine) && tess__shared_fits_optim(engine);
+    return shared_fits_rank(engine) && tess__shared_fits_model(engine) &&
+           tess__shared_fits_optim(engine);
+}
+
+struct tess_strategy tess__shared_strategy(const struct tess_engine *engine)
+{
+    static struct tess_shared planned; /* only that it is there is asked */
+    struct tess_strategy strategy = engine->strategy;
+    if (engine->comm == NULL && engine->plan.rank_count > 1 && shared_fits(engine) &&
+        strcmp(engine->config->device.comm->name, "local") == 0)
+        strategy.shared = &planned;
+    return strategy;
 }
 
 /* ---- a slice --------------------------------------------------------------------------------- */
@@ -320,7 +329,8 @@ enum tess_status tess__shared_open(struct tess_engine *engine)
     struct tess_comm *comm = engine->strategy.comm;
     if (plan->rank_count == 1)
         return TESS_OK;
-    int32_t fits = shared_fits(engine);
+    int32_t fits = shared_fits(engine) &&
+                   tess_comm_reaches(comm, engine->arena.start, tess_memory_total(engine->memory));
     if (!engine->hollow) /* there all ranks are alike */
         TESS_TRY(tess_comm_all_reduce(comm, &fits, &fits, 1, TESS_I32, TESS_REDUCE_MIN, NULL));
     if (!fits)

@@ -439,6 +439,9 @@ enum tess_status tess__shared_settle(struct tess_engine *engine, bool moments);
 /* Can parameters be updated before all gradients are known? */
 bool tess__shared_fits_model(const struct tess_engine *engine);
 bool tess__shared_fits_optim(const struct tess_engine *engine);
+/* A copy, as it will be in the run: of an engine that is only planned, with `shared` where the
+ * ranks will have it. For what it sends. */
+struct tess_strategy tess__shared_strategy(const struct tess_engine *engine);
 
 /* early.c: updates within backward on one rank. Open follows after the optimizer's. begin: a step;
  * finish: the updates that are left; false: all of them, which are the caller's. */

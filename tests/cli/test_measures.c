@@ -216,12 +216,60 @@ static int remove_folder(void **state)
     return spawn_remove(folder);
 }
 
+/* ---- what --explain says that a rank sends ----------------------------------------------------
+ */
+
+/* Where ranks sum and update in one pass, values in 16 bits go out in place of sums; else sums do.
+ */
+static void case_sent(void **state)
+{
+    static const char *const words[] = {"--precision f32", "--precision bf16",
+                                        "--precision bf16 --clip 1", "--precision bf16 --comm tcp",
+                                        "--precision bf16 --threads 2"};
+    json_t *line[LINES_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        char *argv[] = {"tessera", "train",       MODEL,     "--strategy", "ddp",
+                        "--ranks", "2",           "--steps", "4",          "--run",
+                        folder,    "--overwrite", "on",      "--evaluate", "off",
+                        NULL,      NULL,          NULL,      NULL,         NULL};
+        char text[64], *rest = text;
+        size_t argc = 0;
+        assert_int_equal(spawn_format(&spawn,
+                                      "train --data synthetic --synthetic-rows 512 --batch-size 64 "
+                                      "--mlp.hidden 128 --grid 4 --strategy ddp --ranks 2 "
+                                      "--explain %s",
+                                      words[i]),
+                         0);
+        const char *said = strstr(spawn.out, "sent by a rank per step: ");
+        const char *bytes = said != NULL ? strstr(said, " bytes") : NULL;
+        assert_non_null(bytes);
+        while (bytes[-1] >= '0' && bytes[-1] <= '9')
+            bytes--;
+        const double sent = strtod(bytes, NULL);
+        while (argv[argc] != NULL)
+            argc++;
+        snprintf(text, sizeof(text), "%s", words[i]);
+        for (char *word; (word = strsep(&rest, " ")) != NULL;)
+            argv[argc++] = word;
+        const int count = train_lines(argv, line);
+        const json_t *final = json_object_get(line[count - 1], "final");
+        const json_t *measured = json_object_get(final, "sent_bytes_per_step");
+        const double ran = json_number_value(json_array_get(measured, 0));
+        if (sent > ran || sent < 0.99 * ran || ran <= 0) /* losses and the like come on top */
+            fail_msg("%s: --explain says %.0f bytes, the run %.0f", words[i], sent, ran);
+        for (int l = 0; l < count; l++)
+            json_decref(line[l]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_times),
         cmocka_unit_test(case_digests_and_debug),
         cmocka_unit_test(case_busy),
+        cmocka_unit_test(case_sent),
     };
 
     if (mkdtemp(folder) == NULL)
