@@ -68,6 +68,7 @@ struct tess__plan_list {
 };
 
 struct tess__plan_rejected {
+    bool shape; /* a size of an axis, or a schedule: no layout has it, whatever the rest */
     char family[128], why[TESS__PLAN_WHY];
 };
 
@@ -121,7 +122,10 @@ struct tess__plan {
 enum tess_status tess__plan_add(struct tess__plan_list *list,
                                 const struct tess__plan_layout *layout);
 /* One reason for each family: later ones are left out. */
-enum tess_status tess__plan_reject(struct tess__plan *plan, const char *family, const char *why);
+enum tess_status tess__plan_reject(struct tess__plan *plan, bool shape, const char *family,
+                                   const char *why);
+/* Is there a layout of the same strategies, ranks along the data axis and sequence parallel? */
+bool tess__plan_has_family(const struct tess__plan *plan, const struct tess__plan_layout *shape);
 /* Those that were measured, then those that were predicted, then the others; the fastest first. */
 void tess__plan_sort(struct tess__plan_list *list);
 bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tess__plan_layout *b);
@@ -206,14 +210,6 @@ enum tess_status tess__plan_open(struct tess__plan *plan);
 /* ---- plan_search.c ---- */
 
 enum tess_status tess__plan_search(struct tess__plan *plan);
-#define TESS__PLAN_TEXT 360
-/* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b, 4 micro-batches, recompute full" */
-const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT]);
-/* "0, 3, 2, 1, ..": up to 16 devices of the order. */
-const char *tess__plan_order_text(const struct tess__plan *plan,
-                                  const struct tess__plan_layout *layout, char text[120]);
-/* Of these the products, mesh and schedule. */
-const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 
 /* ---- plan_measure.c ---- */
 
@@ -227,6 +223,14 @@ enum tess_status tess__plan_measure(struct tess__plan *plan);
 
 /* ---- plan_print.c, plan_file.c ---- */
 
+#define TESS__PLAN_TEXT 360
+/* "fsdp+tp+pp, data 8, tensor 2, stage 2, 1f1b, 4 micro-batches, recompute full" */
+const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT]);
+/* "0, 3, 2, 1, ..": up to 16 devices of the order. */
+const char *tess__plan_order_text(const struct tess__plan *plan,
+                                  const struct tess__plan_layout *layout, char text[120]);
+/* Of these the products, mesh and schedule. */
+const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200]);
 void tess__plan_print(const struct tess__plan *plan);
 enum tess_status tess__plan_write_json(const struct tess__plan *plan, const char *path);
 /* The layout's configuration as train takes it. */

@@ -373,8 +373,8 @@ static enum tess_status measure_order(struct measure *measure)
             layouts->item[kept++] = layouts->item[i];
             continue;
         }
-        TESS_KEEP(status, tess__plan_reject(measure->plan, tess__plan_text(&layouts->item[i], text),
-                                            one->why));
+        TESS_KEEP(status, tess__plan_reject(measure->plan, false,
+                                            tess__plan_text(&layouts->item[i], text), one->why));
         tess__plan_order_free(layouts->item[i].order);
     }
     layouts->count = kept;

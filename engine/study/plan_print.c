@@ -10,7 +10,26 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PRINT_REJECTED_MAX 24
+#define PRINT_REJECTED_MAX 24 /* reasons */
+#define PRINT_FAMILIES_MAX 12 /* of one of them */
+
+const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200])
+{
+    static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
+    size_t used = (size_t)snprintf(text, 200, "%s", layout->strategy);
+    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
+        if (layout->count[axis] > 1)
+            used += (size_t)snprintf(text + used, 200 - used, ", %s %d", axis_name[axis],
+                                     layout->count[axis]);
+    if (layout->schedule != NULL)
+        used += (size_t)snprintf(text + used, 200 - used, ", %s", layout->schedule);
+    if (layout->chunks > 1)
+        used +=
+            (size_t)snprintf(text + used, 200 - used, " x %lld chunks", (long long)layout->chunks);
+    if (layout->sequence)
+        used += (size_t)snprintf(text + used, 200 - used, ", sequence parallel");
+    return text;
+}
 
 const char *tess__plan_text(const struct tess__plan_layout *layout, char text[TESS__PLAN_TEXT])
 {
@@ -203,29 +222,52 @@ static void print_tried(const struct tess__plan *plan)
     printf(" rounds: in order of what was measured\n");
 }
 
-/* Was this one's reason that of an earlier one? */
-static bool print_has_reason(const struct tess__plan *plan, int32_t number)
+/* The same text but for numbers? */
+static bool print_alike(const char *a, const char *b)
 {
-    for (int32_t i = 0; i < number; i++)
-        if (strcmp(plan->rejected[i].why, plan->rejected[number].why) == 0)
-            return true;
-    return false;
+    static const char digits[] = "0123456789";
+    for (; *a != '\0' && *b != '\0'; a++, b++) {
+        const size_t one = strspn(a, digits), other = strspn(b, digits);
+        a += one;
+        b += other;
+        if ((one > 0) != (other > 0) || *a != *b)
+            return false;
+        if (*a == '\0')
+            break;
+    }
+    return *a == *b;
 }
 
-/* One line for each reason, with all families that have it. */
+/* Is their reason one: the same, or sizes of one axis or schedules whose reasons differ in numbers
+ * alone? */
+static bool print_one_reason(const struct tess__plan_rejected *a,
+                             const struct tess__plan_rejected *b)
+{
+    return strcmp(a->why, b->why) == 0 ||
+           (a->shape && b->shape && print_alike(a->family, b->family) &&
+            print_alike(a->why, b->why));
+}
+/* One line for each reason, with the first families that have it. */
 static void print_rejected(const struct tess__plan *plan)
 {
+    const struct tess__plan_rejected *all = plan->rejected;
+    const int32_t count = plan->rejected_count;
     int32_t reasons = 0;
-    if (plan->rejected_count > 0)
+    if (count > 0)
         printf("\nrefused\n");
-    for (int32_t i = 0; i < plan->rejected_count; i++) {
-        if (print_has_reason(plan, i) || reasons++ >= PRINT_REJECTED_MAX)
+    for (int32_t i = 0, first, more; i < count; i++) {
+        for (first = 0; !print_one_reason(&all[first], &all[i]);)
+            first++;
+        if (first < i || reasons++ >= PRINT_REJECTED_MAX)
             continue;
-        printf("  %s", plan->rejected[i].family);
-        for (int32_t j = i + 1; j < plan->rejected_count; j++)
-            if (strcmp(plan->rejected[j].why, plan->rejected[i].why) == 0)
-                printf("; %s", plan->rejected[j].family);
-        printf(": %s\n", plan->rejected[i].why);
+        printf("  %s", all[i].family);
+        more = 0;
+        for (int32_t j = i + 1; j < count; j++)
+            if (print_one_reason(&all[i], &all[j]) && ++more < PRINT_FAMILIES_MAX)
+                printf("; %s", all[j].family);
+        if (more >= PRINT_FAMILIES_MAX)
+            printf(" and %d more", more + 1 - PRINT_FAMILIES_MAX);
+        printf(": %s\n", all[i].why);
     }
     if (reasons > PRINT_REJECTED_MAX)
         printf("  and %d reasons more, which --json lists\n", reasons - PRINT_REJECTED_MAX);

@@ -27,24 +27,6 @@
 static const char *const search_recompute[] = {"full", "selective", "none"};
 #define SEARCH_RECOMPUTES 3
 
-const char *tess__plan_name(const struct tess__plan_layout *layout, char text[200])
-{
-    static const char *const axis_name[TESS_AXIS_COUNT] = {"data", "tensor", "stage"};
-    size_t used = (size_t)snprintf(text, 200, "%s", layout->strategy);
-    for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
-        if (layout->count[axis] > 1)
-            used += (size_t)snprintf(text + used, 200 - used, ", %s %d", axis_name[axis],
-                                     layout->count[axis]);
-    if (layout->schedule != NULL)
-        used += (size_t)snprintf(text + used, 200 - used, ", %s", layout->schedule);
-    if (layout->chunks > 1)
-        used +=
-            (size_t)snprintf(text + used, 200 - used, " x %lld chunks", (long long)layout->chunks);
-    if (layout->sequence)
-        used += (size_t)snprintf(text + used, 200 - used, ", sequence parallel");
-    return text;
-}
-
 /* Statuses that end the search: of the program or its options (tess__plan_configure), not of a
  * layout. */
 static bool search_ends(enum tess_status status)
@@ -85,26 +67,43 @@ static void search_alone(const struct tess__plan *plan, void *context, int64_t n
                       : TESS_ERR_USAGE;
 }
 
-/* What was found of a size of the axis: may it be taken, and if not, why the first shape was
- * refused. A schedule is refused once, with the first reason. */
+/* What was found of a size of the axis: may it be taken, and with which schedules; else why the
+ * first shape was refused. */
 static enum tess_status search_size(struct tess__plan *plan, const char *axis, int64_t size,
                                     const struct search_one_axis *one, int64_t count, bool *takes)
 {
     char family[64];
     for (int64_t i = 0; i < count; i++) {
-        const struct tess__plan_layout *shape = &one[i].shape;
         if (search_ends(one[i].status))
             TESS_FAIL(one[i].status, "%s", one[i].why);
-        *takes = *takes || one[i].status == TESS_OK;
-        if (shape->schedule == NULL)
+        if (one[i].status != TESS_OK)
+            continue;
+        *takes = true;
+        if (one[i].shape.schedule != NULL)
+            TESS_TRY(tess__plan_add(&plan->stages, &one[i].shape));
+    }
+    snprintf(family, sizeof(family), "%s %lld", axis, (long long)size);
+    return *takes || count == 0 ? TESS_OK : tess__plan_reject(plan, true, family, one[0].why);
+}
+
+/* A schedule that no number of stages takes is refused once, with the first reason. */
+static enum tess_status search_schedules(struct tess__plan *plan, const struct search_one_axis *one,
+                                         int64_t count)
+{
+    char family[64];
+    for (int64_t i = 0; i < count; i++) {
+        const struct tess__plan_layout *shape = &one[i].shape;
+        bool taken = shape->schedule == NULL;
+        for (int64_t k = 0; k < plan->stages.count && !taken; k++)
+            taken = plan->stages.item[k].schedule == shape->schedule &&
+                    plan->stages.item[k].chunks == shape->chunks;
+        if (taken)
             continue;
         snprintf(family, sizeof(family), "%s x %lld chunk%s", shape->schedule,
                  (long long)shape->chunks, shape->chunks > 1 ? "s" : "");
-        TESS_TRY(one[i].status == TESS_OK ? tess__plan_add(&plan->stages, shape)
-                                          : tess__plan_reject(plan, family, one[i].why));
+        TESS_TRY(tess__plan_reject(plan, true, family, one[i].why));
     }
-    snprintf(family, sizeof(family), "%s %lld", axis, (long long)size);
-    return *takes || count == 0 ? TESS_OK : tess__plan_reject(plan, family, one[0].why);
+    return TESS_OK;
 }
 
 /* The shapes of all sizes of an axis that divide the ranks, with the other axes at one rank. */
@@ -144,6 +143,8 @@ static enum tess_status search_axes(struct tess__plan *plan, bool *tensor, bool 
         status = search_size(plan, first ? "tensor" : "stage", size, one + i, end - i,
                              first ? &tensor[size] : &stage[size]);
     }
+    if (status == TESS_OK)
+        status = search_schedules(plan, one, shapes.count);
     free(one);
     free(shapes.item);
     return status;
@@ -349,8 +350,9 @@ static void search_shape(const struct tess__plan *plan, void *context, int64_t n
     if (item->status != TESS_OK)
         return;
     if (!shape.legal && shape.why[0] != '\0')
-        snprintf(item->family, sizeof(item->family), "%s, data %d", item->shape.strategy,
-                 item->shape.count[TESS_AXIS_DATA]);
+        snprintf(item->family, sizeof(item->family), "%s, data %d%s", item->shape.strategy,
+                 item->shape.count[TESS_AXIS_DATA],
+                 item->shape.sequence ? ", sequence parallel" : "");
     else if (shape.legal && !shape.fits) {
         search_too_large(plan, &shape.least, item->family, item->why);
         item->least_bytes = shape.least.device_bytes;
@@ -415,9 +417,13 @@ static enum tess_status search_items(struct tess__plan *plan, struct search_item
             plan->least_bytes = item->least_bytes;
         for (int64_t l = 0; l < item->fitting.count && status == TESS_OK; l++)
             status = tess__plan_add(&plan->layouts, &item->fitting.item[l]);
-        if (status == TESS_OK && item->family[0] != '\0')
-            status = tess__plan_reject(plan, item->family, item->why);
         free(item->fitting.item);
+    }
+    for (int64_t i = 0; i < items->count && status == TESS_OK; i++) {
+        const struct search_item *item = &items->item[i];
+        const bool illegal = item->least_bytes == 0;
+        if (item->family[0] != '\0' && !(illegal && tess__plan_has_family(plan, &item->shape)))
+            status = tess__plan_reject(plan, false, item->family, item->why);
     }
     free(items->item);
     return status;
@@ -564,10 +570,11 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
         if (search_ends(step[i].status)) {
             status = tess_fail(step[i].status, "%s", step[i].why);
         } else if (step[i].status != TESS_OK) {
-            status = tess__plan_reject(plan, tess__plan_name(&step[i].layout, name), step[i].why);
+            status =
+                tess__plan_reject(plan, false, tess__plan_name(&step[i].layout, name), step[i].why);
         } else if (!tess__plan_fits(plan, &step[i].layout)) {
             search_too_large(plan, &step[i].layout, family, step[i].why);
-            status = tess__plan_reject(plan, family, step[i].why);
+            status = tess__plan_reject(plan, false, family, step[i].why);
         } else if (search_keep(layout, kept, &step[i].layout)) {
             step[i].layout.order = NULL; /* it is the list's */
         }

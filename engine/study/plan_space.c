@@ -30,7 +30,8 @@ enum tess_status tess__plan_add(struct tess__plan_list *list,
     return TESS_OK;
 }
 
-enum tess_status tess__plan_reject(struct tess__plan *plan, const char *family, const char *why)
+enum tess_status tess__plan_reject(struct tess__plan *plan, bool shape, const char *family,
+                                   const char *why)
 {
     for (int32_t i = 0; i < plan->rejected_count; i++)
         if (strcmp(plan->rejected[i].family, family) == 0)
@@ -41,6 +42,7 @@ enum tess_status tess__plan_reject(struct tess__plan *plan, const char *family, 
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the list of layouts that are refused");
     plan->rejected = rejected;
     rejected += plan->rejected_count++;
+    rejected->shape = shape;
     snprintf(rejected->family, sizeof(rejected->family), "%s", family);
     snprintf(rejected->why, sizeof(rejected->why), "%s", why);
     return TESS_OK;
@@ -66,6 +68,17 @@ bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tes
 {
     return strcmp(a->strategy, b->strategy) == 0 &&
            memcmp(a->count, b->count, sizeof(a->count)) == 0;
+}
+
+bool tess__plan_has_family(const struct tess__plan *plan, const struct tess__plan_layout *shape)
+{
+    for (int64_t i = 0; i < plan->layouts.count; i++) {
+        const struct tess__plan_layout *known = &plan->layouts.item[i];
+        if (strcmp(known->strategy, shape->strategy) == 0 && known->sequence == shape->sequence &&
+            known->count[TESS_AXIS_DATA] == shape->count[TESS_AXIS_DATA])
+            return true;
+    }
+    return false;
 }
 
 void tess__plan_sort(struct tess__plan_list *list)

@@ -244,6 +244,21 @@ static void case_reasons(void **state)
     json_t *root = results();
     assert_true(rejects(root, "tensor 16", "8 key and value heads"));
     assert_true(rejects(root, "stage 16", "8 units"));
+    /* A schedule is refused where no number of stages takes it, and in few lines. */
+    assert_true(rejects(root, "gpipe x 4 chunks", "one chunk"));
+    assert_false(rejects(root, "gpipe x 1 chunk", ""));
+    assert_false(rejects(root, "interleaved x 2 chunks", ""));
+    assert_non_null(
+        strstr(spawn.out, "\n  gpipe x 2 chunks; gpipe x 4 chunks; gpipe x 8 chunks: "));
+    json_decref(root);
+    /* Nor a product whose layouts are refused with sequence parallel alone. */
+    if (plan("--model cnn --data synthetic --synthetic-rows 64 --ranks 4 --device cpu "
+             "--batch-size 4 --top 1 --json %s/plan.json",
+             folder) != 0)
+        fail_msg("%s", spawn.err);
+    root = results();
+    assert_true(rejects(root, "ddp+tp, data 2, sequence parallel", "no sequences"));
+    assert_false(rejects(root, "ddp+tp, data 2", ""));
     json_decref(root);
     assert_int_equal(plan(TINY "--ranks 2 --device h100-80 --batch-size 4 --memory 100KiB"), 2);
     assert_non_null(strstr(spawn.out, "and there are 100.0 KiB"));
