@@ -84,8 +84,6 @@ static void case_yaml_harmless_forms(void **state)
 {
     (void)state;
     static const char *const text[] = {
-        "",
-        "# only a comment\n",
         "---\n",
         "---\n...\n",
         "~\n",

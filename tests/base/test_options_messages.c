@@ -72,6 +72,8 @@ static void case_yaml_messages(void **state)
         {"layers: [1, [2]]\n", "t.yaml:1:13: a number was expected, not a map or a sequence"},
         {"layers: [1, \"2,3\"]\n", "t.yaml:1:13: one number was expected, without a comma"},
         {"layers: [1, \"\"]\n", "t.yaml:1:13: one number was expected"},
+        {"", "t.yaml:1:1: the file has no options; a file of defaults alone has {}"},
+        {"# cut off\n", "t.yaml:2:1: the file has no options; a file of defaults alone has {}"},
         {"- ranks\n", "t.yaml:1:1: lines of the form 'name: value' were expected"},
         {"ranks\n", "t.yaml:1:1: lines of the form 'name: value' were expected"},
         {"? [a]\n: 1\n", "t.yaml:1:3: an option's name was expected, not a map or a sequence"},
