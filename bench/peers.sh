@@ -29,6 +29,7 @@ packages=()
 if chosen race || chosen overhead; then packages+=(dataset-fashion-mnist g++ libtcmalloc-minimal4); fi
 if chosen reduce; then packages+=(libtcmalloc-minimal4); fi
 if chosen reduce || chosen cluster; then packages+=(openmpi-bin libopenmpi-dev); fi
+if chosen cluster; then packages+=(python3-numpy); fi
 case " $arguments" in
 *" --python"*) ;;
 *) if chosen race || chosen reduce || chosen overhead; then packages+=(python3-torch libopenblas0-openmp); fi ;;

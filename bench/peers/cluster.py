@@ -5,8 +5,6 @@ import os
 import statistics
 import subprocess
 
-from rack_bound import rack_bound
-
 LAB = 'tests/cluster/lab.sh'
 # Racks, hosts of a rack, ranks of a host; Mbit/s of a host's link and of a rack's.
 SHAPES = {'2x1': (1, 2, 1, 1000, 1000), '4x1': (1, 4, 1, 1000, 1000), '4x2': (1, 4, 2, 1000, 1000),
@@ -29,6 +27,7 @@ def limit_s(shape, size):
 
 def least_of_tree(shape):
     """What no schedule in canonical order undercuts on a rack's link, in parts of a ring's: rack_bound.py."""
+    from rack_bound import rack_bound  # numpy, which no other section needs
     racks, hosts = SHAPES[shape][:2]
     n = racks * hosts
     return f'{rack_bound(racks, hosts)[0] / (2 * (n - 1) / n):.2f}' if racks > 1 else ''

@@ -7,9 +7,11 @@ than that on its fullest link: it is no more than the average by prices. The pri
 
     python3 bench/peers/rack_bound.py RACKS HOSTS     also in parts of what a ring over hosts puts there
 
-Each further rack doubles the time: 0.1 s for 3 or 5, 20 s for 9, 5 minutes for 12."""
+Each further rack doubles the time: 2 s for 9, 12 s for 12, 4 minutes for 16 (3 hosts each). Needs numpy."""
 import math
 import sys
+
+import numpy
 
 
 def tree(first, count, hosts):
@@ -22,42 +24,51 @@ def tree(first, count, hosts):
     return tree(first, left, hosts), tree(first + left, count - left, hosts)
 
 
+def halves(array, rack):
+    """Views of an array over sets of racks: the sets without that rack, and the same ones with it."""
+    view = array.reshape(-1, 2, 1 << rack)
+    return view[:, 0], view[:, 1]
+
+
 def cheapest(racks, root, price_in, price_out):
     """Cost of the cheapest schedule, and what it puts on each link, in and out."""
     full = (1 << racks) - 1
     order = sorted(range(racks), key=lambda r: price_out[r])
-    source = [min((r for r in range(racks) if s >> r & 1), key=lambda r: price_out[r], default=0)
-              for s in range(full + 1)]
+    source = numpy.zeros(full + 1, int)  # of a set, who sends for least
+    for r in reversed(order):
+        halves(source, r)[1][:] = r
+    out = numpy.array(price_out)[source]
+    out[0] = math.inf
 
     def send(cost):
         """cost[racks that add up a sum]: to one more rack after the other, those that send for less first, as they
         then send to the rest. Cost by racks that need it, which others may get too; and how it came there."""
-        last, wider = [None] * (full + 1), list(range(full + 1))
+        last, wider = numpy.full(full + 1, -1), numpy.arange(full + 1)
         for r in order:
-            for have in range(1, full + 1):
-                more = have | 1 << r
-                then = cost[have] + price_in[r] + price_out[source[have]]
-                if more != have and then < cost[more]:
-                    cost[more], last[more] = then, r
+            have, more = halves(cost, r)
+            then = have + price_in[r] + halves(out, r)[0]
+            halves(last, r)[1][then < more] = r
+            numpy.minimum(more, then, out=more)
         for r in range(racks):
-            for need in range(full + 1):
-                more = need | 1 << r
-                if cost[more] < cost[need]:
-                    cost[need], wider[need] = cost[more], wider[more]
+            (need, more), (own, other) = halves(cost, r), halves(wider, r)
+            numpy.copyto(own, other, where=more < need)
+            numpy.minimum(need, more, out=need)
         return cost, last, wider
 
     def ways(block):
         if isinstance(block, int):
-            return *send([0.0 if have == 1 << block else math.inf for have in range(full + 1)]), ()
+            cost = numpy.full(full + 1, math.inf)
+            cost[1 << block] = 0
+            return *send(cost), ()
         parts = ways(block[0]), ways(block[1])
-        return *send([left + right for left, right in zip(parts[0][0], parts[1][0])]), parts
+        return *send(parts[0][0] + parts[1][0]), parts
 
     load = [0] * (2 * racks)
 
     def count(block, need):
         _, last, wider, parts = block
         have = wider[need]
-        while last[have] is not None:
+        while last[have] >= 0:
             load[last[have]] += 1
             have ^= 1 << last[have]
             load[racks + source[have]] += 1
