@@ -278,8 +278,8 @@ void tess__plan_print(const struct tess__plan *plan)
     const struct tess__words words = tess__words_of(plan->dataset);
     char limit[TESS__TEXT_BYTES];
     FILE *former = tess__screen_begin();
-    printf("%s, batch %" PRId64 ", on %d ranks: %s\n", plan->model, plan->batch_size,
-           plan->cluster.ranks, plan->cluster.source);
+    printf("%s, batch %" PRId64 ", on %d rank%s: %s\n", plan->model, plan->batch_size,
+           plan->cluster.ranks, plan->cluster.ranks > 1 ? "s" : "", plan->cluster.source);
     printf("device %s: %s\n", plan->profile.name, plan->profile.source);
     print_guesses(plan);
     if (plan->memory_limit > 0)
