@@ -45,9 +45,7 @@
 #define GRAD_GROUP     48
 #define GRAD_GROUP_FAR 96
 #define GRAD_FAR       256
-/* Steps at a time: with AVX2 four took an eighth longer than one. */
-#define GRAD_STEPS  (CPU_WORDS == 16 ? CPU_STEPS : 1)
-#define GRAD_LEVELS 40 /* subtrees that can wait: no more than bits in the number of leaves */
+#define GRAD_LEVELS    40 /* subtrees that can wait: no more than bits in the number of leaves */
 
 /* A product in 32-bit words, for the tile kernels. */
 struct grad {
@@ -72,11 +70,11 @@ CPU_INLINE void grad_leaf(cpu_vector *sum, bool half, int tall, int wide, int64_
     for (int i = 0; i < tall * wide; i++)
         sum[i] = cpu_zero();
     int64_t k = 0;
-    for (; k + GRAD_STEPS <= steps; k += GRAD_STEPS, x += GRAD_STEPS * CPU_PIECE) {
+    for (; k + CPU_STEPS <= steps; k += CPU_STEPS, x += CPU_STEPS * CPU_PIECE) {
         CPU_UNROLL
-        for (int some = 0; some < GRAD_STEPS; some++)
+        for (int some = 0; some < CPU_STEPS; some++)
             cpu_step(sum, half, tall, wide, x + some * CPU_PIECE, dy + some * tall);
-        dy += GRAD_STEPS * tall;
+        dy += CPU_STEPS * tall;
     }
     for (; k < steps; k++, x += CPU_PIECE, dy += tall)
         cpu_step(sum, half, tall, wide, x, dy);

@@ -304,10 +304,15 @@ CPU_INLINE cpu_words cpu_odd(cpu_words pairs)
     return _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u));
 }
 
+/* In place: of the sums of several steps compilers move some to other registers and, with all 16 in
+ * use, to memory. */
 CPU_INLINE cpu_vector cpu_product(bool pairs, cpu_vector sum, cpu_words a, cpu_words b)
 {
     (void)pairs; /* there are none */
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sum);
+    __asm__("vfmadd231ps %2, %1, %0"
+            : "+x"(sum)
+            : "x"(_mm256_castsi256_ps(a)), "x"(_mm256_castsi256_ps(b)));
+    return sum;
 }
 
 #endif
