@@ -12,6 +12,10 @@ tests_run()
     if grep -q '^TESS_SANITIZE:STRING=thread' "$build/CMakeCache.txt" && setarch "$(uname -m)" -R true 2>/dev/null; then
         fixed="setarch $(uname -m) -R"
     fi
+    # The address sanitizer gives what it knows of a large block back to the system when the block is freed, and for the
+    # next one meets a fault for each page of it; and each process that a test forks copies the table of the pages of
+    # 256 MiB that were freed: a quarter of the system's time. The last 64 MiB are found as well.
+    export ASAN_OPTIONS=clear_shadow_mmap_threshold=1000000000:quarantine_size_mb=64${ASAN_OPTIONS:+:$ASAN_OPTIONS}
     # shellcheck disable=SC2086
     $fixed ctest --test-dir "$build" -j $(($(nproc) * 3)) --output-on-failure --output-junit junit.xml "$@" | tests_hold "$build" ||
         status=$?
