@@ -207,13 +207,15 @@ static void case_changed_at_every_byte(void **state)
 {
     (void)state;
     static const char other[] = "<>\"'/=! -&\n\t09f:.\xff";
+    const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1;
     for (const struct nccl_fixture *f = nccl_fixtures; f->name != NULL; f++) {
         const size_t bytes = strlen(f->text);
         char *text = malloc(bytes + 1);
         assert_non_null(text);
         memcpy(text, f->text, bytes + 1);
         for (size_t i = 0; i < bytes; i += TESTS_DIVISOR) {
-            for (size_t o = 0; o < sizeof(other); o++) { /* its 0 too */
+            /* Its 0 too. Sanitizers: they take turns. */
+            for (size_t o = i / TESTS_DIVISOR % turn; o < sizeof(other); o += turn) {
                 enum tess_status status;
                 text[i] = other[o];
                 struct tess_topology *t = nccl_read(text, bytes, NULL, &status);
