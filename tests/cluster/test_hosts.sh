@@ -30,7 +30,7 @@ begin_hosts()
     hosts=()
     for host in r0h0 r0h1; do
         ./lab.sh run $host "$tessera" "${options[@]}" --strategy fsdp --ranks 4 --hosts 2 --meet r0h0:29400 --run "$LAB_DIR/$1" --steps "$2" \
-            --save-every 50 --restarts 5 --min-ranks 2 --elastic --timeout 5 >"$LAB_DIR/$host.log" 2>&1 &
+            --save-every 25 --restarts 5 --min-ranks 2 --elastic --timeout 5 >"$LAB_DIR/$host.log" 2>&1 &
         hosts+=($!)
     done
 }
@@ -45,11 +45,11 @@ end_hosts()
 
 if [ "${4:-}" = inside ]; then
     # One rank waits for no other on a busy machine, and ends with the same bits.
-    "$tessera" "${options[@]}" --strategy single --ranks 1 --steps 800 --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
+    "$tessera" "${options[@]}" --strategy single --ranks 1 --steps 400 --run "$LAB_DIR/whole" --save-every off >"$LAB_DIR/whole.log" 2>&1 ||
         { cat "$LAB_DIR/whole.log"; exit 1; }
-    export NAP_US=10000
+    export NAP_US=20000
     log=$LAB_DIR/r0h0.log
-    begin_hosts run 800
+    begin_hosts run 400
     until_line 60 '^step 40/' "$log"
     begun=$(date +%s.%N)
     ./lab.sh cut r0h1
@@ -66,7 +66,7 @@ if [ "${4:-}" = inside ]; then
     check_equal "hash" "$(check_final run hash)" "$(check_final whole hash)"
     check_equal "processes left" "$(check_running)" 0
     [ "$check_failures" -eq 0 ] || { echo "$output"; cat "$LAB_DIR/r0h1.log"; }
-    begin_hosts missed 400
+    begin_hosts missed 200
     until_line 60 '^step 40/' "$log"
     ./lab.sh cut r0h1
     wait "${hosts[0]}" || check_tell wrong "the leader ended with status $?" # before it has left, it admits the host
