@@ -187,11 +187,13 @@ static void case_refusals(void **state)
 /* ---- training -------------------------------------------------------------------------------- */
 
 /* The second step begins with weights that the first has changed. Sanitizers: minutes; fewer
- * samples make the same accesses. */
+ * and shorter samples make the same accesses. */
 #if TESTS_DIVISOR > 1
-#define STEPS "--batch-size 4 --grid 4 --steps 2 --evaluate-every 2 "
+#define STEPS  "--batch-size 4 --grid 4 --steps 2 --evaluate-every 2 "
+#define LENGTH "--data.length 200 --gpt.context 200 "
 #else
-#define STEPS "--batch-size 8 --grid 8 --steps 2 --evaluate-every 2 "
+#define STEPS  "--batch-size 8 --grid 8 --steps 2 --evaluate-every 2 "
+#define LENGTH "--data.length 600 --gpt.context 600 "
 #endif
 
 static const char *result(const char *words)
@@ -199,10 +201,11 @@ static const char *result(const char *words)
     static char found[4][256];
     static int turn;
     char line[512], *text = found[turn++ % 4];
-    snprintf(line, sizeof(line),
-             "train --model gpt --gpt.layers 2 --gpt.width 32 --gpt.heads 4 --gpt.context 600 "
-             "--data text --data.length 600 " STEPS "--learning-rate 0.1 %s",
-             words);
+    snprintf(
+        line, sizeof(line),
+        "train --model gpt --gpt.layers 2 --gpt.width 32 --gpt.heads 4 --data text " LENGTH STEPS
+        "--learning-rate 0.1 %s",
+        words);
     const int code = spawn_words(&spawn, line);
     const char *hash = strstr(spawn.out, "hash of all parameters ");
     const char *loss = strstr(spawn.out, "val loss ");
@@ -231,7 +234,8 @@ static void case_layouts(void **state)
                  llama ? "--gpt.style llama --tensor.canonical 2 " : "--tensor.canonical 2 ");
         if (TESTS_DIVISOR == 1)
             assert_string_not_equal(result(words), one);
-        const size_t turn = TESTS_DIVISOR > 1 ? 3 : 1; /* sanitizers: other layouts of each style */
+        /* Other layouts of each style; sanitizers: fewer. */
+        const size_t turn = TESTS_FULL ? 1 : TESTS_DIVISOR > 1 ? 3 : 2;
         for (size_t i = turn > 1 && llama; i < sizeof(layouts) / sizeof(*layouts); i += turn) {
             snprintf(words, sizeof(words), "%s%s", style, layouts[i]);
             const char *other = result(words);

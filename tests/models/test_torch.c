@@ -37,8 +37,8 @@ static char folder[] = "/tmp/test_torch_XXXXXX";
 static struct spawn spawn;
 
 /*
- * The preset, but for what makes 50 steps short and faults show. SMALLER is "" where there are fast
- * kernels.
+ * The preset, but for what makes 50 steps short and faults show. SMALLER is "" in .ci/full where
+ * there are fast kernels.
  */
 #define COMMON                                                                                     \
     "train " PRESET " --data text.txt --batch-size 2 --schedule constant --gpt.init-deviation "    \

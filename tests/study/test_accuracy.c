@@ -152,7 +152,7 @@ static void test_disturbed(void **state)
     }
     const int status =
         run_words("train " TINY " --strategy single --threads 1 --mlp.hidden 512,512,512 "
-                  "--steps 100 --run %s/beside");
+                  "--steps 40 --run %s/beside");
     for (int i = 0; i < count; i++) {
         kill(burner[i], SIGKILL);
         waitpid(burner[i], NULL, 0);
