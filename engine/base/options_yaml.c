@@ -268,8 +268,6 @@ static enum tess_status yaml_stream(struct yaml_reader *reader)
 {
     TESS_TRY(yaml_next(reader)); /* the stream's start */
     TESS_TRY(yaml_next(reader));
-    if (reader->event.type == YAML_STREAM_END_EVENT && strcmp(reader->file->path, "/dev/null") == 0)
-        return TESS_OK;
     if (reader->event.type == YAML_STREAM_END_EVENT) /* cut off, or not written yet? */
         return yaml_fail(reader, "the file has no options; a file of defaults alone has {}");
     TESS_TRY(yaml_next(reader));

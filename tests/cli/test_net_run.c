@@ -2,6 +2,8 @@
  * Training over sockets: the parameters are those of ranks that share memory, bit for bit, whatever
  * has started the ranks; and a rank that dies ends the run, with its number in the message.
  */
+#include "base/cgroup.h"
+#include "config/registry.h"
 #include "harness/awake.h"
 #include "harness/free_port.h"
 #include "harness/spawn.h"
@@ -117,6 +119,35 @@ static void case_placed(void **state)
         spawn_hash(&spawn[0], placed);
         assert_string_equal(local, placed);
     }
+}
+
+/* Ranks that have a host each, as far as they know, and one thread: of several cores some idle. */
+static void case_threads_note(void **state)
+{
+    static struct spawn spawn[2];
+    (void)state;
+    setenv("LOCAL_WORLD_SIZE", "1", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", free_port());
+    set_number("WORLD_SIZE", 2);
+    set_number("LOCAL_RANK", 0);
+    for (int32_t r = 0; r < 2; r++) {
+        set_number("RANK", r);
+        net_start(&spawn[r], "train --data synthetic --synthetic-rows 264 --evaluate off --device "
+                             "cpu --timeout 30 --steps 2 --strategy ddp");
+    }
+    for (int32_t r = 0; r < 2; r++)
+        if (spawn_end(&spawn[r], 60) != 0)
+            fail_msg("rank %d: %s", (int)r, spawn[r].err);
+    const bool idle =
+        tess_cores() > 1 && tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] != 0;
+    assert_int_equal(strstr(spawn[0].out, "note: each rank has one thread; --threads ") != NULL,
+                     idle);
+    for (const char *const *name =
+             (const char *const[]){"LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE",
+                                   "LOCAL_RANK", "RANK", NULL};
+         *name != NULL; name++)
+        unsetenv(*name);
 }
 
 /* As torchrun starts ranks of one host, or srun one on each of three; each has words of its own. */
@@ -297,10 +328,10 @@ static void case_started_again(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_same_bits),     cmocka_unit_test(case_placed),
-        cmocka_unit_test(case_fails_early),   cmocka_unit_test(case_unlike),
-        cmocka_unit_test(case_dies),          cmocka_unit_test(case_placed_dies),
-        cmocka_unit_test(case_started_again),
+        cmocka_unit_test(case_same_bits),    cmocka_unit_test(case_placed),
+        cmocka_unit_test(case_threads_note), cmocka_unit_test(case_fails_early),
+        cmocka_unit_test(case_unlike),       cmocka_unit_test(case_dies),
+        cmocka_unit_test(case_placed_dies),  cmocka_unit_test(case_started_again),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

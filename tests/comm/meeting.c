@@ -2,8 +2,8 @@
 #include "meeting.h"
 
 #include "base/clock.h"
-#include "tessera/log.h"
 #include "harness/free_port.h"
+#include "tessera/log.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

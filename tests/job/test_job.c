@@ -2,8 +2,8 @@
  * Jobs (tessera/engine.h): the same bits in every mode as from `tessera train`, batches of the
  * caller, several jobs at a time, and failures, which are returned and never printed.
  */
-#include "tessera/engine.h"
 #include "harness/free_port.h"
+#include "tessera/engine.h"
 
 #include <inttypes.h>
 #include <locale.h>
