@@ -442,7 +442,7 @@ static void case_bad_input(void **state)
          {"train", "--strategy", "ddp", "--set", "fsdp.reshard-after-forward=off"}},
         {2, "no_such_file.yaml", {"train", "no_such_file.yaml"}},
         {2, "needs a value", {"train", "--batch-size"}},
-        {2, "one word too many", {"train", "--data", "synthetic", "--", "/dev/null", "/dev/null"}},
+        {2, "one word too many", {"train", "--data", "synthetic", "--", CONFIG, CONFIG}},
         {2, "--strategies needs a value", {"compare", "--strategies"}},
         {2, "an item of the list is empty", {"compare", "--strategies", "ddp,,fsdp"}},
         {2,

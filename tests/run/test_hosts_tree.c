@@ -42,6 +42,7 @@ struct play {
     _Atomic int word[ATTEMPTS];
     _Atomic int begun[ATTEMPTS], over[ATTEMPTS]; /* ranks */
     _Atomic int held;                            /* host whose rank waits longer; -1: none */
+    _Atomic int rank[HOSTS];                     /* its process, of each host */
 };
 
 static struct play *play;
@@ -79,6 +80,8 @@ static int attempt(void *context, enum tess__attempt begin, struct tess__history
     (void)begin;
     signal(SIGTERM, ask);
     history->met = true;
+    if (name < HOSTS)
+        play->rank[name] = getpid();
     play->begun[a]++;
     while (!asked && (play->word[a] == GOES_ON || play->held == name))
         nap();
@@ -171,6 +174,19 @@ static void wait_count(const _Atomic int *count, int least)
         nap();
     if (*count < least)
         fail_msg("%d of %d; the leader:\n%s", *count, least, log_of(0));
+}
+
+/* All ranks but one of the host that is held have ended, their supervisors have waited for them,
+ * and a moment later the leader has their news. */
+static void wait_ended(void)
+{
+    const double limit_s = awake_s() + LIMIT_S;
+    wait_count(&play->over[0], HOSTS - 1);
+    for (int h = 0; h < HOSTS; h++)
+        while (h != play->held && kill(play->rank[h], 0) == 0 && awake_s() < limit_s)
+            nap();
+    for (int i = 0; i < 40; i++)
+        nap();
 }
 
 /* One after the other, so that host h is the h-th to come; host 0 leads. */
@@ -385,9 +401,7 @@ static void case_lost_at_end(void **state)
     wait_count(&play->begun[0], HOSTS);
     play->held = 7;
     play->word[0] = SUCCEEDS;
-    wait_count(&play->over[0], HOSTS - 1);
-    for (int i = 0; i < 40; i++) /* the supervisor has seen it */
-        nap();
+    wait_ended();
     lose(3);
     play->held = -1;
     end_all(0);
@@ -404,9 +418,7 @@ static void case_lost_while_ending(void **state)
         wait_count(&play->begun[0], HOSTS);
         play->held = 0;
         play->word[0] = SUCCEEDS;
-        wait_count(&play->over[0], HOSTS - 1);
-        for (int n = 0; n < 40; n++)
-            nap();
+        wait_ended();
         play->held = -1;
         nanosleep(&(struct timespec){.tv_nsec = i * 1500000}, NULL);
         kill(-host[1], SIGKILL);
