@@ -27,12 +27,7 @@ function(tess_room name)
     endif()
     # Sanitizers check what waits, decides and draws as well without the optimiser, and it is compiled in a third of the
     # time. gcc's warnings of texts that are cut need the optimiser: the other presets have them.
-    set(hot base optim kernels.* topology_machine topology_rings topology_map)
-    if(TESS_SANITIZE STREQUAL "thread")
-        list(APPEND hot comm core data)
-    endif()
-    list(JOIN hot "|" hot)
-    if(TESS_SANITIZE AND NOT name MATCHES "^(${hot})$")
+    if(TESS_SANITIZE AND NOT name MATCHES "^(base|comm|core|data|optim|kernels.*|topology_(machine|rings|map))$")
         target_compile_options(tess_${name} PRIVATE -O0 $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
     endif()
     set_property(GLOBAL APPEND PROPERTY ${part} $<TARGET_OBJECTS:tess_${name}>)
