@@ -244,7 +244,8 @@ static enum tess_status boot_gather(void *context, const void *mine, size_t byte
 enum tess_status tess_boot_open(const struct tess_boot_env *env, double timeout_s,
                                 struct tess_boot **boot_out)
 {
-    tess__boot_begin_to_meet();
+    if (tess__boot_early.meets != NULL)
+        tess__boot_early.meets();
     if (env->rank_count < 1 || env->rank_count > TESS_RANKS_MAX || env->rank < 0 ||
         env->rank >= env->rank_count)
         TESS_FAIL(TESS_ERR_USAGE, "there is no rank %d of %d; at most %d ranks", (int)env->rank,

@@ -22,6 +22,14 @@ static _Thread_local struct early {
     size_t used;
 } early;
 
+/* Do several hosts write to one terminal, or several ranks of this host, and this is not the first
+ * of them? Then that one has printed what all have to report. */
+static bool early_shares_output(const struct tess_boot_env *env)
+{
+    return env->rank > 0 && (env->local_rank > 0 || strcmp(env->starter, "mpirun") == 0 ||
+                             strcmp(env->starter, "Slurm") == 0);
+}
+
 static void early_line(void *context, enum tess_log_level level, const char *text)
 {
     const size_t length = strlen(text);
@@ -49,21 +57,34 @@ static void early_stop(bool shows)
     early = (struct early){.env = NULL};
 }
 
+static void early_meets(void)
+{
+    early_stop(true);
+}
+
+static enum tess_status early_fails(const struct tess_boot_env *env, const char *reason)
+{
+    const struct tess__log_sink *former = NULL;
+    const bool shares = early_shares_output(env);
+    if (shares)
+        former = tess__log_redirect(&tess__log_silence);
+    tess_fail(TESS_ERR_COMM, "%s", reason);
+    if (shares)
+        (void)tess__log_redirect(former);
+    return TESS_ERR_COMM;
+}
+
 void tess_boot_begin(const struct tess_boot_env *env)
 {
     early_stop(true);
     if (env->rank_count < 2)
         return;
+    tess__boot_early = (struct boot_early_calls){early_meets, early_fails};
     early.env = env;
-    early.keeps = tess__boot_shares_output(env);
+    early.keeps = early_shares_output(env);
     early.sink.line = early_line;
     if (early.keeps)
         early.former = tess__log_redirect(&early.sink);
-}
-
-void tess__boot_begin_to_meet(void)
-{
-    early_stop(true);
 }
 
 void tess_boot_end(enum tess_status status)

@@ -21,15 +21,22 @@ void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
 
 /* ---- boot_early.c ---------------------------------------------------------------------------- */
 
-/* From here on the meeting itself tells others of a failure. */
-void tess__boot_begin_to_meet(void);
+/*
+ * Set by tess_boot_begin; NULL before it. Modules have this room without boot_early.c, and with it
+ * would have a log of their own.
+ *
+ *   meets   from here on the meeting itself tells others of a failure
+ *   fails   TESS_ERR_COMM for the reason of another rank, logged where nobody else has
+ */
+struct boot_early_calls {
+    void (*meets)(void);
+    enum tess_status (*fails)(const struct tess_boot_env *env, const char *reason);
+};
+extern struct boot_early_calls tess__boot_early;
 
 /* ---- boot_settle.c: a rank that has its place, and those behind it --------------------------- */
 
-/* Do several hosts write to one terminal, or several ranks of this host, and this is not the first
- * of them? Then that one has printed what all have to report. */
-bool tess__boot_shares_output(const struct tess_boot_env *env);
-/* TESS_ERR_COMM for the reason of another rank, which is not logged in that case. */
+/* TESS_ERR_COMM for the reason of another rank. */
 enum tess_status tess__boot_fail_as_other(const struct tess_boot_env *env, const char *reason);
 
 #define MEET_VERSION 3

@@ -12,7 +12,6 @@
 #include "comm/boot/boot_meet.h"
 
 #include "base/clock.h"
-#include "base/log_sink.h"
 #include "tessera/check.h"
 
 #include <stdio.h>
@@ -50,22 +49,12 @@ struct settle {
 
 /* ---- the failures of others ------------------------------------------------------------------ */
 
-bool tess__boot_shares_output(const struct tess_boot_env *env)
-{
-    return env->rank > 0 && (env->local_rank > 0 || strcmp(env->starter, "mpirun") == 0 ||
-                             strcmp(env->starter, "Slurm") == 0);
-}
+struct boot_early_calls tess__boot_early;
 
 enum tess_status tess__boot_fail_as_other(const struct tess_boot_env *env, const char *reason)
 {
-    const struct tess__log_sink *former = NULL;
-    const bool shares = tess__boot_shares_output(env);
-    if (shares)
-        former = tess__log_redirect(&tess__log_silence);
-    tess_fail(TESS_ERR_COMM, "%s", reason);
-    if (shares)
-        (void)tess__log_redirect(former);
-    return TESS_ERR_COMM;
+    return tess__boot_early.fails != NULL ? tess__boot_early.fails(env, reason)
+                                          : tess_fail(TESS_ERR_COMM, "%s", reason);
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
