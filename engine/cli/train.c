@@ -1,6 +1,7 @@
 /* tessera train: the command's options and help; the training itself is train_run.c's. */
 #include "run/train.h"
 #include "base/log_sink.h"
+#include "base/options.h"
 #include "config/config_save.h"
 #include "job/launch_env.h"
 #include "job/place.h"
@@ -330,31 +331,25 @@ static void train_warn_of_idle(const struct tess__train_options *options)
                  (int)idle + 1);
 }
 
-/* The value of an option in the command's words, which may be wrong otherwise; NULL: there is none.
- */
-static const char *train_word(const struct tess__args *args, const char *name)
+static bool train_explains(const struct tess__args *args)
 {
-    const size_t length = strlen(name);
-    for (int i = 0; i < args->count; i++) {
-        const char *word = args->word[i];
-        if (strncmp(word, "--", 2) != 0 || strncmp(word + 2, name, length) != 0)
-            continue;
-        if (word[2 + length] == '=')
-            return word + 3 + length;
-        if (word[2 + length] == '\0')
-            return i + 1 < args->count ? args->word[i + 1] : "";
-    }
-    return NULL;
+    bool explains = false;
+    for (int i = 0; i < args->count; i++)
+        explains = explains || strcmp(args->word[i], "--explain") == 0 ||
+                   strncmp(args->word[i], "--explain=", 10) == 0;
+    return explains;
 }
 
-/* This host is one of several that wait for each other, and has failed before they have met. */
-static void train_tell_hosts(const struct tess__args *args)
+/* This host is one of several that wait for each other, and has failed before they have met: they
+ * are sent why. Its other words may be wrong. */
+static void train_report_to_hosts(struct tess__args *args)
 {
-    const char *meet = train_word(args, "meet"), *secret = train_word(args, "secret-file");
+    const char *meet = tess_options_peek_arguments("meet", args->count, args->word),
+               *secret = tess_options_peek_arguments("secret-file", args->count, args->word);
     const struct tess__log_sink *former;
     struct tess__hosts hosts = {.count = 0};
     char why[256];
-    if (meet == NULL || train_word(args, "explain") != NULL)
+    if (meet == NULL || train_explains(args))
         return;
     snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1, tess_log_last_error());
     former = tess__log_redirect(&tess__log_silence);
@@ -436,7 +431,7 @@ static int train_command(struct tess__call *call)
     bool placed = false;
     const enum tess_status status = train_read_restarts(&call->args, &hosts, run, copies, &placed);
     if (status != TESS_OK && !placed)
-        train_tell_hosts(&call->args);
+        train_report_to_hosts(&call->args);
     if (status != TESS_OK)
         return tess_status_exit_code(status);
     if (hosts.count > 0)

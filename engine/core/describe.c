@@ -376,7 +376,6 @@ static uint64_t volume_stage(const struct tess_engine *engine)
 
 uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_axis axis)
 {
-    const struct tess_strategy strategy = tess__shared_strategy(engine);
     if (engine->plan.mesh.count[axis] == 1 && axis != TESS_AXIS_DATA)
         return 0;
     switch (axis) {
@@ -385,8 +384,10 @@ uint64_t tess_engine_axis_formula(const struct tess_engine *engine, enum tess_ax
     case TESS_AXIS_STAGE:
         return volume_stage(engine);
     default:
-        return strategy.ops->sent_bytes(&strategy);
+        break;
     }
+    const struct tess_strategy strategy = tess__shared_strategy(engine);
+    return strategy.ops->sent_bytes(&strategy);
 }
 
 uint64_t tess_engine_sent_formula(const struct tess_engine *engine)

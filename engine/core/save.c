@@ -85,8 +85,6 @@ static void saver_close_files(struct tess_saver *saver)
     }
 }
 
-/* Messages of a save that fails are one warning, of rank 0, and no error of the run. */
-
 /* The thread: what the step has left in the stage. */
 static void saver_write_rest(struct tess_saver *saver)
 {
@@ -119,6 +117,8 @@ static void *saver_main(void *context)
     struct tess_saver *saver = context;
     /* On Linux this is the thread's own; where it may not be, steps and writing are equal. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), SAVER_NICE);
+    /* A save that fails is one warning, of rank 0, and no error of the run; so in all that follows.
+     */
     (void)tess__log_redirect(&tess__log_silence);
     saver_make_pages(saver);
     pthread_mutex_lock(&saver->lock);

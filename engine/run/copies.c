@@ -1,6 +1,7 @@
 /* The folder: made, locked, removed. */
 #include "run/copies.h"
 
+#include "base/file.h"
 #include "config/config_save.h"
 #include "state/checkpoint.h"
 #include "tessera/check.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ void tess__copies_remove(const char *folder)
 static int copies_lock(const char *folder)
 {
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (fd >= 0 && tess_file_lock(fd) == 0)
         return fd;
     if (fd >= 0)
         close(fd);

@@ -226,8 +226,8 @@ static void leader_may_stop(struct leader *leader)
     tess__crew_kill(crew, SIGTERM);
 }
 
-/* Where a rank has failed before it met the others, they wait for it: it has told them so, and they
- * end, unless it was killed. */
+/* Where a rank has failed before it met the others, they wait for it: it has sent them why, and
+ * they end, unless it was killed. */
 static void leader_end_unmet(struct leader *leader)
 {
     const struct host *host = leader->host;

@@ -47,7 +47,7 @@ enum tess_status tess__hosts_meet(const struct tess_boot_env *env, bool devices,
  */
 void tess__hosts_divide(int32_t ranks, const int32_t *room, int32_t count, int32_t *share_out);
 
-/* This host has failed before tess__hosts_run: those that wait for it are told why, and end. The
+/* This host has failed before tess__hosts_run: those that wait for it are sent why, and end. The
  * leader's host waits a moment for them. address, port and secret are used. Logs nothing. */
 void tess__hosts_fail(const struct tess__hosts *hosts, const char *why);
 

@@ -247,6 +247,7 @@ static bool print_one_reason(const struct tess__plan_rejected *a,
            (a->shape && b->shape && print_alike(a->family, b->family) &&
             print_alike(a->why, b->why));
 }
+
 /* One line for each reason, with the first families that have it. */
 static void print_rejected(const struct tess__plan *plan)
 {

@@ -82,12 +82,12 @@ enum tess_status tess_boot_find(struct tess_boot_env *env, double timeout_s);
 void tess_boot_leave(const struct tess_boot_env *env);
 
 /*
- * Around what a process does before tess_boot_open: where it fails, tess_boot_end tells the others,
- * who end with its message and the name of its host, instead of waiting for it. That takes the time
- * in which they come to rank 0, BOOT_LINGER_S at most. Errors that rank 0 or the first rank of this
- * host reports in the same words on the same terminal are not printed. Nothing happens where this
- * process is alone, or has met the others. env: borrowed until the end. Not collective; the calling
- * thread's.
+ * Around what a process does before tess_boot_open: where it fails, tess_boot_end sends why to the
+ * others, which end with its message and the name of its host, instead of waiting for it. That
+ * takes the time in which they come to rank 0, BOOT_LINGER_S at most. Errors that rank 0 or the
+ * first rank of this host reports in the same words on the same terminal are not printed. Nothing
+ * happens where this process is alone, or has met the others. env: borrowed until the end. Not
+ * collective; the calling thread's.
  */
 #define BOOT_LINGER_S 10.0
 void tess_boot_begin(const struct tess_boot_env *env);

@@ -1,7 +1,7 @@
 /*
- * A process that fails before it meets the others: they would wait for it. It tells rank 0, which
- * tells all (boot_meet.c). Where several fail for the same reason (an option that is wrong in the
- * command that all were started with), one of them prints it.
+ * A process that fails before it meets the others: they would wait for it. It sends why to rank
+ * 0, which sends it to all (boot_meet.c). Where several fail for the same reason (an option that is
+ * wrong in the command that all were started with), one of them prints it.
  */
 #include "base/log_sink.h"
 #include "comm/boot/boot_meet.h"
@@ -89,15 +89,15 @@ void tess_boot_begin(const struct tess_boot_env *env)
 
 void tess_boot_end(enum tess_status status)
 {
-    char told[BOOT_FAILURE_TEXT] = "", own[EARLY_TEXT];
+    char answer[BOOT_FAILURE_TEXT] = "", own[EARLY_TEXT];
     if (early.env == NULL)
         return;
     snprintf(own, sizeof(own), "%s", tess_log_last_error());
     if (status != TESS_OK && status != TESS_ERR_INTERRUPTED) {
         const struct tess__log_sink *former = tess__log_redirect(&tess__log_silence);
-        tess__boot_meet_failed(early.env, own, told);
+        tess__boot_meet_failed(early.env, own, answer);
         tess_fail(status, "%s", own); /* still the latest error */
         (void)tess__log_redirect(former);
     }
-    early_stop(told[0] == '\0' || strncmp(own, told, BOOT_FAILURE_TEXT - 1) != 0);
+    early_stop(answer[0] == '\0' || strncmp(own, answer, BOOT_FAILURE_TEXT - 1) != 0);
 }

@@ -238,7 +238,7 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s%s", reason, others);
 }
 
-/* Those that have come are told, and those that come. */
+/* The reason goes to all that have come, and to those that come. */
 static enum tess_status meet_give_up(struct meet *meet)
 {
     const double limit_s = tess_clock_s() + BOOT_LINGER_S;
@@ -317,7 +317,7 @@ struct seeker {
     double limit_s;
     char why[BOOT_WHY_BYTES];
     const struct meet_failure *failure; /* NULL: it has not failed */
-    char *told;                         /* [BOOT_FAILURE_TEXT] what rank 0 answers to that */
+    char *answer;                       /* [BOOT_FAILURE_TEXT] what rank 0 answers to that */
 };
 
 /* The address of this host by which it reaches rank 0. One that reaches it without leaving the host
@@ -373,7 +373,7 @@ static enum tess_status seek_follow(struct seeker *seeker, const char *address, 
         close(fd);
         if (seeker->failure == NULL)
             return tess__boot_fail_as_other(env, reply->reason);
-        snprintf(seeker->told, BOOT_FAILURE_TEXT, "%.*s", BOOT_FAILURE_TEXT - 1, reply->reason);
+        snprintf(seeker->answer, BOOT_FAILURE_TEXT, "%.*s", BOOT_FAILURE_TEXT - 1, reply->reason);
         return TESS_ERR_ABORTED;
     }
     if (reply->verdict != MEET_SEEN || reply->place < 1 || reply->place >= env->rank_count) {
@@ -479,7 +479,7 @@ enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout
 
 /* ---- a process that has failed --------------------------------------------------------------- */
 
-static void meet_tell_failed(const struct tess_boot_env *env, const char *why, char *told)
+static void meet_report_failure(const struct tess_boot_env *env, const char *why, char *answer)
 {
     struct boot_tree tree;
     struct meet_failure failure;
@@ -488,7 +488,7 @@ static void meet_tell_failed(const struct tess_boot_env *env, const char *why, c
                             .tree = &tree,
                             .address = address,
                             .failure = &failure,
-                            .told = told,
+                            .answer = answer,
                             .process = (uint32_t)getpid()};
     enum tess_status status;
     tess__tree_begin(&tree, env, 0);
@@ -505,10 +505,10 @@ static void meet_tell_failed(const struct tess_boot_env *env, const char *why, c
 }
 
 void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
-                            char told_out[BOOT_FAILURE_TEXT])
+                            char answer_out[BOOT_FAILURE_TEXT])
 {
     struct tess_boot_env found = *env;
-    told_out[0] = '\0';
+    answer_out[0] = '\0';
     if (tess_boot_find(&found, BOOT_LINGER_S) == TESS_OK)
-        meet_tell_failed(&found, why, told_out);
+        meet_report_failure(&found, why, answer_out);
 }

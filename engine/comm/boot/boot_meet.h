@@ -14,10 +14,10 @@ enum tess_status tess__boot_meet(const struct tess_boot_env *env, double timeout
 
 #define BOOT_FAILURE_TEXT 300 /* why a process has failed before it has met the others */
 
-/* This process has failed: rank 0 and, by it, the others are told why. told_out: what rank 0 has
- * printed first of its own or of others' reasons; "": it was not reached. */
+/* This process has failed: it sends why to rank 0, which sends it to all. answer_out: the reason
+ * that rank 0 has printed first, its own or another's; "": it was not reached. */
 void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
-                            char told_out[BOOT_FAILURE_TEXT]);
+                            char answer_out[BOOT_FAILURE_TEXT]);
 
 /* ---- boot_early.c ---------------------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
  * Set by tess_boot_begin; NULL before it. Modules have this room without boot_early.c, and with it
  * would have a log of their own.
  *
- *   meets   from here on the meeting itself tells others of a failure
+ *   meets   from here on the meeting itself reports failures
  *   fails   TESS_ERR_COMM for the reason of another rank, logged where nobody else has
  */
 struct boot_early_calls {
