@@ -158,7 +158,8 @@ once()
 }
 
 # The median of each run's tries, in $out, since a calibration has the usual speed of the machine, too; how much slower
-# the slowest try was than the fastest (--each: by its prediction).
+# the slowest try was than the fastest (--each: by its prediction), and how far the median of every other try is from
+# that of the others, where there are two of each.
 usual()
 {
     local run name t steps field=${each:+ratio}
@@ -169,8 +170,20 @@ usual()
         [ -n "$steps" ] || continue
         rm -rf "${out:?}/$name"
         cp -r "$out/try$(awk '{try[NR] = $2} END {print try[int((NR + 1) / 2)]}' <<<"$steps")/$name" "$out/$name"
-        awk -v n="$name" '{s[NR] = $1} END {print s[NR] / s[1] - 1, n}' <<<"$steps"
+        awk -v n="$name" '{s[NR] = $1; h = $2 % 2; half[h, ++count[h]] = $1}
+            function middle(h,  m) {m = int((count[h] + 1) / 2); return (half[h, m] + half[h, count[h] + 1 - m]) / 2}
+            END {
+                print s[NR] / s[1] - 1, n, (count[0] > 1 && count[1] > 1 ? middle(1) / middle(0) - 1 : "")
+            }' <<<"$steps"
     done >"$out/apart"
+}
+
+# percentiles TITLE: of the numbers of standard input, if there are any
+percentiles()
+{
+    sort -g | awk -v title="$1" '{e[NR] = $1} END {
+        if (NR > 0) printf "%s %3d runs: median %4.1f %%, 95th percentile %4.1f %%\n", title, NR,
+            100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
 }
 
 # The table, and its errors by group.
@@ -180,13 +193,11 @@ errors()
     (cd "$out" && "$tessera" plan --accuracy $(awk '{print $2}' apart) --json accuracy.json)
     for group in 'mlp' 'cnn' 'gpt' 'bf16' 'tcp' '-1(--|$)' '-2(--|$)' '-(4|8)(--|$)' '.'; do
         jq -r --arg g "$group" '.runs[] | select(.ratio != null and (.run | test($g))) | .ratio - 1 | fabs' \
-            "$out/accuracy.json" | sort -g | awk -v g="$group" '{e[NR] = $1} END {
-                if (NR > 0) printf "%-14s %3d runs: median error %4.1f %%, 95th percentile %4.1f %%\n", g, NR,
-                    100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
+            "$out/accuracy.json" | percentiles "$(printf '%-14s' "$group")"
     done
-    sort -g "$out/apart" | awk '{e[NR] = $1} END {
-        printf "the slowest of equal runs was slower than the fastest by %.1f %% (median), %.1f %% (95th percentile)\n",
-            100 * e[int((NR + 1) / 2)], 100 * e[int(NR * 0.95 + 0.999)]}'
+    awk '{print $1}' "$out/apart" | percentiles 'the slowest of equal runs beside the fastest:'
+    # No prediction can be expected to be nearer to a run than the same run in other tries.
+    awk 'NF == 3 {print $3 < 0 ? -$3 : $3}' "$out/apart" | percentiles 'every other try predicted by the others:'
 }
 
 stage_runs()

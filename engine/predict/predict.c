@@ -479,16 +479,25 @@ static enum tess_status predict_timelines(const struct predict *predict,
     return TESS_OK;
 }
 
-static enum tess_status predict_flops(const struct tess_config *config,
+/* Devices whose peak the ranks could reach: cores that their threads use, else one of each rank. */
+static double predict_devices(const struct predict *predict, const struct tess_profile *profile)
+{
+    const double threads = (double)predict->here * predict->config.threads;
+    const double hosts = (double)predict->config.run.ranks / predict->here;
+    return hosts * (profile->cores < 1 ? predict->here : fmin(threads, profile->cores));
+}
+
+static enum tess_status predict_flops(const struct predict *predict,
                                       const struct tess_dataset *dataset,
                                       const struct tess_profile *profile,
                                       struct tess_prediction *out)
 {
     struct tess_flops row;
-    TESS_TRY(tess_flops_count(config, dataset, &row));
-    out->flops = tess_flops_causal(&row) * (double)config->run.batch_size;
-    out->mfu = tess_flops_utilisation(out->flops / out->step_s, (int32_t)config->run.ranks,
-                                      profile->flops_per_s[tess_peak_type_of(config)]);
+    const double peak = profile->flops_per_s[tess_peak_type_of(&predict->config)];
+    TESS_TRY(tess_flops_count(&predict->config, dataset, &row));
+    out->flops = tess_flops_causal(&row) * (double)predict->config.run.batch_size;
+    out->mfu = tess_flops_utilisation(out->flops / out->step_s, 1,
+                                      predict_devices(predict, profile) * peak);
     return TESS_OK;
 }
 
@@ -506,7 +515,7 @@ static enum tess_status predict_all(struct predict *predict, const struct tess_d
     TESS_TRY(predict_turns(predict, out));
     predict_sum_up(predict, out);
     TESS_TRY(predict_timelines(predict, out));
-    return predict_flops(&predict->config, dataset, profile, out);
+    return predict_flops(predict, dataset, profile, out);
 }
 
 enum tess_status tess_predict_timeline(const struct tess_config *config,

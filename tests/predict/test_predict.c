@@ -400,7 +400,8 @@ static void test_timeline(void **state)
     fixture_close(config, dataset);
 }
 
-/* Two ranks on one core take twice as long, on two hosts of one core as long as alone. */
+/* Two ranks on one core take twice as long, on two hosts of one core as long as alone. Either way
+ * the cores do nothing but products; so do two cores of one rank with two threads. */
 static void test_cores(void **state)
 {
     struct tess_profile profile = fixture_profile(FLOPS_PER_S);
@@ -426,9 +427,15 @@ static void test_cores(void **state)
                          TESS_OK);
         fixture_same(prediction.step_s,
                      2 * 16.0 * (2 * 36 * 64 + 3 * 64 * 5) / FLOPS_PER_S * 2 / hosts);
+        fixture_same(prediction.mfu, 1);
         tess_prediction_fini(&prediction);
         fixture_close(config, dataset);
     }
+    struct tess_prediction threads;
+    profile.cores = 2;
+    fixture_predict(MLP "--kernel cpu --threads 2", &profile, ENDLESS, &threads);
+    fixture_same(threads.mfu, 1);
+    tess_prediction_fini(&threads);
 }
 
 /* ---- pipelines ------------------------------------------------------------------------------- */
