@@ -35,6 +35,7 @@
 /* Outputs at a time: their sums over 64 rows are 192 KiB and stay in the second-level cache. */
 #define FORWARD_OUTPUTS 768
 #define FORWARD_LEAST   96 /* in a block that is made for another thread: it turns x once more */
+#define FORWARD_IDLE    32 /* where that thread would have nothing to do */
 
 /* Part of a product: some rows of x and some steps, all of w. */
 struct forward {
@@ -351,9 +352,10 @@ void CPU_OWN(forward)(const struct tess_kernel *kernel, const struct tess_op_des
     call.panels = (desc->rows + panel - 1) / panel;
     /* Even blocks in whole tiles, and as many parts for each thread, if they are not too small. */
     int64_t blocks = (desc->out + FORWARD_OUTPUTS - 1) / FORWARD_OUTPUTS;
-    const int64_t most = desc->out / FORWARD_LEAST;
-    while (call.panels * blocks % kernel->threads != 0 && blocks < most &&
-           call.panels * blocks < 4 * kernel->threads)
+    while (call.panels * blocks % kernel->threads != 0 &&
+           call.panels * blocks < 4 * kernel->threads &&
+           desc->out >= (blocks + 1) *
+                            (call.panels * blocks < kernel->threads ? FORWARD_IDLE : FORWARD_LEAST))
         blocks++;
     call.outputs = ((desc->out + blocks - 1) / blocks + CPU_SUMS - 1) / CPU_SUMS;
     call.outputs *= CPU_SUMS;
