@@ -233,9 +233,8 @@ static int32_t config_threads(const struct tess_config *config)
         return (int32_t)config->run.threads;
     if (!config->kernel->threaded)
         return 1;
-    const int64_t each = config->started.starter != NULL ? config->started.rank_cores
-                                                         : tess_cores() / config->run.ranks;
-    return each < 1 ? 1 : each < TESS_THREADS_MAX ? (int32_t)each : TESS_THREADS_MAX;
+    const int32_t each = config->rank_cores;
+    return each < 1 ? 1 : each < TESS_THREADS_MAX ? each : TESS_THREADS_MAX;
 }
 
 static enum tess_status config_check(struct tess_config *config)
@@ -246,6 +245,8 @@ static enum tess_status config_check(struct tess_config *config)
     TESS_TRY(config_resolve(config));
     TESS_TRY(tess__config_folder_check(config));
     TESS_TRY(tess__config_device(config));
+    config->rank_cores = config->started.starter != NULL ? config->started.rank_cores
+                                                         : tess_cores() / (int32_t)run->ranks;
     config->threads = config_threads(config);
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");

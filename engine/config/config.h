@@ -179,7 +179,8 @@ struct tess_config {
     enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
     int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
-    int32_t threads; /* of the kernels of each rank, 1 .. TESS_THREADS_MAX */
+    int32_t rank_cores; /* whole cores for each rank; 0: not known, or ranks take turns on them */
+    int32_t threads;    /* of the kernels of each rank, 1 .. TESS_THREADS_MAX */
 };
 
 #define TESS_THREADS_MAX 1024

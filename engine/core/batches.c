@@ -424,7 +424,7 @@ enum tess_status tess__batches_open(struct tess_engine *engine)
         .dtype = engine->dataset->tokens ? TESS_I32 : engine->plan.dtype,
         .rows_max = tess__sizes_loaded_rows(&engine->sizes, &engine->plan),
         .slot_count = engine->sizes.slot_count,
-        .host_ranks = engine->plan.mesh.rank_count,
+        .cores = engine->config->rank_cores,
         .request = batches_train,
         .context = engine,
     };

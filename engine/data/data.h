@@ -238,7 +238,7 @@ struct tess_loader_config {
     uint64_t seed;
     enum tess_dtype dtype; /* f32, bf16 or f16; of tokens i32 */
     int64_t rows_max;
-    int32_t host_ranks; /* ranks that share the cores this one may use, for workers = -1; 0: 1 */
+    int32_t cores;      /* of this rank, for workers = -1 */
     int32_t slot_count; /* 1 (no prefetch) .. 4 */
     void *input[4];     /* each [rows_max, row] */
     int32_t *label[4];  /* each [rows_max, labels] */

@@ -15,7 +15,6 @@
  */
 #include "data/data.h"
 
-#include "base/cgroup.h"
 #include "tessera/check.h"
 
 #include <pthread.h>
@@ -121,10 +120,9 @@ static void *loader_work(void *argument)
  */
 static int32_t loader_choose_workers(const struct tess_loader_config *config)
 {
-    const int32_t ranks = config->host_ranks > 0 ? config->host_ranks : 1;
     const size_t bytes = (size_t)(config->rows_max * tess_shape_count(&config->dataset->row)) *
                          tess_dtype_bytes(config->dtype);
-    return bytes >= LOADER_SMALL_BYTES && tess_cores() / ranks >= 2 ? 1 : 0;
+    return bytes >= LOADER_SMALL_BYTES && config->cores >= 2 ? 1 : 0;
 }
 
 static enum tess_status loader_check(const struct tess_loader_config *config)

@@ -2,6 +2,7 @@
  */
 #include "job/launch.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 #include "topology/hwloc/live.h"
 
@@ -79,8 +80,7 @@ static bool rank_is_bound(const struct tess__launch *launch, cpu_set_t *allowed_
     const int32_t places = rank_places(launch);
 
     return launch->bind && places >= 1 &&
-           sched_getaffinity(0, sizeof(*allowed_out), allowed_out) == 0 &&
-           places <= CPU_COUNT(allowed_out);
+           sched_getaffinity(0, sizeof(*allowed_out), allowed_out) == 0 && places <= tess_cores();
 }
 
 static void rank_bind(const struct tess__launch *launch, int32_t rank, char text[TESS__CORES_BYTES])

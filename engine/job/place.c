@@ -5,6 +5,7 @@
  */
 #include "job/place.h"
 
+#include "base/cgroup.h"
 #include "base/hash.h"
 #include "tessera/check.h"
 
@@ -41,19 +42,27 @@ enum tess_status tess__place_check(const struct tess_config *config)
 
 /* ---- who is where ---------------------------------------------------------------------------- */
 
-/* What differs between hosts: the kernel's start, and the namespaces in which containers differ. */
-static uint64_t place_hash_host(const char *host)
+#define PLACE_BOOT 64
+
+/* The kernel's start: the same in all containers of a machine. */
+static void place_boot(char boot[PLACE_BOOT])
 {
-    char boot[64] = "", network[64] = "", key[256];
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (file == NULL)
+        return;
+    if (fscanf(file, "%63s", boot) != 1)
+        boot[0] = '\0';
+    fclose(file);
+}
+
+/* What differs between hosts: the kernel's start, and the namespaces in which containers differ. */
+static uint64_t place_hash_host(const char *host, const char *boot)
+{
+    char network[64] = "", key[256];
 
     if (readlink("/proc/self/ns/net", network, sizeof(network) - 1) < 0)
         network[0] = '\0';
-    if (file != NULL) {
-        if (fscanf(file, "%63s", boot) != 1)
-            boot[0] = '\0';
-        fclose(file);
-    }
     snprintf(key, sizeof(key), "%s %s %s", host, boot, network);
     return tess_hash_bytes(key, strlen(key));
 }
@@ -63,13 +72,17 @@ static void place_describe(const struct tess_config *config, struct tess__proces
 {
     const char *address = getenv("SLURM_TOPOLOGY_ADDR");
     const char *pattern = getenv("SLURM_TOPOLOGY_ADDR_PATTERN");
-    cpu_set_t cores;
+    struct {
+        char boot[PLACE_BOOT];
+        cpu_set_t set;
+    } cores = {.boot = ""};
 
     memset(process, 0, sizeof(*process));
     memset(host, 0, sizeof(*host));
     if (gethostname(host->name, sizeof(host->name) - 1) != 0)
         snprintf(host->name, sizeof(host->name), "unknown");
-    process->host = place_hash_host(host->name);
+    place_boot(cores.boot);
+    process->host = place_hash_host(host->name, cores.boot);
     /* Cut short it would be another address. */
     if (address != NULL && pattern != NULL && strlen(address) < sizeof(host->slurm_address) &&
         strlen(pattern) < sizeof(host->slurm_pattern)) {
@@ -79,10 +92,9 @@ static void place_describe(const struct tess_config *config, struct tess__proces
     process->local_rank = config->started.local_rank;
     if (config->device.module != NULL && !config->device.missing)
         tess__place_bus(config->device.info[config->started.rank].bus, process->bus);
-    if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
-        process->core_count = CPU_COUNT(&cores);
-        process->cores = tess_hash_bytes(&cores, sizeof(cores));
-    }
+    (void)sched_getaffinity(0, sizeof(cores.set), &cores.set);
+    process->cores = tess_hash_bytes(&cores, sizeof(cores));
+    process->core_count = tess_cores();
 }
 
 static enum tess_status place_collect(void *context, const void *mine, size_t bytes,
@@ -117,6 +129,9 @@ enum tess_status tess__place_ranks(struct tess__run *run, struct tess_config *co
     TESS_TRY(tess__place_meet(run, &config->placing, &meeting, &process, &host));
     TESS_TRY(tess__peers_renumber(run->peers, run->placed->own, run->placed->rank));
     tess_config_renumber(config, run->placed->own);
+    if (config->started.rank_cores == 0)
+        config->rank_cores = run->placed->rank_cores;
+    run->crowded = config->threads > config->rank_cores;
     return tess__place_graph(run);
 }
 

@@ -28,8 +28,8 @@
 /* What a process sends of itself. */
 struct tess__process {
     uint64_t host;                   /* a hash, the same for processes of one host alone */
-    uint64_t cores;                  /* a hash of which cores it may use */
-    int32_t core_count;              /* and of how many */
+    uint64_t cores;                  /* a hash of which cores of which machine it may use */
+    int32_t core_count;              /* and of how many: tess_cores() */
     int32_t local_rank;              /* as its starter gave it; -1: not known */
     char bus[TESS__PLACE_BUS_BYTES]; /* of its GPU; "" without one */
     int32_t zero;
@@ -44,6 +44,7 @@ struct tess__host {
 /* All processes of a job: one block, of tess__processes_open. */
 struct tess__processes {
     int32_t count, host_count;
+    int32_t rank_cores;            /* the least share of a process in the cores that it may use */
     struct tess__process *process; /* [count] */
     struct tess__host *hosts;      /* [host_count] from 0 as they first appear */
     int32_t *host;                 /* [count] of a process */
@@ -75,6 +76,7 @@ struct tess__placement {
     int32_t slot, host_size, core_count;
     int32_t host_count; /* of the job */
     int32_t rack_hosts; /* for struct tess_transport */
+    int32_t rank_cores; /* of each process of the job, at least; 0: they take turns */
     bool bound;
     char (*bus)[TESS__PLACE_BUS_BYTES]; /* [host_size] of their GPUs, "" without; malloc'd */
     int graph_fd;                       /* NCCL's graph file, in memory; 0: none */

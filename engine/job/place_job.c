@@ -109,8 +109,41 @@ static void place_number_slots(struct tess__processes *job, int32_t host)
         job->slot[seat[s]] = s;
 }
 
+static int place_by_cores(const void *a, const void *b, void *context)
+{
+    const struct tess__processes *job = context;
+    const uint64_t x = job->process[*(const int32_t *)a].cores;
+    const uint64_t y = job->process[*(const int32_t *)b].cores;
+
+    return (x > y) - (x < y);
+}
+
+/* Those that may use the same cores of one machine divide them, whichever host each takes its
+ * container for. */
+static int32_t place_rank_cores(const struct tess__processes *job)
+{
+    int32_t *sorted = job->seat, least = INT32_MAX;
+
+    for (int32_t p = 0; p < job->count; p++)
+        sorted[p] = p;
+    qsort_r(sorted, (size_t)job->count, sizeof(*sorted), place_by_cores, (void *)job);
+    for (int32_t i = 0, end; i < job->count; i = end) {
+        const struct tess__process *first = &job->process[sorted[i]];
+        int32_t cores = first->core_count;
+
+        for (end = i + 1; end < job->count && job->process[sorted[end]].cores == first->cores;
+             end++)
+            if (job->process[sorted[end]].core_count < cores)
+                cores = job->process[sorted[end]].core_count;
+        if (cores / (end - i) < least)
+            least = cores / (end - i);
+    }
+    return least;
+}
+
 void tess__place_find_hosts(struct tess__processes *job)
 {
+    job->rank_cores = place_rank_cores(job); /* in seat, which is not filled yet */
     place_number_hosts(job);
     memset(job->start, 0, ((size_t)job->count + 1) * sizeof(*job->start));
     for (int32_t p = 0; p < job->count; p++)

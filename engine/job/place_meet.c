@@ -20,6 +20,7 @@ struct meet_seat {
     int32_t host, host_count, host_size, slot;
     int32_t first; /* it sends what its host is called */
     int32_t bound;
+    int32_t rank_cores;
 };
 
 struct meet {
@@ -73,6 +74,7 @@ static enum tess_status meet_write_seat(const struct tess__processes *job, int32
                              .host_count = job->host_count,
                              .host_size = size,
                              .slot = job->slot[process],
+                             .rank_cores = job->rank_cores,
                              .first = job->member[job->start[host]] == process};
     char *at = tess_boot_parts_add(parts, sizeof(mine) +
                                               (devices ? (size_t)size * TESS__PLACE_BUS_BYTES : 0));
@@ -122,6 +124,7 @@ static enum tess_status meet_take_seat(struct meet *meet, const char *bytes, siz
     placed->host_size = seat->host_size;
     placed->host_count = seat->host_count;
     placed->bound = seat->bound != 0;
+    placed->rank_cores = seat->rank_cores;
     return TESS_OK;
 }
 

@@ -1,7 +1,6 @@
 /* The launcher's half of a run: data, plans, and keeping what the ranks report. */
 #include "job/run.h"
 
-#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/options.h"
 #include "job/place.h"
@@ -359,7 +358,7 @@ enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_confi
         .start_s = tess_clock_s(),
     };
     TESS_TRY(tess__place_check(config));
-    run->crowded = run->rank_count * config->threads > tess_cores();
+    run->crowded = config->threads > config->rank_cores;
     TESS_TRY(run_plan_ranks(run));
     TESS_TRY(tess_flops_count(config, dataset, &run->flops));
     run->chunk = calloc((size_t)run->rank_count * (size_t)tess_engine_chunk_count(run->planned),

@@ -203,6 +203,34 @@ static void case_close_any_time(void **state)
     assert_int_equal(thread_count(), before);
 }
 
+/* A worker by choice: where the rank has a second core and the batch is not small. */
+static void case_chosen_workers(void **state)
+{
+    (void)state;
+    const int before = thread_count();
+    for (int32_t side = 5; side <= 64; side += 59) {
+        for (int32_t cores = 0; cores <= 3; cores++) {
+            struct fixture fixture;
+            struct tess_loader *loader = NULL;
+            setup(&fixture, TESS_F32, 2, -1);
+            tess_dataset_close(fixture.set);
+            assert_int_equal(tess_dataset_open_synthetic(tess_shape3(side, side, 1), 10, SAMPLES,
+                                                         31, 1, &fixture.set),
+                             TESS_OK);
+            fixture.asked.set = fixture.config.dataset = fixture.set;
+            fixture.config.cores = cores;
+            for (int32_t s = 0; s < 2; s++) {
+                free(fixture.config.input[s]);
+                fixture.config.input[s] = malloc(ROWS_MAX * (size_t)(side * side) * sizeof(float));
+            }
+            assert_int_equal(tess_loader_open(&fixture.config, &loader), TESS_OK);
+            assert_int_equal(thread_count() - before, cores >= 2 && side == 64);
+            tess_loader_close(loader);
+            teardown(&fixture);
+        }
+    }
+}
+
 /* Workers that are ahead sleep: next to no processor time passes while the rank does something
  * else. */
 static void case_no_busy_wait(void **state)
@@ -402,6 +430,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(case_order),
         cmocka_unit_test(case_close_any_time),
+        cmocka_unit_test(case_chosen_workers),
         cmocka_unit_test(case_no_busy_wait),
         cmocka_unit_test(case_signals_stay_away),
         cmocka_unit_test(case_bad_configurations),

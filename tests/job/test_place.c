@@ -100,6 +100,36 @@ static void case_hosts(void **state)
     job_free(job);
 }
 
+/* The least share: processes that may use the same cores divide them. */
+static void case_rank_cores(void **state)
+{
+    static const char *const name[] = {"a", "b", "a", "b", "a"};
+    static const struct {
+        uint64_t cores[5];
+        int32_t core_count[5], wanted;
+    } shares[] = {
+        {{1, 1, 1, 1, 1}, {16, 16, 16, 16, 16}, 3}, /* hosts of one machine: containers */
+        {{1, 2, 1, 2, 1}, {16, 16, 16, 16, 16}, 5}, /* two machines */
+        {{1, 2, 3, 4, 5}, {2, 4, 2, 4, 2}, 2},      /* bound to cores of their own */
+        {{1, 2, 3, 2, 1}, {8, 32, 8, 32, 8}, 4},    /* to a socket each */
+        {{1, 2, 1, 2, 1}, {16, 16, 12, 16, 16}, 4}, /* less by a quota */
+        {{1, 2, 1, 2, 1}, {2, 64, 2, 64, 2}, 0},
+    };
+    struct tess__processes *job = job_of(name, 5);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shares) / sizeof(*shares); i++) {
+        for (int32_t p = 0; p < 5; p++) {
+            job->process[p].cores = shares[i].cores[p];
+            job->process[p].core_count = shares[i].core_count[p];
+        }
+        tess__place_find_hosts(job);
+        assert_int_equal(job->rank_cores, shares[i].wanted);
+        assert_int_equal(job->host[4], 0);
+    }
+    job_free(job);
+}
+
 static void case_match(void **state)
 {
     static const char *const name[] = {"dev1.cluster.org", "dev0", "dev1", "dev0"};
@@ -459,12 +489,12 @@ static void case_imagined(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_hosts),      cmocka_unit_test(case_match),
-        cmocka_unit_test(case_match_bus),  cmocka_unit_test(case_match_refused),
-        cmocka_unit_test(case_order),      cmocka_unit_test(case_order_refused),
-        cmocka_unit_test(case_renumbered), cmocka_unit_test(case_run_refused),
-        cmocka_unit_test(case_named_anew), cmocka_unit_test(case_options),
-        cmocka_unit_test(case_imagined),
+        cmocka_unit_test(case_hosts),         cmocka_unit_test(case_rank_cores),
+        cmocka_unit_test(case_match),         cmocka_unit_test(case_match_bus),
+        cmocka_unit_test(case_match_refused), cmocka_unit_test(case_order),
+        cmocka_unit_test(case_order_refused), cmocka_unit_test(case_renumbered),
+        cmocka_unit_test(case_run_refused),   cmocka_unit_test(case_named_anew),
+        cmocka_unit_test(case_options),       cmocka_unit_test(case_imagined),
     };
     return cmocka_run_group_tests(cases, make_folder, remove_folder);
 }
