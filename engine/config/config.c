@@ -225,16 +225,13 @@ static enum tess_status config_check_mesh(struct tess_config *config)
     return tess__config_mesh(config);
 }
 
-/* As many threads as cores for each rank. Ranks that other programs start get their cores from
- * them, which are known for all ranks only where the program says so. */
-static int32_t config_threads(const struct tess_config *config)
+void tess_config_set_cores(struct tess_config *config, int32_t cores)
 {
-    if (config->run.threads > 0)
-        return (int32_t)config->run.threads;
-    if (!config->kernel->threaded)
-        return 1;
-    const int32_t each = config->rank_cores;
-    return each < 1 ? 1 : each < TESS_THREADS_MAX ? each : TESS_THREADS_MAX;
+    config->rank_cores = cores;
+    config->threads = config->run.threads > 0                  ? (int32_t)config->run.threads
+                      : cores < 1 || !config->kernel->threaded ? 1
+                      : cores < TESS_THREADS_MAX               ? cores
+                                                               : TESS_THREADS_MAX;
 }
 
 static enum tess_status config_check(struct tess_config *config)
@@ -245,9 +242,9 @@ static enum tess_status config_check(struct tess_config *config)
     TESS_TRY(config_resolve(config));
     TESS_TRY(tess__config_folder_check(config));
     TESS_TRY(tess__config_device(config));
-    config->rank_cores = config->started.starter != NULL ? config->started.rank_cores
-                                                         : tess_cores() / (int32_t)run->ranks;
-    config->threads = config_threads(config);
+    tess_config_set_cores(config, config->started.starter != NULL
+                                      ? config->started.rank_cores
+                                      : tess_cores() / (int32_t)run->ranks);
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)

@@ -209,6 +209,9 @@ enum tess_status tess_config_open_placed(int argc, char **argv,
                                          struct tess_config **config_out);
 void tess_config_close(struct tess_config *config); /* NULL is allowed */
 
+/* rank_cores and, where --threads does not give them, threads. */
+void tess_config_set_cores(struct tess_config *config, int32_t cores);
+
 /*
  * Many configurations of the same parts, without reading all sources for each. load: as open, but
  * for the checks. with: what `loaded` becomes by options in argv, which is checked; errors as of

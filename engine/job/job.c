@@ -317,7 +317,7 @@ static enum tess_status job_start(struct tess_job *job)
         job->rank[r].caller_socket = -1;
     }
     if (job->config->started.starter != NULL) /* then it is in mode CALLER */
-        TESS_TRY(tess__place_ranks(&job->run, job->config, &job->env));
+        TESS_TRY(tess__run_place(&job->run, job->config, &job->env));
     TESS_TRY(tess_world_open(job->run.rank_count,
                              processes ? TESS_RANKS_PROCESSES : TESS_RANKS_THREADS, &job->world));
     if (job->mode == TESS_JOB_CALLER) {

@@ -129,9 +129,6 @@ enum tess_status tess__place_ranks(struct tess__run *run, struct tess_config *co
     TESS_TRY(tess__place_meet(run, &config->placing, &meeting, &process, &host));
     TESS_TRY(tess__peers_renumber(run->peers, run->placed->own, run->placed->rank));
     tess_config_renumber(config, run->placed->own);
-    if (config->started.rank_cores == 0)
-        config->rank_cores = run->placed->rank_cores;
-    run->crowded = config->threads > config->rank_cores;
     return tess__place_graph(run);
 }
 

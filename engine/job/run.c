@@ -345,6 +345,29 @@ static enum tess_status run_plan_ranks(struct tess__run *run)
     return TESS_OK;
 }
 
+enum tess_status tess__run_set_cores(struct tess__run *run, struct tess_config *config,
+                                     int32_t cores)
+{
+    const int32_t threads = config->threads;
+    tess_config_set_cores(config, cores);
+    run->crowded = config->threads > cores;
+    if (config->threads == threads)
+        return TESS_OK;
+    tess_engine_close(run->planned);
+    run->planned = NULL;
+    free(run->predicted);
+    return run_plan_ranks(run);
+}
+
+enum tess_status tess__run_place(struct tess__run *run, struct tess_config *config,
+                                 const struct tess_boot_env *env)
+{
+    TESS_TRY(tess__place_ranks(run, config, env));
+    return config->started.rank_cores > 0
+               ? TESS_OK
+               : tess__run_set_cores(run, config, run->placed->rank_cores);
+}
+
 enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
                                         const struct tess_dataset *dataset)
 {

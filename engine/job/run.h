@@ -129,6 +129,7 @@ enum tess__run_kind {
     TESS__RUN_LINKS, /* struct tess__run_links, pace.h */
 };
 
+struct tess_boot_env;      /* comm/boot/boot.h */
 struct tess__placement;    /* place.h */
 struct tess__slowed_parts; /* place_slow.h */
 
@@ -193,6 +194,12 @@ enum tess_status tess__run_open(struct tess__run *run, struct tess_config *confi
  * has `rank` and `bus`. */
 enum tess_status tess__run_open_planned(struct tess__run *run, struct tess_config *config,
                                         const struct tess_dataset *dataset);
+/* Each rank has so many cores after all: so has its plan. */
+enum tess_status tess__run_set_cores(struct tess__run *run, struct tess_config *config,
+                                     int32_t cores);
+/* Of ranks that others started: tess__place_ranks (job/place.h), which finds their cores. */
+enum tess_status tess__run_place(struct tess__run *run, struct tess_config *config,
+                                 const struct tess_boot_env *env);
 /* What the plan gives a rank. */
 const struct tess_job_memory *tess__run_predicted(const struct tess__run *run, int32_t rank);
 /* The lowest rank that has the same plan as this one: the first or the second along the data and

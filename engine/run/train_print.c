@@ -1,7 +1,6 @@
 /* What a training prints before its first step and after its last; see train_print.h. */
 #include "run/train_print.h"
 
-#include "base/cgroup.h"
 #include "core/engine.h"
 #include "job/place.h"
 #include "run/bubble.h"
@@ -64,17 +63,6 @@ static void train_print_short(const struct tess__run *run)
                samples, run->dataset->test.count, tess__words_of(run->dataset).rows);
 }
 
-/* Of ranks that another program has started: has each of them more cores than it uses? */
-static void train_print_threads(const struct tess__run *run)
-{
-    const struct tess_config *config = run->config;
-    const int32_t local = run->peers != NULL ? run->peers->env.local_count : 0;
-    const int32_t each = tess_cores() / (local > 0 ? local : run->rank_count);
-    if (run->peers != NULL && config->run.threads == 0 && config->threads == 1 &&
-        config->kernel->threaded && each > 1)
-        printf("note: each rank has one thread; --threads %d uses all cores here\n", (int)each);
-}
-
 void tess__train_print_notes(const struct tess__run *trained)
 {
     const struct tess_config *config = trained->config;
@@ -89,7 +77,6 @@ void tess__train_print_notes(const struct tess__run *trained)
     if (!config->loader.shuffle && (run->steps > 0 || run->epochs > 1))
         printf("note: every epoch sees the %s in the same order (--data.shuffle off)\n",
                tess__words_of(trained->dataset).rows);
-    train_print_threads(trained);
     train_print_short(trained);
 }
 

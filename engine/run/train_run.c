@@ -476,7 +476,7 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
                   options->placed->starter);
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
-    TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
+    TESS_TRY(tess__run_place(&train->run, config, options->placed));
     if (train->history != NULL)
         train->history->met = true;
     train_open_flight(train);
@@ -494,7 +494,7 @@ static enum tess_status train_explain(struct train *train, struct tess_config *c
                                       const struct tess__train_options *options)
 {
     if (options->placed)
-        TESS_TRY(tess__place_ranks(&train->run, config, options->placed));
+        TESS_TRY(tess__run_place(&train->run, config, options->placed));
     if (options->placed && options->placed->rank != 0)
         return TESS_OK;
     FILE *former = tess__screen_begin();

@@ -3,6 +3,7 @@
  * what the options refuse; then the program, four processes as torchrun would start them.
  */
 #include "base/hash.h"
+#include "config/registry.h"
 #include "harness/free_port.h"
 #include "harness/spawn.h"
 #include "job/place.h"
@@ -128,6 +129,43 @@ static void case_rank_cores(void **state)
         assert_int_equal(job->host[4], 0);
     }
     job_free(job);
+}
+
+/* A run of two ranks: its plan's bytes with the default of --threads and so many cores, or with so
+ * many threads. */
+static size_t planned_bytes(int32_t cores, const char *threads)
+{
+    char *words[] = {"--data=synthetic", "--model=cnn", "--strategy=ddp",          "--ranks=2",
+                     "--device=cpu",     "--threads",   (char *)(uintptr_t)threads};
+    struct tess_config *config;
+    struct tess_dataset *set;
+    struct tess__run run;
+
+    assert_int_equal(tess_config_open(sizeof(words) / sizeof(*words), words, NULL, 0, &config),
+                     TESS_OK);
+    assert_int_equal(tess__run_open_data(config, &set), TESS_OK);
+    assert_int_equal(tess__run_open_planned(&run, config, set), TESS_OK);
+    assert_int_equal(tess__run_set_cores(&run, config, cores), TESS_OK);
+    assert_int_equal(run.crowded, config->threads > cores);
+    const size_t bytes = tess__run_predicted(&run, 1)->total;
+    tess__run_close(&run);
+    tess_dataset_close(set);
+    tess_config_close(config);
+    return bytes;
+}
+
+/* When ranks have met and know their cores, the plan is that of as many threads. */
+static void case_planned_again(void **state)
+{
+    (void)state;
+    if (tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] == 0)
+        skip();
+    for (int32_t cores = 0; cores <= 5; cores++) {
+        char threads[16];
+        snprintf(threads, sizeof(threads), "%d", cores > 0 ? (int)cores : 1);
+        assert_int_equal(planned_bytes(cores, "0"), planned_bytes(7, threads));
+    }
+    assert_true(planned_bytes(1, "0") < planned_bytes(5, "0"));
 }
 
 static void case_match(void **state)
@@ -495,6 +533,7 @@ int main(void)
         cmocka_unit_test(case_order_refused), cmocka_unit_test(case_renumbered),
         cmocka_unit_test(case_run_refused),   cmocka_unit_test(case_named_anew),
         cmocka_unit_test(case_options),       cmocka_unit_test(case_imagined),
+        cmocka_unit_test(case_planned_again),
     };
     return cmocka_run_group_tests(cases, make_folder, remove_folder);
 }
