@@ -346,10 +346,10 @@ static enum tess_status file_log_failed(const struct tess_file_log *log, int err
 {
     /* Nothing to be done if this fails: it is a device, or the disk is broken. */
     const bool cut = ftruncate(log->fd, (off_t)log->whole_bytes) == 0;
-    TESS_FAIL(TESS_ERR_IO,
-              "cannot write %s: %s; the %s %s: make room or choose another folder with %s",
-              log->path, strerror(error), cut ? log->part : "file may end within",
-              cut ? "before are whole" : log->within, log->option);
+    tess_log(TESS_LOG_WARN, "cannot write %s: %s; what follows is lost, the %s %s", log->path,
+             strerror(error), cut ? log->part : "file may end within",
+             cut ? "before are whole" : log->within);
+    return TESS_ERR_IO;
 }
 
 enum tess_status tess_file_log_append(struct tess_file_log *log, const void *bytes, size_t count)
@@ -371,5 +371,10 @@ enum tess_status tess_file_log_close(struct tess_file_log *log)
     log->fd = -1;
     if (error != 0 && log->status == TESS_OK)
         log->status = tess_fail(TESS_ERR_IO, "cannot finish %s: %s", log->path, strerror(error));
+    else if (log->status != TESS_OK)
+        (void)tess_fail(log->status,
+                        "%s lacks the %s from where it could not be written: make "
+                        "room or choose another folder with %s",
+                        log->path, log->part, log->option);
     return log->status;
 }

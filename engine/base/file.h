@@ -34,9 +34,9 @@ enum tess_status tess_file_commit(struct tess_file_writer *writer, int error);
 
 /*
  * A file that grows by whole records (lines, events) and is written at once, for programs that
- * follow it. After a failed append it ends with the last whole record, and every later call returns
- * the same status without another message. `part` and `within` name a record ("lines", "a line"),
- * `option` the option that chose the place; borrowed.
+ * follow it. A failed append is a warning: the file ends with the last whole record, every later
+ * append returns the same status without another message, and the close is an error. `part` and
+ * `within` name a record ("lines", "a line"), `option` the option that chose the place; borrowed.
  */
 struct tess_file_log {
     int fd;

@@ -61,9 +61,9 @@ struct tess__launch {
      * 0" or "any core"; the board is there until tess__launch_run returns. May be NULL. */
     void (*started)(void *context, int32_t rank, int pid, const char *cores,
                     const struct tess_board *board);
-    /* In the launcher, once in tick_s seconds while ranks run; it should take milliseconds. As
-     * message. NULL: never. */
-    enum tess_status (*tick)(void *context);
+    /* In the launcher, once in tick_s seconds while ranks run; it should take
+     * milliseconds. NULL: never. */
+    void (*tick)(void *context);
     double tick_s;
     int32_t *lost; /* counts processes that were killed or stopped by others; NULL: not counted */
     double stopped_s; /* a process that is stopped (SIGSTOP) for that long is lost; 0: never */

@@ -25,8 +25,8 @@ bool tess_metrics_is_empty(const struct tess_metrics *metrics);
  * reference, also on failure; NULL (jansson found no memory, or a NaN) is TESS_ERR_INTERNAL.
  * `metrics` NULL: nothing is written.
  *
- * After a failed write (disk full, file too large) the file ends with the last whole line, and
- * later calls return the same status without another message.
+ * A failed write (disk full, file too large) is a warning: the file ends with the last whole line,
+ * and later calls return the same status without another message.
  */
 enum tess_status tess_metrics_write(struct tess_metrics *metrics, json_t *object);
 

@@ -21,9 +21,9 @@ struct tess_scalar {
 enum tess_status tess_tensorboard_open(const char *folder, struct tess_tensorboard **board_out);
 
 /*
- * Append one event with these scalars; it is in the file when the call returns. After a failed
- * write (disk full) the file ends with the last whole event, and later calls return the same status
- * without another message. `board` NULL: nothing is written.
+ * Append one event with these scalars; it is in the file when the call returns. A failed write
+ * (disk full) is a warning: the file ends with the last whole event, and later calls return the
+ * same status without another message. `board` NULL: nothing is written.
  */
 enum tess_status tess_tensorboard_write(struct tess_tensorboard *board, int64_t step,
                                         const struct tess_scalar *scalar, int32_t count);

@@ -76,14 +76,26 @@ struct train {
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
+/* Logs that cannot be written are a warning: training goes on, and their close fails. */
+static void train_log(struct train *train, json_t *line)
+{
+    (void)tess_metrics_write(train->metrics, line);
+}
+
+static void train_log_scalars(struct train *train, int64_t step, const struct tess_scalar *scalar,
+                              size_t count)
+{
+    (void)tess_tensorboard_write(train->board, step, scalar, (int32_t)count);
+}
+
 /* The times of an epoch belong below its line; some ranks' may come later than that. */
-static enum tess_status train_print_times(struct train *train)
+static void train_print_times(struct train *train)
 {
     if (!tess__times_complete(&train->times, train->epochs_reported - 1))
-        return TESS_OK;
+        return;
     tess__progress_clear(&train->progress);
     tess__times_print(&train->times);
-    return tess_metrics_write(train->metrics, tess__times_record(&train->times));
+    train_log(train, tess__times_record(&train->times));
 }
 
 /* The digests of a step come parameter by parameter; all of them are one line. */
@@ -101,10 +113,11 @@ static enum tess_status train_take_digest(struct train *train,
     json_t *line = json_pack("{s:{s:I, s:o}}", "digest", "step", (json_int_t)digest->step,
                              "tensors", train->digests);
     train->digests = NULL;
-    return tess_metrics_write(train->metrics, line);
+    train_log(train, line);
+    return TESS_OK;
 }
 
-static enum tess_status train_show_step(struct train *train, const struct tess__run_step *step)
+static void train_show_step(struct train *train, const struct tess__run_step *step)
 {
     const struct tess__words *words = &train->progress.words;
     char speed[48];
@@ -119,25 +132,23 @@ static enum tess_status train_show_step(struct train *train, const struct tess__
     };
     snprintf(speed, sizeof(speed), "speed/%s_per_s", words->counted);
     tess__prometheus_step(train->prometheus, step);
-    TESS_TRY(tess_metrics_write(train->metrics, tess__record_step(&train->run, step)));
-    return tess_tensorboard_write(train->board, step->result.step, scalar,
-                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+    train_log(train, tess__record_step(&train->run, step));
+    train_log_scalars(train, step->result.step, scalar, sizeof(scalar) / sizeof(scalar[0]));
 }
 
-static enum tess_status train_show_epoch(struct train *train, const struct tess__run_epoch *epoch)
+static void train_show_epoch(struct train *train, const struct tess__run_epoch *epoch)
 {
     const struct tess_scalar scalar[] = {
         {"validation/loss", epoch->val_loss},
         {"validation/accuracy", epoch->val_accuracy},
     };
     tess__prometheus_epoch(train->prometheus, epoch);
-    TESS_TRY(tess_metrics_write(train->metrics, tess__record_epoch(&train->run, epoch)));
-    return tess_tensorboard_write(train->board, epoch->step, scalar,
-                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+    train_log(train, tess__record_epoch(&train->run, epoch));
+    train_log_scalars(train, epoch->step, scalar, sizeof(scalar) / sizeof(scalar[0]));
 }
 
-static enum tess_status train_show_validation(struct train *train,
-                                              const struct tess__run_validation *validation)
+static void train_show_validation(struct train *train,
+                                  const struct tess__run_validation *validation)
 {
     const struct tess_scalar scalar[] = {
         {"validation/loss", validation->loss},
@@ -145,13 +156,12 @@ static enum tess_status train_show_validation(struct train *train,
     };
     tess__progress_validation(&train->progress, validation);
     tess__prometheus_validation(train->prometheus, validation);
-    TESS_TRY(tess_metrics_write(train->metrics, tess__record_validation(&train->run, validation)));
-    return tess_tensorboard_write(train->board, validation->step, scalar,
-                                  (int32_t)(sizeof(scalar) / sizeof(scalar[0])));
+    train_log(train, tess__record_validation(&train->run, validation));
+    train_log_scalars(train, validation->step, scalar, sizeof(scalar) / sizeof(scalar[0]));
 }
 
 /* A checkpoint that fails costs what it would have kept: training goes on. */
-static enum tess_status train_show_saved(struct train *train, const struct tess__run_saved *saved)
+static void train_show_saved(struct train *train, const struct tess__run_saved *saved)
 {
     tess__prometheus_saved(train->prometheus, saved);
     if (saved->saved && saved->why[0] != '\0') {
@@ -159,30 +169,30 @@ static enum tess_status train_show_saved(struct train *train, const struct tess_
         tess_log(TESS_LOG_WARN, "step %" PRId64 " is saved, but older checkpoints stay: %s",
                  saved->step, saved->why);
     }
-    if (saved->saved)
-        return tess_metrics_write(train->metrics, tess__record_saved(saved));
+    if (saved->saved) {
+        train_log(train, tess__record_saved(saved));
+        return;
+    }
     tess__progress_clear(&train->progress);
     tess_log(TESS_LOG_WARN, "step %" PRId64 " is not saved: %s", saved->step, saved->why);
-    return TESS_OK;
 }
 
-static enum tess_status train_write_pace(struct train *train, bool changed)
+static void train_write_pace(struct train *train, bool changed)
 {
     if (!train->slow || (tess__slow_step(train->slow) == train->pace_step && !changed))
-        return TESS_OK;
+        return;
     train->pace_step = tess__slow_step(train->slow);
     train->pace_s = tess_clock_s();
-    return tess_metrics_write(
-        train->metrics, tess__slow_record(train->slow, &train->run.config->mesh, train->host));
+    train_log(train, tess__slow_record(train->slow, &train->run.config->mesh, train->host));
 }
 
 /* Who holds the others up is said once, when it begins and when it ends. */
-static enum tess_status train_take_pace(struct train *train, const struct tess__message *message)
+static void train_take_pace(struct train *train, const struct tess__message *message)
 {
     const char *text;
     bool changed = false;
     if (!train->slow || !tess__slow_take(train->slow, message))
-        return TESS_OK;
+        return;
     while ((text = tess__slow_next(train->slow))) {
         tess__progress_clear(&train->progress);
         tess_log(TESS_LOG_WARN, "%s", text);
@@ -191,14 +201,13 @@ static enum tess_status train_take_pace(struct train *train, const struct tess__
     if (tess__adapt_decide(&train->adapt, &train->run, train->history, train->slow)) {
         tess__progress_clear(&train->progress);
         tess_log(TESS_LOG_WARN, "%s", train->adapt.text);
-        TESS_TRY(tess_metrics_write(train->metrics, tess__record_adapt(&train->adapt)));
+        train_log(train, tess__record_adapt(&train->adapt));
     }
     tess__prometheus_pace(train->prometheus, train->slow, train->host);
     const double period_s =
         TRAIN_PACE_S * fmax(1, (double)train->run.rank_count / TRAIN_PACE_RANKS);
-    if (!changed && tess_clock_s() < train->pace_s + period_s)
-        return TESS_OK;
-    return train_write_pace(train, changed);
+    if (changed || tess_clock_s() >= train->pace_s + period_s)
+        train_write_pace(train, changed);
 }
 
 static enum tess_status train_message(void *context, const struct tess__message *message)
@@ -217,31 +226,30 @@ static enum tess_status train_message(void *context, const struct tess__message 
     case TESS__RUN_STEP:
         tess__progress_step(&train->progress, &content.step);
         if (content.step.recorded)
-            status = train_show_step(train, &content.step);
+            train_show_step(train, &content.step);
         break;
     case TESS__RUN_EPOCH:
         tess__progress_epoch(&train->progress, &content.epoch);
-        status = train_show_epoch(train, &content.epoch);
+        train_show_epoch(train, &content.epoch);
         train->epochs_reported = content.epoch.epoch + 1;
-        if (status == TESS_OK)
-            status = train_print_times(train);
+        train_print_times(train);
         break;
     case TESS__RUN_VALIDATION:
-        status = train_show_validation(train, &content.validation);
+        train_show_validation(train, &content.validation);
         break;
     case TESS__RUN_TIMES:
         tess__times_take(&train->times, message);
-        status = train_print_times(train);
+        train_print_times(train);
         break;
     case TESS__RUN_DIGEST:
         status = train_take_digest(train, &content.digest);
         break;
     case TESS__RUN_SAVED:
-        status = train_show_saved(train, &content.saved);
+        train_show_saved(train, &content.saved);
         break;
     case TESS__RUN_PACE:
     case TESS__RUN_LINKS:
-        status = train_take_pace(train, message);
+        train_take_pace(train, message);
         break;
     case TESS__RUN_FINAL:
     case TESS__RUN_CHUNK:
@@ -255,14 +263,14 @@ static enum tess_status train_message(void *context, const struct tess__message 
     return status;
 }
 
-static enum tess_status train_tick(void *context)
+static void train_tick(void *context)
 {
     struct train *train = context;
     tess__prometheus_tick(train->prometheus);
     if (!train->watches || tess_clock_s() < train->watch_s)
-        return TESS_OK;
+        return;
     train->watch_s = tess_clock_s() + TESS__WATCH_PERIOD_S;
-    return tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
+    tess__watch_write(&train->watcher, &train->run, train->watch, train->metrics);
 }
 
 /* Of many ranks one line, when the last of them is started. */
@@ -423,16 +431,14 @@ static enum tess_status train_show(struct train *train)
     if (train->metrics && tess_metrics_is_empty(train->metrics))
         TESS_TRY(tess_metrics_write(train->metrics, tess__record_head(&train->run)));
     enum tess_status status = tess__launch_run(&launch);
-    TESS_KEEP(status, train_write_pace(train, false));
+    train_write_pace(train, false);
     if (train->failed[0] && train->flight)
         tess__status_report_failure(train->run.config->run.run, train->failed);
     if (train->run.final.steps > 0) { /* the result is there, whatever became of its files */
         struct tess__predicted predicted;
         tess__predicted_make(&train->run, &predicted);
         tess__train_print_end(&train->run, &predicted, status == TESS_OK);
-        TESS_KEEP(status,
-                  tess_metrics_write(train->metrics,
-                                     tess__record_final(&train->run, &predicted, train->history)));
+        train_log(train, tess__record_final(&train->run, &predicted, train->history));
     }
     return status;
 }

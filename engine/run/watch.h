@@ -25,8 +25,8 @@ struct tess__watcher {
 
 /* One line for each device that is watched. Where there is no driver nothing is written, and, if
  * ON was given, there is one warning. */
-enum tess_status tess__watch_write(struct tess__watcher *watcher, const struct tess__run *run,
-                                   enum tess__watch_choice choice, struct tess_metrics *metrics);
+void tess__watch_write(struct tess__watcher *watcher, const struct tess__run *run,
+                       enum tess__watch_choice choice, struct tess_metrics *metrics);
 
 void tess__watch_close(struct tess__watcher *watcher);
 
