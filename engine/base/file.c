@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define FILE_LOCK_PERIOD_NS 5000000
+
 /* A file size limit (RLIMIT_FSIZE) sends SIGXFSZ, which would end the program without a word,
  * besides failing with EFBIG: it is blocked, and dropped if `error` is that one. */
 static void file_hold_signal(sigset_t *before)
@@ -157,11 +159,16 @@ int tess_file_close(int fd, int error)
     return error;
 }
 
-int tess_file_lock(int fd)
+int tess_file_lock(int fd, double wait_s)
 {
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    return errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP ? ENOTSUP : errno;
+    for (; flock(fd, LOCK_EX | LOCK_NB) != 0; wait_s -= 1e-9 * (double)FILE_LOCK_PERIOD_NS) {
+        if (errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP)
+            return ENOTSUP;
+        if (errno != EWOULDBLOCK || wait_s <= 0)
+            return errno;
+        nanosleep(&(struct timespec){.tv_nsec = FILE_LOCK_PERIOD_NS}, NULL);
+    }
+    return 0;
 }
 
 int tess_file_sync_folder(const char *path)

@@ -66,11 +66,12 @@ bool tess_file_cache(const char *name, bool make, char *path, size_t bytes);
 int tess_file_close(int fd, int error);
 
 /*
- * Lock an open file (flock(2)) until the last of its descriptors is closed; never waits. For
- * writing, which NFS asks for. 0; EWOULDBLOCK: another process has it; ENOTSUP: the file system has
- * no locks, as Lustre mounted without `flock` and NFS without its lock service; else errno.
+ * Lock an open file (flock(2)) until the last of its descriptors is closed; waits for wait_s at
+ * most. For writing, which NFS asks for. 0; EWOULDBLOCK: another process has it; ENOTSUP: the file
+ * system has no locks, as Lustre mounted without `flock` and NFS without its lock service; else
+ * errno.
  */
-int tess_file_lock(int fd);
+int tess_file_lock(int fd, double wait_s);
 
 /* Flush a folder: names that were made, changed or removed in it are on the disk. errno or 0. */
 int tess_file_sync_folder(const char *path);

@@ -32,9 +32,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PREPARE_PERIOD_NS  50000000 /* between two looks at the processes */
-#define PREPARE_LOCK_TRIES 100
-#define PREPARE_BAR        24
+#define PREPARE_PERIOD_NS 50000000 /* between two looks at the processes */
+#define PREPARE_LOCK_S    5.0
+#define PREPARE_BAR       24
 
 /* What the processes share. */
 struct prepare_shared {
@@ -237,12 +237,7 @@ static enum tess_status prepare_lock(struct prepare *prepare)
     prepare->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (prepare->lock < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    const struct timespec period = {.tv_nsec = PREPARE_PERIOD_NS};
-    int error = tess_file_lock(prepare->lock);
-    for (int i = 1; error == EWOULDBLOCK && i < PREPARE_LOCK_TRIES; i++) {
-        nanosleep(&period, NULL);
-        error = tess_file_lock(prepare->lock);
-    }
+    const int error = tess_file_lock(prepare->lock, PREPARE_LOCK_S);
     if (error == EWOULDBLOCK)
         TESS_FAIL(TESS_ERR_USAGE, "--out %s: another tessera data prepare writes to it", out);
     if (error == ENOTSUP)

@@ -40,7 +40,7 @@ void tess__copies_remove(const char *folder)
 static int copies_lock(const char *folder)
 {
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && tess_file_lock(fd) == 0)
+    if (fd >= 0 && tess_file_lock(fd, 0) == 0)
         return fd;
     if (fd >= 0)
         close(fd);

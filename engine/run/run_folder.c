@@ -14,11 +14,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define FOLDER_PATH  TESS_CHECKPOINT_PATH
-#define FOLDER_TRIES 3
+#define FOLDER_PATH TESS_CHECKPOINT_PATH
+/* Whoever asks for the lock's owner has it for a moment (tess__run_folder_owner). */
+#define FOLDER_LOCK_S 0.01
 
 static enum tess_status folder_join(const char *folder, const char *name, char path[FOLDER_PATH])
 {
@@ -26,18 +26,6 @@ static enum tess_status folder_join(const char *folder, const char *name, char p
     if (length < 0 || length >= FOLDER_PATH)
         TESS_FAIL(TESS_ERR_USAGE, "the name of the run folder is too long");
     return TESS_OK;
-}
-
-/* Take the lock, as tess_file_lock. Whoever asks for its owner has it for a moment
- * (tess__run_folder_owner), so it is tried more than once. */
-static int folder_take(int fd)
-{
-    int error = tess_file_lock(fd);
-    for (int i = 1; error == EWOULDBLOCK && i < FOLDER_TRIES; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        error = tess_file_lock(fd);
-    }
-    return error;
 }
 
 static void folder_read_owner(int fd, char *owner, size_t bytes)
@@ -54,7 +42,7 @@ static enum tess_status folder_lock(const char *folder, int *lock_out)
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (fd < 0)
         TESS_FAIL(TESS_ERR_IO, "cannot lock the run folder: %s: %s", path, strerror(errno));
-    const int error = folder_take(fd);
+    const int error = tess_file_lock(fd, FOLDER_LOCK_S);
     if (error == ENOTSUP)
         tess_log(
             TESS_LOG_WARN,

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,16 +55,38 @@ static void case_answers(void **state)
                    {EBADF, EBADF}};
     const int one = open_lock(), other = open_lock();
     (void)state;
-    assert_int_equal(tess_file_lock(one), 0);
-    assert_int_equal(tess_file_lock(one), 0);
-    assert_int_equal(tess_file_lock(other), EWOULDBLOCK);
+    assert_int_equal(tess_file_lock(one, 0), 0);
+    assert_int_equal(tess_file_lock(one, 0), 0);
+    assert_int_equal(tess_file_lock(other, 0), EWOULDBLOCK);
     close(one);
-    assert_int_equal(tess_file_lock(other), 0);
+    assert_int_equal(tess_file_lock(other, 0), 0);
     for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++) {
         answer = answers[i].answer;
-        assert_int_equal(tess_file_lock(other), answers[i].expected);
+        assert_int_equal(tess_file_lock(other, 0), answers[i].expected);
     }
     answer = 0;
+    close(other);
+}
+
+static void *close_soon(void *fd)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    close(*(int *)fd);
+    return NULL;
+}
+
+/* A lock that is given back in time is had. */
+static void case_waits(void **state)
+{
+    int one = open_lock();
+    const int other = open_lock();
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(tess_file_lock(one, 0), 0);
+    assert_int_equal(tess_file_lock(other, 0.01), EWOULDBLOCK);
+    assert_int_equal(pthread_create(&thread, NULL, close_soon, &one), 0);
+    assert_int_equal(tess_file_lock(other, 60), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     close(other);
 }
 
@@ -87,6 +111,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_answers),
+        cmocka_unit_test(case_waits),
         cmocka_unit_test(case_run_folder),
     };
     return cmocka_run_group_tests_name("file_lock", tests, work_folder_make, work_folder_remove);
