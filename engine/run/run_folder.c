@@ -158,19 +158,20 @@ void tess__run_folder_close(int lock)
 }
 
 enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
-                                        bool *live_out)
+                                        enum tess__folder_life *life_out)
 {
     char path[FOLDER_PATH];
     struct stat about;
     owner[0] = '\0';
-    *live_out = false;
+    *life_out = TESS__FOLDER_LEFT;
     if (stat(folder, &about) != 0 || !S_ISDIR(about.st_mode))
         TESS_FAIL(TESS_ERR_NOT_FOUND, "%s is not the folder of a run", folder);
     TESS_TRY(folder_join(folder, "lock", path));
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0)
         return TESS_OK;
-    *live_out = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0)
+        *life_out = errno == EWOULDBLOCK ? TESS__FOLDER_LIVE : TESS__FOLDER_UNKNOWN;
     if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode))
         folder_read_owner(fd, owner, bytes);
     close(fd);

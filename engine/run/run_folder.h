@@ -23,10 +23,17 @@ enum tess_status tess__run_folder_open(const char *folder, enum tess__folder_use
                                        int *lock_out);
 void tess__run_folder_close(int lock); /* -1 is allowed */
 
-/* Who had the lock last, "process 17 on host", "" where nobody did; *live_out: who still has it.
+/* Is there a process that has the lock? */
+enum tess__folder_life {
+    TESS__FOLDER_LEFT,
+    TESS__FOLDER_LIVE,
+    TESS__FOLDER_UNKNOWN, /* the file system does not say, as one without locks */
+};
+
+/* Who had the lock last, "process 17 on host", "" where nobody did, and whether who still has it.
  * TESS_ERR_NOT_FOUND: there is no such folder. */
 enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
-                                        bool *live_out);
+                                        enum tess__folder_life *life_out);
 /* --overwrite must not remove what the run begins with. */
 enum tess_status tess__run_folder_check_init(const char *run_path, const char *init_path);
 

@@ -251,7 +251,8 @@ enum tess_status tess__status_read(const char *run, struct tess__status *status)
 
     *status = (struct tess__status){.run = run, .late = -1};
     (void)gethostname(host, sizeof(host) - 1);
-    TESS_TRY(tess__run_folder_owner(run, status->owner, sizeof(status->owner), &status->live));
+    TESS_TRY(tess__run_folder_owner(run, status->owner, sizeof(status->owner), &status->life));
+    status->live = status->life != TESS__FOLDER_LEFT;
     (void)status_clean(status->owner, sizeof(status->owner));
     const int32_t files = status_file_count(run);
     TESS_TRY(status_make_room(status, files));

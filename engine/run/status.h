@@ -7,6 +7,7 @@
 #define TESSERA_RUN_STATUS_H
 
 #include "comm/flight_file.h"
+#include "run/run_folder.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -60,8 +61,9 @@ struct tess__status_group {
 };
 
 struct tess__status {
-    const char *run;                      /* the folder; borrowed */
-    bool live;                            /* a process has the run's lock */
+    const char *run; /* the folder; borrowed */
+    enum tess__folder_life life;
+    bool live;                            /* a process has the run's lock, or may have it */
     bool ending;                          /* it fails now */
     char owner[TESS__STATUS_OWNER_BYTES]; /* "process 17 on host" */
     double now_s;                         /* CLOCK_REALTIME when the records were read */

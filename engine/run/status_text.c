@@ -396,11 +396,16 @@ void tess__status_print(const struct tess__status *status, int32_t calls, FILE *
 {
     char late[4 * STATUS_TEXT];
     FILE *stream = tess__screen_open(to);
+    static const char *const life[] = {
+        [TESS__FOLDER_LEFT] = "no process runs it; the last was ",
+        [TESS__FOLDER_LIVE] = "the run is live, ",
+        [TESS__FOLDER_UNKNOWN] = "whether a process runs it is not known: its file system has no "
+                                 "locks; the last was ",
+    };
+    const char *text = life[status->life];
+    const int length = (int)(status->owner[0] != '\0' ? strlen(text) : strcspn(text, ",;"));
     if (!status->ending)
-        fprintf(stream, "%s: %s%s%s\n\n", status->run,
-                status->live ? "the run is live" : "no process runs it",
-                status->owner[0] != '\0' ? status->live ? ", " : "; the last was " : "",
-                status->owner);
+        fprintf(stream, "%s: %.*s%s\n\n", status->run, length, text, status->owner);
     status_table(status, stream);
     status_late(status, late, sizeof(late));
     fprintf(stream, "\n%s\n", late);
@@ -496,9 +501,11 @@ json_t *tess__status_json(const struct tess__status *status, int32_t calls)
         json_array_append_new(differs, call);
     }
     status_late(status, late, sizeof(late));
-    return json_pack("{s:o, s:b, s:s, s:f, s:o, s:o, s:o, s:s, s:o, s:o*}", "run",
-                     run != NULL ? run : json_null(), "live", (int)status->live, "owner",
-                     status->owner, "time_s", status->now_s, "late",
+    return json_pack("{s:o, s:o, s:s, s:f, s:o, s:o, s:o, s:s, s:o, s:o*}", "run",
+                     run != NULL ? run : json_null(), "live",
+                     status->life == TESS__FOLDER_UNKNOWN ? json_null()
+                                                          : json_boolean(status->live),
+                     "owner", status->owner, "time_s", status->now_s, "late",
                      status->late >= 0 ? json_integer(status->late) : json_null(), "waiting",
                      status_json_ranks(status->waiting), "differs", differs, "summary", late,
                      "ranks", ranks, "pace", tess__status_pace(status->run));

@@ -2,8 +2,10 @@
  */
 #include "base/file.h"
 #include "base/log_sink.h"
+#include "comm/flight.h"
 #include "harness/work_folder.h"
 #include "run/run_folder.h"
+#include "run/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -107,12 +110,54 @@ static void case_run_folder(void **state)
     (void)tess__log_redirect(NULL);
 }
 
+static void expect_status(const char *wanted, int live)
+{
+    struct tess__status status;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    assert_non_null(stream);
+    assert_int_equal(tess__status_read("asked", &status), TESS_OK);
+    tess__status_print(&status, 0, stream);
+    fclose(stream);
+    text[strcspn(text, "\n")] = '\0';
+    if (strncmp(text, wanted, strlen(wanted)) != 0)
+        fail_msg("'%s' is not '%s'", text, wanted);
+    free(text);
+    json_t *object = tess__status_json(&status, 0);
+    assert_int_equal(json_typeof(json_object_get(object, "live")), live);
+    json_decref(object);
+    tess__status_close(&status);
+}
+
+/* tessera status says whether a process runs it, or that it is not known. */
+static void case_status(void **state)
+{
+    const struct tess_flight_about about = {.rank_count = 1, .end = 1};
+    int lock = -1;
+    (void)state;
+    assert_int_equal(tess__run_folder_open("asked", TESS__FOLDER_NEW, &lock), TESS_OK);
+    tess_flight_close(tess_flight_open("asked", &about));
+    expect_status("asked: the run is live, process ", JSON_TRUE);
+    answer = ENOLCK;
+    expect_status(
+        "asked: whether a process runs it is not known: its file system has no locks; the "
+        "last was process ",
+        JSON_NULL);
+    answer = 0;
+    tess__run_folder_close(lock);
+    expect_status("asked: no process runs it; the last was process ", JSON_FALSE);
+    assert_int_equal(truncate("asked/lock", 0), 0);
+    expect_status("asked: no process runs it", JSON_FALSE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_answers),
         cmocka_unit_test(case_waits),
         cmocka_unit_test(case_run_folder),
+        cmocka_unit_test(case_status),
     };
     return cmocka_run_group_tests_name("file_lock", tests, work_folder_make, work_folder_remove);
 }
