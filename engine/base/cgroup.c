@@ -17,6 +17,7 @@
 static const struct {
     const char *controller, *first, *second; /* files of either version */
 } cgroup_file[] = {{"memory", "memory.limit_in_bytes", "memory.max"},
+                   {"memory", "memory.limit_in_bytes", "memory.max"},
                    {"cpu", "cpu.cfs_quota_us", "cpu.max"}};
 
 /* Number 0 or 1 of those that a file of a group begins with; HUGE_VAL: it is not there, less than
@@ -45,8 +46,14 @@ static double cgroup_value(enum tess_cgroup_limit of, bool second, const char *b
 {
     const char *name = second ? cgroup_file[of].second : cgroup_file[of].first;
     const double first = cgroup_number(below, group, name, 0);
-    if (of == TESS_CGROUP_MEMORY)
-        return first < 0x1p62 ? first : HUGE_VAL;
+    if (of != TESS_CGROUP_CORES) {
+        const double used =
+            of == TESS_CGROUP_MEMORY
+                ? 0
+                : cgroup_number(below, group, second ? "memory.current" : "memory.usage_in_bytes",
+                                0);
+        return first < 0x1p62 && used < HUGE_VAL ? fmax(0, first - used) : HUGE_VAL;
+    }
     const double period = second ? cgroup_number(below, group, name, 1)
                                  : cgroup_number(below, group, "cpu.cfs_period_us", 0);
     return period > 0 && period < HUGE_VAL ? first / period : HUGE_VAL;
@@ -113,6 +120,16 @@ double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char
     if (file != NULL)
         fclose(file);
     return least;
+}
+
+double tess_memory(char group_out[64])
+{
+    const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double limit =
+        tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup", group_out);
+    if (limit >= pages)
+        group_out[0] = '\0';
+    return fmin(pages, limit);
 }
 
 /* Read once: a search asks for every layout. */

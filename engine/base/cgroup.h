@@ -7,15 +7,23 @@
 
 #include <stdint.h>
 
-enum tess_cgroup_limit { TESS_CGROUP_MEMORY, TESS_CGROUP_CORES };
+enum tess_cgroup_limit {
+    TESS_CGROUP_MEMORY,      /* bytes */
+    TESS_CGROUP_MEMORY_FREE, /* less what is in use */
+    TESS_CGROUP_CORES,       /* that may be busy in the mean */
+};
 
 /*
- * The least limit of a process's groups, and of those that hold them: bytes, or cores that it may
- * keep busy in the mean; HUGE_VAL where there is none. `proc` is /proc/self/cgroup, `sys` is
- * /sys/fs/cgroup, or what stands in their place; *path_out is the group that has the limit.
+ * The least limit of a process's groups, and of those that hold them; HUGE_VAL where there is none.
+ * `proc` is /proc/self/cgroup, `sys` is /sys/fs/cgroup, or what stands in their place; *path_out is
+ * the group that has the limit.
  */
 double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
                          char path_out[64]);
+
+/* Bytes of this machine's memory that the process may have, without swap. *group_out: the group
+ * that allows no more, "" where none allows less than all. */
+double tess_memory(char group_out[64]);
 
 /*
  * Cores that the calling thread may use: those of its affinity (taskset, Slurm, a container's set),

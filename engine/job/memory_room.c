@@ -21,15 +21,9 @@ double tess__memory_of_host(char where[96])
     struct sysinfo host;
     if (sysinfo(&host) != 0)
         return 0;
-    const double unit = host.mem_unit, swap = (double)host.totalswap * unit;
-    const double limit =
-        tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup", group);
-    const double have = (double)host.totalram * unit + swap;
-    snprintf(where, 96, "this machine");
-    if (limit + swap >= have)
-        return have;
-    snprintf(where, 96, "the control group %s", group);
-    return limit + swap;
+    const double bytes = tess_memory(group);
+    snprintf(where, 96, "%s%s", group[0] != '\0' ? "the control group " : "this machine", group);
+    return bytes + (double)host.totalswap * host.mem_unit;
 }
 
 static bool room_of_host(const struct tess__run *run, struct tess__memory_room *room)

@@ -416,10 +416,7 @@ struct calibrate_others {
 static int others_most(double cores)
 {
     char group[64];
-    const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    const double limit =
-        tess_cgroup_limit(TESS_CGROUP_MEMORY, "/proc/self/cgroup", "/sys/fs/cgroup", group);
-    const double room = OTHERS_SHARE * fmin(pages, limit) / (double)BYTES_MAX;
+    const double room = OTHERS_SHARE * tess_memory(group) / (double)BYTES_MAX;
     return (int)fmin(OTHERS_MAX, fmin(cores, room) - 1);
 }
 

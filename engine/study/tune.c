@@ -1,4 +1,5 @@
 /* tessera tune batch: the fastest batch of those that fit a memory limit by the memory plan. */
+#include "base/cgroup.h"
 #include "base/size.h"
 #include "run/record.h"
 #include "study/trial.h"
@@ -86,15 +87,13 @@ static enum tess_status tune_read_limit(struct tune *tune, const char *text)
     return TESS_OK;
 }
 
-/* Free memory of this machine, or of the container that this program runs in. */
+/* Free memory of this machine, or of the control groups that this program runs in. */
 static double tune_free_memory(void)
 {
-    double free_bytes = 1024 * tess__text_kernel_number("/proc/meminfo", "MemAvailable:");
-    double limit = tess__text_kernel_number("/sys/fs/cgroup/memory.max", "");
-    double used = tess__text_kernel_number("/sys/fs/cgroup/memory.current", "");
-    if (limit > 0 && used >= 0 && (free_bytes <= 0 || limit - used < free_bytes))
-        free_bytes = limit - used;
-    return free_bytes;
+    char group[64];
+    return fmin(
+        1024 * tess__text_kernel_number("/proc/meminfo", "MemAvailable:"),
+        tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, "/proc/self/cgroup", "/sys/fs/cgroup", group));
 }
 
 /* Batches must be multiples of the grid. */

@@ -65,6 +65,33 @@ static void case_memory(void **state)
     expect(of, 500000, "/batch");
 }
 
+/* What each group has left, not what the one with the least limit has. */
+static void case_memory_free(void **state)
+{
+    const enum tess_cgroup_limit of = TESS_CGROUP_MEMORY_FREE;
+    char group[64];
+    (void)state;
+    put("proc", "0::/free/job\n");
+    put("sys/free/memory.max", "3000\n");
+    put("sys/free/job/memory.max", "2000\n");
+    expect(of, HUGE_VAL, ""); /* what is in use is not known */
+    put("sys/free/job/memory.current", "500\n");
+    expect(of, 1500, "/free/job");
+    put("sys/free/memory.current", "2900\n");
+    expect(of, 100, "/free");
+    put("sys/free/memory.current", "3900\n");
+    expect(of, 0, "/free");
+    put("sys/free/memory.max", "max\n");
+    expect(of, 1500, "/free/job");
+    put("proc", "7:memory:/free\n"); /* version 1 */
+    put("sys/memory/free/memory.limit_in_bytes", "9000\n");
+    put("sys/memory/free/memory.usage_in_bytes", "4000\n");
+    expect(of, 5000, "/free");
+    const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    assert_true(tess_memory(group) <= pages);
+    assert_int_equal(tess_memory(group) < pages, group[0] != '\0');
+}
+
 static void case_cores(void **state)
 {
     const enum tess_cgroup_limit of = TESS_CGROUP_CORES;
@@ -110,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_memory),
+        cmocka_unit_test(case_memory_free),
         cmocka_unit_test(case_cores),
         cmocka_unit_test(case_affinity),
     };
