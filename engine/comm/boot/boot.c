@@ -63,8 +63,8 @@ static bool boot_send(int fd, uint64_t magic, uint64_t number, const void *blob,
 
 /* Send the reason to the ranks behind, and before this one where it does not come from there, so
  * that all report the same. */
-static void boot_tell(struct boot_meeting *meeting, bool up, enum tess_status status,
-                      const char *text)
+static void boot_report(struct boot_meeting *meeting, bool up, enum tess_status status,
+                        const char *text)
 {
     const double limit_s = tess_clock_s() + 1;
     const struct boot_tree *tree = &meeting->tree;
@@ -164,7 +164,7 @@ static enum tess_status boot_failed(struct boot_meeting *meeting, uint64_t bytes
 {
     char text[BOOT_TEXT];
     boot_take_text(meeting->tree.up.fd, bytes, limit_s, text);
-    boot_tell(meeting, false, TESS_ERR_COMM, text);
+    boot_report(meeting, false, TESS_ERR_COMM, text);
     TESS_FAIL(TESS_ERR_COMM, "rank %d gave up: %s", (int)meeting->tree.up.rank, text);
 }
 
@@ -214,7 +214,7 @@ static enum tess_status boot_exchange(struct boot_meeting *meeting, const void *
     const enum tess_status status =
         boot_collect(meeting, mine, bytes, all, limit_s + (behind - 1) * BOOT_ROUND_S, text);
     if (status != TESS_OK) {
-        boot_tell(meeting, true, status, text);
+        boot_report(meeting, true, status, text);
         TESS_FAIL(status, "%s", text);
     }
     enum tess_status answered = TESS_OK;
@@ -223,7 +223,7 @@ static enum tess_status boot_exchange(struct boot_meeting *meeting, const void *
     if (answered == TESS_OK)
         answered = boot_send_whole(meeting, bytes, all, last_s);
     if (answered != TESS_OK && !meeting->told)
-        boot_tell(meeting, false, answered, tess_log_last_error());
+        boot_report(meeting, false, answered, tess_log_last_error());
     return answered;
 }
 

@@ -234,7 +234,7 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
     snprintf(reason, sizeof(reason), "rank%s %s of %d did not come to %s, within %g s",
              missing_count > 1 ? "s" : "", names, (int)env->rank_count, meet_where(env, where),
              timeout_s);
-    tess__settle_tell(meet->tree, TESS_ERR_TIMEOUT, reason);
+    tess__settle_announce(meet->tree, TESS_ERR_TIMEOUT, reason);
     TESS_FAIL(TESS_ERR_TIMEOUT, "%s%s", reason, others);
 }
 
@@ -242,7 +242,7 @@ static enum tess_status meet_time_out(struct meet *meet, double timeout_s)
 static enum tess_status meet_give_up(struct meet *meet)
 {
     const double limit_s = tess_clock_s() + BOOT_LINGER_S;
-    tess__settle_tell(meet->tree, TESS_ERR_ABORTED, meet->failed);
+    tess__settle_announce(meet->tree, TESS_ERR_ABORTED, meet->failed);
     while (meet->come < meet->env->rank_count && tess_clock_s() < limit_s)
         tess__boot_door_look(&meet->door);
     return TESS_ERR_COMM;

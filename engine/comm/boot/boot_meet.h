@@ -71,6 +71,6 @@ enum tess_status tess__settle(const struct tess_boot_env *env, struct boot_tree 
 /* Rank 0: wait until all behind its branches have settled, and send them the verdict. */
 enum tess_status tess__settle_all(struct boot_tree *tree, double limit_s);
 /* The verdict to the branches that there are. */
-void tess__settle_tell(const struct boot_tree *tree, int32_t verdict, const char *reason);
+void tess__settle_announce(const struct boot_tree *tree, int32_t verdict, const char *reason);
 
 #endif

@@ -118,8 +118,8 @@ static const char *post_next(const struct post_blobs *blobs, size_t *at, struct 
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /* To the neighbours from `first` on but one, so that all report the same reason. */
-static void post_tell(struct tess_boot_post *post, int32_t first, int32_t but,
-                      enum tess_status status, const char *text)
+static void post_report(struct tess_boot_post *post, int32_t first, int32_t but,
+                        enum tess_status status, const char *text)
 {
     const struct post_frame frame = {POST_FAILED, (uint64_t)status, strlen(text)};
     const double limit_s = tess_clock_s() + 1;
@@ -132,7 +132,7 @@ static void post_tell(struct tess_boot_post *post, int32_t first, int32_t but,
 static enum tess_status post_fail(struct tess_boot_post *post, int32_t but, enum tess_status status,
                                   const char *text)
 {
-    post_tell(post, 0, but, status, text);
+    post_report(post, 0, but, status, text);
     TESS_FAIL(status, "%s", text);
 }
 
@@ -148,7 +148,7 @@ static enum tess_status post_failed(struct tess_boot_post *post, int32_t link,
         snprintf(text, sizeof(text), "no reason came");
     if (link >= post->down)
         return post_fail(post, link, status, text);
-    post_tell(post, post->down, -1, status, text);
+    post_report(post, post->down, -1, status, text);
     TESS_FAIL(TESS_ERR_COMM, "rank %d gave up: %s", (int)post->link[link].rank, text);
 }
 

@@ -87,7 +87,7 @@ bool tess__meet_take(int fd, double limit_s, struct meet_reply *reply, char why[
     return false;
 }
 
-void tess__settle_tell(const struct boot_tree *tree, int32_t verdict, const char *reason)
+void tess__settle_announce(const struct boot_tree *tree, int32_t verdict, const char *reason)
 {
     for (int32_t b = 0; b < tree->branch_count; b++)
         if (tree->branch[b].fd >= 0)
@@ -206,10 +206,10 @@ static enum tess_status settle_conclude(const struct settle *settle, double limi
     if (!tess__meet_take(tree->up.fd, limit_s, &reply, why)) {
         snprintf(reason, sizeof(reason), "rank %d, through which ranks are connected, has gone: %s",
                  (int)tree->up.rank, why);
-        tess__settle_tell(tree, TESS_ERR_COMM, reason);
+        tess__settle_announce(tree, TESS_ERR_COMM, reason);
         TESS_FAIL(tess_clock_s() >= limit_s ? TESS_ERR_TIMEOUT : TESS_ERR_COMM, "%s", reason);
     }
-    tess__settle_tell(tree, reply.verdict, reply.reason);
+    tess__settle_announce(tree, reply.verdict, reply.reason);
     if (reply.verdict == TESS_OK)
         return TESS_OK;
     if (reply.verdict == TESS_ERR_ABORTED)
@@ -238,9 +238,9 @@ enum tess_status tess__settle_all(struct boot_tree *tree, double limit_s)
     char reason[BOOT_WHY_BYTES + 300] = "";
     for (int32_t b = 0; b < tree->branch_count; b++)
         if (!settle_take_ready(&tree->branch[b], -1, limit_s, reason)) {
-            tess__settle_tell(tree, TESS_ERR_TIMEOUT, reason);
+            tess__settle_announce(tree, TESS_ERR_TIMEOUT, reason);
             TESS_FAIL(TESS_ERR_TIMEOUT, "%s", reason);
         }
-    tess__settle_tell(tree, TESS_OK, "");
+    tess__settle_announce(tree, TESS_OK, "");
     return TESS_OK;
 }
