@@ -18,15 +18,13 @@
 
 /* A word in the lower half of each lane, where products are taken from; upper halves are not
  * defined. Compilers move the halves about instead. */
-CPU_INLINE void philox_round(__m256i c[4], uint32_t k0, uint32_t k1)
+CPU_INLINE void philox_round(__m256i c[4], __m256i k0, __m256i k1)
 {
     const __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), c[0]);
     const __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xcd9e8d57), c[2]);
-    c[0] =
-        _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c[1]), _mm256_set1_epi64x(k0));
+    c[0] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c[1], k0));
     c[1] = p1;
-    c[2] =
-        _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c[3]), _mm256_set1_epi64x(k1));
+    c[2] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c[3], k1));
     c[3] = p0;
 }
 
@@ -40,25 +38,32 @@ CPU_INLINE void philox_store(const __m256i c[4], uint32_t *word)
     _mm256_storeu_si256((void *)(word + 8), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
+/* Of four counters in c[0][0] and four in c[1][0]: one waits for its products. */
+CPU_INLINE void philox_rounds(struct tess_rng_key key, __m256i c[2][4])
+{
+    __m256i k0 = _mm256_set1_epi32((int32_t)key.word[0]);
+    __m256i k1 = _mm256_set1_epi32((int32_t)key.word[1]);
+    for (int i = 0; i < 2; i++) {
+        c[i][1] = _mm256_srli_epi64(c[i][0], 32);
+        c[i][2] = c[i][3] = _mm256_setzero_si256();
+    }
+    CPU_UNROLL
+    for (int round = 0; round < 10; round++) {
+        philox_round(c[0], k0, k1);
+        philox_round(c[1], k0, k1);
+        k0 = _mm256_add_epi32(k0, _mm256_set1_epi32((int32_t)0x9e3779b9));
+        k1 = _mm256_add_epi32(k1, _mm256_set1_epi32((int32_t)0xbb67ae85));
+    }
+}
+
 CPU_INLINE void cpu_philox_of(struct tess_rng_key key, const uint64_t counter[CPU_PHILOX_LANES],
                               uint32_t *restrict word)
 {
-    __m256i c[2][4]; /* two at a time: one waits for its products */
+    __m256i c[2][4];
     for (int l = 0; l < CPU_PHILOX_LANES; l += 8) {
-        uint32_t k0 = key.word[0], k1 = key.word[1];
-        CPU_UNROLL
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
             c[i][0] = _mm256_loadu_si256((const void *)(counter + l + 4 * i));
-            c[i][1] = _mm256_srli_epi64(c[i][0], 32);
-            c[i][2] = c[i][3] = _mm256_setzero_si256();
-        }
-        CPU_UNROLL
-        for (int round = 0; round < 10; round++) {
-            philox_round(c[0], k0, k1);
-            philox_round(c[1], k0, k1);
-            k0 += 0x9e3779b9u;
-            k1 += 0xbb67ae85u;
-        }
+        philox_rounds(key, c);
         philox_store(c[0], word + 4 * l);
         philox_store(c[1], word + 4 * l + 16);
     }

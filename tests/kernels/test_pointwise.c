@@ -368,15 +368,18 @@ static void case_normal(void **state)
         }
 }
 
-/* Of some in each 2^13 a faster formula does not show how they are rounded. A cosine of 0 has a
- * sign, in the elements of quarters 1 and 3; the logarithm of the last one is 0. Found by search.
- */
+/* Of some in each 2^13 a faster formula does not show how they are rounded; of `near` that of AVX2
+ * rounds otherwise. A cosine of 0 has a sign, in the elements of quarters 1 and 3; the logarithm of
+ * the last one is 0. Found by search. */
 static void case_normal_rare(void **state)
 {
     static const uint64_t rare[] = {1684167821, 3713986548, 9536352004};
+    static const uint64_t near[] = {4861040, 9946081, 12498603};
     const struct tess_rng_key key = {{1, 2}};
     (void)state;
     normal_run(key, 100000, 0, -0.0f, 1);
+    for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++)
+        normal_run(key, 64, near[i] - 32, -0.0f, 1);
     for (size_t i = 0; i < sizeof(rare) / sizeof(*rare); i++) {
         float z;
         tess_rng_normals(key, rare[i], 1, &z);

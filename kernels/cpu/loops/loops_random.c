@@ -5,7 +5,6 @@
  */
 #include "cpu/loops/loops.h"
 
-#include "base/normal.h"
 #include "cpu/loops/normal_wide.h"
 #include "cpu/own/stage.h"
 #include "cpu/philox.h"
@@ -114,54 +113,17 @@ void CPU_LOOP(dropout_rows)(const void *arguments, int64_t first, int64_t rows)
                                 (char *)d->y + at);
 }
 
-#ifdef CPU_NORMALS_WIDE
-
-#define RANDOM_NORMALS CPU_NORMALS
-
-CPU_INLINE void random_normals(struct tess_rng_key key, uint64_t first, int64_t count, float mean,
-                               float deviation, float *y)
-{
-    for (int64_t done = 0; done < count; done += RANDOM_NORMALS) {
-        const __m512 z = cpu_normals_wide(key, (first + (uint64_t)done) / 2);
-        _mm512_storeu_ps(y + done, _mm512_add_ps(_mm512_set1_ps(mean),
-                                                 _mm512_mul_ps(_mm512_set1_ps(deviation), z)));
-    }
-}
-
-#else
-
-#define RANDOM_NORMALS (CPU_BLOCK / 2) /* two words each */
-_Static_assert(RANDOM_NORMALS == TESS_NORMAL_LANES, "a block of words");
-
-CPU_INLINE void random_normals(struct tess_rng_key key, uint64_t first, int64_t count, float mean,
-                               float deviation, float *restrict y)
-{
-    for (int64_t done = 0; done < count; done += RANDOM_NORMALS) {
-        uint32_t word[CPU_BLOCK], a[RANDOM_NORMALS], b[RANDOM_NORMALS];
-        float z[RANDOM_NORMALS];
-        cpu_philox(key, (first + (uint64_t)done) / 2, word);
-        for (int i = 0; i < RANDOM_NORMALS; i++) {
-            a[i] = word[2 * i];
-            b[i] = word[2 * i + 1];
-        }
-        tess__normals_of(RANDOM_NORMALS, a, b, z);
-        for (int i = 0; i < RANDOM_NORMALS; i++)
-            y[done + i] = mean + deviation * z[i];
-    }
-}
-
-#endif
-
 /* The first and the last of a block of Philox, and what does not fill the lanes, are ref's. */
 void CPU_LOOP(normal)(const uint32_t key[2], uint64_t first, int64_t count, float mean,
                       float deviation, float *y)
 {
     int64_t head = (int64_t)(first % 2);
     head = head < count ? head : count;
-    const int64_t middle = (count - head) / RANDOM_NORMALS * RANDOM_NORMALS, tail = head + middle;
+    const int64_t middle = (count - head) / CPU_NORMALS * CPU_NORMALS, tail = head + middle;
     tess_kernel_ref.normal(NULL, key, first, head, mean, deviation, y);
-    random_normals((struct tess_rng_key){{key[0], key[1]}}, first + (uint64_t)head, middle, mean,
-                   deviation, y + head);
+    for (int64_t at = head; at < tail; at += CPU_NORMALS)
+        cpu_normals((struct tess_rng_key){{key[0], key[1]}}, (first + (uint64_t)at) / 2, mean,
+                    deviation, y + at);
     tess_kernel_ref.normal(NULL, key, first + (uint64_t)tail, count - tail, mean, deviation,
                            y + tail);
 }
