@@ -1,10 +1,10 @@
 /*
  * tessera topo as a user runs it: the fixed form of its JSON, figures of machines that are known,
- * text, pictures, subsets, and files that are refused. Machines are made here or are lines of
+ * text, subsets, and files that are refused. Machines are made here or are lines of
  * words; no file of anybody else is read.
  */
 #include "harness/free_port.h"
-#include "harness/spawn.h"
+#include "topo_case.h"
 #include "topology/machines.h"
 
 #include <jansson.h>
@@ -17,61 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-#define PATH_BYTES 128
-
-static char folder[] = "/tmp/tessera_topo_XXXXXX";
-static struct spawn spawn;
-
-/* ---- helpers -------------------------------------------------------------------------------- */
-
-static const char *path_of(const char *name, char path[PATH_BYTES])
-{
-    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const char *text)
-{
-    char path[PATH_BYTES];
-    FILE *file = fopen(path_of(name, path), "w");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-}
-
-static char *read_file(const char *name)
-{
-    char path[PATH_BYTES];
-    return spawn_file(path_of(name, path), NULL);
-}
-
-/* A machine as a file of our own format; frees it. */
-static void write_machine(const char *name, struct tess_topology *machine)
-{
-    char *text;
-    assert_non_null(machine);
-    assert_int_equal(tess_topology_write_yaml(machine, &text), TESS_OK);
-    write_file(name, text);
-    free(text);
-    tess_topology_free(machine);
-}
-
-/* tessera topo with up to 8 words, NULL after the last; "@name" is a file of the folder. */
-static int topo(const char *const *word)
-{
-    static char path[8][PATH_BYTES];
-    char *argv[16] = {"tessera", "topo"};
-    for (int i = 0; word[i] != NULL; i++) {
-        assert_true(i < 8);
-        argv[i + 2] = (char *)(word[i][0] == '@' ? path_of(word[i] + 1, path[i]) : word[i]);
-    }
-    return spawn_run(&spawn, argv, NULL);
-}
-
-#define TOPO(...) topo((const char *const[]){__VA_ARGS__, NULL})
 
 static double number_of(const json_t *object, const char *name)
 {
@@ -222,7 +167,7 @@ static void case_nvswitch(void **state)
                                       "Intel"));
 }
 
-/* A dead NVLink is named by the warning, the tree, the JSON and the picture. */
+/* A dead NVLink is named by the warning, the tree and the JSON. */
 static void case_dead_link(void **state)
 {
     (void)state;
@@ -230,13 +175,10 @@ static void case_dead_link(void **state)
                              "GPU0 X    NV17 NV17\n"
                              "GPU1 NV17 X    NV18\n"
                              "GPU2 NV17 NV18 X\n");
-    assert_int_equal(TOPO("@h100x3.txt", "--svg", "@dead.svg"), 0);
+    assert_int_equal(TOPO("@h100x3.txt"), 0);
     assert_non_null(strstr(spawn.err, "gpu0 has 17 of 18 NVLinks: 1 is dead"));
     assert_non_null(strstr(spawn.out, "[0] gpu0  sm 90 (Hopper)  17 of 18 NVLinks"));
     assert_non_null(strstr(spawn.out, "18 NVLinks (370.8 GB/s) each but for gpu0: 17 (350.2)"));
-    char *text = read_file("dead.svg");
-    assert_non_null(strstr(text, ">17 of 18</text>"));
-    free(text);
     assert_int_equal(TOPO("@h100x3.txt", "--json", "-"), 0);
     json_t *root = answer(3, 7);
     assert_near(best_of(root), 17 * 20.6);
@@ -258,6 +200,10 @@ static void case_cluster(void **state)
     assert_near(best_of(root), 1);
     assert_near(natural_of(root), 0.25);
     json_decref(root);
+    /* The ninth switch is shown, not counted. */
+    assert_int_equal(TOPO("--machine", "node:2 gpu:8 nvlink:switch nic:8 rail:8 sm:90"), 0);
+    assert_non_null(strstr(spawn.out, "  rail7  2 links of 12.5 GB/s to hosts"));
+    assert_null(strstr(spawn.out, "more switch"));
     write_file("blocks.conf", "BlockName=b0 Nodes=g[0-1]\nBlockName=b1 Nodes=g[2-3]\n");
     assert_int_equal(TOPO("@blocks.conf", "--sm=100", "--per-host=4"), 0);
     assert_non_null(strstr(spawn.out, "  nvlink.b1  NVSwitch: 8 devices, 18 NVLinks (721.8 GB/s)"));
@@ -387,124 +333,6 @@ static void case_nccl(void **state)
     assert_null(strstr(spawn.out, "modelled"));
     assert_int_equal(TOPO("--machine", "rank:4"), 0);
     assert_null(strstr(spawn.out, "modelled"));
-}
-
-/* ---- pictures ------------------------------------------------------------------------------- */
-
-#define SVG_DEPTH 16
-
-/* One tag from behind '<' on, its name in `name`; returns what follows '>', NULL where it is no
- * tag. */
-static const char *svg_tag(const char *at, char name[16], bool *closing, bool *empty)
-{
-    size_t length = 0;
-    *closing = *at == '/';
-    at += *closing;
-    while (length < 15 && ((*at >= 'a' && *at <= 'z') || (*at >= '0' && *at <= '9')))
-        name[length++] = *at++;
-    name[length] = '\0';
-    *empty = false;
-    while (*at == ' ') {
-        at += strspn(at, " ");
-        at += strcspn(at, "= />\"");
-        if (at[0] != '=' || at[1] != '"')
-            return NULL;
-        at += 2;
-        at += strcspn(at, "\"<");
-        if (*at++ != '"')
-            return NULL;
-    }
-    if (*at == '/') {
-        *empty = true;
-        at++;
-    }
-    return length > 0 && *at == '>' ? at + 1 : NULL;
-}
-
-/* Tags nest, attributes are quoted, entities are XML's own: what any reader of SVG takes. */
-static void check_svg(const char *text)
-{
-    char open[SVG_DEPTH][16], name[16];
-    int depth = 0;
-    bool closing, empty;
-    assert_memory_equal(text, "<svg ", 5);
-    while ((text = strpbrk(text, "<&")) != NULL) {
-        if (*text == '&') {
-            size_t length = strcspn(text, ";");
-            if (length > 5 || strchr(text, ';') == NULL)
-                fail_msg("no entity: %.40s", text);
-            text += length;
-            continue;
-        }
-        const char *begin = text;
-        text = svg_tag(text + 1, name, &closing, &empty);
-        if (text == NULL)
-            fail_msg("no tag: %.60s", begin);
-        if (closing) {
-            assert_true(depth > 0);
-            assert_string_equal(name, open[--depth]);
-        } else if (!empty) {
-            assert_true(depth < SVG_DEPTH);
-            memcpy(open[depth++], name, sizeof(name));
-        }
-        if (depth == 0)
-            assert_string_equal(text, "\n");
-    }
-    assert_int_equal(depth, 0);
-}
-
-static void case_picture(void **state)
-{
-    (void)state;
-    assert_int_equal(TOPO("@bridges.yaml", "--svg", "@bridges.svg"), 0);
-    char *text = read_file("bridges.svg"), wanted[64];
-    check_svg(text);
-    for (int i = 0; i < 8; i++) {
-        snprintf(wanted, sizeof(wanted), "<title>n0.gpu%d ", i);
-        assert_non_null(strstr(text, wanted));
-        snprintf(wanted, sizeof(wanted), ">%d</text>", i);
-        assert_non_null(strstr(text, wanted));
-    }
-    assert_non_null(strstr(text, "class=\"bad\" text-anchor=\"middle\">22 GB/s</text>"));
-    assert_non_null(strstr(text, "2 rings at once"));
-    assert_non_null(strstr(text, "prefers-color-scheme:dark"));
-    free(text);
-    /* Every kind of machine: alone, many, with a network, a large cluster. */
-    static const char *const machines[] = {
-        "gpu:1",
-        "gpu:16 nvlink:switch sm:90 nic:4",
-        "node:2 numa:2 gpu:2 nvlink:mesh:4",
-        "gpu:72 nvlink:switch sm:100",
-        "rack:4 node:2 rank:1",
-        "rack:40 node:20 gpu:8",
-    };
-    for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
-        assert_int_equal(TOPO("--machine", machines[i], "--svg", "@any.svg"), 0);
-        text = read_file("any.svg");
-        check_svg(text);
-        /* Of a large cluster one host of a kind is drawn with its links' capacities. */
-        if (strncmp(machines[i], "rack:40", 7) == 0) {
-            assert_non_null(strstr(text, ">n0, and 799 like it</text>"));
-            assert_non_null(strstr(text, "<title>n0.gpu7 "));
-            assert_null(strstr(text, "<title>n1.gpu0 "));
-            assert_non_null(strstr(text, ">24</text>"));
-        }
-        free(text);
-    }
-}
-
-/* Names come from files: they are text in a picture whatever they hold. */
-static void case_picture_names(void **state)
-{
-    char path[PATH_BYTES];
-    (void)state;
-    write_file("names.conf", "SwitchName=a<b>&\"c Nodes=x&y,<script>\n");
-    assert_int_equal(TOPO("--file", path_of("names.conf", path), "--svg", "@names.svg"), 0);
-    char *text = read_file("names.svg");
-    check_svg(text);
-    assert_non_null(strstr(text, "x&amp;y"));
-    assert_null(strstr(text, "<script"));
-    free(text);
 }
 
 /* ---- meshes and measuring ------------------------------------------------------------------- */
@@ -669,7 +497,6 @@ int main(void)
         cmocka_unit_test(case_dead_link),     cmocka_unit_test(case_cluster),
         cmocka_unit_test(case_devices),       cmocka_unit_test(case_refused_options),
         cmocka_unit_test(case_refused_files), cmocka_unit_test(case_text),
-        cmocka_unit_test(case_picture),       cmocka_unit_test(case_picture_names),
         cmocka_unit_test(case_mesh),          cmocka_unit_test(case_nccl),
         cmocka_unit_test(case_measure),       cmocka_unit_test(case_measure_placed),
         cmocka_unit_test(case_export),        cmocka_unit_test(case_this_machine),

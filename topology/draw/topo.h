@@ -95,15 +95,16 @@ double tess__topo_wire(const struct tess_topo_link *link);
 const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT]);
 /* The same of a ring; "memory" where no link holds it back. */
 const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT]);
-/* "NVLink", "PCIe", "between NUMA nodes" ... */
-const char *tess__topo_link_word(enum tess_link_kind kind);
+/* "NVLink", "xGMI", "PCIe", "SYS" ... */
+const char *tess__topo_link_word(const struct tess_topology *topology,
+                                 const struct tess_topo_link *link);
 /* "Hopper" of 90; "" where it is not known. */
 const char *tess__topo_sm_word(int32_t sm);
 const char *tess__topo_maker_word(enum tess_cpu_maker maker); /* "" */
 /* The host's own name, "n3"; "" of a machine that is one host without a name. */
 const char *tess__topo_host_name(const struct tess_topology *topology, int32_t host,
                                  char text[TESS__TOPO_TEXT]);
-/* "NV2" of two NVLinks directly, "NV18" by way of switches, "PIX" ... */
+/* "NV2" of two NVLinks directly, "NV18" by way of switches, "XGMI2", "PIX" ... */
 const char *tess__topo_cell(const struct tess__topo *topo, int32_t from, int32_t to, char text[8]);
 /* "gpu0 -> numa0 (PCIe, 12 GB/s, used 2x)" */
 const char *tess__topo_narrow_text(const struct tess__topo *topo,

@@ -21,7 +21,9 @@ static const char svg_style[] =
     ".h2{font-size:13px;font-weight:600}\n"
     ".big{font-size:26px;font-weight:650;letter-spacing:-.02em}\n"
     ".tiny{font-size:10px;fill:var(--ink2)}\n"
-    ".tag{font-size:10px;fill:var(--ink2);stroke:var(--card);stroke-width:3px;paint-order:stroke}\n"
+    ".tag{font-size:10px;fill:var(--ink2);stroke:var(--card);stroke-width:5px;stroke-linejoin:"
+    "round;"
+    "paint-order:stroke}\n"
     ".id{font-size:15px;font-weight:650}\n"
     ".mono{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\n"
     ".bad{font-size:11px;font-weight:650;fill:var(--bad)}\n"
@@ -85,16 +87,19 @@ static void svg_legend(struct tess__topo_svg *svg)
                                                             [TESS_LINK_SYS] = "between NUMA nodes",
                                                             [TESS_LINK_NET] = "network"};
     const struct tess_topology *topology = svg->topo->topology;
-    bool there[TESS_LINK_KIND_COUNT] = {false};
+    bool there[TESS_LINK_KIND_COUNT] = {false}, xgmi = false;
     double x = TESS__SVG_MARGIN + 4, y = svg->y + 14;
-    for (int32_t i = 0; i < topology->link_count; i++)
+    for (int32_t i = 0; i < topology->link_count; i++) {
         there[topology->link[i].kind] = true;
+        xgmi = xgmi || tess_topology_gfx(topology, &topology->link[i]) > 0;
+    }
     for (int kind = 0; kind < TESS_LINK_KIND_COUNT; kind++) {
-        if (!there[kind] || words[kind] == NULL)
+        const char *const word = kind == TESS_LINK_NVLINK && xgmi ? "xGMI" : words[kind];
+        if (!there[kind] || word == NULL)
             continue;
         tess__svg_swatch(svg, x, y - 4, 22, tess__svg_colour((enum tess_link_kind)kind));
-        tess__svg_text(svg, x + 30, y, "cap", "start", words[kind], 30);
-        x += 52 + 6.4 * (double)strlen(words[kind]);
+        tess__svg_text(svg, x + 30, y, "cap", "start", word, 30);
+        x += 52 + 6.4 * (double)strlen(word);
     }
     tess__svg_text(svg, x + 4, y, "cap", "start",
                    svg->uses ? "numbers: GB/s in each direction; pale: not used by the best ring; "

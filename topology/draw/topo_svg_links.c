@@ -49,7 +49,7 @@ static void machine_stroke(struct tess__machine *machine, int32_t number)
     tess__html_add(out, " - ");
     tess__html_escape(out, machine->topology->node[link->to].name);
     tess__html_print(out, ": %s, %s GB/s each way</title></path>\n",
-                     tess__topo_link_word(link->kind), tess__topo_gbs(link->gbs, gbs));
+                     tess__topo_link_word(machine->topology, link), tess__topo_gbs(link->gbs, gbs));
 }
 
 void tess__machine_mark(struct tess__machine *machine, int32_t number, double x, double y)
@@ -117,7 +117,7 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
     const struct tess_topology *topology = machine->topology;
     double most = 0, top = machine->row - TESS__MACHINE_DEVICE_H;
     char gbs[TESS__TOPO_TEXT];
-    /* Pale ones, those that are used, and their figures, which no line is to cross. */
+    /* Pale ones, those that are used, and their figures and marks, which no line is to cross. */
     for (int pass = 0; pass < 3; pass++) {
         for (int32_t i = 0; i < topology->link_count; i++) {
             const struct tess_topo_link *link = &topology->link[i];
@@ -133,6 +133,7 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
             if (!draw || (pass < 2 && tess__machine_used(machine, i) != (pass == 1)))
                 continue;
             if (pass == 2) {
+                tess__machine_mark(machine, i, (a + b) / 2, top - 0.75 * height);
                 if (machine->device_w >= 50 && !tess__machine_marked(machine, i))
                     tess__svg_text(machine->svg, (a + b) / 2, top - 0.75 * height + 3.5, "tag",
                                    "middle", tess__topo_gbs(link->gbs, gbs), 8);
@@ -142,7 +143,6 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
                              "<path d=\"M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", a, top, a,
                              top - height, b, top - height, b, top);
             machine_stroke(machine, i);
-            tess__machine_mark(machine, i, (a + b) / 2, top - 0.75 * height);
         }
     }
     return most;

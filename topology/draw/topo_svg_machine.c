@@ -87,15 +87,20 @@ static void machine_nvswitch(struct tess__machine *machine, int32_t number, doub
         const struct tess_topo_link *link = &topology->link[i];
         if (link->to != number || machine->x1[link->from] <= 0)
             continue;
-        tess__machine_upright(machine, i, tess__machine_middle(machine, link->from),
-                              machine->row - TESS__MACHINE_DEVICE_H, y + TESS__MACHINE_BAR_H,
-                              first || machine->device_w >= 50);
         const struct tess__nvlinks *links = &machine->svg->topo->nvlinks[link->from];
-        char text[32];
-        snprintf(text, sizeof(text), "%d of %d", (int)links->has, (int)links->of);
-        if (tess__nvlinks_dead(links))
-            tess__svg_mark(machine->svg, tess__machine_middle(machine, link->from),
-                           machine->row - TESS__MACHINE_DEVICE_H - 11, text);
+        const bool dead = tess__nvlinks_dead(links);
+        const double x = tess__machine_middle(machine, link->from);
+        const double low = machine->row - TESS__MACHINE_DEVICE_H;
+        const bool label = first || machine->device_w >= 50;
+        tess__machine_upright(machine, i, x, low, y + TESS__MACHINE_BAR_H, label && !dead);
+        if (dead) {
+            char text[TESS__TOPO_TEXT];
+            if (label) /* above the mark */
+                tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(link->gbs) / 2, low - 23,
+                               "tiny", "start", tess__topo_gbs(link->gbs, text), 8);
+            snprintf(text, sizeof(text), "%d of %d", (int)links->has, (int)links->of);
+            tess__svg_mark(machine->svg, x, low - 11, text);
+        }
         first = false;
     }
     machine_bar(machine, number, TESS__MACHINE_BAR_H);

@@ -16,7 +16,7 @@
 
 /* ---- paths ---------------------------------------------------------------------------------- */
 
-static void text_legend(const bool used[TESS_PATH_KIND_COUNT], FILE *out)
+static void text_legend(const bool used[TESS_PATH_KIND_COUNT], bool xgmi, FILE *out)
 {
     static const char *const meaning[TESS_PATH_KIND_COUNT] = {
         [TESS_PATH_NVL] = "NV#: so many NVLinks",
@@ -31,7 +31,8 @@ static void text_legend(const bool used[TESS_PATH_KIND_COUNT], FILE *out)
     for (int kind = 0; kind < TESS_PATH_KIND_COUNT; kind++) {
         if (!used[kind] || !meaning[kind])
             continue;
-        fprintf(out, "%s%s", first ? "  " : ", ", meaning[kind]);
+        fprintf(out, "%s%s", first ? "  " : ", ",
+                kind == TESS_PATH_NVL && xgmi ? "XGMI#: so many xGMI links" : meaning[kind]);
         first = false;
     }
     fputc('\n', out);
@@ -40,7 +41,7 @@ static void text_legend(const bool used[TESS_PATH_KIND_COUNT], FILE *out)
 static void text_matrix(const struct tess__topo *topo, FILE *out)
 {
     int32_t count = topo->rings.count;
-    bool used[TESS_PATH_KIND_COUNT] = {false};
+    bool used[TESS_PATH_KIND_COUNT] = {false}, xgmi = false;
     char cell[8], number[TESS__TOPO_SHOWN_MAX][12];
     struct tess__column column[TESS__TOPO_SHOWN_MAX + 1] = {{.title = "", .width = 5, .key = true}};
     struct tess__table table = {.column = column, .count = count + 1};
@@ -53,12 +54,13 @@ static void text_matrix(const struct tess__topo *topo, FILE *out)
         tess__table_add(&table, "%s", number[from]);
         for (int32_t to = 0; to < count; to++) {
             tess__table_add(&table, "%s", tess__topo_cell(topo, from, to, cell));
+            xgmi = xgmi || strncmp(cell, "XGMI", 4) == 0;
             used[topo->routes.route[from * count + to].kind] = true;
         }
     }
     fprintf(out, "\npaths between devices\n");
     tess__table_print(&table, out);
-    text_legend(used, out);
+    text_legend(used, xgmi, out);
 }
 
 /* ---- rings ---------------------------------------------------------------------------------- */
@@ -84,9 +86,10 @@ static void text_wire(const struct tess__topo *topo, const struct tess_ring *rin
     const struct tess_topo_link *link = &topo->topology->link[narrow->link];
     const bool nvlink = link->kind == TESS_LINK_NVLINK && link->count > 0;
     const int32_t count = nvlink ? link->count : 1;
-    fprintf(out, "%21s%s is NCCL's figure: it counts %s of %s %s GB/s", "",
-            tess__topo_gbs(ring->gbs, rate), tess__topo_gbs(link->gbs / count, one),
-            nvlink ? "a link's" : "the link's",
+    fprintf(out, "%21s%s is %s's figure: it counts %s of %s %s GB/s", "",
+            tess__topo_gbs(ring->gbs, rate),
+            tess_topology_gfx(topo->topology, link) > 0 ? "rccl" : "NCCL",
+            tess__topo_gbs(link->gbs / count, one), nvlink ? "a link's" : "the link's",
             tess__topo_gbs(tess__topo_wire(link) / count, full));
     fprintf(out, "; the wires carry %s\n", tess__topo_gbs(wire, rate));
 }

@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-#define TREE_ALIKE_MAX 16 /* children of one kind that are shown, and lines of switches */
-#define TREE_LINKS_MAX 3  /* ways to other NUMA nodes that are named one by one */
+#define TREE_ALIKE_MAX  16 /* children of one kind that are shown */
+#define TREE_GROUPS_MAX 8  /* lines of switches, and of NVLink domains */
+#define TREE_LINKS_MAX  3  /* ways to other NUMA nodes that are named one by one */
 
 struct tree {
     const struct tess__topo *topo;
@@ -130,7 +131,7 @@ static void tree_line(const struct tree *tree, int32_t number)
     if (network != NULL)
         fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network->gbs, gbs));
     else if (up && up->kind != TESS_LINK_LOCAL)
-        fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(up->kind),
+        fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(tree->topology, up),
                 tess__topo_gbs(up->gbs, gbs));
     fputc('\n', tree->out);
 }
@@ -267,13 +268,13 @@ static void tree_domains(const struct tree *tree)
             continue;
         if (domains++ == 0)
             fprintf(tree->out, "NVLink domains\n");
-        if (domains > TREE_ALIKE_MAX / 2)
+        if (domains > TREE_GROUPS_MAX)
             continue;
         fputs("  ", tree->out);
         tree_nvswitch(tree, i);
     }
-    if (domains > TREE_ALIKE_MAX / 2)
-        fprintf(tree->out, "  and %d more\n", (int)domains - TREE_ALIKE_MAX / 2);
+    if (domains > TREE_GROUPS_MAX)
+        fprintf(tree->out, "  and %d more\n", (int)domains - TREE_GROUPS_MAX);
 }
 
 /* ---- the network ---------------------------------------------------------------------------- */
@@ -301,17 +302,21 @@ static void tree_switch(const struct tree *tree, int32_t number)
 static void tree_net(const struct tree *tree)
 {
     const struct tess_topology *topology = tree->topology;
-    int32_t switches = 0;
-    for (int32_t i = 0; i < topology->node_count; i++) {
+    int32_t switches = 0, shown = 0;
+    for (int32_t i = 0; i < topology->node_count; i++)
+        switches += topology->node[i].kind == TESS_NODE_NET;
+    if (switches > 0)
+        fprintf(tree->out, "network\n");
+    /* A line that says "1 more" is as long as the switch itself. */
+    const int32_t most = switches == TREE_GROUPS_MAX + 1 ? switches : TREE_GROUPS_MAX;
+    for (int32_t i = 0; i < topology->node_count && shown < most; i++) {
         if (topology->node[i].kind != TESS_NODE_NET)
             continue;
-        if (switches++ == 0)
-            fprintf(tree->out, "network\n");
-        if (switches <= TREE_ALIKE_MAX / 2)
-            tree_switch(tree, i);
+        tree_switch(tree, i);
+        shown++;
     }
-    if (switches > TREE_ALIKE_MAX / 2)
-        fprintf(tree->out, "  and %d more switches\n", (int)switches - TREE_ALIKE_MAX / 2);
+    if (switches > shown)
+        fprintf(tree->out, "  and %d more switches\n", (int)(switches - shown));
 }
 
 enum tess_status tess__topo_print_tree(const struct tess__topo *topo, FILE *out)

@@ -34,12 +34,13 @@ const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT])
     return text;
 }
 
-const char *tess__topo_link_word(enum tess_link_kind kind)
+const char *tess__topo_link_word(const struct tess_topology *topology,
+                                 const struct tess_topo_link *link)
 {
     static const char *const word[TESS_LINK_KIND_COUNT] = {
         [TESS_LINK_NVLINK] = "NVLink", [TESS_LINK_C2C] = "C2C",     [TESS_LINK_PCI] = "PCIe",
         [TESS_LINK_SYS] = "SYS",       [TESS_LINK_LOCAL] = "LOCAL", [TESS_LINK_NET] = "network"};
-    return (unsigned)kind < TESS_LINK_KIND_COUNT ? word[kind] : "";
+    return tess_topology_gfx(topology, link) > 0 ? "xGMI" : word[link->kind];
 }
 
 const char *tess__topo_sm_word(int32_t sm)
@@ -88,14 +89,17 @@ const char *tess__topo_cell(const struct tess__topo *topo, int32_t from, int32_t
 {
     const struct tess_route *route = &topo->routes.route[from * topo->routes.device_count + to];
     int32_t links = 0;
+    bool xgmi = false;
     for (int32_t k = 0; k < route->link_count && route->kind == TESS_PATH_NVL; k++) {
-        int32_t count = topo->topology->link[topo->routes.link[route->first + k]].count;
-        links = k == 0 || count < links ? count : links;
+        const struct tess_topo_link *link =
+            &topo->topology->link[topo->routes.link[route->first + k]];
+        links = k == 0 || link->count < links ? link->count : links;
+        xgmi = tess_topology_gfx(topo->topology, link) > 0;
     }
     if (route->kind == TESS_PATH_LOC)
         snprintf(text, 8, "X");
     else if (links > 0)
-        snprintf(text, 8, "NV%d", (int)(links % 100000));
+        snprintf(text, 8, xgmi ? "XGMI%d" : "NV%d", (int)(links % (xgmi ? 1000 : 100000)));
     else
         snprintf(text, 8, "%s", tess_path_word(route->kind));
     return text;
@@ -118,8 +122,8 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
         snprintf(alike, sizeof(alike), ", and %d like it", (int)narrow->alike - 1);
     snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "%s -> %s (%s, %s GB/s, used %dx)%s",
              topo->topology->node[link->from].name, topo->topology->node[link->to].name,
-             tess__topo_link_word(link->kind), tess__topo_gbs(link->gbs, gbs), (int)narrow->uses,
-             alike);
+             tess__topo_link_word(topo->topology, link), tess__topo_gbs(link->gbs, gbs),
+             (int)narrow->uses, alike);
     return text;
 }
 

@@ -120,18 +120,6 @@ static void writer_bus(struct writer *w, int32_t node, int32_t *invented)
     w->invented = true;
 }
 
-/* The architecture whose xGMI has the rate of the link; 0: it is an NVLink. */
-static int writer_gfx(const struct writer *w, const struct tess_topo_link *link)
-{
-    static const int known[] = {0x906, 0x90a, 0x942};
-    if (link->kind != TESS_LINK_NVLINK || link->count < 1 || writer_node(w, link->from)->sm > 0)
-        return 0;
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (fabs(tess__rate_xgmi(known[i]) - link->gbs / link->count) < 1e-9)
-            return known[i];
-    return 0;
-}
-
 static enum tess_status writer_prepare(struct writer *w)
 {
     const struct tess_topology *t = w->topology;
@@ -151,7 +139,7 @@ static enum tess_status writer_prepare(struct writer *w)
         w->first[t->link[l].from] = l;
     }
     for (int32_t l = 0; l < t->link_count; l++)
-        w->amd = w->amd || writer_gfx(w, &t->link[l]) > 0;
+        w->amd = w->amd || tess_topology_gfx(t, &t->link[l]) > 0;
     TESS_TRY(writer_tree(w, queue));
     for (int32_t i = 0; i < t->node_count; i++) {
         if (w->up[i] >= 0 && t->link[w->up[i]].kind == TESS_LINK_PCI)
@@ -229,7 +217,7 @@ static void writer_nvlink(const struct writer *w, const struct tess_topo_link *l
     }
     const int count = link->count > 0 ? (int)link->count : (int)fmax(1, round(link->gbs / one));
     fprintf(w->out, "%*s<%s target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", 2 * depth, "",
-            writer_gfx(w, link) > 0 ? "xgmi" : "nvlink", target, count, class);
+            tess_topology_gfx(w->topology, link) > 0 ? "xgmi" : "nvlink", target, count, class);
 }
 
 static void writer_gpu(const struct writer *w, int32_t device, int depth)
@@ -239,7 +227,7 @@ static void writer_gpu(const struct writer *w, int32_t device, int depth)
     if (node->sm > 0)
         fprintf(w->out, " sm=\"%d\"", (int)node->sm);
     for (int32_t l = w->first[device]; l >= 0; l = w->next[l]) {
-        const int gfx = writer_gfx(w, &w->topology->link[l]);
+        const int32_t gfx = tess_topology_gfx(w->topology, &w->topology->link[l]);
         if (gfx > 0) {
             fprintf(w->out, " gcn=\"gfx%x\"", (unsigned)gfx);
             break;

@@ -466,3 +466,14 @@ done:
     tess__pool_release(&pool);
     return status;
 }
+
+int32_t tess_topology_gfx(const struct tess_topology *topology, const struct tess_topo_link *link)
+{
+    static const int32_t known[] = {0x906, 0x90a, 0x942};
+    if (link->kind != TESS_LINK_NVLINK || link->count < 1 || topology->node[link->from].sm > 0)
+        return 0;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (fabs(tess__rate_xgmi(known[i]) - link->gbs / link->count) < 1e-9)
+            return known[i];
+    return 0;
+}

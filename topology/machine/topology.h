@@ -135,6 +135,8 @@ enum tess_status tess_topology_select(struct tess_topology *topology, const int3
 /* The node of that name, or with that bus id on a host; -1: none. */
 int32_t tess_topology_find_name(const struct tess_topology *topology, const char *name);
 int32_t tess_topology_find_bus(const struct tess_topology *topology, int32_t host, const char *bus);
+/* Of an xGMI link the architecture of its GPUs whose rate it has, 0x90a; 0: it is none. */
+int32_t tess_topology_gfx(const struct tess_topology *topology, const struct tess_topo_link *link);
 
 /* ---- reading (read_*.c) ---- */
 

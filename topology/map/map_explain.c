@@ -63,6 +63,7 @@ static const char *explain_bytes(char text[32], double bytes)
 /* The nodes of the kind that a way passes between its ends. */
 struct explain_via {
     int32_t count;
+    bool xgmi; /* its last link */
     const struct tess_node *node[UINT8_MAX];
 };
 
@@ -75,9 +76,11 @@ static struct explain_via explain_via(const struct explain *explain, int32_t fro
     int32_t lanes;
     const int32_t *lane =
         tess__map_lanes(model, explain->load->at[from], explain->load->at[to], &lanes);
-    for (int32_t k = 0; k + 1 < lanes; k++) {
-        const struct tess_node *node = &topology->node[topology->link[model->link[lane[k]]].to];
-        if (node->kind == kind)
+    for (int32_t k = 0; k < lanes; k++) {
+        const struct tess_topo_link *link = &topology->link[model->link[lane[k]]];
+        const struct tess_node *node = &topology->node[link->to];
+        via.xgmi = tess_topology_gfx(topology, link) > 0;
+        if (k + 1 < lanes && node->kind == kind)
             via.node[via.count++] = node;
     }
     return via;
@@ -90,7 +93,7 @@ static void explain_way(const struct explain *explain, int32_t from, int32_t to,
     switch (tess__map_kind(explain->model, explain->load->at[from], explain->load->at[to])) {
     case TESS_PATH_NVL:
         via = explain_via(explain, from, to, TESS_NODE_NVSWITCH);
-        snprintf(text, room, via.count ? "over NVSwitch" : "over NVLink");
+        snprintf(text, room, "over %s", via.count ? "NVSwitch" : via.xgmi ? "xGMI" : "NVLink");
         return;
     case TESS_PATH_C2C:
         snprintf(text, room, "over C2C");
@@ -217,7 +220,8 @@ static void explain_links(const struct explain *explain)
             return;
         const struct tess_topo_link *link = &topology->link[model->link[worst[next]]];
         char bytes[32], time[32];
-        fprintf(explain->out, "  %-8s %s -> %s: %s at %.4g GB/s, %s", word[next],
+        fprintf(explain->out, "  %-8s %s -> %s: %s at %.4g GB/s, %s",
+                tess_topology_gfx(topology, link) > 0 ? "xGMI" : word[next],
                 topology->node[link->from].name, topology->node[link->to].name,
                 explain_bytes(bytes, most[next] * link->gbs * 1e9), link->gbs,
                 explain_time(time, most[next]));
