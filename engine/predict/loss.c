@@ -57,23 +57,32 @@ struct tess_prediction_loss virtual_loss(const struct virtual_rank *rank,
 #define LOSS_LEAST  0.05
 #define LOSS_LISTED 0.005
 
+#define LOSS_TEXT 32
+
+/* "0.3 ms", "1441 ms": three digits, more where there are more before the point. */
+static const char *loss_ms(double s, char text[LOSS_TEXT])
+{
+    snprintf(text, LOSS_TEXT, s < 0.1 ? "%.3g ms" : "%.0f ms", 1e3 * s);
+    return text;
+}
+
 const char *tess_prediction_limit(const struct tess_prediction_loss *loss, double step_s,
                                   char text[TESS_PREDICT_LIMIT])
 {
-    char call[TESS_PREDICT_LIMIT / 2 + 32], *rest = text;
+    char call[TESS_PREDICT_LIMIT / 2 + 2 * LOSS_TEXT], ms[LOSS_TEXT], *rest = text;
     const double share = 100 / step_s, least = LOSS_LEAST * step_s;
-    snprintf(call, sizeof(call), "%.3g ms of %s (%.1f %%)", loss->call_s * 1e3, loss->call,
+    snprintf(call, sizeof(call), "%s of %s (%.1f %%)", loss_ms(loss->call_s, ms), loss->call,
              loss->call_s * share);
     if (loss->call_s >= least && loss->call_s >= loss->bubble_s && loss->call_s >= loss->launch_s) {
         snprintf(text, TESS_PREDICT_LIMIT, "%s", call);
         return text;
     }
     if (loss->bubble_s >= least && loss->bubble_s >= loss->launch_s)
-        snprintf(text, TESS_PREDICT_LIMIT, "%.3g ms of waiting for other stages (%.0f %%)",
-                 loss->bubble_s * 1e3, loss->bubble_s * share);
+        snprintf(text, TESS_PREDICT_LIMIT, "%s of waiting for other stages (%.0f %%)",
+                 loss_ms(loss->bubble_s, ms), loss->bubble_s * share);
     else if (loss->launch_s >= least)
-        snprintf(text, TESS_PREDICT_LIMIT, "%.3g ms of launches by the host (%.0f %%)",
-                 loss->launch_s * 1e3, loss->launch_s * share);
+        snprintf(text, TESS_PREDICT_LIMIT, "%s of launches by the host (%.0f %%)",
+                 loss_ms(loss->launch_s, ms), loss->launch_s * share);
     else if (loss->product_s >= loss->pass_s)
         snprintf(text, TESS_PREDICT_LIMIT, "products (%.0f %%)", loss->product_s * share);
     else

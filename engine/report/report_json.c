@@ -148,23 +148,52 @@ static const struct tess__member json_plan_members[] = {
     {NULL, TESS__MEMBER_TEXT, 0},
 };
 
-/* "3. fsdp+tp 4x2x1 8mb sel.": short, as a picture cuts long ones in the middle */
+static bool json_ends(const char *text, const char *end)
+{
+    const size_t length = strlen(text), part = strlen(end);
+    return length >= part && strcmp(text + length - part, end) == 0;
+}
+
+/* What one option adds to a layout's label; "": nothing. */
+static const char *json_option_label(const struct tess__place *place, const char *name,
+                                     const json_t *value)
+{
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    if (strcmp(name, "recompute") == 0)
+        return strcmp(text, "none") == 0 ? "" : strcmp(text, "selective") == 0 ? "sel." : text;
+    if (strcmp(name, "precision") == 0)
+        return text;
+    if (json_ends(name, ".sequence-parallel"))
+        return json_is_true(value) ? "sp" : "";
+    if (json_ends(name, ".reshard-after-forward"))
+        return strcmp(text, "off") == 0 ? "kept" : "";
+    if (strcmp(name, "chunks") == 0 && json_number_value(value) > 1)
+        return tess__report_text(place->report, "%.0fch", json_number_value(value));
+    if (json_ends(name, ".bucket-mib"))
+        return tess__report_text(place->report, "%.20sMiB", text);
+    return "";
+}
+
+/* "3. fsdp+tp 4x2x1 8mb sel.": short, as a picture cuts long ones in the middle. Names what layouts
+ * of one mesh differ in. */
 static const char *json_layout_label(const struct tess__place *place, const json_t *object,
                                      size_t number)
 {
     const json_t *mesh = json_object_get(object, "mesh");
-    const json_t *options = json_object_get(object, "options");
-    const char *strategy = tess__report_string(place, object, "strategy");
-    const char *again = tess__report_string(place, options, "recompute");
-    const char *recomputes = again == NULL || strcmp(again, "none") == 0 ? ""
-                             : strcmp(again, "selective") == 0           ? "sel."
-                                                                         : again;
-    return tess__report_text(
-        place->report, "%zu. %.40s %.0fx%.0fx%.0f %.0fmb%s%.20s", number,
+    json_t *options = json_object_get(object, "options"), *value;
+    const char *strategy = tess__report_string(place, object, "strategy"), *name;
+    const char *label = tess__report_text(
+        place->report, "%zu. %.40s %.0fx%.0fx%.0f %.0fmb", number,
         strategy != NULL ? strategy : "?", tess__report_number(place, mesh, "data"),
         tess__report_number(place, mesh, "tensor"), tess__report_number(place, mesh, "stage"),
-        tess__report_number(place, options, "accumulate"), *recomputes != '\0' ? " " : "",
-        recomputes);
+        tess__report_number(place, options, "accumulate"));
+    json_object_foreach(options, name, value)
+    {
+        const char *text = json_option_label(place, name, value);
+        if (*text != '\0')
+            label = tess__report_text(place->report, "%.120s %.20s", label, text);
+    }
+    return label;
 }
 
 static void json_layout(const struct tess__place *place, const json_t *object,

@@ -41,8 +41,10 @@ static void plan_steps(struct tess__report *report, const struct tess__report_pl
                        struct tess__html *html)
 {
     static const char *const kind[] = {"working", "exposed communication"};
-    struct tess__bars bars = {
-        .title = "predicted time of a step [ms]", .kind = kind, .kind_count = 2, .decimals = 2};
+    struct tess__bars bars = {.title = "predicted time of a step [ms]",
+                              .kind = kind,
+                              .kind_count = 2,
+                              .decimals = plan->layout[0].step_s < 1 ? 2 : 0};
     for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++) {
         const double exposed_s = fmin(plan->layout[i].exposed_s, plan->layout[i].step_s);
         bars.row[bars.row_count] = plan->layout[i].label;
@@ -56,7 +58,8 @@ static void plan_steps(struct tess__report *report, const struct tess__report_pl
             tess__report_text(report,
                               "Predicted steps of the slowest stage, the shortest first. 2x1x4: "
                               "ranks along the data, tensor and stage axis; 4mb: 4 micro-batches; "
-                              "sel.: recompute selective. "
+                              "8ch: 8 chunks; sp: sequence parallel; sel.: recompute selective; "
+                              "kept: units stay gathered until backward. "
                               "Exposed communication is waiting that no computation "
                               "hides.%s%.240s%s%s",
                               limit != NULL ? " The first is limited by " : "",

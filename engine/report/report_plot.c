@@ -265,7 +265,9 @@ void tess__plot_y_axis(struct tess__plot *plot, const char *title)
 static void plot_curve(struct tess__plot *plot, const struct tess__lines *lines, int c)
 {
     const struct tess__curve *curve = &lines->curve[c];
-    size_t every = curve->count <= 2 * PLOT_MARKERS ? 1 : curve->count / PLOT_MARKERS, shown = 0;
+    /* A line has some of its markers; without a line each is a value. */
+    const bool all = curve->look == TESS__CURVE_MARKS || curve->count <= 2 * PLOT_MARKERS;
+    size_t every = all ? 1 : curve->count / PLOT_MARKERS, shown = 0;
     int colour = curve->style % TESS__PLOT_COLOURS;
     char begin = 'M';
     tess__html_print(plot->html, "<g class=\"s%d\" stroke=\"var(--s%d)\" color=\"var(--s%d)\">\n",
@@ -388,9 +390,16 @@ static void plot_bar_labels(struct tess__plot *plot, const struct tess__bars *ba
 void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alternative,
                      struct tess__html *html)
 {
+    char text[TESS__REAL_BYTES];
     double most = 0;
-    for (int r = 0; r < bars->row_count; r++)
-        most = fmax(most, tess__plot_total(bars, r));
+    size_t digits = 0; /* of the longest number behind a bar */
+    for (int r = 0; r < bars->row_count; r++) {
+        const double total = tess__plot_total(bars, r);
+        most = fmax(most, total);
+        const size_t length =
+            tess__html_length(tess__real_fixed(total, bars->decimals, text), sizeof(text));
+        digits = length > digits ? length : digits;
+    }
     most = most > 0 ? most : 1;
     for (int narrow = 0; narrow < 2; narrow++) {
         struct tess__plot plot = {.html = html,
@@ -398,15 +407,16 @@ void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alt
                                   .width = narrow ? 340 : 600,
                                   .height = narrow ? 66 + 32 * bars->row_count
                                                    : 70 + 34 * bars->row_count,
-                                  .font = narrow ? 12 : 13,
-                                  .x = {.to = most * (narrow ? 1.3 : 1.16)}};
-        size_t label_max = narrow ? 20 : 30, longest = 4;
+                                  .font = narrow ? 12 : 13};
+        size_t label_max = narrow ? 20 : 40, longest = 4;
         for (int r = 0; r < bars->row_count; r++) {
             size_t length = tess__html_length(bars->row[r], label_max);
             longest = length > longest ? length : longest;
         }
         plot.left = plot_left(&plot, longest);
         plot.right = plot.width - (narrow ? 13 : 23);
+        const double room = plot.right - plot.left, number = (0.62 * digits + 0.42) * plot.font;
+        plot.x.to = most * room / fmax(room - number, room / 3);
         plot.top = 1.2 * plot.font;
         plot.bottom = plot.height - 4.8 * plot.font;
         tess__plot_open(&plot, alternative);

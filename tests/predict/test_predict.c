@@ -594,6 +594,19 @@ static void test_alike(void **state)
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
+/* Milliseconds without an exponent, however many. */
+static void test_limit_text(void **state)
+{
+    struct tess_prediction_loss loss = {.bubble_s = 1.4434, .call_s = 0.0908, .call = "gathers"};
+    char text[TESS_PREDICT_LIMIT];
+
+    (void)state;
+    assert_string_equal(tess_prediction_limit(&loss, 7.217, text),
+                        "1443 ms of waiting for other stages (20 %); 90.8 ms of gathers (1.3 %)");
+    loss.bubble_s = 0.00031;
+    assert_string_equal(tess_prediction_limit(&loss, 0.31, text), "90.8 ms of gathers (29.3 %)");
+}
+
 static void test_refused(void **state)
 {
     static const char *const options[] = {MLP "--audit 0.5", MLP "--debug"};
@@ -675,7 +688,8 @@ int main(void)
         cmocka_unit_test(test_timeline), cmocka_unit_test(test_hsdp),
         cmocka_unit_test(test_cores),    cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_same),     cmocka_unit_test(test_alike),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_limit_text),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

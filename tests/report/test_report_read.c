@@ -343,6 +343,28 @@ static void case_documents(void **state)
     }
 }
 
+/* Layouts of one mesh differ in their labels, too. */
+static void case_layout_labels(void **state)
+{
+    static const char text[] =
+        "{\"layouts\":[{\"name\":\"a\",\"step_s\":1,\"strategy\":\"fsdp\",\"mesh\":{\"data\":8,"
+        "\"tensor\":2,\"stage\":4},\"options\":{\"accumulate\":8,\"recompute\":\"selective\","
+        "\"tensor.sequence-parallel\":true,\"schedule\":\"interleaved\",\"chunks\":4,"
+        "\"precision\":\"bf16\",\"fsdp.reshard-after-forward\":\"off\"}},"
+        "{\"name\":\"b\",\"step_s\":2,\"strategy\":\"ddp\",\"mesh\":{\"data\":8,\"tensor\":1,"
+        "\"stage\":1},\"options\":{\"accumulate\":1,\"recompute\":\"none\","
+        "\"tensor.sequence-parallel\":false,\"chunks\":1,\"ddp.bucket-mib\":\"100\"}}]}";
+    struct tess__report report;
+    bool known = false;
+
+    (void)state;
+    assert_int_equal(load_document(&report, text, &known), TESS_OK);
+    assert_int_equal(report.plan_count, 1);
+    assert_string_equal(report.plan[0].layout[0].label, "1. fsdp 8x2x4 8mb sel. sp 4ch bf16 kept");
+    assert_string_equal(report.plan[0].layout[1].label, "2. ddp 8x1x1 1mb 100MiB");
+    tess__report_close(&report);
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static void case_names(void **state)
@@ -448,6 +470,7 @@ int main(void)
         cmocka_unit_test(case_random_damage), cmocka_unit_test(case_many_notes),
         cmocka_unit_test(case_documents),     cmocka_unit_test(case_names),
         cmocka_unit_test(case_escape),        cmocka_unit_test(case_numbers),
+        cmocka_unit_test(case_layout_labels),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

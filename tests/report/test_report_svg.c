@@ -1,6 +1,7 @@
 /* Pictures: all curves and bars are drawn, whatever the numbers and the names are. */
 #include "report/report_figure.h"
 #include "tessera/status.h"
+#include "text/report_colours.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -135,12 +136,110 @@ static void case_bars(void **state)
     tess__html_close(&html);
 }
 
+/* Without a line between them each value has a marker: in both drawings, and one in the legend. */
+static void case_points(void **state)
+{
+    double x[50];
+    struct tess__curve curve = {.name = "layouts", .x = x, .y = x, .count = 50};
+    const struct tess__lines lines = {.curve = &curve, .curve_count = 1};
+    struct tess__html html = {0};
+
+    (void)state;
+    for (size_t i = 0; i < curve.count; i++)
+        x[i] = (double)i;
+    tess__figure_lines(&(struct tess__figure){"Title", "caption"}, &lines, &html);
+    assert_true(count_of(html.bytes, "<use href=\"#m") < 50);
+    tess__html_close(&html);
+    html = (struct tess__html){0};
+    curve.look = TESS__CURVE_MARKS;
+    tess__figure_lines(&(struct tess__figure){"Title", "caption"}, &lines, &html);
+    assert_int_equal(count_of(html.bytes, "<use href=\"#m"), 2 * 50 + 1);
+    tess__html_close(&html);
+}
+
+/* Numbers behind bars end before the picture does, long names beside long numbers too. */
+static void case_long_bars(void **state)
+{
+    static const char *const kind[] = {"one"};
+    const struct tess__bars bars = {.title = "axis [ms]",
+                                    .row = {"16. zero2+tp+pp 512x8x4 4mb sel. sp 8ch"},
+                                    .kind = kind,
+                                    .value = {1234567.25},
+                                    .row_count = 1,
+                                    .kind_count = 1,
+                                    .decimals = 2};
+    struct tess__html html = {0};
+
+    (void)state;
+    tess__figure_bars(&(struct tess__figure){"Title", "caption"}, &bars, &html);
+    const char *number = strstr(html.bytes, ">1\xE2\x80\xAF"
+                                            "234"),
+               *begin = number;
+    assert_non_null(number);
+    assert_non_null(strstr(html.bytes, ">16. zero2+tp+pp 512x8x4 4mb sel. sp 8ch</text>"));
+    while (strncmp(begin, "<text x=\"", 9) != 0)
+        begin--;
+    /* 600 wide; twelve characters of 13 high. */
+    assert_true(strtod(begin + 9, NULL) + 12 * 0.55 * 13 < 600);
+    tess__html_close(&html);
+}
+
+static double linear(const char *hex)
+{
+    const char digits[3] = {hex[0], hex[1], '\0'};
+    const double value = (double)strtol(digits, NULL, 16) / 255;
+    return value <= 0.04045 ? value / 12.92 : pow((value + 0.055) / 1.055, 2.4);
+}
+
+static double lab_root(double t)
+{
+    return t > 0.008856 ? cbrt(t) : 7.787 * t + 16.0 / 116;
+}
+
+/* CIELAB of "#rrggbb": distances are about what an eye sees, 2 can just be told apart. */
+static void to_lab(const char *hex, double lab[3])
+{
+    const double r = linear(hex + 1), g = linear(hex + 3), b = linear(hex + 5);
+    const double x = lab_root((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047);
+    const double y = lab_root(0.2126 * r + 0.7152 * g + 0.0722 * b);
+    const double z = lab_root((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883);
+    lab[0] = 116 * y - 16;
+    lab[1] = 500 * (x - y);
+    lab[2] = 200 * (y - z);
+}
+
+/* Areas beside each other have colours that can be told apart, on both themes. */
+static void case_colours(void **state)
+{
+    static const char *const theme[] = {TESS__COLOURS_LIGHT, TESS__COLOURS_DARK};
+    enum { SERIES = 11 };
+    double lab[SERIES][3];
+
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (int s = 0; s < SERIES; s++) {
+            char name[16];
+            snprintf(name, sizeof(name), "--s%d:", s);
+            const char *at = strstr(theme[t], name);
+            assert_non_null(at);
+            to_lab(at + strlen(name), lab[s]);
+            for (int other = 0; other < s; other++) {
+                const double apart =
+                    hypot(hypot(lab[s][0] - lab[other][0], lab[s][1] - lab[other][1]),
+                          lab[s][2] - lab[other][2]);
+                if (apart < 20)
+                    fail_msg("theme %zu: s%d and s%d are %.0f apart", t, other, s, apart);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_odd_numbers),
-        cmocka_unit_test(case_markers),
-        cmocka_unit_test(case_bars),
+        cmocka_unit_test(case_odd_numbers), cmocka_unit_test(case_markers),
+        cmocka_unit_test(case_bars),        cmocka_unit_test(case_points),
+        cmocka_unit_test(case_long_bars),   cmocka_unit_test(case_colours),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
