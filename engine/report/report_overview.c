@@ -141,13 +141,15 @@ static const char *overview_word(const struct tess__report_run *run, int word)
     return *(const char *const *)((const char *)run + overview_words[word].offset);
 }
 
-/* The one word that all runs have in common, which is shown once instead of in every row. */
+/* The one word that all runs have in common, which is shown once instead of in every row. A run
+ * that lacks one may have been cut short; but for the mesh, which only products have. */
 static const char *overview_common(const struct tess__report *report, int word)
 {
     const char *common = NULL;
     for (size_t i = 0; i < report->run_count && report->run_count > 1; i++) {
         const char *text = overview_word(&report->run[i], word);
-        if (text && common && strcmp(text, common) != 0)
+        if ((text && common && strcmp(text, common) != 0) ||
+            (!text && overview_words[word].offset == OVERVIEW_FIELD(mesh)))
             return NULL;
         common = text ? text : common;
     }

@@ -205,7 +205,8 @@ static void plot_scale_y(struct tess__plot *plot, const struct tess__lines *line
         return;
     }
     plot->y = (struct tess__scale){.to = max > 0 ? 1.06 * max : 1};
-    if (lines->y.kind == TESS__AXIS_LINEAR && max - min < 1e-9 * fabs(max)) {
+    /* Ticks have seven digits: nearer than this some would read the same. */
+    if (lines->y.kind == TESS__AXIS_LINEAR && max - min < 1e-5 * fabs(max)) {
         plot->y.from = min - 0.1 * fabs(min) - 1e-9;
         plot->y.to = max + 0.1 * fabs(max) + 1e-9;
     } else if (lines->y.kind == TESS__AXIS_LINEAR && max > min) {

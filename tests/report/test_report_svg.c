@@ -79,6 +79,22 @@ static void case_odd_numbers(void **state)
     }
 }
 
+/* Values that differ less than the digits of ticks are one place; ticks differ. */
+static void case_near_values(void **state)
+{
+    static const double x[] = {1, 1}, y[] = {2.8343250, 2.8343254};
+    const struct tess__curve curve = {.name = "a", .x = x, .y = y, .count = 2};
+    const struct tess__lines lines = {.curve = &curve, .curve_count = 1};
+    struct tess__html html = {0};
+
+    (void)state;
+    tess__figure_lines(&(struct tess__figure){"Title", "caption"}, &lines, &html);
+    *strstr(html.bytes, "<details") = '\0'; /* the numbers */
+    assert_int_equal(count_of(html.bytes, ">2.834325</text>"), 0);
+    assert_int_equal(count_of(html.bytes, ">2.8</text>"), 2);
+    tess__html_close(&html);
+}
+
 /* Every marker that a picture or a legend refers to is in the page's set. */
 static void case_markers(void **state)
 {
@@ -237,9 +253,10 @@ static void case_colours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_odd_numbers), cmocka_unit_test(case_markers),
-        cmocka_unit_test(case_bars),        cmocka_unit_test(case_points),
-        cmocka_unit_test(case_long_bars),   cmocka_unit_test(case_colours),
+        cmocka_unit_test(case_odd_numbers), cmocka_unit_test(case_near_values),
+        cmocka_unit_test(case_markers),     cmocka_unit_test(case_bars),
+        cmocka_unit_test(case_points),      cmocka_unit_test(case_long_bars),
+        cmocka_unit_test(case_colours),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
