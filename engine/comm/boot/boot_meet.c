@@ -316,7 +316,7 @@ struct seeker {
     uint32_t process;
     double limit_s;
     char why[BOOT_WHY_BYTES];
-    bool heard; /* `why` is of one that listens, which says more than a port that is closed */
+    bool answered; /* `why` is of one that listens, which says more than a port that is closed */
     const struct meet_failure *failure; /* NULL: it has not failed */
     char *answer;                       /* [BOOT_FAILURE_TEXT] what rank 0 answers to that */
 };
@@ -404,11 +404,11 @@ static bool seek_try(struct seeker *seeker, const char *address, int32_t port, b
     const double begin_s = tess_clock_s();
     const int fd = tess__boot_connect(address, port, seeker->limit_s, why, sizeof(why));
     *far_out = fd < 0 && tess_clock_s() - begin_s > MEET_FAR_S;
-    if (fd < 0 && !seeker->heard)
+    if (fd < 0 && !seeker->answered)
         memcpy(seeker->why, why, sizeof(why));
     if (fd < 0)
         return false;
-    seeker->heard = true;
+    seeker->answered = true;
     seek_note_address(seeker, fd, address);
     if (seek_ask(seeker, fd, &reply)) {
         *status_out = seek_follow(seeker, address, port, fd, &reply);
