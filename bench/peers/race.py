@@ -19,7 +19,7 @@ ROUNDS_MAX = 7    # for sides whose turns differ by more than NOISE
 NOISE, STANDS = 0.10, 0.02
 LONG_S = 5        # a step of so long is a turn
 ROOFS = 3         # of the first turns, each measures its roof
-LARGE = 50e6      # parameters of models of which not all sides fit in memory at once
+ROOM = 100        # free bytes a parameter with which a side of PyTorch may wait while others take their turns
 LENGTH = 256      # tokens of a sequence
 
 GPT = ('--data.length', LENGTH, '--clip', 0)
@@ -87,7 +87,9 @@ class Theirs(peer.Torch):
 
     def start(self):
         about = super().start()
-        self.large = about['parameters'] > LARGE
+        with open('/proc/meminfo', encoding='ascii') as file:
+            free = next(1024 * int(line.split()[1]) for line in file if line.startswith('MemAvailable'))
+        self.large = free < ROOM * about['parameters']
         return about
 
 
@@ -165,9 +167,9 @@ def f32_beside(bench, row):
 
 
 def first_turns(groups, row_s):
-    """Groups are of one precision each; the faster one is that whose first side is. The other one's sides
-    have half of the row's time, but its first side at least twice what the first of all took: who needs
-    longer is slower. What does not end in time, or has none left, is left out."""
+    """Groups are of one precision each; the faster one is that whose first side is. With a row's time the
+    first side of the second group has twice what the first of all took: if it needs longer, the group is
+    slower, and left out. Else the slower one's sides have half of the row's time."""
     def turn(side, until=None):
         if until and time.monotonic() > until:
             side.leave(LATE)
@@ -180,11 +182,14 @@ def first_turns(groups, row_s):
     until = begin + row_s / 2 if row_s else None
     turn(groups[0][0])
     for group in groups[1:]:
-        turn(group[0], until and max(until, 3 * time.monotonic() - 2 * begin))
+        turn(group[0], until and 3 * time.monotonic() - 2 * begin)
     groups.sort(key=lambda group: group[0].median_s if group[0].turns else math.inf)
     for group in groups:
         for side in group[1:]:
-            turn(side, until if group is not groups[0] else None)
+            if group[0].failed == LATE:
+                side.leave(LATE)
+            else:
+                turn(side, until if group is not groups[0] else None)
 
 
 def finalists(theirs):
