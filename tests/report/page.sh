@@ -146,7 +146,8 @@ sed '1s/"ranks":2,/"ranks":2,"mesh":{"data":1,"tensor":2,"stage":1},/' plain/met
 "$program" report plain product --out product.html >/dev/null
 grep -q 'All runs: model' product.html || complain "what all runs have in common is not there"
 ! grep -q 'All runs:.*data x tensor' product.html || complain "a mesh of one run is called that of all"
-grep -qF 'data-of="data x tensor x stage">1 x 2 x 1</td>' product.html || complain "the mesh of one run is not in its row"
+grep -qF 'data-of="data x tensor x stage">1 x 2 x 1</td>' product.html ||
+    complain "the mesh of one run is not in its row"
 
 echo "$failures failures"
 exit $((failures > 0))
