@@ -341,13 +341,34 @@ static void case_foreign(void **state)
     in_process(run_foreign);
 }
 
+static int machine_devices(bool io)
+{
+    hwloc_topology_t hwloc;
+    int count = 0;
+    assert_int_equal(tess__hwloc_machine(io, &hwloc), TESS_OK);
+    for (hwloc_obj_t pci = NULL; (pci = hwloc_get_next_pcidev(hwloc, pci));)
+        count++;
+    hwloc_topology_destroy(hwloc);
+    return count;
+}
+
+/* PCI devices are looked for where they are asked for. */
+static void case_devices(void **state)
+{
+    (void)state;
+    assert_int_equal(machine_devices(false), 0);
+    if (access("/sys/bus/pci/devices/0000:00:00.0/config", R_OK) != 0)
+        skip();
+    assert_true(machine_devices(true) > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_cores),    cmocka_unit_test(case_gpus),
         cmocka_unit_test(case_narrowed), cmocka_unit_test(case_threads),
         cmocka_unit_test(case_again),    cmocka_unit_test(case_started_bound),
-        cmocka_unit_test(case_foreign),
+        cmocka_unit_test(case_foreign),  cmocka_unit_test(case_devices),
     };
     unsetenv("HWLOC_XMLFILE");
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);

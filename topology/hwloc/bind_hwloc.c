@@ -7,7 +7,7 @@
  * than ranks, and fewer than the machine allows, they belong to it and stay as they are.
  *
  * What a thread was bound to is kept for the thread, as ranks may be threads of one process; the
- * machine is loaded once for the whole process.
+ * machine is loaded once for the whole process, with its PCI devices where a rank has one.
  */
 #include "tessera/log.h"
 #include "topology/hwloc/hwloc_machine.h"
@@ -21,11 +21,9 @@
 
 #define BIND_WORDS (8192 / (8 * sizeof(unsigned long)))
 
-static pthread_once_t bind_once = PTHREAD_ONCE_INIT;
-static hwloc_topology_t bind_machine; /* kept until the process ends; NULL: it cannot be seen */
-
 static _Thread_local struct {
     bool bound;
+    hwloc_topology_t machine;
     unsigned long cpus[BIND_WORDS]; /* not a bitmap of hwloc's, which would never be freed */
 } bind_thread;
 
@@ -36,9 +34,19 @@ struct bind_place {
     hwloc_bitmap_t near, other, cpus, nodes; /* other: scratch */
 };
 
-static void bind_look(void)
+/* Kept until the process ends; NULL: it cannot be seen. */
+static hwloc_topology_t bind_machine(bool io)
 {
-    (void)tess__hwloc_machine(&bind_machine); /* which stays NULL where it fails */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static hwloc_topology_t machine[2];
+    static bool tried[2];
+    pthread_mutex_lock(&lock);
+    if (!tried[io])
+        (void)tess__hwloc_machine(io, &machine[io]); /* which stays NULL where it fails */
+    tried[io] = true;
+    hwloc_topology_t found = machine[io];
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 /* ---- which cores ----------------------------------------------------------------------------- */
@@ -136,32 +144,34 @@ bool tess__bind_choose(hwloc_topology_t hwloc, hwloc_const_bitmap_t own,
 
 /* ---- binding --------------------------------------------------------------------------------- */
 
-static bool bind_cpus(hwloc_const_bitmap_t cpus)
+static bool bind_cpus(hwloc_topology_t hwloc, hwloc_const_bitmap_t cpus)
 {
-    return hwloc_set_cpubind(bind_machine, cpus, HWLOC_CPUBIND_THREAD) == 0;
+    return hwloc_set_cpubind(hwloc, cpus, HWLOC_CPUBIND_THREAD) == 0;
 }
 
 /* Memory goes elsewhere only where these nodes have none left: not STRICT. What may not be bound
  * (containers often forbid it) still comes from the node of the core that touches it first. */
-static void bind_memory(hwloc_const_bitmap_t nodes, char text[TESS_BIND_TEXT])
+static void bind_memory(hwloc_topology_t hwloc, hwloc_const_bitmap_t nodes,
+                        char text[TESS_BIND_TEXT])
 {
     size_t used = strlen(text);
-    if (hwloc_set_membind(bind_machine, nodes, HWLOC_MEMBIND_BIND,
+    if (hwloc_set_membind(hwloc, nodes, HWLOC_MEMBIND_BIND,
                           HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) != 0)
         snprintf(text + used, TESS_BIND_TEXT - used, ", memory free");
 }
 
-static bool bind_place(const struct tess__bind_request *request, char text[TESS_BIND_TEXT])
+static bool bind_place(hwloc_topology_t hwloc, const struct tess__bind_request *request,
+                       char text[TESS_BIND_TEXT])
 {
     hwloc_bitmap_t own = hwloc_bitmap_alloc(), cpus = hwloc_bitmap_alloc();
     hwloc_bitmap_t nodes = hwloc_bitmap_alloc();
     bool bound = false;
     snprintf(text, TESS_BIND_TEXT, "not bound: no memory for it");
     if (own && cpus && nodes) {
-        tess__hwloc_own(bind_machine, own);
-        bound = tess__bind_choose(bind_machine, own, request, cpus, nodes, text);
+        tess__hwloc_own(hwloc, own);
+        bound = tess__bind_choose(hwloc, own, request, cpus, nodes, text);
     }
-    if (bound && !bind_cpus(cpus)) {
+    if (bound && !bind_cpus(hwloc, cpus)) {
         snprintf(text, TESS_BIND_TEXT, "not bound: %s", strerror(errno));
         bound = false;
     }
@@ -169,7 +179,8 @@ static bool bind_place(const struct tess__bind_request *request, char text[TESS_
         for (unsigned i = 0; i < BIND_WORDS; i++)
             bind_thread.cpus[i] = hwloc_bitmap_to_ith_ulong(cpus, i);
         bind_thread.bound = true;
-        bind_memory(nodes, text);
+        bind_thread.machine = hwloc;
+        bind_memory(hwloc, nodes, text);
     }
     hwloc_bitmap_free(own);
     hwloc_bitmap_free(cpus);
@@ -180,12 +191,15 @@ static bool bind_place(const struct tess__bind_request *request, char text[TESS_
 bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char text[TESS_BIND_TEXT])
 {
     const char *why = NULL;
-    pthread_once(&bind_once, bind_look);
-    if (!bind_machine)
+    bool devices = false;
+    for (int32_t i = 0; bus && i < count; i++)
+        devices = devices || bus[i];
+    hwloc_topology_t hwloc = bind_machine(devices);
+    if (!hwloc)
         why = "hwloc cannot load this machine";
-    else if (!hwloc_topology_is_thissystem(bind_machine))
+    else if (!hwloc_topology_is_thissystem(hwloc))
         why = "hwloc describes another machine than this";
-    else if (!hwloc_topology_get_support(bind_machine)->cpubind->set_thisthread_cpubind)
+    else if (!hwloc_topology_get_support(hwloc)->cpubind->set_thisthread_cpubind)
         why = "this system binds no threads";
     else if (count < 1 || at < 0 || at >= count)
         why = "no such place";
@@ -193,7 +207,8 @@ bool tess_bind_place(int32_t at, int32_t count, const char *const *bus, char tex
         snprintf(text, TESS_BIND_TEXT, "not bound: %s", why);
         return false;
     }
-    return bind_place(&(struct tess__bind_request){.bus = bus, .at = at, .count = count}, text);
+    return bind_place(hwloc, &(struct tess__bind_request){.bus = bus, .at = at, .count = count},
+                      text);
 }
 
 bool tess_bind_check(void)
@@ -205,9 +220,9 @@ bool tess_bind_check(void)
     if (ours && now) {
         for (unsigned i = 0; i < BIND_WORDS; i++)
             hwloc_bitmap_set_ith_ulong(ours, i, bind_thread.cpus[i]);
-        kept = hwloc_get_cpubind(bind_machine, now, HWLOC_CPUBIND_THREAD) == 0 &&
+        kept = hwloc_get_cpubind(bind_thread.machine, now, HWLOC_CPUBIND_THREAD) == 0 &&
                hwloc_bitmap_isequal(ours, now);
-        if (!kept && !bind_cpus(ours))
+        if (!kept && !bind_cpus(bind_thread.machine, ours))
             tess_log(TESS_LOG_WARN,
                      "a rank's thread lost its cores, and binding it again failed: "
                      "%s",

@@ -17,7 +17,7 @@
 static const char *const machine_left_out[] = {"cuda",   "nvml", "rsmi", "levelzero",
                                                "opencl", "gl",   "pci"};
 
-enum tess_status tess__hwloc_machine(hwloc_topology_t *hwloc_out)
+enum tess_status tess__hwloc_machine(bool io, hwloc_topology_t *hwloc_out)
 {
     hwloc_topology_t hwloc;
     if (hwloc_topology_init(&hwloc) != 0)
@@ -25,7 +25,8 @@ enum tess_status tess__hwloc_machine(hwloc_topology_t *hwloc_out)
     for (size_t i = 0; i < sizeof(machine_left_out) / sizeof(machine_left_out[0]); i++)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
                                       machine_left_out[i]);
-    if (hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_ALL) != 0 ||
+    if (hwloc_topology_set_io_types_filter(hwloc, io ? HWLOC_TYPE_FILTER_KEEP_ALL
+                                                     : HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
         hwloc_topology_load(hwloc) != 0) {
         hwloc_topology_destroy(hwloc);
         TESS_FAIL(TESS_ERR_UNSUPPORTED, "hwloc cannot load this machine: try lstopo, and unset "

@@ -7,9 +7,10 @@
 
 #include <hwloc.h>
 
-/* With its I/O; what hwloc's variables name instead, where they do (HWLOC_XMLFILE).
+/* What hwloc's variables name instead, where they do (HWLOC_XMLFILE). Without `io` PCI devices are
+ * left out: reading the configuration of each takes a virtual machine milliseconds.
  * hwloc_topology_destroy is the caller's. */
-enum tess_status tess__hwloc_machine(hwloc_topology_t *hwloc_out);
+enum tess_status tess__hwloc_machine(bool io, hwloc_topology_t *hwloc_out);
 
 /*
  * The CPUs that this process was started on, into `cpus`: the affinity at the first call in the

@@ -50,7 +50,7 @@ enum tess_status tess__live_machine(const char *sys, struct tess__live *live_out
 {
     hwloc_topology_t hwloc;
     *live_out = (struct tess__live){.topology = tess_topology_new()};
-    TESS_TRY(tess__hwloc_machine(&hwloc));
+    TESS_TRY(tess__hwloc_machine(true, &hwloc));
     live_out->here = hwloc_topology_is_thissystem(hwloc) != 0;
     enum tess_status status = live_out->topology ? live_cores(hwloc, live_out)
                                                  : tess__no_memory("the topology of this machine");
