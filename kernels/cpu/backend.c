@@ -184,6 +184,7 @@ const struct tess_kernel_ops tess_kernel_cpu = {
     .fill = tess__cpu_fill,
     .copy = tess__cpu_copy,
     .square_sum = tess__cpu_square_sum,
+    .count_zeros = tess__cpu_count_zeros,
     .cast_stochastic = tess__cpu_cast_stochastic,
     .update = tess__cpu_update,
     .lamb_direction = tess__cpu_lamb_direction,

@@ -118,9 +118,7 @@ typedef void cpu_normal_loop(const uint32_t key[2], uint64_t first, int64_t coun
 typedef void cpu_update_loop(const struct tess_update *update);
 
 /* Slots of the backend that are own loops as they are: X(name). */
-#define CPU_SLOT_LIST(X)                                                                           \
-    X(find_nonfinite)                                                                              \
-    X(count_zeros)
+#define CPU_SLOT_LIST(X) X(find_nonfinite)
 
 /* The other own loops: X(type, name). */
 #define CPU_LOOP_LIST(X)                                                                           \
@@ -149,6 +147,7 @@ typedef void cpu_update_loop(const struct tess_update *update);
     X(cpu_rows_loop, batch_norm_apply)                                                             \
     X(cpu_rows_loop, batch_norm_grad_sums)                                                         \
     X(cpu_rows_loop, batch_norm_grad_apply)                                                        \
+    X(__typeof__(tess_count_zeros), count_zeros)                                                   \
     X(cpu_normal_loop, normal)                                                                     \
     X(cpu_rows_loop, norm_forward)                                                                 \
     X(cpu_rows_loop, embedding_forward)                                                            \

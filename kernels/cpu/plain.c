@@ -332,6 +332,37 @@ void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, int32_t blo
         tess_sum_merge(sum, &s.sum[part]);
 }
 
+/* Of integers below 2^53, whose sum is exact. */
+struct plain_zeros {
+    struct tess_kernel *kernel;
+    enum tess_dtype dtype;
+    int64_t count, piece;
+    const char *x;
+    double sum[PLAIN_THREADS];
+};
+
+static void plain_zeros_piece(void *context, int64_t part, void *work)
+{
+    (void)work;
+    struct plain_zeros *z = context;
+    const int64_t first = part * z->piece;
+    tess__cpu_loops(z->kernel)->count_zeros(
+        z->kernel, z->dtype, tess__cpu_min(z->count - first, z->piece),
+        z->x + first * (int64_t)tess_dtype_bytes(z->dtype), &z->sum[part]);
+}
+
+void tess__cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
+                           const void *x, double *sum)
+{
+    struct plain_zeros z = {.kernel = kernel, .dtype = dtype, .count = count, .x = x};
+    const int64_t threads = tess__cpu_min(kernel->threads, PLAIN_THREADS);
+    z.piece = count < 2 * PLAIN_PIECE ? count : (count + threads - 1) / threads;
+    const int64_t parts = (count + z.piece - 1) / z.piece;
+    tess__cpu_share(kernel, parts, plain_zeros_piece, &z, NULL);
+    for (int64_t part = 0; part < parts; part++)
+        *sum += z.sum[part];
+}
+
 static void plain_update_piece(void *context, int64_t part, void *work)
 {
     (void)work;

@@ -521,6 +521,10 @@ static void run_update(struct twin *twin, enum tess_dtype dtype)
     struct tess_sum *sum = take(twin, sizeof(*sum));
     memset(sum, 0, sizeof(*sum));
     tess_square_sum(twin->kernel, count, TESS_SUM_BLOCK, 0.5f, g, sum);
+    double *zeros = take(twin, sizeof(*zeros));
+    *zeros = 3;
+    memset(g + count / 4, 0, (size_t)(count / 2) * 4);
+    tess_count_zeros(twin->kernel, TESS_F32, count, g, zeros);
     if (dtype != TESS_F32)
         tess_cast_stochastic(twin->kernel, count, g, dtype, key, 5,
                              take(twin, (size_t)count * tess_dtype_bytes(dtype)));
