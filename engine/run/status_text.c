@@ -399,8 +399,7 @@ void tess__status_print(const struct tess__status *status, int32_t calls, FILE *
     static const char *const life[] = {
         [TESS__FOLDER_LEFT] = "no process runs it; the last was ",
         [TESS__FOLDER_LIVE] = "the run is live, ",
-        [TESS__FOLDER_UNKNOWN] = "whether a process runs it is not known: its file system has no "
-                                 "locks; the last was ",
+        [TESS__FOLDER_UNKNOWN] = "it may be live: its file system has no locks; the last was ",
     };
     const char *text = life[status->life];
     const int length = (int)(status->owner[0] != '\0' ? strlen(text) : strcspn(text, ",;"));

@@ -141,7 +141,7 @@ static void case_status(void **state)
     expect_status("asked: the run is live, process ", JSON_TRUE);
     answer = ENOLCK;
     expect_status(
-        "asked: whether a process runs it is not known: its file system has no locks; the "
+        "asked: it may be live: its file system has no locks; the "
         "last was process ",
         JSON_NULL);
     answer = 0;
