@@ -140,10 +140,9 @@ static void case_status(void **state)
     tess_flight_close(tess_flight_open("asked", &about));
     expect_status("asked: the run is live, process ", JSON_TRUE);
     answer = ENOLCK;
-    expect_status(
-        "asked: it may be live: its file system has no locks; the "
-        "last was process ",
-        JSON_NULL);
+    expect_status("asked: it may be live: its file system has no locks; the "
+                  "last was process ",
+                  JSON_NULL);
     answer = 0;
     tess__run_folder_close(lock);
     expect_status("asked: no process runs it; the last was process ", JSON_FALSE);
