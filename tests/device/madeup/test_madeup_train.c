@@ -474,10 +474,11 @@ static void case_hangs(void **state)
 {
     (void)state;
     hangs("update.cu:1", 1, "--timeout 0.2", "has not ended after 2 s");
-    /* Ranks also wait for each other to open, which takes a sanitizer some tenths of a second. All
-     * code is there before, or CUDA would wait for the device in the other rank, to load some. */
+    /* Ranks also wait for each other to open, which takes more than a second where other tests run.
+     * All code is there before, or CUDA would wait for the device in the other rank, to load some.
+     */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    hangs("update.cu:1", 1, "--timeout 1 --strategy ddp --ranks 2", "has not ended after 10 s");
+    hangs("update.cu:1", 1, "--timeout 2 --strategy ddp --ranks 2", "has not ended after 20 s");
     unsetenv("CUDA_MODULE_LOADING");
     hangs("ncclAllGather:5", 2, "--timeout 2 --strategy fsdp --ranks 2", "did not end within 2 s");
     /* Before the first step: a copy of what products are tried with, new memory; a rank that never
