@@ -16,9 +16,11 @@
 /* By `enum tess_cgroup_limit`. */
 static const struct {
     const char *controller, *first, *second; /* files of either version */
-} cgroup_file[] = {{"memory", "memory.limit_in_bytes", "memory.max"},
-                   {"memory", "memory.limit_in_bytes", "memory.max"},
-                   {"cpu", "cpu.cfs_quota_us", "cpu.max"}};
+} cgroup_file[] = {
+    [TESS_CGROUP_MEMORY] = {"memory", "memory.limit_in_bytes", "memory.max"},
+    [TESS_CGROUP_MEMORY_FREE] = {"memory", "memory.limit_in_bytes", "memory.max"},
+    [TESS_CGROUP_CORES] = {"cpu", "cpu.cfs_quota_us", "cpu.max"},
+};
 
 /* Number 0 or 1 of those that a file of a group begins with; HUGE_VAL: it is not there, less than
  * 0, or another word ("max"). */
@@ -46,12 +48,11 @@ static double cgroup_value(enum tess_cgroup_limit of, bool second, const char *b
 {
     const char *name = second ? cgroup_file[of].second : cgroup_file[of].first;
     const double first = cgroup_number(below, group, name, 0);
-    if (of != TESS_CGROUP_CORES) {
+    if (of == TESS_CGROUP_MEMORY)
+        return first < 0x1p62 ? first : HUGE_VAL;
+    if (of == TESS_CGROUP_MEMORY_FREE) {
         const double used =
-            of == TESS_CGROUP_MEMORY
-                ? 0
-                : cgroup_number(below, group, second ? "memory.current" : "memory.usage_in_bytes",
-                                0);
+            cgroup_number(below, group, second ? "memory.current" : "memory.usage_in_bytes", 0);
         return first < 0x1p62 && used < HUGE_VAL ? fmax(0, first - used) : HUGE_VAL;
     }
     const double period = second ? cgroup_number(below, group, name, 1)

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define FOLDER_PATH TESS_CHECKPOINT_PATH
-/* Whoever asks for the lock's owner has it for a moment (tess__run_folder_owner). */
+/* tess__run_folder_owner takes the lock for a moment. */
 #define FOLDER_LOCK_S 0.01
 
 static enum tess_status folder_join(const char *folder, const char *name, char path[FOLDER_PATH])

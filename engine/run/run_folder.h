@@ -30,7 +30,7 @@ enum tess__folder_life {
     TESS__FOLDER_UNKNOWN, /* the file system does not say, as one without locks */
 };
 
-/* Who had the lock last, "process 17 on host", "" where nobody did, and whether who still has it.
+/* Which process had the lock last, "process 17 on host", "" if none had, and whether it still does.
  * TESS_ERR_NOT_FOUND: there is no such folder. */
 enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t bytes,
                                         enum tess__folder_life *life_out);

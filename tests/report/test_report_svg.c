@@ -212,7 +212,7 @@ static double lab_root(double t)
     return t > 0.008856 ? cbrt(t) : 7.787 * t + 16.0 / 116;
 }
 
-/* CIELAB of "#rrggbb": distances are about what an eye sees, 2 can just be told apart. */
+/* "#rrggbb" in CIELAB, where a distance of 2 is a difference that an eye just sees. */
 static void to_lab(const char *hex, double lab[3])
 {
     const double r = linear(hex + 1), g = linear(hex + 3), b = linear(hex + 5);
@@ -224,7 +224,7 @@ static void to_lab(const char *hex, double lab[3])
     lab[2] = 200 * (y - z);
 }
 
-/* Areas beside each other have colours that can be told apart, on both themes. */
+/* Colours of neighbouring areas differ enough in both themes. */
 static void case_colours(void **state)
 {
     static const char *const theme[] = {TESS__COLOURS_LIGHT, TESS__COLOURS_DARK};

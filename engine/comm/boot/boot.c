@@ -32,7 +32,7 @@ struct boot_meeting {
     struct tess_boot boot;
     uint64_t number; /* gathers so far */
     bool failed;     /* a gather failed: streams may be out of step */
-    bool told;       /* and the ranks behind this one have been sent why */
+    bool reported;   /* and the ranks behind this one have been sent why */
     struct tess_secret secret;
     char address[TESS_BOOT_ADDRESS_BYTES];
     struct boot_tree tree;
@@ -72,7 +72,7 @@ static void boot_report(struct boot_meeting *meeting, bool up, enum tess_status 
     for (int32_t b = up && tree->up.fd >= 0 ? -1 : 0; b < tree->branch_count; b++)
         (void)boot_send(b < 0 ? tree->up.fd : tree->branch[b].fd, BOOT_FAILED, (uint64_t)status,
                         text, bytes, bytes, limit_s, NULL);
-    meeting->told = true;
+    meeting->reported = true;
 }
 
 static void boot_name_silent(const struct boot_meeting *meeting, int32_t first, char *text,
@@ -222,7 +222,7 @@ static enum tess_status boot_exchange(struct boot_meeting *meeting, const void *
         answered = boot_ask(meeting, bytes, all, last_s);
     if (answered == TESS_OK)
         answered = boot_send_whole(meeting, bytes, all, last_s);
-    if (answered != TESS_OK && !meeting->told)
+    if (answered != TESS_OK && !meeting->reported)
         boot_report(meeting, false, answered, tess_log_last_error());
     return answered;
 }

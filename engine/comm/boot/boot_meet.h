@@ -26,7 +26,8 @@ void tess__boot_meet_failed(const struct tess_boot_env *env, const char *why,
  * would have a log of their own.
  *
  *   meets   from here on the meeting itself reports failures
- *   fails   TESS_ERR_COMM for the reason of another rank, logged where nobody else has
+ *   fails   logs the reason of another rank, unless an earlier rank of this terminal has printed
+ *           it; TESS_ERR_COMM
  */
 struct boot_early_calls {
     void (*meets)(void);
