@@ -336,6 +336,27 @@ static void case_dead_links(void **state)
     assert_dead(all_have_fewer, "");
 }
 
+/* Without switches the fewer links count, with a warning. */
+static void case_uneven(void **state)
+{
+    static const char *const text[] = {
+        "     GPU0 GPU1 GPU2\nGPU0 X NV4 NV4\nGPU1 NV4 X NV4\nGPU2 NV2 NV2 X\n",
+        "     GPU0 GPU1 GPU2\nGPU0 X NV4 NV2\nGPU1 NV4 X NV2\nGPU2 NV2 NV2 X\n"};
+    char warning[TESS__REMARK_TEXT];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tess_topology *topology = read_text("f.txt", text[i]);
+        struct tess__nvlinks *has = tess__nvlinks_open(topology, false);
+        assert_non_null(has);
+        CLOSE(look_gbs(topology, "gpu1", "gpu2"), look_gbs(topology, "gpu0", "gpu1") / 2);
+        assert_int_equal(tess__remark_warning(topology, has, 0, warning), i == 0);
+        if (i == 0)
+            assert_non_null(strstr(warning, "different numbers of NVLinks: the smaller"));
+        free(has);
+        tess_topology_free(topology);
+    }
+}
+
 /* ---- peer-to-peer --------------------------------------------------------------------------- */
 
 #define TWO_PAIRS  "     GPU0 GPU1 GPU2\nGPU0 X PIX NV4\nGPU1 PIX X SYS\nGPU2 NV4 SYS X\n"
@@ -467,14 +488,14 @@ static void case_query_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(case_bridged),       cmocka_unit_test(case_options),
-        cmocka_unit_test(case_model),         cmocka_unit_test(case_all_to_all),
-        cmocka_unit_test(case_words_alone),   cmocka_unit_test(case_refused),
-        cmocka_unit_test(case_zero),          cmocka_unit_test(case_many_columns),
-        cmocka_unit_test(case_hostile),       cmocka_unit_test(case_cube_mesh),
-        cmocka_unit_test(case_dead_links),    cmocka_unit_test(case_p2p),
-        cmocka_unit_test(case_p2p_hostile),   cmocka_unit_test(case_query),
-        cmocka_unit_test(case_query_hostile),
+        cmocka_unit_test(case_bridged),     cmocka_unit_test(case_options),
+        cmocka_unit_test(case_model),       cmocka_unit_test(case_all_to_all),
+        cmocka_unit_test(case_words_alone), cmocka_unit_test(case_refused),
+        cmocka_unit_test(case_zero),        cmocka_unit_test(case_many_columns),
+        cmocka_unit_test(case_hostile),     cmocka_unit_test(case_cube_mesh),
+        cmocka_unit_test(case_dead_links),  cmocka_unit_test(case_uneven),
+        cmocka_unit_test(case_p2p),         cmocka_unit_test(case_p2p_hostile),
+        cmocka_unit_test(case_query),       cmocka_unit_test(case_query_hostile),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -11,8 +11,9 @@
 #include <string.h>
 
 #define FIND_NEAR 1e-9 /* relative: the same but for rounding */
+/* Devices times nodes up to which a cluster's ring is followed link by link. */
+#define FIND_FAR_MAX 500000000
 /* Devices up to which all orders are compared: 8! = 40320 rings, some 20 ms. */
-#define FIND_FAR_MAX    30000000
 #define FIND_ORDERS_MAX 9
 
 /* ---- one order ------------------------------------------------------------------------------ */

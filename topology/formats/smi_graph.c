@@ -311,6 +311,8 @@ static enum tess_status smi_add_nvlink(struct smi_graph *graph)
             TESS_TRY(smi_add_nvswitch(graph, i, switches++));
         for (int32_t j = 0; j < i && !switched[i]; j++) {
             int32_t links = smi_links(smi, i, j);
+            if (smi->cell[i * smi->count + j].links != smi->cell[j * smi->count + i].links)
+                graph->topology->remarks |= TESS_REMARK_UNEVEN;
             if (links > 0)
                 TESS_TRY(tess_topology_join(graph->topology, TESS_LINK_NVLINK, graph->node[j],
                                             graph->node[i], links * smi_link_gbs(smi), links));

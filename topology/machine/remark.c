@@ -210,6 +210,12 @@ bool tess__remark_warning(const struct tess_topology *topology, const struct tes
                  "this file and NCCL_TOPO_DUMP_FILE=whole.xml, and read whole.xml");
         return true;
     }
+    if ((topology->remarks & TESS_REMARK_UNEVEN) && at-- == 0) {
+        snprintf(text, TESS__REMARK_TEXT,
+                 "rows and columns of the matrix give two GPUs different numbers of NVLinks: the "
+                 "smaller one counts. If the file was edited, save the matrix again");
+        return true;
+    }
     for (int32_t i = 0; i < topology->device_count; i++) {
         const int32_t device = topology->device[i];
         if (!tess__nvlinks_dead(&nvlinks[device]))

@@ -43,7 +43,8 @@ struct tess_route_search {
     int32_t *shut;           /* 1: this search leaves the NIC out */
     int32_t queued, room;    /* room: of routes->link */
     int32_t used;
-    int32_t source_host;
+    int32_t source_host, target_host; /* the latter unless all_hosts */
+    bool all_hosts;
     enum tess_path_kind level; /* of the links that the search uses */
 };
 
@@ -85,7 +86,9 @@ static bool route_allows(const struct tess_route_search *search, const struct te
         if (to->kind == TESS_NODE_NET)
             return from->kind == TESS_NODE_NET || from->host == search->source_host;
         if (from->kind == TESS_NODE_NET)
-            return to->kind == TESS_NODE_DEVICE || to->host != search->source_host;
+            return to->kind == TESS_NODE_DEVICE ||
+                   (to->host != search->source_host &&
+                    (search->all_hosts || to->host == search->target_host));
         return !route_is_nvlink(link, from->kind, to->kind);
     default:
         return false;
@@ -587,6 +590,9 @@ static enum tess_status route_row(struct tess_route_search *search, int32_t from
         search->row[to] = (struct tess_route){.kind = TESS_PATH_NONE};
     search->row[from] = (struct tess_route){.kind = TESS_PATH_LOC, .gbs = TESS_GBS_LOCAL};
     search->source_host = topology->node[topology->device[from]].host;
+    /* To one device: other hosts lead nowhere. */
+    search->all_hosts = topology->device_count > 2;
+    search->target_host = topology->node[topology->device[topology->device_count - 1 - from]].host;
     bool all = false;
     for (size_t k = 0; k < sizeof(level) / sizeof(level[0]) && !all; k++) {
         search->level = level[k];

@@ -84,15 +84,17 @@ struct tess_topology {
 
 /* What a source leaves open and its reader assumed, and what it lacks. */
 enum tess_remark {
-    TESS_REMARK_SM = 1,         /* compute capability */
-    TESS_REMARK_GFX = 2,        /* generation of AMD's GPUs, which is that of xGMI */
-    TESS_REMARK_PCI = 4,        /* generation of PCIe */
-    TESS_REMARK_CPU = 8,        /* maker or model of the processors */
-    TESS_REMARK_BETWEEN = 16,   /* speed between NUMA nodes, by the processors */
-    TESS_REMARK_NET = 32,       /* speed of the network */
-    TESS_REMARK_DOMAIN = 64,    /* that blocks of hosts are NVLink domains */
-    TESS_REMARK_P2P = 128,      /* that GeForces have no peer-to-peer over PCIe */
-    TESS_REMARK_NO_NVLINK = 256 /* no NVLinks in the source, though such GPUs have some */
+    TESS_REMARK_SM = 1,       /* compute capability */
+    TESS_REMARK_GFX = 2,      /* generation of AMD's GPUs, which is that of xGMI */
+    TESS_REMARK_PCI = 4,      /* generation of PCIe */
+    TESS_REMARK_CPU = 8,      /* maker or model of the processors */
+    TESS_REMARK_BETWEEN = 16, /* speed between NUMA nodes, by the processors */
+    TESS_REMARK_NET = 32,     /* speed of the network */
+    TESS_REMARK_DOMAIN = 64,  /* that blocks of hosts are NVLink domains */
+    TESS_REMARK_P2P = 128,    /* that GeForces have no peer-to-peer over PCIe */
+    /* What is wrong with it: */
+    TESS_REMARK_NO_NVLINK = 256, /* no NVLinks in the source, though such GPUs have some */
+    TESS_REMARK_UNEVEN = 512     /* fewer NVLinks one way than the other */
 };
 
 #define TESS_TOPO_NODES_MAX 262144
