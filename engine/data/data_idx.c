@@ -250,9 +250,8 @@ static enum tess_status idx_read_header(struct idx_file *file)
         if (file->body_bytes > tess__dataset_bytes_max())
             return idx_fail(file, TESS_ERR_DATA,
                             "the IDX header is oversized: dimension %d is %u, which makes more "
-                            "than this machine's %llu GiB of memory",
-                            (int)d, file->dim[d],
-                            (unsigned long long)(tess__dataset_bytes_max() >> 30));
+                            "than the %.1f GiB of memory that this process may use",
+                            (int)d, file->dim[d], tess__dataset_gib_max());
     }
     const uint64_t expected = header_bytes + file->body_bytes;
     if (!file->gz && file->file_bytes != expected)
@@ -318,8 +317,9 @@ static enum tess_status idx_allocate(struct idx_file *file, struct tess_dataset 
     const struct tess_shape row = tess_shape3(train->dim[1], train->dim[2], channels);
     if (tess__dataset_bytes(row, train->dim[0], test->dim[0]) > tess__dataset_bytes_max())
         TESS_FAIL(TESS_ERR_DATA,
-                  "%s and %s together are oversized: more than this machine's %llu GiB of memory",
-                  train->path, test->path, (unsigned long long)(tess__dataset_bytes_max() >> 30));
+                  "%s and %s together are oversized: more than the %.1f GiB of memory that "
+                  "this process may use",
+                  train->path, test->path, tess__dataset_gib_max());
     TESS_TRY(tess__dataset_new(row, IDX_CLASS_COUNT, train->dim[0], test->dim[0], dataset_out));
     file[IDX_TRAIN_IMAGES].body = (*dataset_out)->train.image;
     file[IDX_TEST_IMAGES].body = (*dataset_out)->test.image;

@@ -257,11 +257,10 @@ static enum tess_status picture_shape(const struct picture_load *load, struct te
     if (tess__dataset_bytes(*row_out, (uint64_t)load->train_count, test_count) >
         tess__dataset_bytes_max())
         TESS_FAIL(TESS_ERR_DATA,
-                  "%s and %lld others of %lld x %lld pixels are more than this machine's %llu GiB "
-                  "of memory; --data.size N makes them smaller",
+                  "%s and %lld others of %lld x %lld pixels are more than the %.1f GiB of "
+                  "memory that this process may use; --data.size N makes them smaller",
                   load->name[0].path, (long long)load->count - 1, (long long)row_out->dim[1],
-                  (long long)row_out->dim[0],
-                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
+                  (long long)row_out->dim[0], tess__dataset_gib_max());
     return TESS_OK;
 }
 

@@ -9,13 +9,13 @@
  */
 #include "data/data_tokens.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 #include "tessera/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 uint64_t tess__dataset_product(uint64_t a, uint64_t b)
 {
@@ -24,8 +24,13 @@ uint64_t tess__dataset_product(uint64_t a, uint64_t b)
 
 uint64_t tess__dataset_bytes_max(void)
 {
-    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : (uint64_t)4 << 30;
+    char group[64];
+    return (uint64_t)tess_memory(group);
+}
+
+double tess__dataset_gib_max(void)
+{
+    return (double)tess__dataset_bytes_max() / 0x1p30;
 }
 
 uint64_t tess__dataset_bytes(struct tess_shape row, uint64_t train_count, uint64_t test_count)

@@ -45,11 +45,10 @@ enum tess_status tess_dataset_open_synthetic(struct tess_shape row, int32_t clas
     if (tess__dataset_bytes(row, (uint64_t)train_count, (uint64_t)test_count) >
         tess__dataset_bytes_max())
         TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld and %lld images of %lld x %lld x %lld are more than this machine's %llu "
-                  "GiB of memory",
+                  "%lld and %lld images of %lld x %lld x %lld are more than the %.1f GiB of "
+                  "memory that this process may use",
                   (long long)train_count, (long long)test_count, (long long)row.dim[0],
-                  (long long)row.dim[1], (long long)row.dim[2],
-                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
+                  (long long)row.dim[1], (long long)row.dim[2], tess__dataset_gib_max());
     const int64_t row_count = tess_shape_count(&row);
     uint8_t *template = malloc((size_t)row_count * (size_t)class_count);
     if (template == NULL)
@@ -81,10 +80,10 @@ enum tess_status tess_dataset_open_synthetic_tokens(int64_t length, int64_t trai
     uint8_t follower[256][SYNTHETIC_CHOICES], *memory, token = 0;
     if (tess__dataset_product(samples, (uint64_t)length) >= tess__dataset_bytes_max())
         TESS_FAIL(TESS_ERR_USAGE,
-                  "%lld and %lld samples of %lld tokens are more than this machine's %llu GiB of "
-                  "memory",
+                  "%lld and %lld samples of %lld tokens are more than the %.1f GiB of memory that "
+                  "this process may use",
                   (long long)train_count, (long long)test_count, (long long)length,
-                  (unsigned long long)(tess__dataset_bytes_max() >> 30));
+                  tess__dataset_gib_max());
     struct tess_token_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");

@@ -147,9 +147,10 @@ int64_t tess__text_made_bytes(int64_t documents);
 /* ---- sets of images, before they are returned -------------------------------------------------
  */
 
-/* Greatest size of a set in memory: this machine's memory, so that one wrong byte in a header does
- * not make it swap. */
+/* Greatest size of a set in memory: that of this machine or of the process's control groups, so
+ * that one wrong byte in a header does not make it swap. */
 uint64_t tess__dataset_bytes_max(void);
+double tess__dataset_gib_max(void); /* the same in GiB */
 
 /* a * b, or UINT64_MAX when that is exceeded. */
 uint64_t tess__dataset_product(uint64_t a, uint64_t b);

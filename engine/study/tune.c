@@ -87,12 +87,14 @@ static enum tess_status tune_read_limit(struct tune *tune, const char *text)
     return TESS_OK;
 }
 
-/* Free memory of this machine, or of the control groups that this program runs in. */
+/* Free memory of this machine, or of the control groups that this program runs in; HUGE_VAL: not
+ * known. */
 static double tune_free_memory(void)
 {
     char group[64];
+    const double kib = tess__text_kernel_number("/proc/meminfo", "MemAvailable:");
     return fmin(
-        1024 * tess__text_kernel_number("/proc/meminfo", "MemAvailable:"),
+        kib < 0 ? HUGE_VAL : 1024 * kib,
         tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, "/proc/self/cgroup", "/sys/fs/cgroup", group));
 }
 
@@ -177,7 +179,7 @@ static enum tess_status tune_plan(struct tune *tune)
     }
     if (!tune->given->memory_limit[0]) {
         double free_bytes = tune_free_memory();
-        if (free_bytes <= 0)
+        if (free_bytes == HUGE_VAL)
             TESS_FAIL(TESS_ERR_UNSUPPORTED,
                       "the kernel does not report the free memory: give --memory-limit");
         tune->limit = (uint64_t)(free_bytes / tune->ranks);
