@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CGROUP_LINE 4096
@@ -62,14 +63,18 @@ static double cgroup_value(enum tess_cgroup_limit of, bool second, const char *b
 
 /* Of a group and of all that hold it. `below` is where groups lie; `group` is cut short. */
 static double cgroup_walk(enum tess_cgroup_limit of, bool second, const char *below, char *group,
-                          char path_out[64])
+                          char path_out[64], uint64_t *id_out)
 {
+    char folder[PATH_MAX];
+    struct stat about;
     double least = HUGE_VAL;
     for (;;) {
         const double limit = cgroup_value(of, second, below, group);
         if (limit < least) {
             least = limit;
             snprintf(path_out, 64, "%.63s", group[0] != '\0' ? group : "/");
+            const int length = snprintf(folder, sizeof(folder), "%s%s", below, group);
+            *id_out = length < PATH_MAX && stat(folder, &about) == 0 ? about.st_ino : 0;
         }
         char *last = strrchr(group, '/');
         if (last == NULL)
@@ -90,13 +95,15 @@ static bool cgroup_has(const char *list, const char *controller)
     return false;
 }
 
-double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
-                         char path_out[64])
+double tess_cgroup_limit_id(enum tess_cgroup_limit of, const char *proc, const char *sys,
+                            char path_out[64], uint64_t *id_out)
 {
+    uint64_t id = 0;
     char line[CGROUP_LINE], below[PATH_MAX], path[64];
     double least = HUGE_VAL;
     FILE *file = fopen(proc, "re");
     path_out[0] = '\0';
+    *id_out = 0;
     /* "0::/user.slice/x" of version 2, "9:cpu,cpuacct:/user.slice/x" of version 1. */
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
         char *controllers = strchr(line, ':');
@@ -112,15 +119,23 @@ double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char
                  second ? "" : cgroup_file[of].controller);
         if (strcmp(group, "/") == 0)
             *group = '\0';
-        const double limit = cgroup_walk(of, second, below, group, path);
+        const double limit = cgroup_walk(of, second, below, group, path, &id);
         if (limit < least) {
             least = limit;
             memcpy(path_out, path, sizeof(path));
+            *id_out = id;
         }
     }
     if (file != NULL)
         fclose(file);
     return least;
+}
+
+double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
+                         char path_out[64])
+{
+    uint64_t id;
+    return tess_cgroup_limit_id(of, proc, sys, path_out, &id);
 }
 
 double tess_memory(char group_out[64])
@@ -134,27 +149,36 @@ double tess_memory(char group_out[64])
 }
 
 /* Read once: a search asks for every layout. */
-static int32_t cgroup_cores(void)
+int32_t tess_cores_quota(uint64_t *group_out)
 {
     static _Atomic int32_t known; /* 0: not read */
-    char group[64];
+    static _Atomic uint64_t known_group;
+    char path[64];
     int32_t cores = atomic_load(&known);
     if (cores == 0) {
-        const double quota =
-            tess_cgroup_limit(TESS_CGROUP_CORES, "/proc/self/cgroup", "/sys/fs/cgroup", group);
+        const double quota = tess_cgroup_limit_id(TESS_CGROUP_CORES, "/proc/self/cgroup",
+                                                  "/sys/fs/cgroup", path, group_out);
         cores = (int32_t)fmax(1, fmin(INT32_MAX, ceil(quota)));
+        atomic_store(&known_group, *group_out);
         atomic_store(&known, cores);
     }
+    *group_out = atomic_load(&known_group);
     return cores;
 }
 
-int32_t tess_cores(void)
+int32_t tess_cores_affinity(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
     const int32_t may = sched_getaffinity(0, sizeof(set), &set) == 0
                             ? CPU_COUNT(&set)
                             : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    const int32_t quota = cgroup_cores();
-    return may < 1 ? 1 : may < quota ? may : quota;
+    return may < 1 ? 1 : may;
+}
+
+int32_t tess_cores(void)
+{
+    uint64_t group;
+    const int32_t may = tess_cores_affinity(), quota = tess_cores_quota(&group);
+    return may < quota ? may : quota;
 }

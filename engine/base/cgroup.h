@@ -20,6 +20,10 @@ enum tess_cgroup_limit {
  */
 double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char *sys,
                          char path_out[64]);
+/* The same; *id_out: a number of that group, the same for all processes of this machine that are in
+ * it, whatever path each has for it; 0: there is no limit. */
+double tess_cgroup_limit_id(enum tess_cgroup_limit of, const char *proc, const char *sys,
+                            char path_out[64], uint64_t *id_out);
 
 /* Bytes of this machine's memory that the process may have, without swap. *group_out: the group
  * that allows no more, "" where none allows less than all. */
@@ -31,5 +35,8 @@ double tess_memory(char group_out[64]);
  * quota is what it was at the first call.
  */
 int32_t tess_cores(void);
+int32_t tess_cores_affinity(void);
+/* INT32_MAX: none. *group_out: as tess_cgroup_limit_id. */
+int32_t tess_cores_quota(uint64_t *group_out);
 
 #endif

@@ -94,7 +94,7 @@ bool tess_options_is_stronger(const struct tess_options *options, const char *na
                               const char *other);
 
 /* Visit every option in order: full name, value as text, where it came from ("default",
- * "file.yaml:3:5", "environment TESSERA_RANKS", "command line"), help. */
+ * "file.yaml:3:5", "environment TESSERA_RANKS", "command line", "Slurm"), help. */
 void tess_options_visit(const struct tess_options *options,
                         void (*visit)(void *context, const char *name, const char *value,
                                       const char *origin, const struct tess_option *option),

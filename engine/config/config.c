@@ -364,7 +364,11 @@ static enum tess_status config_take_place(struct tess_config *config)
     if (tess_options_is_set(config->options, "ranks"))
         return TESS_OK;
     snprintf(number, sizeof(number), "%d", place->rank_count);
-    return tess_options_give(config->options, "ranks", number);
+    char *origin = tess__options_keep_text(config->options, place->starter);
+    if (origin == NULL)
+        return tess__options_no_memory();
+    return tess__options_assign(config->options, tess__options_find(config->options, "ranks"),
+                                number, TESS__SOURCE_ARGUMENTS, origin);
 }
 
 /* check NULL: none. */

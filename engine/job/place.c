@@ -7,6 +7,7 @@
 
 #include "base/cgroup.h"
 #include "base/hash.h"
+#include "base/host.h"
 #include "tessera/check.h"
 
 #include <sched.h>
@@ -42,20 +43,6 @@ enum tess_status tess__place_check(const struct tess_config *config)
 
 /* ---- who is where ---------------------------------------------------------------------------- */
 
-#define PLACE_BOOT 64
-
-/* The kernel's start: the same in all containers of a machine. */
-static void place_boot(char boot[PLACE_BOOT])
-{
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-    if (file == NULL)
-        return;
-    if (fscanf(file, "%63s", boot) != 1)
-        boot[0] = '\0';
-    fclose(file);
-}
-
 /* What differs between hosts: the kernel's start, and the namespaces in which containers differ. */
 static uint64_t place_hash_host(const char *host, const char *boot)
 {
@@ -73,15 +60,17 @@ static void place_describe(const struct tess_config *config, struct tess__proces
     const char *address = getenv("SLURM_TOPOLOGY_ADDR");
     const char *pattern = getenv("SLURM_TOPOLOGY_ADDR_PATTERN");
     struct {
-        char boot[PLACE_BOOT];
+        char boot[TESS_HOST_BOOT];
         cpu_set_t set;
-    } cores = {.boot = ""};
+        uint64_t quota;
+    } cores;
 
     memset(process, 0, sizeof(*process));
     memset(host, 0, sizeof(*host));
+    memset(&cores, 0, sizeof(cores));
     if (gethostname(host->name, sizeof(host->name) - 1) != 0)
         snprintf(host->name, sizeof(host->name), "unknown");
-    place_boot(cores.boot);
+    tess_host_boot(cores.boot);
     process->host = place_hash_host(host->name, cores.boot);
     /* Cut short it would be another address. */
     if (address != NULL && pattern != NULL && strlen(address) < sizeof(host->slurm_address) &&
@@ -94,7 +83,10 @@ static void place_describe(const struct tess_config *config, struct tess__proces
         tess__place_bus(config->device.info[config->started.rank].bus, process->bus);
     (void)sched_getaffinity(0, sizeof(cores.set), &cores.set);
     process->cores = tess_hash_bytes(&cores, sizeof(cores));
-    process->core_count = tess_cores();
+    process->core_count = tess_cores_affinity();
+    process->quota_count = tess_cores_quota(&cores.quota);
+    memset(&cores.set, 0, sizeof(cores.set));
+    process->quota = cores.quota != 0 ? tess_hash_bytes(&cores, sizeof(cores)) : 0;
 }
 
 static enum tess_status place_collect(void *context, const void *mine, size_t bytes,

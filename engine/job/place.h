@@ -29,10 +29,10 @@
 struct tess__process {
     uint64_t host;                   /* a hash, the same for processes of one host alone */
     uint64_t cores;                  /* a hash of which cores of which machine it may use */
-    int32_t core_count;              /* and of how many: tess_cores() */
+    uint64_t quota;                  /* a hash of the control group whose quota it has; 0: none */
+    int32_t core_count, quota_count; /* cores of either, the latter above 0; tess_cores() is less */
     int32_t local_rank;              /* as its starter gave it; -1: not known */
     char bus[TESS__PLACE_BUS_BYTES]; /* of its GPU; "" without one */
-    int32_t zero;
 };
 
 /* What the first process of a host sends of it. */

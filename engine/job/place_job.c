@@ -109,36 +109,57 @@ static void place_number_slots(struct tess__processes *job, int32_t host)
         job->slot[seat[s]] = s;
 }
 
-static int place_by_cores(const void *a, const void *b, void *context)
+/* What gives a process its cores. */
+struct place_source {
+    const struct tess__processes *job;
+    bool quota; /* its control group's, else its affinity */
+};
+
+static uint64_t place_key(const struct place_source *source, int32_t process)
 {
-    const struct tess__processes *job = context;
-    const uint64_t x = job->process[*(const int32_t *)a].cores;
-    const uint64_t y = job->process[*(const int32_t *)b].cores;
+    const struct tess__process *from = &source->job->process[process];
+
+    return source->quota ? from->quota : from->cores;
+}
+
+static int place_by_key(const void *a, const void *b, void *context)
+{
+    const uint64_t x = place_key(context, *(const int32_t *)a);
+    const uint64_t y = place_key(context, *(const int32_t *)b);
 
     return (x > y) - (x < y);
 }
 
-/* Those that may use the same cores of one machine divide them, whichever host each takes its
- * container for. */
-static int32_t place_rank_cores(const struct tess__processes *job)
+static int32_t place_least_share(const struct place_source *source, int32_t *sorted)
 {
-    int32_t *sorted = job->seat, least = INT32_MAX;
+    const struct tess__processes *job = source->job;
+    int32_t least = INT32_MAX;
 
     for (int32_t p = 0; p < job->count; p++)
         sorted[p] = p;
-    qsort_r(sorted, (size_t)job->count, sizeof(*sorted), place_by_cores, (void *)job);
+    qsort_r(sorted, (size_t)job->count, sizeof(*sorted), place_by_key, (void *)source);
     for (int32_t i = 0, end; i < job->count; i = end) {
         const struct tess__process *first = &job->process[sorted[i]];
-        int32_t cores = first->core_count;
+        const uint64_t key = place_key(source, sorted[i]);
+        const int32_t cores = source->quota ? first->quota_count : first->core_count;
 
-        for (end = i + 1; end < job->count && job->process[sorted[end]].cores == first->cores;
-             end++)
-            if (job->process[sorted[end]].core_count < cores)
-                cores = job->process[sorted[end]].core_count;
-        if (cores / (end - i) < least)
+        for (end = i + 1; end < job->count && place_key(source, sorted[end]) == key;)
+            end++;
+        if (!(source->quota && key == 0) && cores / (end - i) < least)
             least = cores / (end - i);
     }
     return least;
+}
+
+/* Those that may use the same cores of one machine divide them, whichever host each takes its
+ * container for, and those of one control group its quota. */
+static int32_t place_rank_cores(const struct tess__processes *job)
+{
+    const int32_t cores = place_least_share(&(struct place_source){.job = job}, job->seat);
+    const int32_t quota =
+        place_least_share(&(struct place_source){.job = job, .quota = true}, job->seat);
+
+    return cores < quota ? cores : quota;
 }
 
 void tess__place_find_hosts(struct tess__processes *job)

@@ -4,6 +4,7 @@
  */
 #include "job/place_probe.h"
 
+#include "base/cgroup.h"
 #include "tessera/check.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 /* On a host with more processes none gets the GPUs of all of them, to be bound beside its own. */
 #define MEET_BUSES 1024
 
-_Static_assert(sizeof(struct tess__process) == 48, "a card, sent by each process");
+_Static_assert(sizeof(struct tess__process) == 56, "a card, sent by each process");
 
 /* From process 0 to each, behind it the bus ids of the GPUs of its host, by slot; none where it has
  * none, or more than MEET_BUSES. */
@@ -306,7 +307,7 @@ enum tess_status tess__place_meet(const struct tess__run *run,
     struct meet meet = {.run = run, .options = options, .meeting = meeting};
     struct tess__placement *placed = run->placed;
 
-    placed->core_count = process->core_count;
+    placed->core_count = tess_cores();
     enum tess_status status = meet_seats(&meet, process);
     if (status == TESS_OK)
         status = meet_hosts(&meet, host);

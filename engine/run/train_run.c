@@ -483,6 +483,8 @@ static enum tess_status train_launch_placed(struct train *train, struct tess_con
     if (train->run.config->device.missing)
         TESS_FAIL(TESS_ERR_DEVICE, "%s", train->run.config->device.why);
     TESS_TRY(tess__run_place(&train->run, config, options->placed));
+    /* With as many threads as this rank has cores, which is known now. */
+    TESS_TRY(tess__memory_check(&train->run, options->advise, options->advise_context));
     if (train->history != NULL)
         train->history->met = true;
     train_open_flight(train);

@@ -102,6 +102,18 @@ static void case_cores(void **state)
     expect(of, HUGE_VAL, "");
     put("sys/pod/box/cpu.max", "250000 100000\n");
     expect(of, 2.5, "/pod/box");
+    /* One group has one number, under whatever path it is seen; other groups have others. */
+    uint64_t outside, inside, other;
+    char path[64];
+    tess_cgroup_limit_id(of, "proc", "sys", path, &outside);
+    put("box", "0::/\n");
+    tess_cgroup_limit_id(of, "box", "sys/pod/box", path, &inside);
+    put("sys/pod/two/cpu.max", "250000 100000\n");
+    put("two", "0::/pod/two\n");
+    tess_cgroup_limit_id(of, "two", "sys", path, &other);
+    assert_true(outside == inside && outside != other && outside != 0);
+    tess_cgroup_limit_id(of, "two", "none", path, &other);
+    assert_true(other == 0);
     put("sys/pod/cpu.max", "50000 100000\n"); /* the pod's, shared by its boxes */
     expect(of, 0.5, "/pod");
     put("sys/pod/cpu.max", "50000\n"); /* cut short */

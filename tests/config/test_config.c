@@ -326,6 +326,16 @@ static void threads_are(const char *ranks, const char *asked, const char *kernel
     tess_config_close(config);
 }
 
+static void ranks_are_started(void *context, const char *name, const char *value,
+                              const char *origin, const struct tess_option *option)
+{
+    (void)context, (void)option;
+    if (strcmp(name, "ranks") != 0)
+        return;
+    assert_string_equal(value, "2");
+    assert_string_equal(origin, "Slurm");
+}
+
 /* Ranks of a job of two: as many as the program that started it says, or one. */
 static void started_threads_are(int32_t cores, const char *asked, int expected)
 {
@@ -336,6 +346,7 @@ static void started_threads_are(int32_t cores, const char *asked, int expected)
     assert_int_equal(tess_config_open_placed(COUNT(words), words, NULL, 0, &place, &config),
                      TESS_OK);
     assert_int_equal(config->threads, config->kernel->threaded || *asked != '0' ? expected : 1);
+    tess_options_visit(config->options, ranks_are_started, NULL);
     tess_config_close(config);
 }
 

@@ -101,20 +101,28 @@ static void case_hosts(void **state)
     job_free(job);
 }
 
-/* The least share: processes that may use the same cores divide them. */
+/* The least share: processes that may use the same cores divide them, those of one control group
+ * its quota. */
 static void case_rank_cores(void **state)
 {
     static const char *const name[] = {"a", "b", "a", "b", "a"};
     static const struct {
         uint64_t cores[5];
         int32_t core_count[5], wanted;
+        uint64_t quota[5];
+        int32_t quota_count[5];
     } shares[] = {
-        {{1, 1, 1, 1, 1}, {16, 16, 16, 16, 16}, 3}, /* hosts of one machine: containers */
-        {{1, 2, 1, 2, 1}, {16, 16, 16, 16, 16}, 5}, /* two machines */
-        {{1, 2, 3, 4, 5}, {2, 4, 2, 4, 2}, 2},      /* bound to cores of their own */
-        {{1, 2, 3, 2, 1}, {8, 32, 8, 32, 8}, 4},    /* to a socket each */
-        {{1, 2, 1, 2, 1}, {16, 16, 12, 16, 16}, 4}, /* less by a quota */
-        {{1, 2, 1, 2, 1}, {2, 64, 2, 64, 2}, 0},
+        {{1, 1, 1, 1, 1}, {16, 16, 16, 16, 16}, 3, {0}, {0}}, /* hosts of one machine: containers */
+        {{1, 2, 1, 2, 1}, {16, 16, 16, 16, 16}, 5, {0}, {0}}, /* two machines */
+        {{1, 2, 3, 4, 5}, {2, 4, 2, 4, 2}, 2, {0}, {0}},      /* bound to cores of their own */
+        {{1, 2, 3, 2, 1}, {8, 32, 8, 32, 8}, 4, {0}, {0}},    /* to a socket each */
+        {{1, 2, 1, 2, 1}, {2, 64, 2, 64, 2}, 0, {0}, {0}},
+        /* Pods of one machine, each with a quota of its own; two ranks in one; more quotas than
+         * cores; one pod alone has a quota. */
+        {{1, 1, 1, 1, 1}, {64, 64, 64, 64, 64}, 4, {1, 2, 3, 4, 5}, {8, 8, 4, 8, 8}},
+        {{1, 1, 1, 1, 1}, {64, 64, 64, 64, 64}, 3, {1, 2, 2, 3, 4}, {8, 6, 6, 8, 8}},
+        {{1, 1, 1, 1, 1}, {16, 16, 16, 16, 16}, 3, {1, 2, 3, 4, 5}, {8, 8, 8, 8, 8}},
+        {{1, 1, 1, 1, 1}, {16, 16, 16, 16, 16}, 2, {0, 0, 0, 0, 5}, {0, 0, 0, 0, 2}},
     };
     struct tess__processes *job = job_of(name, 5);
 
@@ -123,6 +131,8 @@ static void case_rank_cores(void **state)
         for (int32_t p = 0; p < 5; p++) {
             job->process[p].cores = shares[i].cores[p];
             job->process[p].core_count = shares[i].core_count[p];
+            job->process[p].quota = shares[i].quota[p];
+            job->process[p].quota_count = shares[i].quota_count[p];
         }
         tess__place_find_hosts(job);
         assert_int_equal(job->rank_cores, shares[i].wanted);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/host.h"
 #include "comm/boot/boot_post.h"
 #include "tessera/check.h"
 
@@ -51,15 +52,10 @@ struct meet {
  * may open each other's memory where the PID namespace is, too. */
 static void meet_own_host(const char *name, struct tcp_card *card)
 {
-    char boot[64] = "";
+    char boot[TESS_HOST_BOOT];
     struct stat space = {.st_ino = 0};
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
 
-    if (file != NULL) {
-        if (fgets(boot, sizeof(boot), file) == NULL)
-            boot[0] = '\0';
-        fclose(file);
-    }
+    tess_host_boot(boot);
     (void)stat("/proc/self/ns/net", &space);
     const char *kernel = boot[0] != '\0' ? boot : name;
     card->host = tess_hash_mix(tess_hash_bytes(kernel, strlen(kernel)) + (uint64_t)space.st_ino);
