@@ -295,7 +295,15 @@ void tess__cpu_copy(struct tess_kernel *kernel, int64_t bytes, const void *sourc
 
 /* ---- sums and updates ------------------------------------------------------------------------ */
 
-/* The exact sum is the same however it is cut: a piece for each thread. */
+/* Of an exact sum, which is the same however it is cut: a piece for each thread, in whole blocks.
+ */
+static int64_t plain_thread_piece(const struct tess_kernel *kernel, int64_t count)
+{
+    const int64_t threads = tess__cpu_min(kernel->threads, PLAIN_THREADS);
+    const int64_t blocks = (count + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK;
+    return count < 2 * PLAIN_PIECE ? count : (blocks + threads - 1) / threads * TESS_SUM_BLOCK;
+}
+
 struct plain_squares {
     struct tess_kernel *kernel;
     int64_t count, piece;
@@ -317,15 +325,13 @@ static void plain_squares_piece(void *context, int64_t part, void *work)
 void tess__cpu_square_sum(struct tess_kernel *kernel, int64_t count, int32_t block, float scale,
                           const float *x, struct tess_sum *sum)
 {
-    int64_t threads = kernel->threads < PLAIN_THREADS ? kernel->threads : PLAIN_THREADS;
-    if (threads == 1 || count < 2 * PLAIN_PIECE) {
+    const int64_t piece = plain_thread_piece(kernel, count);
+    if (piece >= count) {
         tess__cpu_loops(kernel)->square_sum(kernel, count, block, scale, x, sum);
         return;
     }
     struct plain_squares s = {
-        .kernel = kernel, .count = count, .block = block, .scale = scale, .x = x};
-    int64_t blocks = (count + TESS_SUM_BLOCK - 1) / TESS_SUM_BLOCK;
-    s.piece = (blocks + threads - 1) / threads * TESS_SUM_BLOCK;
+        .kernel = kernel, .count = count, .piece = piece, .block = block, .scale = scale, .x = x};
     int64_t parts = (count + s.piece - 1) / s.piece;
     tess__cpu_share(kernel, parts, plain_squares_piece, &s, NULL);
     for (int64_t part = 0; part < parts; part++)
@@ -354,9 +360,11 @@ static void plain_zeros_piece(void *context, int64_t part, void *work)
 void tess__cpu_count_zeros(struct tess_kernel *kernel, enum tess_dtype dtype, int64_t count,
                            const void *x, double *sum)
 {
-    struct plain_zeros z = {.kernel = kernel, .dtype = dtype, .count = count, .x = x};
-    const int64_t threads = tess__cpu_min(kernel->threads, PLAIN_THREADS);
-    z.piece = count < 2 * PLAIN_PIECE ? count : (count + threads - 1) / threads;
+    struct plain_zeros z = {.kernel = kernel,
+                            .dtype = dtype,
+                            .count = count,
+                            .piece = plain_thread_piece(kernel, count),
+                            .x = x};
     const int64_t parts = (count + z.piece - 1) / z.piece;
     tess__cpu_share(kernel, parts, plain_zeros_piece, &z, NULL);
     for (int64_t part = 0; part < parts; part++)
