@@ -311,7 +311,8 @@ enum tess_status tess_options_load_arguments(struct tess_options *options, int a
             TESS_FAIL(TESS_ERR_USAGE, "command line: unknown option '%s'; options begin with '--'",
                       tess__quote(word, quote));
         } else if (count == positional_max) {
-            TESS_FAIL(TESS_ERR_USAGE, "command line: one word too many: '%s'",
+            TESS_FAIL(TESS_ERR_USAGE,
+                      "command line: one word too many: '%s'; --help shows what may stand here",
                       tess__quote(word, quote));
         } else {
             positional[count++] = word;

@@ -106,10 +106,18 @@ int tess__help_unknown(int argc, char **argv)
 
 /* ---- one command ---------------------------------------------------------------------------- */
 
+static const char help_of[] = "--help="; /* and a topic */
+
+static bool help_is_word(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
+           strncmp(word, help_of, sizeof(help_of) - 1) == 0;
+}
+
 bool tess__help_is_asked(int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+        if (help_is_word(argv[i]))
             return true;
     return false;
 }
@@ -163,9 +171,11 @@ int tess__help_command(const struct tess__command *command, int argc, char **arg
     char *words[TESS__ARGS_MAX];
     int count = 0;
     for (int i = 0; i < argc && count < TESS__ARGS_MAX - 2; i++) {
-        const bool asked = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
-        if (asked && i + 1 < argc && argv[i + 1][0] != '-' &&
-            !tess_options_is_file_name(argv[i + 1]))
+        const bool asked = help_is_word(argv[i]);
+        if (asked && strchr(argv[i], '=') != NULL)
+            page.topic = strchr(argv[i], '=') + 1;
+        else if (asked && i + 1 < argc && argv[i + 1][0] != '-' &&
+                 !tess_options_is_file_name(argv[i + 1]))
             page.topic = argv[++i];
         else if (strcmp(argv[i], "--all") == 0)
             page.topic = "all";

@@ -312,8 +312,10 @@ static enum tess_status train_check_hosts(const struct tess_config *config,
                   "has started these: leave --hosts and --meet out",
                   place->starter);
     if (ranks % options->hosts != 0)
-        TESS_FAIL(TESS_ERR_USAGE, "%d ranks are no equal parts on %lld hosts", ranks,
-                  (long long)options->hosts);
+        TESS_FAIL(TESS_ERR_USAGE,
+                  "--ranks %d cannot be divided equally among --hosts %lld: give a multiple of "
+                  "%lld",
+                  ranks, (long long)options->hosts, (long long)options->hosts);
     hosts->count = (int32_t)options->hosts;
     hosts->elastic = options->elastic;
     hosts->timeout_s = config->run.timeout;

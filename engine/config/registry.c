@@ -384,8 +384,10 @@ static const void *registry_find(enum tess_registry_kind kind, const char *name)
     for (int i = 0, at = 0; i < count && at < (int)sizeof(known); i++)
         at += snprintf(known + at, sizeof(known) - (size_t)at, "%s%s", i ? ", " : "", listed[i]);
     const char *near = tess_nearest_word(name, listed, count);
-    tess_fail(TESS_ERR_USAGE, "unknown %s '%s'%s%s%s; known are %s", registry[kind].name, name,
-              near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", known);
+    const bool several = kind == TESS_REGISTRY_STRATEGY && strchr(name, ',') != NULL;
+    tess_fail(TESS_ERR_USAGE, "unknown %s '%s'%s%s%s; known are %s%s", registry[kind].name, name,
+              near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", known,
+              several ? "; '+' joins several, one for each axis of the mesh" : "");
     return NULL;
 }
 

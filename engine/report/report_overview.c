@@ -77,7 +77,7 @@ static const struct overview_column {
 } overview_columns[] = {
     {"ranks", NULL, OVERVIEW_NONE, 0, OVERVIEW_FIELD(ranks)},
     {"batch", NULL, OVERVIEW_NONE, 0, OVERVIEW_FIELD(batch)},
-    {"rate", NULL, OVERVIEW_NONE, OVERVIEW_SHORT, OVERVIEW_FIELD(rate)},
+    {"lr", NULL, OVERVIEW_NONE, OVERVIEW_SHORT, OVERVIEW_FIELD(rate)},
     {NULL, tess__report_speed, OVERVIEW_MOST, 0, 0}, /* as the report's words have it */
     {"time", overview_time, OVERVIEW_NONE, OVERVIEW_TIME, 0},
     {"train loss", overview_loss, OVERVIEW_NONE, OVERVIEW_DIGITS, 0},

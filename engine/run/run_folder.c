@@ -165,7 +165,8 @@ enum tess_status tess__run_folder_owner(const char *folder, char *owner, size_t 
     owner[0] = '\0';
     *life_out = TESS__FOLDER_LEFT;
     if (stat(folder, &about) != 0 || !S_ISDIR(about.st_mode))
-        TESS_FAIL(TESS_ERR_NOT_FOUND, "%s is not the folder of a run", folder);
+        TESS_FAIL(TESS_ERR_NOT_FOUND, "%s is not the folder of a run: give that of train --run",
+                  folder);
     TESS_TRY(folder_join(folder, "lock", path));
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0)

@@ -58,7 +58,8 @@ static void train_print_short(const struct tess__run *run)
                  optim->warmup, (double)steps / epoch, warmup);
     if (run->evaluate && samples > 0 && samples < run->dataset->test.count)
         printf("note: validation uses %" PRId64 " of %" PRId64
-               " %s, as many as are trained on between two times;\n      runs of an epoch and more "
+               " %s, as many as are trained on between two validations;\n      runs of an epoch "
+               "and more "
                "use all\n",
                samples, run->dataset->test.count, tess__words_of(run->dataset).rows);
 }

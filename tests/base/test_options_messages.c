@@ -182,8 +182,9 @@ static void case_argument_messages(void **state)
         {"--set rnaks=2", "command line: unknown option 'rnaks'; did you mean 'ranks'?"},
         {"-r 2", "command line: unknown option '-r'; options begin with '--'"},
         {"-ranks=2", "command line: unknown option '-ranks=2'; options begin with '--'"},
-        {"a b c", "command line: one word too many: 'c'"},
-        {"--evaluate a b c", "command line: one word too many: 'c'"},
+        {"a b c", "command line: one word too many: 'c'; --help shows what may stand here"},
+        {"--evaluate a b c",
+         "command line: one word too many: 'c'; --help shows what may stand here"},
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {

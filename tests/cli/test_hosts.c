@@ -411,7 +411,7 @@ static void case_refused(void **state)
     (void)state;
     refused("--hosts 2 --ranks 4 --strategy ddp", "--hosts 2 needs --meet HOST:PORT");
     refused("--hosts 4 --ranks 2 --strategy ddp --meet localhost:2000",
-            "2 ranks are no equal parts");
+            "--ranks 2 cannot be divided equally among --hosts 4: give a multiple of 4");
     refused("--ranks 2 --strategy ddp --elastic", "--elastic is for runs on several hosts");
     refused("--hosts 2 --ranks 2 --strategy ddp --meet localhost", "must be HOST:PORT");
     refused("--hosts 2 --ranks 2 --strategy ddp --meet :1", "must be HOST:PORT");

@@ -357,6 +357,7 @@ static void case_refused(void **state)
         /* Words. */
         {"--strategy fsdp+ddp --ranks 2", "same axis of the mesh: give one"},
         {"--strategy fsdp+xp --ranks 2", "unknown strategy 'xp'"},
+        {"--strategy fsdp,tp --ranks 2", "'+' joins several"},
         {"--strategy fsdp+ --ranks 2", "unknown strategy ''"},
         {"--strategy fsdp++tp --ranks 2", "unknown strategy ''"},
         {"--strategy fsdp+sp --ranks 2", "add one by '+': tp"},
