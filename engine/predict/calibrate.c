@@ -303,10 +303,8 @@ static enum tess_status calibrate_conv(struct calibrate *calibrate, enum tess_dt
                                               .padding = (int32_t)size[i][6],
                                               .input_grad = true,
                                               .conv = TESS_CONV_F32_AUTO}; /* as by default */
-            const int64_t side =
-                tess_op_output_size(desc.height, desc.window, desc.stride, desc.padding);
-            TESS_TRY(product_measure(calibrate, &desc, which, (double)(desc.rows * side * side),
-                                     (double)desc.out,
+            const int64_t rows = tess_profile_conv_rows(&desc, (enum tess_product)which);
+            TESS_TRY(product_measure(calibrate, &desc, which, (double)rows, (double)desc.out,
                                      (double)(desc.in * desc.window * desc.window)));
         }
     return TESS_OK;

@@ -168,6 +168,22 @@ double tess_profile_layer_s(const struct tess_profile *profile, enum tess_produc
     return (profile->start_s + seconds) * profile_around(rate, weight ? 2 : 0, m, n, k);
 }
 
+/* Positions along a side of `size` of the input. */
+static int64_t profile_conv_side(const struct tess_op_desc *desc, bool data, int64_t size)
+{
+    const bool plain = desc->stride == 1;
+    const int64_t side =
+        data && plain ? size : tess_op_output_size(size, desc->window, desc->stride, desc->padding);
+    return desc->dtype == TESS_F32 && desc->window == 3 && plain ? (side + 3) / 4 * 4 : side;
+}
+
+int64_t tess_profile_conv_rows(const struct tess_op_desc *desc, enum tess_product product)
+{
+    const bool data = product == TESS_PRODUCT_CONV_DATA;
+    return desc->rows * profile_conv_side(desc, data, desc->height) *
+           profile_conv_side(desc, data, desc->width);
+}
+
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,
                                 bool forward, double flops, double length, double bytes)
 {

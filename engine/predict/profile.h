@@ -17,6 +17,7 @@
 #define TESSERA_PREDICT_PROFILE_H
 
 #include "core/flops.h"
+#include "tessera/kernel.h"
 #include "tessera/status.h"
 
 #include <stdbool.h>
@@ -249,6 +250,10 @@ double tess_profile_product_s(const struct tess_profile *profile, enum tess_peak
 /* Of a kind of product that may have been measured. */
 double tess_profile_layer_s(const struct tess_profile *profile, enum tess_product product,
                             enum tess_peak_type type, double m, double n, double k, double bytes);
+/* Rows of a convolution's product in a direction, by which it was measured: positions of what it
+ * computes, which is the input in backward of data. In f32 windows of 3 with stride 1 are computed
+ * in whole tiles of 4 x 4 (Winograd), so that 26 x 26 takes as long as 28 x 28. */
+int64_t tess_profile_conv_rows(const struct tess_op_desc *desc, enum tess_product product);
 double tess_profile_attention_s(const struct tess_profile *profile, enum tess_peak_type type,
                                 bool forward, double flops, double length, double bytes);
 

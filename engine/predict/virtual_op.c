@@ -96,6 +96,15 @@ static struct op_layer op_layer(const struct tess_op_desc *desc)
     return layer;
 }
 
+/* Rows of the layer's product, as it was measured. */
+static int64_t op_rows(const struct tess_op *op, enum tess_product product,
+                       const struct op_layer *layer)
+{
+    return op->desc.kind == TESS_OP_CONV2D && op_is_measured(op, product)
+               ? tess_profile_conv_rows(&op->desc, op_kind(op, product))
+               : layer->rows;
+}
+
 /* Operands in 8 bits are written and read once more. */
 static void op_narrow(struct tess_op *op, double elements)
 {
@@ -108,8 +117,9 @@ static enum tess_status op_forward(struct tess_op *op, double more)
     const struct op_layer layer = op_layer(&op->desc);
     const double size = (double)tess_dtype_bytes(op->desc.dtype);
     op_narrow(op, layer.x + layer.w);
-    op_product(op, TESS_PRODUCT_FORWARD, 1, layer.rows, layer.out, layer.in,
-               (layer.x + layer.w + (1 + more) * layer.y) * size, (layer.w + layer.y) * size);
+    op_product(op, TESS_PRODUCT_FORWARD, 1, op_rows(op, TESS_PRODUCT_FORWARD, &layer), layer.out,
+               layer.in, (layer.x + layer.w + (1 + more) * layer.y) * size,
+               (layer.w + layer.y) * size);
     return TESS_OK;
 }
 
@@ -118,8 +128,8 @@ static enum tess_status op_backward_data(struct tess_op *op, double more)
     const struct op_layer layer = op_layer(&op->desc);
     const double size = (double)tess_dtype_bytes(op->desc.dtype);
     op_narrow(op, layer.y + layer.w);
-    op_product(op, TESS_PRODUCT_DATA, 1, layer.rows, layer.in, layer.out,
-               (layer.y + layer.w + (1 + more) * layer.x) * size, layer.w * size);
+    op_product(op, TESS_PRODUCT_DATA, 1, op_rows(op, TESS_PRODUCT_DATA, &layer), layer.in,
+               layer.out, (layer.y + layer.w + (1 + more) * layer.x) * size, layer.w * size);
     return TESS_OK;
 }
 
@@ -147,7 +157,8 @@ static enum tess_status op_backward_weight(struct tess_op *op, const float *dbia
     const int64_t calls = adds ? 1 : layer.leaves;
     const double each = (layer.x + layer.y) * size / (double)calls;
     op_narrow(op, layer.x + layer.y);
-    op_product(op, TESS_PRODUCT_WEIGHT, (double)calls, layer.out, layer.in, layer.rows / calls,
+    op_product(op, TESS_PRODUCT_WEIGHT, (double)calls, layer.out, layer.in,
+               op_rows(op, TESS_PRODUCT_WEIGHT, &layer) / calls,
                each + (adds ? 2 : 1) * layer.w * sizeof(float),
                layer.x * size / (double)calls + layer.w * sizeof(float));
     if (calls > 1)

@@ -165,6 +165,38 @@ static void test_rows(void **state)
     }
 }
 
+/* Backward of data computes the input's positions, in f32 in whole tiles: 26 x 26 as 28 x 28. */
+static void test_conv_rows(void **state)
+{
+    static const struct {
+        enum tess_dtype dtype;
+        int64_t side;
+        int32_t window, stride, padding;
+        int64_t forward, data; /* sides of what is computed */
+    } known[] = {
+        {TESS_F32, 26, 3, 1, 0, 24, 28},  {TESS_F32, 28, 3, 1, 1, 28, 28},
+        {TESS_BF16, 26, 3, 1, 0, 24, 26}, {TESS_F32, 13, 5, 1, 0, 9, 13},
+        {TESS_F32, 16, 3, 2, 1, 8, 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+        const struct tess_op_desc desc = {.kind = TESS_OP_CONV2D,
+                                          .dtype = known[i].dtype,
+                                          .rows = 5,
+                                          .height = known[i].side,
+                                          .width = known[i].side + 28,
+                                          .window = known[i].window,
+                                          .stride = known[i].stride,
+                                          .padding = known[i].padding};
+        const int64_t more = 28 / known[i].stride;
+        const int64_t forward = 5 * known[i].forward * (known[i].forward + more);
+        const int64_t data = 5 * known[i].data * (known[i].data + more);
+        assert_int_equal(tess_profile_conv_rows(&desc, TESS_PRODUCT_CONV_FORWARD), forward);
+        assert_int_equal(tess_profile_conv_rows(&desc, TESS_PRODUCT_CONV_WEIGHT), forward);
+        assert_int_equal(tess_profile_conv_rows(&desc, TESS_PRODUCT_CONV_DATA), data);
+    }
+}
+
 /* Measured after 1 and 10 ms; between them and beyond by the power through both. */
 static void test_lag(void **state)
 {
@@ -291,9 +323,9 @@ int main(void)
         cmocka_unit_test(test_built_in),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_power_limit),  cmocka_unit_test(test_share),
         cmocka_unit_test(test_shared_cache), cmocka_unit_test(test_busy_cores),
-        cmocka_unit_test(test_rows),         cmocka_unit_test(test_lag),
-        cmocka_unit_test(test_file),         cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_conv_rows),
+        cmocka_unit_test(test_lag),          cmocka_unit_test(test_file),
+        cmocka_unit_test(test_hostile),      cmocka_unit_test(test_kept),
     };
     return cmocka_run_group_tests(tests, scratch_file_make, scratch_file_remove);
 }
