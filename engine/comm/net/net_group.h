@@ -30,7 +30,8 @@
 #define NET_ROW_BYTES   ((size_t)2 << 20) /* of one row's scratch memory, about */
 #define NET_CHUNK_LEAST ((size_t)16 << 10)
 #define NET_CHUNK_MOST  ((size_t)128 << 10)
-#define NET_CHUNK_WAYS  ((size_t)24 << 10) /* at most, of lanes that go by ways: see net_job.c */
+#define NET_CHUNK_WAYS  ((size_t)24 << 10) /* at most, of lanes that go by ways: see net_job.c, */
+#define NET_CHUNK_HALF  ((size_t)8 << 10)  /* and where a rank has two of them */
 #define NET_GROUPS      512                /* that a rank may have open at a time */
 #define NET_REQUESTS    (TESS_TRANSPORT_REQUESTS / 2) /* up to which further rows begin */
 #define NET_PAIR_RING   32    /* messages that may be outstanding from one rank to another */

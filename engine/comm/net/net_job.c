@@ -52,10 +52,13 @@ static void job_cut(struct net_group *group, const struct tess_comm_call *call)
         longest = longest > group->plan.lane[l].length ? longest : group->plan.lane[l].length;
     /* On a ring all links carry the same from the beginning to the end. By ways they carry what
      * comes up first, and not all as much of it: only the rows under way at a time even that out,
-     * so that these are short and many, beside which the first and the last of them count little.
-     */
+     * so that these are short and many, beside which the first and the last of them count little:
+     * what a sum takes beyond the bytes of its fullest link is about half a row. Where a rank has
+     * two lanes their chunks are shorter, so that rows are not longer. */
     const bool ways = group->plan.by_ways;
-    const size_t rows = ways ? 8 : 4, most = ways ? NET_CHUNK_WAYS : NET_CHUNK_MOST;
+    const bool halves = ways && (size_t)group->plan.lane_count > lanes;
+    const size_t rows = ways ? 8 : 4;
+    const size_t most = halves ? NET_CHUNK_HALF : ways ? NET_CHUNK_WAYS : NET_CHUNK_MOST;
     const size_t least = ways ? NET_CHUNK_LEAST / 2 : NET_CHUNK_LEAST;
     bytes = bytes < longest * size / rows ? bytes : longest * size / rows;
     bytes = bytes > least ? bytes : least;
