@@ -170,9 +170,14 @@ static enum tess_status tcp_wait(struct tess_transport *transport, double timeou
                    : timeout_s > 1e6            ? 1000000000
                                                 : (int)(timeout_s * 1e3) + 1;
     tcp->moved = false;
-    if (ms > 0 && tcp_spin(tcp))
+    const double begin_s = tess_clock_s();
+    if (ms > 0 && !tcp->sleeps && tcp_spin(tcp))
         return tcp->status;
     tess__tcp_move(tcp, ms);
+    /* Links that are slower than that, and long waits, are not watched: a core would do nothing
+     * else. */
+    if (ms > 0)
+        tcp->sleeps = tess_clock_s() - begin_s > TCP_SPIN_S;
     return tcp->status;
 }
 

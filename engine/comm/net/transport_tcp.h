@@ -215,6 +215,7 @@ struct tcp {
     uint32_t request_count;  /* that were ever in use */
     struct tcp_list free;    /* of them, those that are not */
     bool moved;              /* a request was done since the last wait began */
+    bool sleeps;             /* the last wait was longer than a spin: the next one does not spin */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */
     char reason[TESS_TRANSPORT_REASON_BYTES + 160];
