@@ -3,18 +3,23 @@
  * them. Reading files is in data_idx.c and data_tokens.c, choosing and normalising samples in
  * data_sample.c, made-up data in data_synthetic.c.
  *
- * A set of images is one anonymous shared mapping, so that ranks forked later use the same pages:
+ * A set of images is one mapping, of huge pages where the system gives them: made one by one, small
+ * ones take as long as reading them all. Ranks forked later use the same pages, because nobody
+ * writes to them any more:
  *
  *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
  */
 #include "data/data_tokens.h"
 
 #include "base/cgroup.h"
+#include "base/pages.h"
 #include "tessera/check.h"
 #include "tessera/memory.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 uint64_t tess__dataset_product(uint64_t a, uint64_t b)
@@ -59,11 +64,11 @@ enum tess_status tess__dataset_new(struct tess_shape row, int32_t class_count, i
     struct tess_dataset *dataset = calloc(1, sizeof(*dataset));
     if (dataset == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "cannot allocate a data set's description");
-    uint8_t *memory;
-    const enum tess_status status = tess__stream_map(bytes, &memory);
-    if (status != TESS_OK) {
+    uint8_t *memory = tess_pages_take(bytes);
+    if (memory == NULL) {
         free(dataset);
-        return status;
+        TESS_FAIL(TESS_ERR_MEMORY, "cannot map %zu bytes of memory for the data set: %s", bytes,
+                  strerror(errno));
     }
     dataset->row = row;
     dataset->class_count = class_count;
@@ -105,7 +110,7 @@ void tess_dataset_close(struct tess_dataset *dataset)
             tess__stream_close(dataset->test.stream);
         tess__stream_close(dataset->train.stream);
     } else {
-        munmap(dataset->train.image, dataset->mapped_bytes);
+        tess_pages_give(dataset->train.image, dataset->mapped_bytes);
     }
     free(dataset->packed[0]);
     free(dataset->packed[1]);
