@@ -29,7 +29,7 @@ endif()
 
 # Files compiled as C++ with what kernels see. Own options instead of the project's, some of which are C's alone.
 function(emulate_library name)
-    set(options -O2 ${emulate_fma} -ffp-contract=off -fno-math-errno -fno-strict-aliasing -Wall -Wextra
+    set(options -O1 ${emulate_fma} -ffp-contract=off -fno-math-errno -fno-strict-aliasing -Wall -Wextra
         -Wno-unknown-pragmas -Wno-unused-function)
     if(TESS_WERROR)
         list(APPEND options -Werror)
