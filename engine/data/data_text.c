@@ -6,7 +6,9 @@
  */
 #include "data/data_tokens.h"
 
+#include "base/cgroup.h"
 #include "base/hash.h"
+#include "base/team.h"
 #include "tessera/check.h"
 
 #include <limits.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define TEXT_NAME "text"
 
@@ -361,55 +362,78 @@ _Static_assert(sizeof(text_counted) / sizeof(*text_counted) ==
                    TESS__TEXT_DOCUMENTS / TEXT_COUNTED + 1,
                "all documents are counted");
 
-int64_t tess__text_made_bytes(int64_t documents)
+static int64_t text_bytes(const struct text_words *words, int64_t documents)
 {
     const int64_t near = (documents + TEXT_COUNTED / 2) / TEXT_COUNTED;
     int64_t bytes = text_counted[near], at = near * TEXT_COUNTED;
-    struct text_words words;
     char target[TEXT_DOCUMENT_BYTES];
 
-    text_divide(&words);
     for (; at < documents; at++)
-        bytes += (int64_t)text_document(&words, at, target);
+        bytes += (int64_t)text_document(words, at, target);
     while (at > documents)
-        bytes -= (int64_t)text_document(&words, --at, target);
+        bytes -= (int64_t)text_document(words, --at, target);
     return bytes;
+}
+
+int64_t tess__text_made_bytes(int64_t documents)
+{
+    struct text_words words;
+    text_divide(&words);
+    return text_bytes(&words, documents);
+}
+
+/* Documents [first, end), which begin `skipped` bytes behind the first of all. */
+struct text_range {
+    const struct text_words *words;
+    int64_t first, end, skipped;
+    char *target;
+    int64_t *ends; /* [end - first] */
+};
+
+/* Those of the range that are counted together: where they begin is known. */
+static void text_make_part(void *context, int64_t part)
+{
+    const struct text_range *range = context;
+    const int64_t counted = range->first / TEXT_COUNTED + part, from = counted * TEXT_COUNTED;
+    const int64_t end = range->end - from < TEXT_COUNTED ? range->end : from + TEXT_COUNTED;
+    int64_t d = from > range->first ? from : range->first;
+    int64_t at = from > range->first ? text_counted[counted] - range->skipped : 0;
+    for (; d < end; d++) {
+        at += (int64_t)text_document(range->words, d, range->target + at);
+        range->ends[d - range->first] = at;
+    }
 }
 
 enum tess_status tess__text_make(int64_t first, int64_t end, struct tess_token_stream *stream)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t count = (size_t)(end - first), mapped = count * TEXT_DOCUMENT_BYTES;
+    const int64_t count = end - first;
+    const int64_t parts = (end + TEXT_COUNTED - 1) / TEXT_COUNTED - first / TEXT_COUNTED;
+    const int hands = tess_cores() < parts ? tess_cores() : (int)parts;
     struct text_words words;
     uint8_t *memory = NULL;
-    size_t bytes = 0;
-    int64_t *ends = malloc(count * sizeof(*ends));
-    if (ends == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the ends of the documents");
-    const enum tess_status status = tess__stream_map(mapped, &memory);
+    struct tess_team *team = NULL;
+
+    text_divide(&words);
+    const int64_t skipped = text_bytes(&words, first);
+    const size_t bytes = (size_t)(text_bytes(&words, end) - skipped);
+    const size_t at = (bytes + 7) / 8 * 8, mapped = at + (size_t)count * sizeof(int64_t);
+    TESS_TRY(tess__stream_map(mapped, &memory));
+    int64_t *ends = (int64_t *)(void *)(memory + at);
+    const enum tess_status status = tess_team_open(hands, NULL, NULL, &team);
     if (status != TESS_OK) {
-        free(ends);
+        munmap(memory, mapped);
         return status;
     }
-    text_divide(&words);
-    for (size_t d = 0; d < count; d++) {
-        bytes += text_document(&words, first + (int64_t)d, (char *)memory + bytes);
-        ends[d] = (int64_t)bytes;
-    }
-    /* Behind the text; a document leaves far more room than its end takes. */
-    const size_t at = (bytes + 7) / 8 * 8, all = at + count * sizeof(*ends);
-    memcpy(memory + at, ends, count * sizeof(*ends));
-    free(ends);
-    const size_t used = (all + page - 1) / page * page;
-    munmap(memory + used, mapped - used);
-    mprotect(memory, used, PROT_READ);
+    struct text_range range = {&words, first, end, skipped, (char *)memory, ends};
+    tess_team_run(team, hands, parts, text_make_part, &range);
+    tess_team_close(team);
+    mprotect(memory, mapped, PROT_READ);
     stream->kind = &tess__token_text;
-    return tess__stream_append(
-        stream, TEXT_NAME,
-        (struct tess__token_piece){.token = memory,
-                                   .count = (int64_t)bytes,
-                                   .end = (const int64_t *)(const void *)(memory + at),
-                                   .ends = (int64_t)count,
-                                   .map = memory,
-                                   .map_bytes = used});
+    return tess__stream_append(stream, TEXT_NAME,
+                               (struct tess__token_piece){.token = memory,
+                                                          .count = (int64_t)bytes,
+                                                          .end = ends,
+                                                          .ends = count,
+                                                          .map = memory,
+                                                          .map_bytes = mapped});
 }
