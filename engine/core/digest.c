@@ -7,15 +7,21 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "base/team.h"
 #include "tessera/check.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Elements at a time: where the sums of norms and sketches are cut. */
 #define DIGEST_CHUNK 1024
+/* From how many elements on other threads are started: they take twenty times as long as that. */
+#define DIGEST_SHARED (INT64_C(1) << 20)
+/* What a thread hashes at a time: a millisecond or less. */
+#define DIGEST_PART (INT64_C(256) * DIGEST_CHUNK)
 /* Elements of far memory that are read at a time: 4 MiB, enough for the full speed of a copy. */
 #define DIGEST_AHEAD (INT64_C(1) << 20)
 
@@ -44,16 +50,59 @@ static uint64_t *digest_of(const struct digest_table *table, int32_t rank, int32
     return &digest_row(table, rank)[1 + DIGEST_HASHES * p + (int32_t)hash];
 }
 
-/* Add the hash of a piece's elements, by their numbers in the model. */
-static enum tess_status digest_hash(const struct tess_tensor_axis *axis, struct tess_values *values,
-                                    const struct tess_piece *piece, uint64_t *hash)
+/* Where the values of parameters are hashed, and by whom. */
+struct digest_reader {
+    const struct tess_tensor_axis *axis;
+    struct tess_values *values;
+    struct tess_team *team; /* NULL: the caller alone */
+    int hands;
+};
+
+/* A piece that is hashed in parts. */
+struct digest_piece {
+    const struct digest_reader *reader;
+    const struct tess_piece *piece;
+    _Atomic uint64_t hash; /* a sum: in whatever order */
+};
+
+/* Of elements [at, end), by their numbers in the model. */
+static enum tess_status digest_hash_run(const struct digest_reader *reader,
+                                        struct tess_values *values, const struct tess_piece *piece,
+                                        int64_t at, int64_t end, uint64_t *hash)
 {
     const float *x;
-    for (int64_t at = 0, now, model; at < piece->count; at += now) {
-        now = tess_piece_run(piece, axis, at, DIGEST_CHUNK, NULL, &model);
+    for (int64_t now, model; at < end; at += now) {
+        const int64_t most = end - at < DIGEST_CHUNK ? end - at : DIGEST_CHUNK;
+        now = tess_piece_run(piece, reader->axis, at, most, NULL, &model);
         TESS_TRY(tess__values_get(values, piece, at, now, &x));
         *hash += tess_hash_f32(x, (size_t)now, (uint64_t)model);
     }
+    return TESS_OK;
+}
+
+static void digest_hash_part(void *context, int64_t part)
+{
+    struct digest_piece *of = context;
+    const int64_t at = part * DIGEST_PART, count = of->piece->count;
+    const int64_t end = count - at < DIGEST_PART ? count : at + DIGEST_PART;
+    struct tess_values values = {.kernel = of->reader->values->kernel,
+                                 .dtype = of->reader->values->dtype};
+    uint64_t hash = 0;
+    /* The host reaches these values, so that nothing fails. */
+    (void)digest_hash_run(of->reader, &values, of->piece, at, end, &hash);
+    atomic_fetch_add(&of->hash, hash);
+}
+
+/* Add the hash of a piece's elements. */
+static enum tess_status digest_hash(const struct digest_reader *reader,
+                                    const struct tess_piece *piece, uint64_t *hash)
+{
+    if (reader->team == NULL)
+        return digest_hash_run(reader, reader->values, piece, 0, piece->count, hash);
+    struct digest_piece of = {.reader = reader, .piece = piece};
+    tess_team_run(reader->team, reader->hands, (piece->count + DIGEST_PART - 1) / DIGEST_PART,
+                  digest_hash_part, &of);
+    *hash += of.hash;
     return TESS_OK;
 }
 
@@ -64,10 +113,10 @@ static bool digest_has_copy(const struct tess_plan *plan)
            (plan->optim_extent != TESS_EXTENT_FULL || plan->dtype != TESS_F32);
 }
 
-static enum tess_status digest_own_row(const struct tess_engine *engine, struct tess_values *values,
+static enum tess_status digest_own_row(const struct tess_engine *engine,
+                                       const struct digest_reader *reader,
                                        struct digest_table *table)
 {
-    const struct tess_tensor_axis *axis = &engine->declare.axis;
     const struct tess_plan *plan = &engine->plan;
     const struct tess_mesh *mesh = &plan->mesh;
     const int32_t shards = plan->shard_count > 1 ? plan->shard_count : 1;
@@ -78,7 +127,7 @@ static enum tess_status digest_own_row(const struct tess_engine *engine, struct 
         owner ? (uint64_t)place * (uint64_t)shards + (uint64_t)plan->shard_index : UINT64_MAX;
     for (int32_t i = 0; i < engine->piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
-        TESS_TRY(digest_hash(axis, values, piece,
+        TESS_TRY(digest_hash(reader, piece,
                              digest_of(table, mesh->rank, piece->param,
                                        piece->duplicate ? DIGEST_DUPLICATE : DIGEST_OWNED)));
     }
@@ -90,7 +139,7 @@ static enum tess_status digest_own_row(const struct tess_engine *engine, struct 
                                         .count = plan->param[p].count,
                                         .w = plan->dtype == TESS_F32 ? whole : NULL,
                                         .low = whole};
-        TESS_TRY(digest_hash(axis, values, &copy,
+        TESS_TRY(digest_hash(reader, &copy,
                              digest_of(table, mesh->rank, plan->param[p].index, DIGEST_COPY)));
     }
     return TESS_OK;
@@ -182,6 +231,20 @@ static enum tess_status digest_compare(const struct tess_engine *engine,
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
+/* As many as the rank has threads, where the host reaches the values and there are enough. */
+static enum tess_status digest_gather_hands(const struct tess_engine *engine,
+                                            struct digest_reader *reader)
+{
+    const struct tess_kernel *kernel = engine->kernel;
+    int64_t count = 0;
+    for (int32_t i = 0; i < engine->piece_count; i++)
+        count += engine->piece[i].count;
+    reader->hands = kernel->threads;
+    if (kernel->ops->far_memory || reader->hands == 1 || count < DIGEST_SHARED)
+        return TESS_OK;
+    return tess_team_open(reader->hands, NULL, NULL, &reader->team);
+}
+
 /* Exchange what every rank holds and compare it; table->row is the caller's to free, always. */
 static enum tess_status digest_exchange(struct tess_engine *engine, struct digest_table *table)
 {
@@ -195,7 +258,11 @@ static enum tess_status digest_exchange(struct tess_engine *engine, struct diges
     struct tess_values values;
     TESS_TRY(tess__shared_settle(engine, false));
     TESS_TRY(tess__values_open(engine, DIGEST_AHEAD, &values));
-    enum tess_status status = digest_own_row(engine, &values, table);
+    struct digest_reader reader = {.axis = &engine->declare.axis, .values = &values};
+    enum tess_status status = digest_gather_hands(engine, &reader);
+    if (status == TESS_OK)
+        status = digest_own_row(engine, &reader, table);
+    tess_team_close(reader.team);
     tess__values_close(&values);
     TESS_TRY(status);
     TESS_TRY(tess_comm_all_gather(engine->comm, digest_row(table, mesh->rank), table->row,

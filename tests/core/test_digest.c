@@ -169,6 +169,38 @@ static void case_layouts(void **state)
     check_layouts("--precision bf16 --master-weights=off");
 }
 
+/* A model that is large enough to be hashed by several threads, and for replicas of one host to
+ * make each other's first values: the hash of one thread of one rank. */
+static void check_shared(const char *options)
+{
+    static const struct {
+        const char *strategy, *threads;
+        int32_t ranks;
+    } layout[] = {{"single", "1", 1}, {"single", "3", 1}, {"ddp", "1", 4}, {"ddp", "2", 2}};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof(layout) / sizeof(*layout); i++) {
+        struct job *job = job_new();
+        char words[160];
+        snprintf(words, sizeof(words), "--kernel cpu --mlp.hidden 1500,801 --threads %s %s",
+                 layout[i].threads, options);
+        job_run(job, layout[i].strategy, layout[i].ranks, words);
+        hash = i == 0 ? job->hash[0] : hash;
+        for (int32_t r = 0; r < layout[i].ranks; r++) {
+            assert_int_equal(job->hash_status[r], TESS_OK);
+            assert_int_equal(job->hash[r], hash);
+        }
+        free(job);
+    }
+}
+
+static void case_shared(void **state)
+{
+    (void)state;
+    check_shared("");
+    check_shared("--precision bf16");
+    check_shared("--precision bf16 --master-weights=off");
+}
+
 /* ---- differences ----------------------------------------------------------------------------- */
 
 /* fc2.weight's first element: its last bit is half the distance to its neighbour, which is all that
@@ -292,9 +324,8 @@ static void case_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_layouts),
-        cmocka_unit_test(case_one_bit),
-        cmocka_unit_test(case_distance),
+        cmocka_unit_test(case_layouts),  cmocka_unit_test(case_shared),
+        cmocka_unit_test(case_one_bit),  cmocka_unit_test(case_distance),
         cmocka_unit_test(case_replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
