@@ -145,7 +145,7 @@ void tess__report_memories(struct tess__report *report, struct tess__html *html)
 {
     enum { KINDS = TESS_MEMORY_KIND_COUNT };
     const char *kind[KINDS];
-    struct tess__bars bars = {.kind = kind, .kind_count = KINDS, .decimals = 1};
+    struct tess__bars bars = {.name = kind, .kind_count = KINDS, .decimals = 1};
     double most = 0, divisor;
     for (size_t i = 0; i < report->run_count; i++)
         most = fmax(most, tess__report_fullest(&report->run[i]));
@@ -197,14 +197,18 @@ static const char *cost_waiting(struct tess__report *report, const char *caption
 
 /* ---- throughput ------------------------------------------------------------------------------ */
 
-/* Bars of one number per run: `of` gives it, NaN for none. */
+/* Bars of one number per run: `of` gives it, NaN for none. Series 0 has the axis's name. */
 static void cost_simple(struct tess__report *report, const char *title, const char *caption,
-                        const char *axis, int decimals,
+                        const char *axis, int decimals, int series,
                         double (*of)(const struct tess__report *report,
                                      const struct tess__report_run *run),
                         struct tess__html *html)
 {
-    struct tess__bars bars = {.title = axis, .kind = &axis, .kind_count = 1, .decimals = decimals};
+    struct tess__bars bars = {.title = axis,
+                              .name = series == 0 ? &axis : tess__work_name,
+                              .series = &series,
+                              .kind_count = 1,
+                              .decimals = decimals};
     for (size_t i = 0; i < report->run_count; i++) {
         double value = of(report, &report->run[i]);
         if (isnan(value) || !cost_has_room(&bars))
@@ -281,12 +285,14 @@ static void cost_times(struct tess__report *report, struct tess__html *html)
 {
     static const int field[] = {TESS__TIME_DATA, TESS__TIME_FORWARD, TESS__TIME_BACKWARD,
                                 TESS__TIME_EXPOSED, TESS__TIME_OPTIM};
-    static const char *const kind[] = {"data", "forward", "backward", "exposed communication",
-                                       "optimizer"};
+    static const int series[] = {TESS__WORK_LOADING, TESS__WORK_FORWARD, TESS__WORK_BACKWARD,
+                                 TESS__WORK_WAITING, TESS__WORK_OPTIMIZER};
     struct tess__bars bars = {.title = "time per rank [s]",
-                              .kind = kind,
+                              .name = tess__work_name,
+                              .series = series,
                               .kind_count = sizeof(field) / sizeof(field[0]),
                               .beside_name = "hidden communication",
+                              .beside_series = TESS__WORK_CALL,
                               .decimals = 2};
     bool chosen = false;
     for (size_t i = 0; i < report->run_count; i++) {
@@ -321,16 +327,17 @@ void tess__report_speeds(struct tess__report *report, struct tess__html *html)
                                   "Training %s per second over all ranks, without the first steps: "
                                   "longer is faster.",
                                   report->words.counted),
-                report->words.rate, 0, cost_speed, html);
+                report->words.rate, 0, 0, cost_speed, html);
     cost_simple(report, "Efficiency",
                 cost_waiting(report, "Speed of one rank, in percent of what the run on a single "
                                      "rank does with the same model, precision and batch. 100 % is "
                                      "perfect scaling; the rest is communication and the sharing "
                                      "of the machine."),
-                "efficiency [%]", 0, cost_efficiency, html);
+                "efficiency [%]", 0, 0, cost_efficiency, html);
     cost_simple(report, "Share of time spent waiting",
-                cost_waiting(report, "Part of the time in which ranks did nothing but wait for one "
-                                     "another: shorter is better."),
-                "share of the time [%]", 1, cost_comm_share, html);
+                cost_waiting(report,
+                             "Exposed communication: the part of the time in which ranks did "
+                             "nothing but wait for one another: shorter is better."),
+                "exposed communication [%]", 1, TESS__WORK_WAITING, cost_comm_share, html);
     cost_times(report, html);
 }

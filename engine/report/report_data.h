@@ -203,17 +203,19 @@ struct tess__report_plan {
     size_t layout_count;
 };
 
-/* What a rank does at a moment; the order is that of the colours. */
+/* What a rank spends time on. The order is that of the colours, the same in all pictures; gradients
+ * and the optimizer have those of their memory. */
 enum tess__work {
     TESS__WORK_FORWARD,
     TESS__WORK_BACKWARD,
-    TESS__WORK_OPTIMIZER,
     TESS__WORK_GRADIENTS,
+    TESS__WORK_OPTIMIZER,
     TESS__WORK_LOADING,
-    TESS__WORK_LOSS,
-    TESS__WORK_WAITING,
-    TESS__WORK_CALL, /* communication, from queued to complete */
+    TESS__WORK_COMPUTE, /* all of it together, in sums */
+    TESS__WORK_WAITING, /* for a call: exposed communication */
+    TESS__WORK_CALL,    /* communication, from queued to complete */
     TESS__WORK_OTHER,
+    TESS__WORK_LOSS,
     TESS__WORK_COUNT
 };
 
@@ -239,9 +241,9 @@ struct tess__report_lane {
     int rows;
 };
 
-/* Kinds of memory in an arena, and, in the place of the first that is not, activations of a pass.
- */
-#define TESS__LIVE_SERIES (TESS_MEMORY_STAGING + 1)
+/* Kinds of memory, and activations of a pass. */
+#define TESS__LIVE_PASS   TESS_MEMORY_KIND_COUNT
+#define TESS__LIVE_SERIES (TESS__LIVE_PASS + 1)
 
 /* Bytes that are in use until the next moment; at: ms after the step's begin. */
 struct tess__report_moment {

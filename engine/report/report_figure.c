@@ -67,14 +67,19 @@ static void figure_legend_lines(const struct tess__lines *lines, struct tess__ht
     tess__html_add(html, "</ul>\n");
 }
 
-static void figure_legend_item(struct tess__html *html, int k, const char *name)
+static void figure_legend_item(struct tess__html *html, int series, const char *name)
 {
     tess__html_print(html,
                      "<li class=\"k%d\"><svg class=\"swatch\" viewBox=\"0 0 14 12\" width=\"14\" "
                      "height=\"12\" aria-hidden=\"true\"><rect width=\"14\" height=\"12\" rx=\"3\" "
                      "fill=\"var(--s%d)\" stroke=\"none\"/></svg><span>",
-                     k, k);
+                     series, series);
     tess__html_put(html, "", name, "</span></li>");
+}
+
+static const char *figure_kind_name(const struct tess__bars *bars, int kind)
+{
+    return bars->name[tess__plot_series(bars, kind)];
 }
 
 static bool figure_kind_used(const struct tess__bars *bars, int kind)
@@ -92,9 +97,9 @@ static void figure_legend_bars(const struct tess__bars *bars, struct tess__html 
     tess__html_add(html, "<ul class=\"legend\">");
     for (int k = 0; k < bars->kind_count; k++)
         if (figure_kind_used(bars, k))
-            figure_legend_item(html, k, bars->kind[k]);
+            figure_legend_item(html, tess__plot_series(bars, k), figure_kind_name(bars, k));
     if (bars->beside_name)
-        figure_legend_item(html, bars->kind_count, bars->beside_name);
+        figure_legend_item(html, bars->beside_series, bars->beside_name);
     tess__html_add(html, "</ul>\n");
 }
 
@@ -251,7 +256,7 @@ static void figure_table_bars(const struct tess__bars *bars, struct tess__html *
     const char *head[TESS__PLOT_KINDS_MAX + 3] = {bars->title};
     int heads = 1;
     for (int k = 0; k < bars->kind_count; k++)
-        head[heads++] = bars->kind[k];
+        head[heads++] = figure_kind_name(bars, k);
     if (bars->kind_count > 1)
         head[heads++] = "total";
     if (bars->beside_name)

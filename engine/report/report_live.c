@@ -14,8 +14,8 @@
 
 static const char *live_name(int series)
 {
-    return series == TESS_MEMORY_STAGING ? "activation of a pass"
-                                         : tess_memory_kind_name((enum tess_memory_kind)series);
+    return series == TESS__LIVE_PASS ? "activation of a pass"
+                                     : tess_memory_kind_name((enum tess_memory_kind)series);
 }
 
 int tess__report_live_series(const char *name)
@@ -146,7 +146,7 @@ static void live_table(const struct tess__report_live *live, const char *unit, d
             continue;
         tess__html_print(html, "<tr><th scope=\"row\">%s</th>", live_name(series));
         tess__figure_cell(html, most / divisor);
-        if (series == TESS_MEMORY_STAGING)
+        if (series == TESS__LIVE_PASS)
             tess__html_add(html, "<td>a part of activation</td>");
         else
             tess__figure_cell(html, live->reserved[series] / divisor);

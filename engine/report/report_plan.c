@@ -40,9 +40,10 @@ static const char *plan_measured(struct tess__report *report, const struct tess_
 static void plan_steps(struct tess__report *report, const struct tess__report_plan *plan,
                        struct tess__html *html)
 {
-    static const char *const kind[] = {"working", "exposed communication"};
+    static const int series[] = {TESS__WORK_COMPUTE, TESS__WORK_WAITING};
     struct tess__bars bars = {.title = "predicted time of a step [ms]",
-                              .kind = kind,
+                              .name = tess__work_name,
+                              .series = series,
                               .kind_count = 2,
                               .decimals = plan->layout[0].step_s < 1 ? 2 : 0};
     for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++) {
@@ -58,7 +59,8 @@ static void plan_steps(struct tess__report *report, const struct tess__report_pl
             tess__report_text(report,
                               "Predicted steps of the slowest stage, the shortest first. 2x1x4: "
                               "ranks along the data, tensor and stage axis; 4mb: 4 micro-batches; "
-                              "8ch: 8 chunks; sp: sequence parallel; sel.: recompute selective; "
+                              "8ch: 8 chunks; 100MiB: buckets of gradients; sp: sequence parallel; "
+                              "sel.: recompute selective; "
                               "kept: units stay gathered until backward. "
                               "Exposed communication is waiting that no computation "
                               "hides.%s%.240s%s%s",
@@ -72,7 +74,7 @@ static void plan_memories(struct tess__report *report, const struct tess__report
                           struct tess__html *html)
 {
     const char *kind[TESS_MEMORY_KIND_COUNT];
-    struct tess__bars bars = {.kind = kind, .kind_count = TESS_MEMORY_KIND_COUNT, .decimals = 1};
+    struct tess__bars bars = {.name = kind, .kind_count = TESS_MEMORY_KIND_COUNT, .decimals = 1};
     double most = 0, divisor;
     for (size_t i = 0; i < plan->layout_count && i < PLAN_BARS; i++)
         most = fmax(most, plan_bytes(&plan->layout[i]));
@@ -103,7 +105,7 @@ static void plan_front(struct tess__report *report, const struct tess__report_pl
     double divisor, least = INFINITY, most = 0,
                     *x = tess__report_alloc(report, 4 * count, sizeof(*x));
     struct tess__curve curve[] = {
-        {.name = "all layouts", .x = x, .y = x + count, .style = 6, .look = TESS__CURVE_MARKS},
+        {.name = "other layouts", .x = x, .y = x + count, .style = 6, .look = TESS__CURVE_MARKS},
         {.name = "none is both faster and smaller",
          .x = x + 2 * count,
          .y = x + 3 * count,
@@ -114,13 +116,10 @@ static void plan_front(struct tess__report *report, const struct tess__report_pl
     for (size_t i = 0; i < count; i++) {
         const double bytes = plan_bytes(&plan->layout[i]) / divisor;
         const double ms = 1e3 * plan->layout[i].step_s;
-        x[curve[0].count] = bytes;
-        x[count + curve[0].count++] = ms;
-        if (!(bytes < least))
-            continue;
-        least = bytes;
-        x[2 * count + curve[1].count] = bytes;
-        x[3 * count + curve[1].count++] = ms;
+        const size_t front = bytes < least;
+        least = fmin(least, bytes);
+        x[2 * front * count + curve[front].count] = bytes;
+        x[(2 * front + 1) * count + curve[front].count++] = ms;
     }
     const struct tess__lines lines = {
         .x = {tess__report_text(report, "memory of the fullest rank [%s]", unit), TESS__AXIS_LINEAR,

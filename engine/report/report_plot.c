@@ -337,6 +337,13 @@ void tess__plot_lines(const struct tess__lines *lines, const struct tess__html *
 
 /* ---- bars ------------------------------------------------------------------------------------ */
 
+int tess__plot_series(const struct tess__bars *bars, int kind)
+{
+    if (kind == bars->kind_count)
+        return bars->beside_series;
+    return bars->series ? bars->series[kind] : kind;
+}
+
 double tess__plot_total(const struct tess__bars *bars, int row)
 {
     double total = 0;
@@ -361,7 +368,7 @@ static void plot_bar_kind(struct tess__plot *plot, const struct tess__bars *bars
     tess__html_print(plot->html,
                      "<g class=\"s%d\" fill=\"var(--s%d)\" stroke=\"var(--card)\" "
                      "shape-rendering=\"crispEdges\">\n",
-                     k, k);
+                     tess__plot_series(bars, k), tess__plot_series(bars, k));
     for (int r = 0; r < bars->row_count; r++) {
         double start = 0;
         for (int below = 0; below < k && k < bars->kind_count; below++)

@@ -13,7 +13,7 @@
 /* More curves than this in one picture are a tangle. */
 #define TESS__PLOT_CURVES_MAX 16
 #define TESS__PLOT_BARS_MAX   40
-#define TESS__PLOT_KINDS_MAX  11
+#define TESS__PLOT_KINDS_MAX  12 /* as many as there are colours */
 #define TESS__PLOT_TICKS_MAX  32
 /* Characters of a run's name wherever it is written: a longer one loses its middle. */
 #define TESS__PLOT_NAME_MAX 40
@@ -53,10 +53,12 @@ struct tess__lines {
 /* Horizontal bars, stacked by kind. */
 struct tess__bars {
     const char *title;       /* of the axis, with its unit; our own text */
-    const char *const *kind; /* [kind_count] names, our own */
+    const char *const *name; /* of each series, our own: a series has one colour in all pictures */
+    const int *series;       /* [kind_count], of each kind; NULL: the first ones */
     /* A thin bar below the stack from start to start + value, where it has a name: what happens
      * beside it. */
     const char *beside_name;
+    int beside_series;
     int kind_count, row_count;
     int decimals;                                             /* of the totals */
     size_t left_out;                                          /* rows that there was no room for */
@@ -74,6 +76,8 @@ void tess__plot_bars(const struct tess__bars *bars, const struct tess__html *alt
 
 /* Is there no point that these axes can show? Then there is nothing to draw. */
 bool tess__plot_lines_empty(const struct tess__lines *lines);
+/* The series of a kind, or, of the kind after the last, of what is beside the stack. */
+int tess__plot_series(const struct tess__bars *bars, int kind);
 /* The sum of a row's kinds. */
 double tess__plot_total(const struct tess__bars *bars, int row);
 

@@ -77,12 +77,14 @@ static void scale_step(struct tess__report *report, const struct tess__report_sc
 {
     static const int field[] = {TESS__MEASURED_DATA, TESS__MEASURED_COMPUTE,
                                 TESS__MEASURED_EXPOSED};
-    static const char *const kind[] = {"waiting for data", "computing", "exposed communication"};
+    static const int series[] = {TESS__WORK_LOADING, TESS__WORK_COMPUTE, TESS__WORK_WAITING};
     const struct tess__rows *rows = &scaling->measured;
     struct tess__bars bars = {.title = "time of a step [ms]",
-                              .kind = kind,
+                              .name = tess__work_name,
+                              .series = series,
                               .kind_count = sizeof(field) / sizeof(field[0]),
                               .beside_name = "hidden communication",
+                              .beside_series = TESS__WORK_CALL,
                               .decimals = 2};
     for (size_t r = 0; r < rows->count; r++) {
         double ranks = tess__row(rows, r, TESS__MEASURED_RANKS);

@@ -38,6 +38,9 @@ void tess__report_draw_timeline(struct tess__report_timeline *timeline,
 void tess__report_overview(struct tess__report *report, struct tess__html *html);
 void tess__report_options(struct tess__report *report, struct tess__html *html);
 
+/* What pictures call each kind of work. */
+extern const char *const tess__work_name[TESS__WORK_COUNT];
+
 /* The whole page; TESS_ERR_MEMORY. */
 enum tess_status tess__report_page(struct tess__report *report, const char *title,
                                    struct tess__html *html);

@@ -98,7 +98,7 @@ static bool spans_covered(const struct tess__report_lane *lane,
 static const char *spans_label(const struct tess__report_span *span, bool shorter, char text[256])
 {
     char bytes[TESS__TEXT_BYTES];
-    const char *part = strchr(span->name, ' ');
+    const char *part = strrchr(span->name, ' ');
     if (span->crowded || span->work == TESS__WORK_WAITING || span->work == TESS__WORK_LOSS)
         return NULL;
     if (span->work != TESS__WORK_CALL && shorter)
@@ -168,7 +168,9 @@ void tess__report_draw_timeline(struct tess__report_timeline *timeline,
         tess__plot_open(&plot, alternative);
         tess__plot_even_ticks(&plot.x, narrow ? 4 : 11, false);
         tess__plot_x_axis(&plot, "time since the step began [ms]", true);
-        for (int work = 0; work < TESS__WORK_COUNT; work++) {
+        for (int i = 1; i <= TESS__WORK_COUNT; i++) {
+            /* Waiting lies over what the rank does: it is the last. */
+            const int work = (TESS__WORK_WAITING + i) % TESS__WORK_COUNT;
             tess__html_print(html,
                              "<g class=\"s%d\" fill=\"var(--s%d)\" stroke=\"none\" "
                              "shape-rendering=\"crispEdges\">\n",

@@ -12,12 +12,17 @@
 #define TIMELINE_NAMED_RANKS 2
 #define TIMELINE_NAMED_NAMES 3
 
-static const char *const timeline_kind[TESS__WORK_COUNT] = {
-    [TESS__WORK_FORWARD] = "forward",     [TESS__WORK_BACKWARD] = "backward",
-    [TESS__WORK_OPTIMIZER] = "optimizer", [TESS__WORK_GRADIENTS] = "finishing the gradients",
-    [TESS__WORK_LOADING] = "loading",     [TESS__WORK_LOSS] = "loss",
-    [TESS__WORK_WAITING] = "waiting",     [TESS__WORK_CALL] = "communication",
+const char *const tess__work_name[TESS__WORK_COUNT] = {
+    [TESS__WORK_FORWARD] = "forward",
+    [TESS__WORK_BACKWARD] = "backward",
+    [TESS__WORK_GRADIENTS] = "finishing the gradients",
+    [TESS__WORK_OPTIMIZER] = "optimizer",
+    [TESS__WORK_LOADING] = "data loading",
+    [TESS__WORK_COMPUTE] = "compute",
+    [TESS__WORK_WAITING] = "exposed communication",
+    [TESS__WORK_CALL] = "communication",
     [TESS__WORK_OTHER] = "other",
+    [TESS__WORK_LOSS] = "loss",
 };
 _Static_assert(TESS__WORK_COUNT <= TESS__PLOT_KINDS_MAX, "a colour for each kind of work");
 
@@ -176,9 +181,10 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
     tess__html_print(text, ": %s ms.", timeline_ms(timeline, timeline->length, length));
     if (timeline->rank_count > (size_t)timeline->lane_count)
         tess__html_print(text, " Drawn are the first %d ranks.", timeline->lane_count);
-    tess__html_add(text, " High bars are what a rank does, grey where it waits; low bars are its "
-                         "calls, from being queued to being complete. The dotted line is the end "
-                         "of its backward pass.");
+    tess__html_add(
+        text, " High bars are what a rank does, grey where it waits for others; low "
+              "bars are its calls, from being queued to being complete. The dotted line is the end "
+              "of its backward pass.");
     for (int l = 0; l < described; l++)
         timeline_describe_lane(text, timeline, &timeline->lane[l], &sums[l]);
     for (int l = 1; l < timeline->lane_count; l++)
@@ -193,9 +199,8 @@ static void timeline_caption(const struct tess__report_timeline *timeline,
 static void timeline_table_ranks(const struct tess__report_timeline *timeline,
                                  const struct tess__lane_sums *sums, struct tess__html *html)
 {
-    static const char *const head[] = {
-        "rank",         "step [ms]",           "communication [ms]", "behind computation [ms]",
-        "waiting [ms]", "end of backward [ms]"};
+    static const char *const head[] = {"rank",        "step [ms]",    "communication [ms]",
+                                       "hidden [ms]", "exposed [ms]", "end of backward [ms]"};
     tess__figure_heads(html, head, sizeof(head) / sizeof(head[0]), 1, 6);
     for (int l = 0; l < timeline->lane_count; l++) {
         const struct tess__report_lane *lane = &timeline->lane[l];
@@ -234,7 +239,7 @@ static void timeline_row(const struct tess__report_lane *lane, const struct tess
 {
     char bytes[TESS__TEXT_BYTES];
     tess__html_print(html, "<tr><th scope=\"row\">%.0f</th><td class=\"text\">%s</td>", lane->rank,
-                     timeline_kind[span->work]);
+                     tess__work_name[span->work]);
     tess__html_add(html, "<td class=\"text\">");
     tess__html_escape_short(html, span->name, 60);
     if (span->unfinished)
@@ -297,7 +302,7 @@ static void timeline_figure(struct tess__report *report, struct tess__report_tim
     tess__report_draw_timeline(timeline, sums, &alternative, &drawings);
     timeline_table_ranks(timeline, sums, &numbers);
     timeline_table_spans(report, timeline, &numbers);
-    tess__figure_drawn(&(struct tess__figure){title, caption.bytes}, timeline_kind, shown,
+    tess__figure_drawn(&(struct tess__figure){title, caption.bytes}, tess__work_name, shown,
                        TESS__WORK_COUNT, &drawings, &numbers, html);
     html->lost |= caption.lost;
     tess__html_close(&caption);

@@ -118,13 +118,14 @@ static void case_bars(void **state)
     static const char *const kind[] = {"one", "two"};
     const struct tess__bars bars = {.title = "axis [s]",
                                     .row = {"\"; system \"touch x\" #", "@0@ <i>", "third"},
-                                    .kind = kind,
+                                    .name = kind,
                                     .value = {1, 2, 0, 0, 1e-30, 5},
                                     .row_count = 3,
                                     .kind_count = 2,
                                     .beside_start = {0, 0, 1},
                                     .beside_value = {1, 0, 1},
                                     .beside_name = "beside",
+                                    .beside_series = 2,
                                     .decimals = 1};
     struct tess__html html = {0};
 
@@ -179,7 +180,7 @@ static void case_long_bars(void **state)
     static const char *const kind[] = {"one"};
     const struct tess__bars bars = {.title = "axis [ms]",
                                     .row = {"16. zero2+tp+pp 512x8x4 4mb sel. sp 8ch"},
-                                    .kind = kind,
+                                    .name = kind,
                                     .value = {1234567.25},
                                     .row_count = 1,
                                     .kind_count = 1,
@@ -212,10 +213,27 @@ static double lab_root(double t)
     return t > 0.008856 ? cbrt(t) : 7.787 * t + 16.0 / 116;
 }
 
+/* Linear light as it looks without the cones for red or green (Machado, Oliveira, Fernandes 2009).
+ */
+static const double seen_by[][3][3] = {
+    {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+    {{0.152286, 1.052583, -0.204868},
+     {0.114503, 0.786281, 0.099216},
+     {-0.003882, -0.048116, 1.051998}},
+    {{0.367322, 0.860646, -0.227968},
+     {0.280085, 0.672501, 0.047413},
+     {-0.011820, 0.042940, 0.968881}},
+};
+
 /* "#rrggbb" in CIELAB, where a distance of 2 is a difference that an eye just sees. */
-static void to_lab(const char *hex, double lab[3])
+static void to_lab(const char *hex, const double eye[3][3], double lab[3])
 {
-    const double r = linear(hex + 1), g = linear(hex + 3), b = linear(hex + 5);
+    const double light[] = {linear(hex + 1), linear(hex + 3), linear(hex + 5)};
+    double seen[3];
+    for (int c = 0; c < 3; c++)
+        seen[c] =
+            fmin(1, fmax(0, eye[c][0] * light[0] + eye[c][1] * light[1] + eye[c][2] * light[2]));
+    const double r = seen[0], g = seen[1], b = seen[2];
     const double x = lab_root((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047);
     const double y = lab_root(0.2126 * r + 0.7152 * g + 0.0722 * b);
     const double z = lab_root((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883);
@@ -224,30 +242,59 @@ static void to_lab(const char *hex, double lab[3])
     lab[2] = 200 * (y - z);
 }
 
-/* Colours of neighbouring areas differ enough in both themes. */
-static void case_colours(void **state)
+static void check_apart(int theme, const char *colours, int eye, double least)
 {
-    static const char *const theme[] = {TESS__COLOURS_LIGHT, TESS__COLOURS_DARK};
-    enum { SERIES = 11 };
+    enum { SERIES = TESS__PLOT_KINDS_MAX };
     double lab[SERIES][3];
-
-    (void)state;
-    for (size_t t = 0; t < 2; t++) {
-        for (int s = 0; s < SERIES; s++) {
-            char name[16];
-            snprintf(name, sizeof(name), "--s%d:", s);
-            const char *at = strstr(theme[t], name);
-            assert_non_null(at);
-            to_lab(at + strlen(name), lab[s]);
-            for (int other = 0; other < s; other++) {
-                const double apart =
-                    hypot(hypot(lab[s][0] - lab[other][0], lab[s][1] - lab[other][1]),
-                          lab[s][2] - lab[other][2]);
-                if (apart < 20)
-                    fail_msg("theme %zu: s%d and s%d are %.0f apart", t, other, s, apart);
-            }
+    for (int s = 0; s < SERIES; s++) {
+        char name[16];
+        snprintf(name, sizeof(name), "--s%d:", s);
+        const char *at = strstr(colours, name);
+        assert_non_null(at);
+        to_lab(at + strlen(name), seen_by[eye], lab[s]);
+        for (int other = 0; other < s; other++) {
+            const double apart = hypot(hypot(lab[s][0] - lab[other][0], lab[s][1] - lab[other][1]),
+                                       lab[s][2] - lab[other][2]);
+            if (apart < least)
+                fail_msg("theme %d, eye %d: s%d and s%d are %.0f apart", theme, eye, other, s,
+                         apart);
         }
     }
+}
+
+/* Colours of areas differ enough in both themes, for eyes without red or green cones, too. */
+static void case_colours(void **state)
+{
+    (void)state;
+    for (int eye = 0; eye < 3; eye++) {
+        check_apart(0, TESS__COLOURS_LIGHT, eye, eye == 0 ? 20 : 12);
+        check_apart(1, TESS__COLOURS_DARK, eye, eye == 0 ? 20 : 12);
+    }
+}
+
+/* One kind of work has one colour, whichever place it has in a stack. */
+static void case_series(void **state)
+{
+    static const char *const name[] = {"zero", "one", "two", "three"};
+    static const int series[] = {3, 1};
+    const struct tess__bars bars = {.title = "axis [s]",
+                                    .name = name,
+                                    .series = series,
+                                    .row = {"a"},
+                                    .value = {1, 2},
+                                    .row_count = 1,
+                                    .kind_count = 2};
+    struct tess__html html = {0};
+
+    (void)state;
+    tess__figure_bars(&(struct tess__figure){"Title", "caption"}, &bars, &html);
+    /* Two drawings and the legend's item, whose name is the series'. */
+    assert_int_equal(count_of(html.bytes, "fill=\"var(--s3)\""), 3);
+    assert_int_equal(count_of(html.bytes, "fill=\"var(--s1)\""), 3);
+    const char *item = strstr(html.bytes, "<li class=\"k3\">");
+    assert_non_null(item);
+    assert_ptr_equal(strstr(item, "<span>"), strstr(item, "<span>three</span>"));
+    tess__html_close(&html);
 }
 
 int main(void)
@@ -256,7 +303,7 @@ int main(void)
         cmocka_unit_test(case_odd_numbers), cmocka_unit_test(case_near_values),
         cmocka_unit_test(case_markers),     cmocka_unit_test(case_bars),
         cmocka_unit_test(case_points),      cmocka_unit_test(case_long_bars),
-        cmocka_unit_test(case_colours),
+        cmocka_unit_test(case_colours),     cmocka_unit_test(case_series),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
