@@ -187,9 +187,10 @@ static void pace_adapt(struct tess__html *html, const struct tess__words *words,
 /* The latest window of steps. */
 static void pace_window(struct tess__html *html, const json_t *pace)
 {
-    static const char *const rank[] = {
-        "rank",      "host",      "late in",      "score",          "own [ms]",   "late [ms]",
-        "step [ms]", "data [ms]", "compute [ms]", "optimizer [ms]", "other [ms]", "processor [ms]"};
+    static const char *const rank[] = {"rank",           "host",       "late in",
+                                       "score",          "own [ms]",   "late [ms]",
+                                       "step [ms]",      "data [ms]",  "compute [ms]",
+                                       "optimizer [ms]", "other [ms]", "wait for core [ms]"};
     static const char *const link[] = {"link", "axis", "", "score", "MB/s", "late [ms]"};
     char text[TESS__REAL_BYTES];
     tess__html_print(html, "<p>Of a step, up to step %s.</p>\n",

@@ -34,7 +34,9 @@ static const struct page_section {
     {"pace", "Slow ranks and links",
      "Each rank and link against the median of its like, in the latest 20 steps that were "
      "recorded. "
-     "A score of 1 is as the others: above it a rank is slower, below it a link.",
+     "A score of 1 is as the others: above it a rank is slower, below it a link. "
+     "own: without waiting for others; late: beyond the median; wait for core: other threads had "
+     "the cores.",
      tess__report_pace, false, true},
     {"timeline", "Time line", "What every rank does during one step.", tess__report_timelines, true,
      false},
