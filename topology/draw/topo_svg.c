@@ -81,11 +81,14 @@ static enum tess_status svg_head(struct tess__topo_svg *svg)
 /* One row below the cards: colours of links, and what widths and shades mean. */
 static void svg_legend(struct tess__topo_svg *svg)
 {
-    static const char *const words[TESS_LINK_KIND_COUNT] = {[TESS_LINK_NVLINK] = "NVLink",
-                                                            [TESS_LINK_C2C] = "C2C",
-                                                            [TESS_LINK_PCI] = "PCIe",
-                                                            [TESS_LINK_SYS] = "between NUMA nodes",
-                                                            [TESS_LINK_NET] = "network"};
+    static const char *const words[TESS_LINK_KIND_COUNT] = {
+        [TESS_LINK_NVLINK] = "NVLink",
+        [TESS_LINK_C2C] = "C2C",
+        [TESS_LINK_PCI] = "PCIe",
+        [TESS_LINK_SYS] = "between NUMA nodes",
+        [TESS_LINK_LOCAL] = "inside a processor",
+        [TESS_LINK_NET] = "network",
+    };
     const struct tess_topology *topology = svg->topo->topology;
     bool there[TESS_LINK_KIND_COUNT] = {false}, xgmi = false;
     double x = TESS__SVG_MARGIN + 4, y = svg->y + 14;
@@ -99,7 +102,7 @@ static void svg_legend(struct tess__topo_svg *svg)
             continue;
         tess__svg_swatch(svg, x, y - 4, 22, tess__svg_colour((enum tess_link_kind)kind));
         tess__svg_text(svg, x + 30, y, "cap", "start", word, 30);
-        x += 52 + 6.4 * (double)strlen(word);
+        x += 54 + 6.8 * (double)strlen(word);
     }
     tess__svg_text(svg, x + 4, y, "cap", "start",
                    svg->uses ? "numbers: GB/s in each direction; pale: not used by the best ring; "
