@@ -35,7 +35,7 @@ void tess__train_print_start(const struct tess__run *run)
         printf(" of %.0f tokens", words.rate_of_row);
     printf(", batch %" PRId64 ", grid %d, %" PRId64 " steps\n", config->run.batch_size, plan->grid,
            tess_engine_step_count(run->planned));
-    printf("data: %s\n", tess__data_text(run->dataset, data));
+    printf("%s\n", tess__data_text(run->dataset, data));
     if (config->checkpoint[0])
         printf("continues after step %" PRId64 ", from %s\n", tess_engine_step_done(run->planned),
                config->checkpoint);

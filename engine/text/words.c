@@ -53,7 +53,7 @@ const char *tess__data_id_text(const struct tess_dataset *dataset, const struct 
 const char *tess__data_text(const struct tess_dataset *dataset, char text[TESS__DATA_BYTES])
 {
     char train[TESS__DATA_ID_BYTES], test[TESS__DATA_ID_BYTES];
-    snprintf(text, TESS__DATA_BYTES, "training %s, validation %s",
+    snprintf(text, TESS__DATA_BYTES, "data hashes: training %s, validation %s",
              tess__data_id_text(dataset, &dataset->train, train),
              tess__data_id_text(dataset, &dataset->test, test));
     return text;

@@ -34,9 +34,9 @@ struct tess__words tess__words_mixed(void);
 const char *tess__data_id_text(const struct tess_dataset *dataset, const struct tess_split *split,
                                char text[TESS__DATA_ID_BYTES]);
 
-#define TESS__DATA_BYTES 64
+#define TESS__DATA_BYTES 80
 
-/* "training 0123456789abcdef, validation none": the fingerprints of both splits. */
+/* "data hashes: training 0123456789abcdef, validation none": the fingerprints of both splits. */
 const char *tess__data_text(const struct tess_dataset *dataset, char text[TESS__DATA_BYTES]);
 
 /* A rate of rows as text: "17.3 k". Fills and returns the caller's buffer. */

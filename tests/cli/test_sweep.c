@@ -147,7 +147,7 @@ static void case_diff(void **state)
     text[sizeof(text) - 1] = '\0';
     write_file("text.txt", text);
     assert_int_equal(run(LEARN "--run text"), 0);
-    assert_non_null(strstr(spawn.out, "data: training "));
+    assert_non_null(strstr(spawn.out, "data hashes: training "));
     text[8100] = 'Z';
     write_file("text.txt", text);
     assert_int_equal(run(LEARN "--run other --strategy ddp --ranks 2"), 0);
