@@ -207,13 +207,16 @@ static void generate_print_end(const struct generate *generate)
 {
     const struct tess__source *source = &generate->source;
     const struct tess__continued *took = &generate->took;
+    /* In a pipe or a file the text ends without a newline: there it is the model's bytes alone. */
+    const bool open =
+        !generate->how.json && !generate->printer.numbers && !generate->printer.terminal;
     char bytes[TESS__TEXT_BYTES], time[TESS__TEXT_BYTES], prompt[TESS__TEXT_BYTES], many[48] = "";
     if (generate->prompts.count > 1)
         snprintf(many, sizeof(many), "%" PRId64 " prompts, ", generate->prompts.count);
     fprintf(stderr,
-            "%s%" PRId64 " tokens in %s, %.1f tokens/s, after a prompt of %" PRId64
+            "%s%s%" PRId64 " tokens in %s, %.1f tokens/s, after a prompt of %" PRId64
             " in %s; %s, %s, kernel %s, %s\n",
-            many, took->tokens, tess__text_time(took->tokens_s, time),
+            open ? "\n" : "", many, took->tokens, tess__text_time(took->tokens_s, time),
             took->tokens_s > 0 ? (double)took->tokens / took->tokens_s : 0.0, took->prompt_tokens,
             tess__text_time(took->prompt_s, prompt), source->config->model->name,
             tess_dtype_name(source->dtype), source->config->kernel->name,

@@ -59,6 +59,8 @@ static void check_says(const char *words, const char *prompt, const char *text)
     if (strcmp(spawn.out, text) != 0)
         fail_msg("generate %s printed '%s', not '%s'", words, spawn.out, text);
     assert_non_null(strstr(spawn.err, "tokens/s"));
+    /* The text is the model's bytes alone: what follows begins a line. */
+    assert_true(spawn.err[0] == '\n' || strstr(spawn.err, "\n\n") != NULL);
 }
 
 /* The sentence learnt by heart, whatever trained it and whatever generates it. */
@@ -106,6 +108,7 @@ static void case_forms(void **state)
                          "--tokens 3"),
                      0);
     assert_string_equal(spawn.out, "97,108,108,44,32,116,104,101\n");
+    assert_int_equal(spawn.err[0], '3');
     assert_int_equal(run("generate out0 --temperature 30"), 0);
     assert_non_null(strstr(spawn.err, "the context of 48 leaves room for 47 tokens"));
     assert_non_null(strstr(spawn.err, "47 tokens in"));
