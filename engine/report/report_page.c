@@ -152,7 +152,8 @@ static void page_summary(const struct tess__report *report, struct tess__html *h
         const char *one, *more;
     } part[] = {{report->scaling_count, "scaling measurement", "scaling measurements"},
                 {report->tune_count, "sweep of the batch size", "sweeps of the batch size"},
-                {report->timeline_count, "time line", "time lines"}};
+                {report->timeline_count, "time line", "time lines"},
+                {report->plan_count, "plan", "plans"}};
     const char *join = report->run_count > 0 ? "; " : "";
     tess__html_add(html, "<p class=\"summary\">");
     if (report->run_count > 0)
