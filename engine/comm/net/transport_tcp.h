@@ -35,8 +35,9 @@
 
 #define TCP_MAGIC 0x70637474u /* "ttcp" */
 
-/* Bytes of a message that goes early; and of those to one peer that it has not announced. */
-#define TCP_EARLY_MOST 8192u
+/* Bytes of a message that goes early: at least those of a chunk of a sum by ways, which others wait
+ * for (NET_CHUNK_WAYS); and of those to one peer that it has not announced. */
+#define TCP_EARLY_MOST (24u << 10)
 #define TCP_EARLY_ROOM (256u << 10)
 #define TCP_EARLY      UINT32_MAX /* its number: no receive's */
 
