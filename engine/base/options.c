@@ -267,22 +267,14 @@ uint64_t tess_options_hash(const struct tess_options *options)
 static const char *options_synonym(const struct tess_options *options, const char *name)
 {
     static const char *const of[][2] = {
-        {"batch", "batch-size"},
-        {"bs", "batch-size"},
-        {"lr", "learning-rate"},
-        {"wd", "weight-decay"},
-        {"dtype", "precision"},
-        {"world-size", "ranks"},
-        {"nproc", "ranks"},
-        {"nproc-per-node", "ranks"},
-        {"gpus", "ranks"},
-        {"num-gpus", "ranks"},
-        {"max-steps", "steps"},
-        {"grad-accum", "accumulate"},
-        {"output", "run"},
-        {"output-dir", "run"},
-        {"checkpoint", "init"},
-        {"gradient-clipping", "clip"},
+        {"batch", "batch-size"}, {"bs", "batch-size"},
+        {"lr", "learning-rate"}, {"wd", "weight-decay"},
+        {"dtype", "precision"},  {"world-size", "ranks"},
+        {"nproc", "ranks"},      {"nproc-per-node", "ranks"},
+        {"gpus", "ranks"},       {"num-gpus", "ranks"},
+        {"max-steps", "steps"},  {"grad-accum", "accumulate"},
+        {"output", "run"},       {"output-dir", "run"},
+        {"checkpoint", "init"},  {"gradient-clipping", "clip"},
         {"dataset", "data"},
     };
     for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
