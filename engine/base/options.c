@@ -62,10 +62,13 @@ const char *tess_options_text(const struct tess_options *options, const char *na
 }
 
 enum tess_status tess_options_give(struct tess_options *options, const char *name,
-                                   const char *value)
+                                   const char *value, const char *origin)
 {
+    char *kept = tess__options_keep_text(options, origin);
+    if (kept == NULL)
+        return tess__options_no_memory();
     return tess__options_assign(options, tess__options_find(options, name), value,
-                                TESS__SOURCE_ARGUMENTS, "command line");
+                                TESS__SOURCE_ARGUMENTS, kept);
 }
 
 bool tess_options_is_stronger(const struct tess_options *options, const char *name,

@@ -82,9 +82,10 @@ bool tess_options_is_file_name(const char *word);
 /* The value of a known option as text, valid until it changes; NULL for an unknown name. */
 const char *tess_options_text(const struct tess_options *options, const char *name);
 
-/* Set a known option as if argv had it once more, behind all others. */
+/* Set a known option as if argv had it once more, behind all others. origin: what gave it, copied.
+ */
 enum tess_status tess_options_give(struct tess_options *options, const char *name,
-                                   const char *value);
+                                   const char *value, const char *origin);
 
 /* Was it given by any source but the default? False for an unknown name. */
 bool tess_options_is_set(const struct tess_options *options, const char *name);

@@ -318,7 +318,8 @@ static enum tess_status config_load(struct tess_config *config, int argc, char *
         TESS_TRY(tess__resume_check(config));
     return config->word_of == NULL
                ? TESS_OK
-               : tess_options_give(config->options, config->word_of->word_option, "on");
+               : tess_options_give(config->options, config->word_of->word_option, "on",
+                                   "command line");
 }
 
 /* Each of the ranks will be started in its place, with the devices of its host alone. */
@@ -364,11 +365,7 @@ static enum tess_status config_take_place(struct tess_config *config)
     if (tess_options_is_set(config->options, "ranks"))
         return TESS_OK;
     snprintf(number, sizeof(number), "%d", place->rank_count);
-    char *origin = tess__options_keep_text(config->options, place->starter);
-    if (origin == NULL)
-        return tess__options_no_memory();
-    return tess__options_assign(config->options, tess__options_find(config->options, "ranks"),
-                                number, TESS__SOURCE_ARGUMENTS, origin);
+    return tess_options_give(config->options, "ranks", number, place->starter);
 }
 
 /* check NULL: none. */

@@ -94,7 +94,7 @@ enum tess_status tess__config_folder_take(struct tess_config *config)
     const char *given = config->run.model; /* lives as the options */
     const bool drawn = strcmp(config->run.init, TESS_CONFIG_INIT_NONE) == 0;
     if (drawn)
-        TESS_TRY(tess_options_give(options, "init", ""));
+        TESS_TRY(tess_options_give(options, "init", "", "command line"));
     if (folder == NULL)
         return TESS_OK;
     for (int32_t i = 0; i < folder->option_count; i++) {

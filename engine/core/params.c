@@ -160,13 +160,13 @@ enum tess_status tess__engine_init_params(struct tess_engine *engine)
     if (room == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the first values of parameters");
     struct tess_comm *comm = params_sharing(engine);
+    const int32_t rank = comm != NULL ? comm->rank : 0, ranks = comm != NULL ? comm->rank_count : 1;
     for (int32_t i = 0; status == TESS_OK && i < engine->piece_count; i++) {
         const struct tess_piece *piece = &engine->piece[i];
-        const int64_t share = params_share(comm, piece), mine = share > 0 ? comm->rank * share : 0;
-        status =
-            params_init_piece(engine, piece, mine, share > 0 ? mine + share : piece->count, room);
-        if (status == TESS_OK && share > 0) /* what is left over, all make */
-            status = params_init_piece(engine, piece, share * comm->rank_count, piece->count, room);
+        const int64_t share = params_share(comm, piece);
+        status = params_init_piece(engine, piece, rank * share, (rank + 1) * share, room);
+        if (status == TESS_OK) /* what is left over, or all: every rank makes it */
+            status = params_init_piece(engine, piece, ranks * share, piece->count, room);
     }
     free(room);
     TESS_TRY(status);

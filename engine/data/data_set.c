@@ -4,8 +4,8 @@
  * data_sample.c, made-up data in data_synthetic.c.
  *
  * A set of images is one mapping, of huge pages where the system gives them: made one by one, small
- * ones take as long as reading them all. Ranks forked later use the same pages, because nobody
- * writes to them any more:
+ * ones take as long as reading them all. Ranks forked later use the same pages, which are not
+ * written any more:
  *
  *     train images | train labels | test images | test labels      each from a multiple of 64 bytes
  */
@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,8 +30,11 @@ uint64_t tess__dataset_product(uint64_t a, uint64_t b)
 
 uint64_t tess__dataset_bytes_max(void)
 {
+    static _Atomic uint64_t known; /* 0: not read; each dimension of a header is compared */
     char group[64];
-    return (uint64_t)tess_memory(group);
+    if (atomic_load(&known) == 0)
+        atomic_store(&known, (uint64_t)tess_memory(group));
+    return atomic_load(&known);
 }
 
 double tess__dataset_gib_max(void)
