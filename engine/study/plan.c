@@ -42,13 +42,13 @@ static const struct tess_option plan_option_table[] = {
      "tokens (samples, of images) of the whole training: prints the days that it takes"},
     {"price", TESS_OPTION_REAL, PLAN_FIELD(price), "0", 0, 1e9, NULL,
      "what an hour of a device costs: with --tokens prints the price"},
-    {"top", TESS_OPTION_INT, PLAN_FIELD(top), "10", 1, 1000, NULL, "layouts that are printed"},
+    {"top", TESS_OPTION_INT, PLAN_FIELD(top), "10", 1, 1000000, NULL, "layouts that are printed"},
     {"json", TESS_OPTION_STRING, PLAN_FIELD(json), "", 0, 0, NULL,
      "file for all results; empty writes none"},
     {"out", TESS_OPTION_STRING, PLAN_FIELD(out), "", 0, 0, NULL,
      "file for the configuration of the best layout, or of --choose, which train takes; empty "
      "writes none"},
-    {"choose", TESS_OPTION_INT, PLAN_FIELD(choose), "1", 1, 1000, NULL,
+    {"choose", TESS_OPTION_INT, PLAN_FIELD(choose), "1", 1, 1000000, NULL,
      "number of the printed layout that --out and --trace write"},
     {"try", TESS_OPTION_INT, PLAN_FIELD(try_count), "0", 0, 1000, NULL,
      "train so many of the first layouts on this host for a few steps each, in turns, and the best "
