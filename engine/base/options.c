@@ -38,15 +38,20 @@ void tess_options_close(struct tess_options *options)
     free(options);
 }
 
+static size_t options_bucket(const char *normal)
+{
+    return tess_hash_bytes(normal, strlen(normal)) % TESS__OPTION_BUCKETS;
+}
+
 struct tess__option_entry *tess__options_find(const struct tess_options *options, const char *name)
 {
     char normal[TESS__NAME_MAX];
     if (!tess__name_join(normal, "", name))
         return NULL;
-    for (int i = 0; i < options->entry_count; i++)
-        if (options->entry[i].name[0] == normal[0] && strcmp(options->entry[i].name, normal) == 0)
-            return &options->entry[i];
-    return NULL;
+    int32_t at = options->bucket[options_bucket(normal)];
+    while (at > 0 && strcmp(options->entry[at - 1].name, normal) != 0)
+        at = options->entry[at - 1].next;
+    return at > 0 ? &options->entry[at - 1] : NULL;
 }
 
 bool tess_options_is_set(const struct tess_options *options, const char *name)
@@ -120,8 +125,11 @@ static enum tess_status options_add_row(struct tess_options *options, const char
                              TESS__SOURCE_DEFAULT, "default");
     if (status == TESS_ERR_USAGE)
         status = TESS_ERR_INTERNAL; /* the table's fault, not the user's */
-    if (status == TESS_OK)
-        options->entry_count++;
+    if (status == TESS_OK) {
+        int32_t *bucket = &options->bucket[options_bucket(kept)];
+        entry->next = *bucket;
+        *bucket = ++options->entry_count;
+    }
     return status;
 }
 
@@ -228,6 +236,11 @@ enum tess_status tess__options_assign(struct tess_options *options,
     entry->source = source;
     entry->origin = origin;
     return TESS_OK;
+}
+
+void tess_options_read_before(struct tess_options *options, const struct tess_options *before)
+{
+    options->before = before;
 }
 
 void tess_options_skip_others(struct tess_options *options)

@@ -32,6 +32,8 @@ enum tess_status tess_options_load_environment(struct tess_options *options);
 /* Errors name file:line:column. Keys of parts listed by tess_options_allow are skipped silently.
  * The file is read once, also after a peek, so that it may be a pipe. */
 enum tess_status tess_options_load_yaml(struct tess_options *options, const char *path);
+/* What `before` has read of files is not read again; it must not read more, and stays open. */
+void tess_options_read_before(struct tess_options *options, const struct tess_options *before);
 /* argv without program and command; "--name value", "--name=value", "--set name=value"; for BOOL
  * "--flag",
  * "--no-flag", "--flag=off", "--flag off" (a word that is not on, off, ... is not taken). A value

@@ -106,7 +106,7 @@ static enum tess_status load_item(struct tess_options *options, const char *path
                                         [TESS__YAML_SEQUENCE] = "a sequence",
                                         [TESS__YAML_MAP] = "a map"};
     struct tess__option_entry *entry = tess__options_find(options, item->name);
-    bool group = tess__options_is_group(options, item->name);
+    const bool group = entry == NULL && tess__options_is_group(options, item->name);
     bool opens = item->kind == TESS__YAML_MAP || item->kind == TESS__YAML_NULL;
     if (entry != NULL
             ? entry->skips_file

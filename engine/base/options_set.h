@@ -43,6 +43,7 @@ struct tess__option_entry {
     const char *text;   /* the value in its one way to be written */
     const char *origin; /* as tess_options_visit documents */
     enum tess__source source;
+    int32_t next; /* of the same bucket, as there */
 };
 
 /* Names of an unselected part. */
@@ -82,13 +83,17 @@ struct tess__option_text {
     char byte[];
 };
 
+#define TESS__OPTION_BUCKETS 256 /* a set has about as many options */
+
 struct tess_options {
     struct tess__option_entry *entry;
     int entry_count;
+    int32_t bucket[TESS__OPTION_BUCKETS]; /* by the name's hash: 1 + an entry; 0: none */
     struct tess__option_foreign *foreign;
     int foreign_count;
     struct tess__option_text *text;
     struct tess__yaml_file *file;
+    const struct tess_options *before; /* has read files for this set too; NULL: none has */
     bool skips_others;
 };
 

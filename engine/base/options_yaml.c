@@ -310,9 +310,10 @@ static enum tess_status yaml_load(struct yaml_reader *reader)
 
 const struct tess__yaml_file *tess__yaml_get(struct tess_options *options, const char *path)
 {
-    for (struct tess__yaml_file *file = options->file; file != NULL; file = file->next)
-        if (strcmp(file->path, path) == 0)
-            return file;
+    for (const struct tess_options *set = options; set != NULL; set = set->before)
+        for (const struct tess__yaml_file *file = set->file; file != NULL; file = file->next)
+            if (strcmp(file->path, path) == 0)
+                return file;
     struct tess__yaml_file *file = calloc(1, sizeof(*file));
     if (file == NULL)
         return NULL;

@@ -244,7 +244,7 @@ static enum tess_status config_check(struct tess_config *config)
     TESS_TRY(tess__config_device(config));
     tess_config_set_cores(config, config->started.starter != NULL
                                       ? config->started.rank_cores
-                                      : tess_cores() / (int32_t)run->ranks);
+                                      : config->cores / (int32_t)run->ranks);
     if (run->steps == 0 && run->epochs <= 0)
         TESS_FAIL(TESS_ERR_USAGE, "nothing to do: --epochs is 0 and --steps is 0");
     for (int axis = 0; axis < TESS_AXIS_COUNT; axis++)
@@ -279,10 +279,12 @@ static enum tess_status config_check(struct tess_config *config)
 
 /* Everything but values: an option set with the tables of the run and of the chosen parts. */
 static enum tess_status config_declare(int argc, char **argv, const struct tess_config_table *extra,
-                                       int extra_count, struct tess_config *config,
-                                       const char **path_out)
+                                       int extra_count, const struct tess_config *before,
+                                       struct tess_config *config, const char **path_out)
 {
     TESS_TRY(config_add_tables(config, extra, extra_count));
+    if (before != NULL)
+        tess_options_read_before(config->options, before->options);
     *path_out = tess_options_first_word(config->options, argc, argv);
     TESS_TRY(tess_comm_options_add(config->options, &config->comm));
     return config_choose_parts(config, argc, argv, *path_out);
@@ -368,9 +370,10 @@ static enum tess_status config_take_place(struct tess_config *config)
     return tess_options_give(config->options, "ranks", number, place->starter);
 }
 
-/* check NULL: none. */
+/* check NULL: none; before NULL: as in tess_config_load. */
 static enum tess_status config_open(int argc, char **argv, const struct tess_config_table *extra,
                                     int extra_count, const struct tess_started *place,
+                                    const struct tess_config *before,
                                     enum tess_status (*check)(struct tess_config *),
                                     struct tess_config **config_out)
 {
@@ -379,8 +382,9 @@ static enum tess_status config_open(int argc, char **argv, const struct tess_con
     enum tess_status status;
     if (config == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
+    config->cores = tess_cores();
     TESS_TRY_GOTO(status, close_config,
-                  config_declare(argc, argv, extra, extra_count, config, &path));
+                  config_declare(argc, argv, extra, extra_count, before, config, &path));
     if (place != NULL)
         config->started = *place;
     TESS_TRY_GOTO(status, close_config, config_load(config, argc, argv, path));
@@ -399,7 +403,7 @@ close_config:
 enum tess_status tess_config_open(int argc, char **argv, const struct tess_config_table *extra,
                                   int extra_count, struct tess_config **config_out)
 {
-    return config_open(argc, argv, extra, extra_count, NULL, config_check, config_out);
+    return config_open(argc, argv, extra, extra_count, NULL, NULL, config_check, config_out);
 }
 
 enum tess_status tess_config_open_placed(int argc, char **argv,
@@ -407,13 +411,14 @@ enum tess_status tess_config_open_placed(int argc, char **argv,
                                          const struct tess_started *place,
                                          struct tess_config **config_out)
 {
-    return config_open(argc, argv, extra, extra_count, place, config_check, config_out);
+    return config_open(argc, argv, extra, extra_count, place, NULL, config_check, config_out);
 }
 
 enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,
-                                  int extra_count, struct tess_config **loaded_out)
+                                  int extra_count, const struct tess_config *before,
+                                  struct tess_config **loaded_out)
 {
-    return config_open(argc, argv, extra, extra_count, NULL, NULL, loaded_out);
+    return config_open(argc, argv, extra, extra_count, NULL, before, NULL, loaded_out);
 }
 
 enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **argv,
@@ -432,7 +437,7 @@ enum tess_status tess_config_mesh(int argc, char **argv, const struct tess_confi
                                   int64_t *accumulate_out)
 {
     struct tess_config *config = NULL;
-    TESS_TRY(config_open(argc, argv, extra, extra_count, NULL, config_check_mesh, &config));
+    TESS_TRY(config_open(argc, argv, extra, extra_count, NULL, NULL, config_check_mesh, &config));
     *mesh_out = config->mesh;
     *accumulate_out = config->run.accumulate;
     tess_config_close(config);
@@ -464,7 +469,7 @@ enum tess_status tess_config_show(
     enum tess_status status;
     if (config == NULL)
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for the configuration");
-    status = config_declare(argc, argv, extra, extra_count, config, &path);
+    status = config_declare(argc, argv, extra, extra_count, NULL, config, &path);
     if (status == TESS_OK)
         status = show(config->options, context);
     tess_config_close(config);

@@ -179,6 +179,7 @@ struct tess_config {
     enum tess_recompute recompute; /* what a unit does, where it is recomputed at all ... */
     int32_t recompute_every;       /* ... one in so many */
     const struct tess_kernel_ops *kernel;
+    int32_t cores;      /* that this process may use, as it was opened */
     int32_t rank_cores; /* whole cores for each rank; 0: not known, or ranks take turns on them */
     int32_t threads;    /* of the kernels of each rank, 1 .. TESS_THREADS_MAX */
 };
@@ -214,13 +215,15 @@ void tess_config_set_cores(struct tess_config *config, int32_t cores);
 
 /*
  * Many configurations of the same parts, without reading all sources for each. load: as open, but
- * for the checks. with: what `loaded` becomes by options in argv, which is checked; errors as of
- * open. *config_out shares everything with `loaded`: it ends with the next call and is not closed.
- * It is for planning: where its ranks run is not listed (device.unlisted).
- * Options that a call does not give keep the values of the calls before, also of one that failed.
+ * for the checks; `before`, if any, has read the same file, and stays open. with: what `loaded`
+ * becomes by options in argv, which is checked; errors as of open. *config_out shares everything
+ * with `loaded`: it ends with the next call and is not closed. It is for planning: where its ranks
+ * run is not listed (device.unlisted). Options that a call does not give keep the values of the
+ * calls before, also of one that failed.
  */
 enum tess_status tess_config_load(int argc, char **argv, const struct tess_config_table *extra,
-                                  int extra_count, struct tess_config **loaded_out);
+                                  int extra_count, const struct tess_config *before,
+                                  struct tess_config **loaded_out);
 enum tess_status tess_config_with(struct tess_config *loaded, int argc, char **argv,
                                   struct tess_config *config_out);
 

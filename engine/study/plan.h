@@ -90,6 +90,7 @@ struct tess__plan_configs;
 
 struct tess__plan {
     struct tess__args args;                                 /* of the configuration */
+    struct tess_config *first; /* has read the file for all others */
     struct tess__plan_configs *configs[TESS__PLAN_THREADS]; /* of each thread; NULL: none yet */
     struct tess_team *team; /* from the first parts of a search to its end; else NULL */
     const struct tess__plan_options *given;

@@ -223,6 +223,7 @@ static enum tess_status configs_read(const struct tess__plan *plan,
     struct configs_trial trial;
     configs_try(plan, layout, &trial);
     trial.choice.load = load;
+    trial.choice.before = plan->first;
     return tess__trial_config(&trial.args, &trial.choice, config_out);
 }
 

@@ -66,6 +66,7 @@ void tess__plan_close(struct tess__plan *plan)
     tess__plan_alone(plan);
     for (int i = TESS__PLAN_THREADS - 1; i >= 0; i--)
         tess__plan_configs_close(plan->configs[i]);
+    tess_config_close(plan->first);
     for (int64_t i = 0; i < plan->layouts.count; i++)
         tess__plan_order_free(plan->layouts.item[i].order);
     tess_cluster_close(plan->topology);

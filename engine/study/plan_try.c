@@ -407,7 +407,6 @@ static enum tess_status try_check_words(struct tess__plan *plan)
 enum tess_status tess__plan_open(struct tess__plan *plan)
 {
     char why[TESS__PLAN_WHY];
-    struct tess_config *config = NULL;
     struct tess_flops flops;
     int64_t per_rank = 0;
     struct tess__plan_layout one = {.recompute = "none", .accumulate = 1};
@@ -425,15 +424,12 @@ enum tess_status tess__plan_open(struct tess__plan *plan)
                   (long long)per_rank);
     TESS_TRY(try_check_words(plan));
     TESS_TRY(tess__plan_configs_open(plan, 0));
-    enum tess_status status = tess__plan_config(plan, &one, &config, why);
+    const enum tess_status status = tess__plan_config(plan, &one, &plan->first, why);
     if (status != TESS_OK)
         TESS_FAIL(status, "%s", why);
-    snprintf(plan->model, sizeof(plan->model), "%s", config->model->name);
-    TESS_TRY_GOTO(status, close_config, try_open_data(plan, config));
-    TESS_TRY_GOTO(status, close_config, tess_flops_count(config, plan->dataset, &flops));
+    snprintf(plan->model, sizeof(plan->model), "%s", plan->first->model->name);
+    TESS_TRY(try_open_data(plan, plan->first));
+    TESS_TRY(tess_flops_count(plan->first, plan->dataset, &flops));
     plan->row_flops = tess_flops_causal(&flops);
-
-close_config:
-    tess_config_close(config);
-    return status;
+    return TESS_OK;
 }

@@ -53,7 +53,8 @@ enum tess_status tess__trial_config(const struct tess__args *args,
     if (choice->batch_size > 0)
         TESS_TRY(tess__args_add(&words, "--batch-per-rank=0"));
     const int table_count = trial_tables(args, table);
-    return choice->load ? tess_config_load(words.count, words.word, table, table_count, config_out)
+    return choice->load ? tess_config_load(words.count, words.word, table, table_count,
+                                           choice->before, config_out)
                         : tess_config_open(words.count, words.word, table, table_count, config_out);
 }
 

@@ -17,8 +17,9 @@ struct tess__trial_choice {
     int word_count;
     const char *strategy;
     int64_t ranks, grid, steps;
-    int64_t batch_size; /* wins over --batch-per-rank, too */
-    bool load;          /* tess_config_load, in place of tess_config_open */
+    int64_t batch_size;               /* wins over --batch-per-rank, too */
+    bool load;                        /* tess_config_load, in place of tess_config_open ... */
+    const struct tess_config *before; /* ... with this one */
 };
 
 /* The configuration of a trial alone, for what must be known before it is planned. */

@@ -479,12 +479,13 @@ static void case_peek(void **state)
     tess_options_close(options);
 }
 
+/* Also by several sets, of which the first has read it. */
 static void case_pipe_is_read_once(void **state)
 {
     (void)state;
     int end[2];
     char path[32];
-    struct fixture f;
+    struct fixture f, next;
     assert_int_equal(pipe(end), 0);
     assert_int_equal(write(end[1], "ranks: 6\n", 9), 9);
     close(end[1]);
@@ -493,6 +494,12 @@ static void case_pipe_is_read_once(void **state)
     assert_string_equal(tess_options_peek(f.options, "ranks", 0, NULL, path), "6");
     assert_int_equal(tess_options_load_yaml(f.options, path), TESS_OK);
     assert_int_equal(f.run.ranks, 6);
+    fixture_open(&next);
+    tess_options_read_before(next.options, f.options);
+    assert_string_equal(tess_options_peek(next.options, "ranks", 0, NULL, path), "6");
+    assert_int_equal(tess_options_load_yaml(next.options, path), TESS_OK);
+    assert_int_equal(next.run.ranks, 6);
+    fixture_close(&next);
     close(end[0]);
     fixture_close(&f);
 }

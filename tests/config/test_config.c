@@ -290,7 +290,7 @@ static void case_with(void **state)
     static struct tess_config config;
     char why[512];
     (void)state;
-    assert_int_equal(tess_config_load(5, argv, NULL, 0, &loaded), TESS_OK);
+    assert_int_equal(tess_config_load(5, argv, NULL, 0, NULL, &loaded), TESS_OK);
     for (int i = 0; i < COUNT(change); i++) {
         for (int w = 0; w < 3; w++)
             argv[5 + w] = (char *)(uintptr_t)change[i][w];
