@@ -206,40 +206,61 @@ static enum tess_status reserve_loss(struct tess_engine *engine)
     return reserve_rows(engine, sizeof(row) / sizeof(*row), row);
 }
 
-/* Scratch is shared by all operations. Packed weights are kept per operation where the parameters
- * are full; otherwise only a unit at a time is packed, as only a unit at a time is there to be
- * packed. */
-static enum tess_status reserve_operations(struct tess_engine *engine)
+/* The most that operations need; packed: those of a unit. */
+struct reserve_needs {
+    size_t scratch, each; /* each: of a further thread */
+    int64_t packed;
+};
+
+/* Packed weights are kept per operation where the parameters are full; otherwise only a unit at a
+ * time is packed, as only a unit at a time is there to be packed. */
+static enum tess_status reserve_unit_operations(struct tess_engine *engine, int32_t first,
+                                                int32_t end, struct reserve_needs *most)
 {
-    const struct tess_declare *declare = &engine->declare;
     struct tess_declared_need *kept = tess__declared_needs(&engine->model);
-    int64_t scratch = 0, most = 0, here = 0;
-    size_t each = 0; /* of a further thread */
-    engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
-    for (int32_t o = 0, unit = -1; o < declare->op_count; o++) {
+    int64_t here = 0;
+    for (int32_t o = first; o < end; o++) {
         struct tess_op_needs needs = {0};
-        TESS_TRY(kept != NULL ? tess__declared_find_needs(engine->config, engine->kernel, declare,
-                                                          o, kept, &needs)
-                              : tess__op_needs(engine->kernel, declare, o, &needs));
-        scratch = (int64_t)needs.scratch_bytes > scratch ? (int64_t)needs.scratch_bytes : scratch;
-        each = needs.thread_bytes > each ? needs.thread_bytes : each;
+        TESS_TRY(kept != NULL ? tess__declared_find_needs(engine->config, engine->kernel,
+                                                          &engine->declare, o, kept, &needs)
+                              : tess__op_needs(engine->kernel, &engine->declare, o, &needs));
+        most->scratch = needs.scratch_bytes > most->scratch ? needs.scratch_bytes : most->scratch;
+        most->each = needs.thread_bytes > most->each ? needs.thread_bytes : most->each;
         if (engine->tables.packed_kept) {
             TESS_TRY(tess_memory_reserve(engine->memory, TESS_MEMORY_WORKSPACE, needs.packed_bytes,
                                          "packed weights", &engine->block.packed[o]));
             continue;
         }
-        if (declare->op[o].unit != unit)
-            here = 0;
-        unit = declare->op[o].unit;
         engine->block.packed[o] = (struct tess_block){(uint64_t)here, needs.packed_bytes};
         here += (int64_t)tess_round_up(needs.packed_bytes, 64);
-        most = here > most ? here : most;
     }
-    engine->block.thread_bytes = tess_round_up(each, 64);
+    most->packed = here > most->packed ? here : most->packed;
+    return TESS_OK;
+}
+
+/* Scratch is shared by all operations. */
+static enum tess_status reserve_operations(struct tess_engine *engine)
+{
+    const struct tess_declare *declare = &engine->declare;
+    struct reserve_needs most = {0};
+    uint64_t all = 0; /* of the unit before */
+    engine->tables.packed_kept = engine->plan.param_extent == TESS_EXTENT_FULL;
+    for (int32_t u = 0, o = 0; u < declare->unit_count; u++) {
+        const int32_t first = o;
+        o += declare->unit[u].op_count;
+        if (reserve_repeats(engine, u) &&
+            tess_memory_repeat(engine->memory, TESS_MEMORY_WORKSPACE, all))
+            continue;
+        const uint64_t before = tess_memory_bytes(engine->memory, TESS_MEMORY_WORKSPACE);
+        TESS_TRY(reserve_unit_operations(engine, first, o, &most));
+        all = tess_memory_bytes(engine->memory, TESS_MEMORY_WORKSPACE) - before;
+    }
+    engine->block.thread_bytes = tess_round_up(most.each, 64);
     const int64_t threads = (int64_t)engine->block.thread_bytes * (engine->kernel->threads - 1);
     const struct reserve_row row[] = {
-        {TESS_MEMORY_WORKSPACE, most, "packed weights of a unit", &engine->block.packed_shared},
-        {TESS_MEMORY_WORKSPACE, scratch, "kernel scratch", &engine->block.op_scratch},
+        {TESS_MEMORY_WORKSPACE, most.packed, "packed weights of a unit",
+         &engine->block.packed_shared},
+        {TESS_MEMORY_WORKSPACE, (int64_t)most.scratch, "kernel scratch", &engine->block.op_scratch},
         {TESS_MEMORY_WORKSPACE, threads, "scratch of threads", &engine->block.thread_scratch},
     };
     return reserve_rows(engine, 3, row);

@@ -95,23 +95,22 @@ static bool device_locate(const char *name, const char *folders, char path[PATH_
 /* What was last asked: a plan asks thousands of times. */
 static struct {
     pthread_mutex_t lock;
-    char name[DEVICE_NAME_BYTES], folders[4 * PATH_MAX];
+    char name[DEVICE_NAME_BYTES], named[4 * PATH_MAX];
     bool there;
 } device_last = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool tess__module_is_there(const char *name)
 {
-    char folders[sizeof(device_last.folders)], path[PATH_MAX];
-    device_folders(folders, sizeof(folders));
-    if (strlen(name) >= sizeof(device_last.name))
-        return device_locate(name, folders, path);
+    char folders[sizeof(device_last.named)], path[PATH_MAX];
+    const char *variable = getenv("TESSERA_MODULE_PATH"), *named = variable != NULL ? variable : "";
     pthread_mutex_lock(&device_last.lock);
-    if (strcmp(device_last.name, name) != 0 || strcmp(device_last.folders, folders) != 0) {
+    bool there = device_last.there;
+    if (strcmp(device_last.name, name) != 0 || strcmp(device_last.named, named) != 0) {
         snprintf(device_last.name, sizeof(device_last.name), "%s", name);
-        snprintf(device_last.folders, sizeof(device_last.folders), "%s", folders);
-        device_last.there = device_locate(name, folders, path);
+        snprintf(device_last.named, sizeof(device_last.named), "%s", named);
+        device_folders(folders, sizeof(folders));
+        there = device_last.there = device_locate(name, folders, path);
     }
-    const bool there = device_last.there;
     pthread_mutex_unlock(&device_last.lock);
     return there;
 }

@@ -349,18 +349,25 @@ static enum tess_status declare_check_names(const struct tess_declare *declare)
 static void declare_mark_repeats(struct tess_declare *declare)
 {
     const struct tess_declare_tensor *tensor = declare->tensor; /* NULL where there are none */
-    int32_t at = 0;
+    const struct tess_declare_op *op = declare->op;             /* likewise */
+    int32_t at = 0, o = 0;
     for (int32_t t = 0; t < declare->tensor_count; t++)
         declare->unit[tensor[t].unit].tensor_count++;
+    for (int32_t i = 0; i < declare->op_count; i++)
+        declare->unit[op[i].unit].op_count++;
     for (int32_t u = 0; u < declare->unit_count; u++) {
         struct tess_declare_unit *unit = &declare->unit[u];
         const int32_t count = unit->tensor_count, end = at + count;
-        unit->repeats = u > 0 && count == unit[-1].tensor_count;
+        const int32_t ops = unit->op_count, ops_end = o + ops;
+        unit->repeats = u > 0 && count == unit[-1].tensor_count && ops == unit[-1].op_count;
         for (; at < end && unit->repeats; at++)
             unit->repeats = tensor[at].count == tensor[at - count].count &&
                             tensor[at].life == tensor[at - count].life &&
                             tensor[at].dtype == tensor[at - count].dtype;
+        for (; o < ops_end && unit->repeats; o++)
+            unit->repeats = memcmp(&op[o].desc, &op[o - ops].desc, sizeof(op->desc)) == 0;
         at = end;
+        o = ops_end;
     }
 }
 

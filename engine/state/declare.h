@@ -19,8 +19,8 @@ struct tess_declare_unit {
                                tess_crossing_call */
     int32_t chunk;          /* set by the engine: of a pipeline's rank; else 0 */
     int64_t output_count;   /* elements per row */
-    int32_t tensor_count;
-    bool repeats; /* its tensors need what those of the model's unit before it do */
+    int32_t tensor_count, op_count;
+    bool repeats; /* tensors and operations need what those of the model's unit before it do */
 };
 
 struct tess_declare_param {
