@@ -90,7 +90,7 @@ struct tess__plan_configs;
 
 struct tess__plan {
     struct tess__args args;                                 /* of the configuration */
-    struct tess_config *first; /* has read the file for all others */
+    struct tess_config *first;                              /* has read the file for all others */
     struct tess__plan_configs *configs[TESS__PLAN_THREADS]; /* of each thread; NULL: none yet */
     struct tess_team *team; /* from the first parts of a search to its end; else NULL */
     const struct tess__plan_options *given;
@@ -130,6 +130,11 @@ bool tess__plan_has_family(const struct tess__plan *plan, const struct tess__pla
 /* Those that were measured, then those that were predicted, then the others; the fastest first. */
 void tess__plan_sort(struct tess__plan_list *list);
 bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tess__plan_layout *b);
+/* Do two layouts differ in recompute alone, and keep the same? Then the one with less of it is
+ * simpler, and no slower. */
+bool tess__plan_is_twin(const struct tess__plan_layout *a, const struct tess__plan_layout *b);
+/* About as many micro-batches as are run to predict its step. */
+int64_t tess__plan_length(const struct tess__plan_layout *layout);
 /* What the options of a mesh can be: products of strategies for these counts, with or without
  * sequence parallel, schedules and chunks; accumulate and recompute are left open. */
 enum tess_status tess__plan_shapes(const int32_t count[TESS_AXIS_COUNT],
@@ -178,9 +183,12 @@ enum tess_status tess__plan_reconfigure(const struct tess__plan *plan,
 
 /* Part `number` of a search: what it finds goes to its place in the context. */
 typedef void tess__plan_do(const struct tess__plan *plan, void *context, int64_t number);
-/* Do parts 0 .. count - 1, in any order and several at once. */
-enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
-                                 void *context);
+/* Parts that follow each other are alike, and each thread begins with a range of them; or the next
+ * part is the next thread's that is free: those that take long come first. */
+enum tess__plan_turns { TESS__PLAN_RANGES, TESS__PLAN_NEXT };
+/* Do parts 0 .. count - 1, several at once. */
+enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count,
+                                 enum tess__plan_turns turns, tess__plan_do *does, void *context);
 /* End the other threads. */
 void tess__plan_alone(struct tess__plan *plan);
 /* tess__plan_work of all threads. */

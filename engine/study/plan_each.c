@@ -5,18 +5,30 @@
 #include "base/team.h"
 #include "tessera/check.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct each {
     const struct tess__plan *plan;
     tess__plan_do *does;
     void *context;
+    int64_t count;
+    atomic_int_fast64_t next;
 };
 
 static void each_part(void *context, int64_t part)
 {
     const struct each *each = context;
     each->does(each->plan, each->context, part);
+}
+
+/* All that are left, one after the other. */
+static void each_next(void *context, int64_t thread)
+{
+    struct each *each = context;
+    (void)thread;
+    for (int64_t part; (part = atomic_fetch_add(&each->next, 1)) < each->count;)
+        each_part(each, part);
 }
 
 /* More than a few threads take memory, and find little to do. */
@@ -26,19 +38,22 @@ static int each_threads(void)
     return here < TESS__PLAN_THREADS ? here : TESS__PLAN_THREADS;
 }
 
-/* Parts that follow each other are alike: the team's threads have a range of them each, whose
- * configurations they read alone, and help with the others' when they are done with their own. */
-enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count, tess__plan_do *does,
-                                 void *context)
+/* The team's threads have a range of parts each, whose configurations they read alone, and help
+ * with the others' when they are done with their own. */
+enum tess_status tess__plan_each(struct tess__plan *plan, int64_t count,
+                                 enum tess__plan_turns turns, tess__plan_do *does, void *context)
 {
-    struct each each = {plan, does, context};
+    struct each each = {plan, does, context, count, 0};
     const int most = each_threads(), threads = count < most ? (int)count : most;
     for (int i = 1; i < threads; i++)
         if (plan->configs[i] == NULL)
             TESS_TRY(tess__plan_configs_open(plan, i));
     if (plan->team == NULL)
         TESS_TRY(tess_team_open(most, NULL, NULL, &plan->team));
-    tess_team_run(plan->team, threads, count, each_part, &each);
+    if (turns == TESS__PLAN_NEXT)
+        tess_team_run(plan->team, threads, threads, each_next, &each);
+    else
+        tess_team_run(plan->team, threads, count, each_part, &each);
     return TESS_OK;
 }
 

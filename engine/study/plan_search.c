@@ -132,7 +132,7 @@ static enum tess_status search_axes(struct tess__plan *plan, bool *tensor, bool 
     for (int64_t i = 0; one != NULL && i < shapes.count; i++)
         one[i].shape = shapes.item[i];
     if (status == TESS_OK)
-        status = tess__plan_each(plan, shapes.count, search_alone, one);
+        status = tess__plan_each(plan, shapes.count, TESS__PLAN_RANGES, search_alone, one);
     tensor[1] = stage[1] = true;
     for (int64_t i = 0, end; i < shapes.count && status == TESS_OK; i = end) {
         const bool first = i < tensor_count;
@@ -379,7 +379,7 @@ static enum tess_status search_add_item(struct search_items *items,
     return TESS_OK;
 }
 
-/* By product, and else as they are. */
+/* By product, and else as they are: so threads have the least to read. */
 static int search_beside(const void *a, const void *b)
 {
     const struct search_item *one = *(struct search_item *const *)a;
@@ -388,25 +388,27 @@ static int search_beside(const void *a, const void *b)
     return order != 0 ? order : one < other ? -1 : 1;
 }
 
-/* Try all, in the order in which threads have the least to read. */
-static enum tess_status search_each(struct tess__plan *plan, const struct search_items *items)
+/* Do elements [count] of `bytes` each, in the order that `compare` has of pointers to them. */
+static enum tess_status search_each(struct tess__plan *plan, void *first, int64_t count,
+                                    size_t bytes, int (*compare)(const void *, const void *),
+                                    tess__plan_do *does, enum tess__plan_turns turns)
 {
-    struct search_item **beside = calloc((size_t)items->count + 1, sizeof(struct search_item *));
-    if (beside == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)items->count);
-    for (int64_t i = 0; i < items->count; i++)
-        beside[i] = &items->item[i];
-    if (items->count > 0)
-        qsort(beside, (size_t)items->count, sizeof(struct search_item *), search_beside);
-    const enum tess_status status = tess__plan_each(plan, items->count, search_shape, beside);
-    free(beside);
+    void **element = calloc((size_t)count + 1, sizeof(*element));
+    if (element == NULL)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld layouts", (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        element[i] = (char *)first + (size_t)i * bytes;
+    qsort(element, (size_t)count, sizeof(*element), compare);
+    const enum tess_status status = tess__plan_each(plan, count, turns, does, element);
+    free(element);
     return status;
 }
 
 /* Try all, and put together what was found. */
 static enum tess_status search_items(struct tess__plan *plan, struct search_items *items)
 {
-    enum tess_status status = search_each(plan, items);
+    enum tess_status status = search_each(plan, items->item, items->count, sizeof(*items->item),
+                                          search_beside, search_shape, TESS__PLAN_RANGES);
     for (int64_t i = 0; i < items->count; i++) {
         struct search_item *item = &items->item[i];
         if (status == TESS_OK && item->status != TESS_OK)
@@ -510,13 +512,29 @@ struct search_step {
     char why[TESS__PLAN_WHY];
 };
 
-/* Step `number` of a list, and its memory on every stage. */
+/* Step `number` of a list of pointers to steps, and its memory on every stage. */
 static void search_step(const struct tess__plan *plan, void *context, int64_t number)
 {
-    struct search_step *step = (struct search_step *)context + number;
+    struct search_step *step = ((struct search_step **)context)[number];
     step->status = tess__plan_try(plan, &step->layout, step->why);
     if (step->status == TESS_OK && tess__plan_fits(plan, &step->layout))
         step->status = tess__plan_predict(plan, &step->layout, step->why);
+}
+
+/* The longest first, and else as they are. */
+static int search_longer(const void *a, const void *b)
+{
+    const struct search_step *one = *(struct search_step *const *)a;
+    const struct search_step *other = *(struct search_step *const *)b;
+    const int64_t more = tess__plan_length(&one->layout) - tess__plan_length(&other->layout);
+    return more != 0 ? (more > 0 ? -1 : 1) : one < other ? -1 : 1;
+}
+
+static enum tess_status search_each_step(struct tess__plan *plan, struct search_step *step,
+                                         int64_t count)
+{
+    return search_each(plan, step, count, sizeof(*step), search_longer, search_step,
+                       TESS__PLAN_NEXT);
 }
 
 /* The less is made again, the higher. */
@@ -528,22 +546,12 @@ static int search_recompute_of(const struct tess__plan_layout *layout)
     return r;
 }
 
-/* Do two layouts differ in recompute alone, and keep the same? Then the one with less of it is
- * simpler, and no slower. */
-static bool search_is_twin(const struct tess__plan_layout *a, const struct tess__plan_layout *b)
-{
-    return tess__plan_same_product(a, b) && a->accumulate == b->accumulate &&
-           a->schedule == b->schedule && a->chunks == b->chunks && a->sequence == b->sequence &&
-           a->precision == b->precision && strcmp(a->extra, b->extra) == 0 &&
-           memcmp(&a->memory, &b->memory, sizeof(a->memory)) == 0;
-}
-
 /* Keep the layout in [0, *kept), but of twins the simpler one. False: it was not kept. */
 static bool search_keep(struct tess__plan_layout *list, int64_t *kept,
                         const struct tess__plan_layout *layout)
 {
     int64_t i = 0;
-    while (i < *kept && !search_is_twin(&list[i], layout))
+    while (i < *kept && !tess__plan_is_twin(&list[i], layout))
         i++;
     if (i < *kept && search_recompute_of(&list[i]) >= search_recompute_of(layout))
         return false;
@@ -564,7 +572,7 @@ static enum tess_status search_steps(struct tess__plan *plan, int64_t from, int6
         TESS_FAIL(TESS_ERR_MEMORY, "no memory for %lld steps", (long long)count);
     for (int64_t i = 0; i < count; i++)
         step[i].layout = layout[from + i];
-    enum tess_status status = tess__plan_each(plan, count, search_step, step);
+    enum tess_status status = search_each_step(plan, step, count);
     for (int64_t i = 0; i < count && status == TESS_OK; i++) {
         char family[128], name[200];
         if (search_ends(step[i].status)) {
@@ -623,7 +631,7 @@ static enum tess_status search_vary(struct tess__plan *plan)
         count += may;
     }
     if (status == TESS_OK)
-        status = tess__plan_each(plan, count, search_step, step);
+        status = search_each_step(plan, step, count);
     plan->searched += count;
     bool keep[SEARCH_VARIED] = {false};
     for (int64_t i = 0; i < count; i++)

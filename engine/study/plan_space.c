@@ -70,6 +70,21 @@ bool tess__plan_same_product(const struct tess__plan_layout *a, const struct tes
            memcmp(a->count, b->count, sizeof(a->count)) == 0;
 }
 
+bool tess__plan_is_twin(const struct tess__plan_layout *a, const struct tess__plan_layout *b)
+{
+    return tess__plan_same_product(a, b) && a->accumulate == b->accumulate &&
+           a->schedule == b->schedule && a->chunks == b->chunks && a->sequence == b->sequence &&
+           a->precision == b->precision && strcmp(a->extra, b->extra) == 0 &&
+           memcmp(&a->memory, &b->memory, sizeof(a->memory)) == 0;
+}
+
+int64_t tess__plan_length(const struct tess__plan_layout *layout)
+{
+    const int64_t chunks = layout->chunks > 1 ? layout->chunks : 1;
+    const int64_t full = 6 * layout->count[TESS_AXIS_STAGE] * chunks;
+    return layout->accumulate < full ? layout->accumulate : full;
+}
+
 bool tess__plan_has_family(const struct tess__plan *plan, const struct tess__plan_layout *shape)
 {
     for (int64_t i = 0; i < plan->layouts.count; i++) {
