@@ -209,7 +209,7 @@ const char *tess__options_foreign_why(const struct tess_options *options, const 
 
 enum tess_status tess__options_assign(struct tess_options *options,
                                       struct tess__option_entry *entry, const char *text,
-                                      enum tess__source source, const char *origin)
+                                      enum tess__option_source source, const char *origin)
 {
     static const size_t bytes[] = {
         [TESS_OPTION_BOOL] = sizeof(bool),      [TESS_OPTION_INT] = sizeof(int64_t),

@@ -16,7 +16,7 @@
 #define TESS__QUOTE_MAX 80  /* bytes of a quoted piece of user input with its end */
 
 /* In rising order of force. */
-enum tess__source {
+enum tess__option_source {
     TESS__SOURCE_DEFAULT,
     TESS__SOURCE_ENVIRONMENT,
     TESS__SOURCE_YAML,
@@ -42,7 +42,7 @@ struct tess__option_entry {
     bool skips_environment, skips_file;
     const char *text;   /* the value in its one way to be written */
     const char *origin; /* as tess_options_visit documents */
-    enum tess__source source;
+    enum tess__option_source source;
     int32_t next; /* of the same bucket, as there */
 };
 
@@ -109,7 +109,7 @@ struct tess__option_entry *tess__options_find(const struct tess_options *options
  */
 enum tess_status tess__options_assign(struct tess_options *options,
                                       struct tess__option_entry *entry, const char *text,
-                                      enum tess__source source, const char *origin);
+                                      enum tess__option_source source, const char *origin);
 
 /* Does some option's name begin with `name` and a point? */
 bool tess__options_is_group(const struct tess_options *options, const char *name);

@@ -172,7 +172,7 @@ void tess__growing_end(struct tess__growing *growing);
 
 /* ---- generate_chat.c: messages as the model's template has them ------------------------------ */
 
-struct tess__message {
+struct tess__chat_message {
     const char *role, *content; /* role: system, user or assistant */
 };
 
@@ -183,7 +183,7 @@ struct tess__message {
  * TESS_ERR_UNSUPPORTED for others, TESS_ERR_NOT_FOUND where there is none, TESS_ERR_USAGE for
  * messages that the template refuses.
  */
-enum tess_status tess__chat_text(const char *folder, const struct tess__message *message, int count,
-                                 char **text_out);
+enum tess_status tess__chat_text(const char *folder, const struct tess__chat_message *message,
+                                 int count, char **text_out);
 
 #endif

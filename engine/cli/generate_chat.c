@@ -153,7 +153,7 @@ static enum tess_status chat_put_begin(struct chat *chat)
     return TESS_OK;
 }
 
-static bool chat_is(const struct tess__message *message, const char *role)
+static bool chat_is(const struct tess__chat_message *message, const char *role)
 {
     return strcmp(message->role, role) == 0;
 }
@@ -177,7 +177,7 @@ static const char *chat_usual_system(const struct chat *chat, size_t *bytes_out)
 }
 
 /* Qwen3's leaves what an earlier answer thought out. */
-static const char *chat_said(const struct chat *chat, const struct tess__message *message)
+static const char *chat_said(const struct chat *chat, const struct tess__chat_message *message)
 {
     static const char end[] = "</think>";
     const char *said = message->content;
@@ -205,7 +205,7 @@ static enum tess_status chat_trims(const struct chat *chat, const char *const *k
 }
 
 /* <|im_start|>role\ncontent<|im_end|>\n */
-static enum tess_status chat_chatml(struct chat *chat, const struct tess__message *message,
+static enum tess_status chat_chatml(struct chat *chat, const struct tess__chat_message *message,
                                     int count)
 {
     static const char *const trimmed[] = {"message['content'] | trim",
@@ -253,7 +253,7 @@ static void chat_llama3_put(struct chat *chat, const char *role, const char *bef
 }
 
 /* Llama 3; 3.1 and later write dates before the system message, and one always. */
-static enum tess_status chat_llama3(struct chat *chat, const struct tess__message *message,
+static enum tess_status chat_llama3(struct chat *chat, const struct tess__chat_message *message,
                                     int count)
 {
     const char *system = count > 0 && chat_is(message, "system") ? message[0].content : "";
@@ -284,7 +284,7 @@ static bool chat_writes(const struct chat *chat, const char *text)
 }
 
 static enum tess_status chat_check_turns(const struct chat *chat,
-                                         const struct tess__message *message, int count)
+                                         const struct tess__chat_message *message, int count)
 {
     for (int i = 0; i < count; i++)
         if (!chat_is(message + i, i % 2 == 0 ? "user" : "assistant"))
@@ -299,7 +299,7 @@ static enum tess_status chat_check_turns(const struct chat *chat,
  * from version to version, as does the question that a system message stands before, the first or
  * the last.
  */
-static enum tess_status chat_mistral(struct chat *chat, const struct tess__message *message,
+static enum tess_status chat_mistral(struct chat *chat, const struct tess__chat_message *message,
                                      int count)
 {
     const bool system = count > 0 && chat_is(message, "system");
@@ -343,7 +343,8 @@ static enum tess_status chat_mistral(struct chat *chat, const struct tess__messa
 /* Templates that have a text of `sign` and none of what makes others of it. */
 static const struct chat_known {
     const char *sign, *other[5];
-    enum tess_status (*write)(struct chat *chat, const struct tess__message *message, int count);
+    enum tess_status (*write)(struct chat *chat, const struct tess__chat_message *message,
+                              int count);
 } chat_known[] = {
     {"<|im_start|>", {"<|im_sep|>", "render_content", "reasoning_mode"}, chat_chatml},
     {"<|start_header_id|>", {"detailed thinking", "reasoning_mode"}, chat_llama3},
@@ -366,7 +367,7 @@ static const struct chat_known *chat_find(const struct chat *chat)
     return NULL;
 }
 
-static enum tess_status chat_write(struct chat *chat, const struct tess__message *message,
+static enum tess_status chat_write(struct chat *chat, const struct tess__chat_message *message,
                                    int count)
 {
     size_t bytes = 4096 + strlen(chat->template); /* more than is added to the messages */
@@ -385,8 +386,8 @@ static enum tess_status chat_write(struct chat *chat, const struct tess__message
         chat->path);
 }
 
-enum tess_status tess__chat_text(const char *folder, const struct tess__message *message, int count,
-                                 char **text_out)
+enum tess_status tess__chat_text(const char *folder, const struct tess__chat_message *message,
+                                 int count, char **text_out)
 {
     struct chat chat = {.folder = folder};
     enum tess_status status = chat_read(&chat);

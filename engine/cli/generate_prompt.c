@@ -45,7 +45,7 @@ static enum tess_status prompt_add_text(struct prompt_reader *reader, const char
 }
 
 static enum tess_status prompt_add_chat(struct prompt_reader *reader,
-                                        const struct tess__message *message, int count)
+                                        const struct tess__chat_message *message, int count)
 {
     char *text;
     struct tess__tokens tokens;
@@ -60,7 +60,8 @@ static enum tess_status prompt_add_chat(struct prompt_reader *reader,
 static enum tess_status prompt_add_plain(struct prompt_reader *reader, const char *text)
 {
     const bool system = reader->options->system[0] != '\0';
-    const struct tess__message message[] = {{"system", reader->options->system}, {"user", text}};
+    const struct tess__chat_message message[] = {{"system", reader->options->system},
+                                                 {"user", text}};
     if (!reader->options->chat)
         return prompt_add_text(reader, text);
     return prompt_add_chat(reader, system ? message : message + 1, system ? 2 : 1);
@@ -70,7 +71,7 @@ static enum tess_status prompt_add_plain(struct prompt_reader *reader, const cha
 
 static enum tess_status prompt_add_messages(struct prompt_reader *reader, const json_t *list)
 {
-    struct tess__message message[PROMPT_MESSAGES];
+    struct tess__chat_message message[PROMPT_MESSAGES];
     const size_t count = json_array_size(list);
     if (count == 0 || count > PROMPT_MESSAGES)
         TESS_FAIL(TESS_ERR_DATA, "%s: \"messages\" has %zu of 1 to %d", reader->name, count,
@@ -79,7 +80,7 @@ static enum tess_status prompt_add_messages(struct prompt_reader *reader, const 
         const json_t *one = json_array_get(list, i);
         const char *role = json_string_value(json_object_get(one, "role"));
         message[i] =
-            (struct tess__message){role, json_string_value(json_object_get(one, "content"))};
+            (struct tess__chat_message){role, json_string_value(json_object_get(one, "content"))};
         const bool known =
             role != NULL && (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 ||
                              (strcmp(role, "system") == 0 && i == 0));

@@ -84,7 +84,7 @@ def code(text):
 
 def main():
     print(f"/* Written by chat.py with transformers {__version__} and jinja2 {jinja2.__version__}. */")
-    print("static const struct tess__message talks[][4] = {")
+    print("static const struct tess__chat_message talks[][4] = {")
     for talk in TALKS:
         print("    {" + ", ".join(f"{{{code(role)}, {code(text)}}}" for role, text in talk) + "},")
     print("};\n\nstatic const struct {\n    const char *name, *text;\n} templates[] = {")

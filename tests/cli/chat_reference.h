@@ -1,5 +1,5 @@
 /* Written by chat.py with transformers 5.24.0 and jinja2 3.1.6. */
-static const struct tess__message talks[][4] = {
+static const struct tess__chat_message talks[][4] = {
     {{"user", "Who?"}},
     {{"system", "Be brief."}, {"user", "Who?"}},
     {{"user", "Who?"}, {"assistant", "I."}, {"user", "And you?"}},

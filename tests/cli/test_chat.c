@@ -73,8 +73,8 @@ static void case_reference(void **state)
     }
 }
 
-static void check_refused(enum tess_status wanted, const struct tess__message *message, int count,
-                          const char *phrase)
+static void check_refused(enum tess_status wanted, const struct tess__chat_message *message,
+                          int count, const char *phrase)
 {
     char *text = NULL;
     assert_int_equal(tess__chat_text(folder, message, count, &text), wanted);
