@@ -14,6 +14,9 @@ function(tess_room name)
     foreach(folder ${ROOM_FOLDERS})
         file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.c)
         list(APPEND sources ${found})
+        # For TESS_JOINED: all but those that give a name of the folder another meaning.
+        list(FILTER found EXCLUDE REGEX "/(${names_twice})\\.c$")
+        set_source_files_properties(${found} PROPERTIES UNITY_GROUP ${folder})
     endforeach()
     if(ROOM_EXCEPT)
         list(FILTER sources EXCLUDE REGEX "/(${ROOM_EXCEPT})\\.c$")
@@ -29,6 +32,8 @@ function(tess_room name)
     # time. gcc's warnings of texts that are cut need the optimiser: the other presets have them.
     if(TESS_SANITIZE AND NOT name MATCHES "^(base|comm|core|data|optim|kernels.*|topology_(machine|rings|map))$")
         target_compile_options(tess_${name} PRIVATE -O0 $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
+        # Half of the rest of it is spent on headers.
+        set_target_properties(tess_${name} PROPERTIES UNITY_BUILD ${TESS_JOINED} UNITY_BUILD_MODE GROUP)
     endif()
     set_property(GLOBAL APPEND PROPERTY ${part} $<TARGET_OBJECTS:tess_${name}>)
 endfunction()
@@ -55,6 +60,8 @@ function(tess_link path link)
     file(CREATE_LINK ${path} ${link} SYMBOLIC)
 endfunction()
 
+set(names_twice device job_rank memory_table registry scaling_measure write_nccl)
+list(JOIN names_twice "|" names_twice)
 set(base engine/base)
 set(machines topology/machine topology/formats topology/hwloc topology/rings topology/map)
 set(engine ${base} engine/comm engine/data engine/device engine/state engine/optim engine/config

@@ -31,7 +31,7 @@ if [ -z "$(circles "$scratch/a.o" "$scratch/b.o")" ]; then
     exit 1
 fi
 
-# Not what lies about from sources that are gone. Kernels that nvcc compiles folder by folder (TESS_CUDA_JOINED) are
+# Not what lies about from sources that are gone. Kernels that nvcc compiles folder by folder (TESS_JOINED) are
 # taken as the emulator compiles them, one by one.
 mapfile -t objects < <(grep -oE ' -o [^ ]+\.o\>' compile_commands.json | cut -c5- |
     awk '/\/joined_[a-z]+\.cu\.o$/ { joined = 1; next }
