@@ -80,7 +80,7 @@ static void measure_line(const struct tess__measure *measure, const struct tess_
 {
     int32_t count = measure->rank_count, pairs = 0;
     double latency = 0, left = 0;
-    char model[TESS__TOPO_TEXT] = "-";
+    char model[TESS__RATE_TEXT] = "-";
     for (int32_t a = 0; a < count; a++) {
         for (int32_t b = a + 1; b < count; b++) {
             struct measure_class own = measure_class_of(topo, a, b);
@@ -95,7 +95,7 @@ static void measure_line(const struct tess__measure *measure, const struct tess_
     qsort(scratch, (size_t)pairs, sizeof(*scratch), tess__measure_compare);
     /* Inside a processor the model has no rate. */
     if (topo && class.model_gbs < TESS_GBS_LOCAL)
-        tess__topo_gbs(class.model_gbs, model);
+        tess__rate_number(class.model_gbs, 1, model);
     tess__table_add(table, "  %s", topo ? tess_path_word((enum tess_path_kind) class.kind) : "all");
     tess__table_add(table, "%d", (int)pairs);
     tess__table_add(table, "%s", model);

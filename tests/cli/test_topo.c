@@ -298,7 +298,16 @@ static void case_text(void **state)
     assert_non_null(strstr(spawn.out, "    0     X   NV1   NV1   NV2   NV2   SYS   SYS   SYS\n"));
     assert_int_equal(TOPO("--machine", "rack:2 node:2 rank:2 edge:1 uplink:0.1"), 0);
     assert_non_null(strstr(spawn.out, "n0, and 3 hosts like it up to n3"));
-    assert_non_null(strstr(spawn.out, "(network, 0.1 GB/s, used 1x)"));
+    /* Rates have the unit that fits, and the rings that of the best one. */
+    assert_non_null(strstr(spawn.out, "2 links of 1 GB/s to hosts, 100 MB/s to spine"));
+    assert_non_null(strstr(spawn.out, "\nrings, MB/s in each direction of the slowest link"));
+    assert_non_null(strstr(spawn.out, "\n  best           100  0-1-2-3-4-5-6-7\n"));
+    assert_non_null(strstr(spawn.out, "(network, 100 MB/s, used 1x)"));
+    assert_non_null(strstr(spawn.out, "the worst, 0-4-1-5-2-6-3-7, has 25\n"));
+    assert_int_equal(TOPO("--machine", "node:2 rank:1 edge:0.00025", "--svg", "-"), 0);
+    assert_non_null(
+        strstr(spawn.out, "; kB/s in each direction of the slowest link: best ring 250"));
+    assert_non_null(strstr(spawn.out, ">250 kB/s</text>"));
     assert_int_equal(TOPO("--machine", "gpu:1"), 0);
     assert_non_null(strstr(spawn.out, "one device: there is no ring"));
     /* Two hosts without a network. */

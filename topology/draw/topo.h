@@ -6,6 +6,7 @@
 #ifndef TESSERA_TOPOLOGY_DRAW_TOPO_H
 #define TESSERA_TOPOLOGY_DRAW_TOPO_H
 
+#include "topology/machine/rates.h"
 #include "topology/machine/remark.h"
 #include "topology/machine/tree.h"
 #include "topology/rings/nccl_choice.h"
@@ -91,10 +92,10 @@ void tess__topo_uses(const struct tess__topo *topo, const int32_t *order, int32_
 
 /* What a link's wire carries, by its standard; its own figure where that is not known. */
 double tess__topo_wire(const struct tess_topo_link *link);
-/* "12", "370.8", "0.0125": GB/s with up to four digits. */
-const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT]);
-/* The same of a ring; "memory" where no link holds it back. */
-const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT]);
+/* Of a link in a picture: "370.8", in GB/s; below 1 GB/s with its unit, "12.5 MB/s". */
+const char *tess__topo_label(double gbs, char text[TESS__RATE_TEXT]);
+/* Of rings: a number in the unit of the best one; "memory" where no link holds it back. */
+const char *tess__topo_rate(const struct tess__topo *topo, double gbs, char text[TESS__RATE_TEXT]);
 /* "NVLink", "xGMI", "PCIe", "SYS" ... */
 const char *tess__topo_link_word(const struct tess_topology *topology,
                                  const struct tess_topo_link *link);

@@ -42,24 +42,26 @@ static enum tess_status svg_add_figures(const struct tess__topo *topo, struct te
 {
     const struct tess_rings *rings = &topo->rings;
     struct tess__nccl_choice nccl;
-    char rate[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     if (rings->count < 2)
         return TESS_OK;
     if (rings->best_single.gbs <= 0) {
         tess__html_add(line, "; no ring goes around all: some have no way to each other");
         return TESS_OK;
     }
-    tess__html_print(line, "; GB/s in each direction of the slowest link: best ring %s",
-                     tess__topo_rate(rings->best_single.gbs, rate));
+    tess__html_print(line, "; %s in each direction of the slowest link: best ring %s",
+                     tess__rate_unit(rings->best_single.gbs),
+                     tess__topo_rate(topo, rings->best_single.gbs, rate));
     if (rings->natural.gbs > 0)
-        tess__html_print(line, ", natural order %s", tess__topo_rate(rings->natural.gbs, rate));
+        tess__html_print(line, ", natural order %s",
+                         tess__topo_rate(topo, rings->natural.gbs, rate));
     if (rings->ring_count > 1)
         tess__html_print(line, ", %d rings at once %s", (int)rings->ring_count,
-                         tess__topo_gbs(rings->total_gbs, rate));
+                         tess__topo_rate(topo, rings->total_gbs, rate));
     TESS_TRY(tess__nccl_choose(&topo->routes, &nccl));
     if (nccl.channels > 0)
         tess__html_print(line, ", NCCL's default %s (modelled)",
-                         tess__topo_gbs(nccl.channels * nccl.speed, rate));
+                         tess__topo_rate(topo, nccl.channels * nccl.speed, rate));
     return TESS_OK;
 }
 

@@ -48,8 +48,9 @@ static void machine_stroke(struct tess__machine *machine, int32_t number)
     tess__html_escape(out, machine->topology->node[link->from].name);
     tess__html_add(out, " - ");
     tess__html_escape(out, machine->topology->node[link->to].name);
-    tess__html_print(out, ": %s, %s GB/s each way</title></path>\n",
-                     tess__topo_link_word(machine->topology, link), tess__topo_gbs(link->gbs, gbs));
+    tess__html_print(out, ": %s, %s each way</title></path>\n",
+                     tess__topo_link_word(machine->topology, link),
+                     tess__rate_text(link->gbs, gbs));
 }
 
 void tess__machine_mark(struct tess__machine *machine, int32_t number, double x, double y)
@@ -61,8 +62,8 @@ void tess__machine_mark(struct tess__machine *machine, int32_t number, double x,
         return;
     int32_t limiting = tess__svg_limits(svg, number) ? number : back;
     int32_t uses = svg->uses[limiting];
-    snprintf(text, sizeof(text), uses > 1 ? "%s GB/s, used %dx" : "%s GB/s",
-             tess__topo_gbs(machine->topology->link[limiting].gbs, gbs), (int)uses);
+    snprintf(text, sizeof(text), uses > 1 ? "%s, used %dx" : "%s",
+             tess__rate_text(machine->topology->link[limiting].gbs, gbs), (int)uses);
     tess__svg_mark(machine->svg, x, y, text);
 }
 
@@ -75,7 +76,7 @@ void tess__machine_upright(struct tess__machine *machine, int32_t number, double
     machine_stroke(machine, number);
     if ((machine->device_w >= 36 || machine->boxed) && label)
         tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, (from + to) / 2 + 3.5,
-                       "tiny", "start", tess__topo_gbs(gbs, text), 8);
+                       "tiny", "start", tess__topo_label(gbs, text), 12);
 }
 
 void tess__machine_link_up(struct tess__machine *machine, int32_t node, int32_t link, double from)
@@ -136,7 +137,7 @@ double tess__machine_arcs(struct tess__machine *machine, bool draw)
                 tess__machine_mark(machine, i, (a + b) / 2, top - 0.75 * height);
                 if (machine->device_w >= 50 && !tess__machine_marked(machine, i))
                     tess__svg_text(machine->svg, (a + b) / 2, top - 0.75 * height + 3.5, "tag",
-                                   "middle", tess__topo_gbs(link->gbs, gbs), 8);
+                                   "middle", tess__topo_label(link->gbs, gbs), 12);
                 continue;
             }
             tess__html_print(&machine->svg->out,
@@ -171,7 +172,7 @@ void tess__machine_nic(struct tess__machine *machine, int32_t nic)
                      "stroke-width=\"%.1f\"/>\n",
                      x, top, tess__svg_colour(TESS_LINK_NET), tess__svg_stroke(gbs));
     tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(gbs) / 2, top - 6, "tag", "start",
-                   tess__topo_gbs(gbs, text), 6);
+                   tess__topo_label(gbs, text), 12);
 }
 
 static double machine_sys_depth(double gap)
@@ -192,8 +193,8 @@ void tess__machine_sys(struct tess__machine *machine, int32_t number)
         tess__html_print(out, "<path d=\"M%.1f %.1fH%.1f", machine->x1[a], y, machine->x0[b]);
         machine_stroke(machine, number);
         if (!tess__machine_marked(machine, number))
-            tess__svg_text(machine->svg, x, y - 6, "tiny", "middle", tess__topo_gbs(link->gbs, gbs),
-                           8);
+            tess__svg_text(machine->svg, x, y - 6, "tiny", "middle",
+                           tess__topo_label(link->gbs, gbs), 12);
         tess__machine_mark(machine, number, x, y + 18);
         return;
     }

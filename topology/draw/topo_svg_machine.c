@@ -97,7 +97,7 @@ static void machine_nvswitch(struct tess__machine *machine, int32_t number, doub
             char text[TESS__TOPO_TEXT];
             if (label) /* above the mark */
                 tess__svg_text(machine->svg, x + 4 + tess__svg_stroke(link->gbs) / 2, low - 23,
-                               "tiny", "start", tess__topo_gbs(link->gbs, text), 8);
+                               "tiny", "start", tess__topo_label(link->gbs, text), 12);
             snprintf(text, sizeof(text), "%d of %d", (int)links->has, (int)links->of);
             tess__svg_mark(machine->svg, x, low - 11, text);
         }
@@ -151,7 +151,7 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
                      x, machine->bottom, machine->top[net], used ? "" : " idle",
                      marked >= 0 ? "var(--bad)" : tess__svg_colour(TESS_LINK_NET),
                      tess__svg_stroke(gbs));
-    tess__topo_gbs(topology->link[number].gbs, each);
+    tess__topo_label(topology->link[number].gbs, each);
     if (links > 1)
         snprintf(text, sizeof(text), "%d x %s", (int)links, each);
     else
@@ -160,7 +160,8 @@ static void machine_host_link(struct tess__machine *machine, int32_t host, int32
     if (marked >= 0 && links == 1) {
         tess__machine_mark(machine, marked, x, y);
     } else if (marked >= 0) {
-        snprintf(text, sizeof(text), "%d of %d x %s GB/s", (int)narrow, (int)links, each);
+        snprintf(text, sizeof(text), "%d of %d x %s", (int)narrow, (int)links,
+                 tess__rate_text(topology->link[number].gbs, each));
         tess__svg_mark(svg, x, y, text);
     } else {
         tess__svg_text(svg, x + 4 + tess__svg_stroke(gbs) / 2, y + 3.5, "tiny", "start", text, 16);
@@ -189,7 +190,7 @@ static void machine_box(struct tess__machine *machine, int32_t net, double top)
     }
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2 + 6,
                    (machine->bottom + machine->top[net]) / 2 + 3.5, "tiny", "start",
-                   tess__topo_gbs(gbs, text), 8);
+                   tess__topo_label(gbs, text), 12);
     snprintf(text, sizeof(text), "%d", (int)hosts);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 32, "big", "middle", text, 8);
     tess__svg_text(svg, x + TESS__MACHINE_BOX_W / 2, top + 50, "cap", "middle",

@@ -250,9 +250,8 @@ static double ring_caption(struct ring_card *card, double y, const char *text, i
 
 static void ring_head(struct ring_card *card, double top, const char *what, double gbs)
 {
-    char text[TESS__TOPO_TEXT + 8], rate[TESS__TOPO_TEXT];
-    snprintf(text, sizeof(text), gbs < TESS_GBS_LOCAL ? "%s GB/s" : "%s",
-             tess__topo_rate(gbs, rate));
+    char rate[TESS__RATE_TEXT];
+    const char *const text = gbs < TESS_GBS_LOCAL ? tess__rate_text(gbs, rate) : "memory";
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 28, "cap", "start", what, 60);
     tess__svg_text(card->svg, card->x + TESS__SVG_PADDING, top + 56, "big", "start", text, 30);
 }
@@ -261,16 +260,16 @@ static void ring_head(struct ring_card *card, double top, const char *what, doub
 static void ring_orders(const struct tess__topo *topo, char *text, size_t room)
 {
     const struct tess__topo_orders *orders = &topo->orders;
-    char rate[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     if (!topo->rings.optimal)
-        snprintf(text, room, "not proved best; no ring has more than %s GB/s",
-                 tess__topo_gbs(topo->rings.single_bound_gbs, rate));
+        snprintf(text, room, "not proved best; no ring has more than %s",
+                 tess__rate_text(topo->rings.single_bound_gbs, rate));
     else if (orders->count > 0 && orders->best == orders->count)
         snprintf(text, room, "proved best; all %lld orders are as fast", (long long)orders->count);
     else if (orders->count > 0)
-        snprintf(text, room, "proved best; %lld of %lld orders %s as fast, the worst has %s GB/s",
+        snprintf(text, room, "proved best; %lld of %lld orders %s as fast, the worst has %s",
                  (long long)orders->best, (long long)orders->count,
-                 orders->best == 1 ? "is" : "are", tess__topo_gbs(orders->worst_gbs, rate));
+                 orders->best == 1 ? "is" : "are", tess__rate_text(orders->worst_gbs, rate));
     else
         snprintf(text, room, "proved: no order of one ring is faster");
 }
@@ -301,10 +300,10 @@ static void ring_one(struct ring_card *card, double top, const char *what, const
     }
     /* Too many to draw: a note, where there is no card beside. */
     if (card->wide && topo->rings.ring_count > 1) {
-        char total[TESS__TOPO_TEXT], bound[TESS__TOPO_TEXT];
-        snprintf(line, sizeof(line), "%d rings at once carry %s GB/s, of at most %s",
-                 (int)topo->rings.ring_count, tess__topo_gbs(topo->rings.total_gbs, total),
-                 tess__topo_gbs(topo->rings.bound_gbs, bound));
+        char total[TESS__RATE_TEXT], bound[TESS__RATE_TEXT];
+        snprintf(line, sizeof(line), "%d rings at once carry %s, of at most %s",
+                 (int)topo->rings.ring_count, tess__rate_text(topo->rings.total_gbs, total),
+                 tess__rate_text(topo->rings.bound_gbs, bound));
         ring_caption(card, y + 8, line, 2, "cap");
     }
 }
@@ -315,10 +314,10 @@ static void ring_set(struct ring_card *card, double top)
     const struct tess_rings *rings = &topo->rings;
     struct tess__topo_svg *svg = card->svg;
     int32_t listed = rings->ring_count <= RING_SET_MAX ? rings->ring_count : RING_SET_MAX - 1;
-    char what[96], line[96], bound[TESS__TOPO_TEXT], rate[TESS__TOPO_TEXT];
+    char what[96], line[96], bound[TESS__RATE_TEXT], rate[TESS__RATE_TEXT];
     char order[TESS__TOPO_ORDER];
-    snprintf(what, sizeof(what), "%d rings at once, of at most %s GB/s", (int)rings->ring_count,
-             tess__topo_gbs(rings->bound_gbs, bound));
+    snprintf(what, sizeof(what), "%d rings at once, of at most %s", (int)rings->ring_count,
+             tess__rate_text(rings->bound_gbs, bound));
     ring_head(card, top, what, rings->total_gbs);
     ring_groups(card);
     for (int32_t r = listed - 1; r >= 0; r--) {
@@ -331,7 +330,8 @@ static void ring_set(struct ring_card *card, double top)
     double x = card->x + TESS__SVG_PADDING, y = card->centre_y + card->radius + 62;
     for (int32_t r = 0; r < listed; r++, y += RING_LINE) {
         tess__svg_swatch(svg, x, y - 4, 14, ring_colour[r]);
-        tess__svg_text(svg, x + 56, y, "mono", "end", tess__topo_gbs(rings->ring[r].gbs, rate), 8);
+        tess__svg_text(svg, x + 56, y, "mono", "end",
+                       tess__rate_number(rings->ring[r].gbs, rings->total_gbs, rate), 8);
         tess__svg_text(svg, x + 66, y, "mono", "start",
                        tess__topo_order_text(topo, rings->ring[r].order, order),
                        (size_t)((card->width - 2 * TESS__SVG_PADDING - 66) / 7.3));

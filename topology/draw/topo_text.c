@@ -68,8 +68,8 @@ static void text_matrix(const struct tess__topo *topo, FILE *out)
 static void text_order(const struct tess__topo *topo, const char *what, double gbs,
                        const int32_t *order, FILE *out)
 {
-    char text[TESS__TOPO_ORDER], rate[TESS__TOPO_TEXT];
-    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_rate(gbs, rate),
+    char text[TESS__TOPO_ORDER], rate[TESS__RATE_TEXT];
+    fprintf(out, "  %-9s %8s  %s\n", what, tess__topo_rate(topo, gbs, rate),
             tess__topo_order_text(topo, order, text));
 }
 
@@ -80,18 +80,19 @@ static void text_order(const struct tess__topo *topo, const char *what, double g
 static void text_wire(const struct tess__topo *topo, const struct tess_ring *ring, double wire,
                       const struct tess__topo_narrow *narrow, FILE *out)
 {
-    char rate[TESS__TOPO_TEXT], one[TESS__TOPO_TEXT], full[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT], one[TESS__RATE_TEXT], full[TESS__RATE_TEXT];
     if (narrow->link < 0 || wire <= ring->gbs * 1.001)
         return;
     const struct tess_topo_link *link = &topo->topology->link[narrow->link];
     const bool nvlink = link->kind == TESS_LINK_NVLINK && link->count > 0;
     const int32_t count = nvlink ? link->count : 1;
-    fprintf(out, "%21s%s is %s's figure: it counts %s of %s %s GB/s", "",
-            tess__topo_gbs(ring->gbs, rate),
+    fprintf(out, "%21s%s is %s's figure: it counts %s of %s %s %s", "",
+            tess__topo_rate(topo, ring->gbs, rate),
             tess_topology_gfx(topo->topology, link) > 0 ? "rccl" : "NCCL",
-            tess__topo_gbs(link->gbs / count, one), nvlink ? "a link's" : "the link's",
-            tess__topo_gbs(tess__topo_wire(link) / count, full));
-    fprintf(out, "; the wires carry %s\n", tess__topo_gbs(wire, rate));
+            tess__topo_rate(topo, link->gbs / count, one), nvlink ? "a link's" : "the link's",
+            tess__topo_rate(topo, tess__topo_wire(link) / count, full),
+            tess__rate_unit(topo->rings.best_single.gbs));
+    fprintf(out, "; the wires carry %s\n", tess__topo_rate(topo, wire, rate));
 }
 
 static void text_narrow(const struct tess__topo *topo, const struct tess_ring *ring,
@@ -108,12 +109,12 @@ static void text_proof(const struct tess__topo *topo, FILE *out)
 {
     const struct tess_rings *rings = &topo->rings;
     const struct tess__topo_orders *orders = &topo->orders;
-    char rate[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     if (rings->optimal)
         fprintf(out, "%21sproved: no order of one ring is faster\n", "");
     else
         fprintf(out, "%21snot proved best; none has more than %s\n", "",
-                tess__topo_gbs(rings->single_bound_gbs, rate));
+                tess__topo_rate(topo, rings->single_bound_gbs, rate));
     if (orders->count == 0)
         return;
     if (orders->best == orders->count) {
@@ -124,26 +125,27 @@ static void text_proof(const struct tess__topo *topo, FILE *out)
     fprintf(out, "%21s%lld of %lld orders %s as fast; the worst, %s, has %s\n", "",
             (long long)orders->best, (long long)orders->count, orders->best == 1 ? "is" : "are",
             tess__topo_order_text(topo, orders->worst, worst),
-            tess__topo_gbs(orders->worst_gbs, rate));
+            tess__topo_rate(topo, orders->worst_gbs, rate));
 }
 
 static void text_set(const struct tess__topo *topo, FILE *out)
 {
     const struct tess_rings *rings = &topo->rings;
-    char rate[TESS__TOPO_TEXT], bound[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT], bound[TESS__RATE_TEXT];
     if (!topo->routed) {
         fprintf(out, "\nof a cluster of this size one ring is searched, not sets of rings\n");
         return;
     }
     bool reached = rings->total_gbs >= rings->bound_gbs * TEXT_SAME;
-    fprintf(out, "\n  at once   %8s  %d ring%s; ", tess__topo_rate(rings->total_gbs, rate),
+    fprintf(out, "\n  at once   %8s  %d ring%s; ", tess__topo_rate(topo, rings->total_gbs, rate),
             (int)rings->ring_count, rings->ring_count == 1 ? "" : "s");
     if (reached)
         fprintf(out, "proved: no set of rings over these paths carries more\n");
     else
         fprintf(out,
                 "no set of rings over these paths carries more than %s (%.0f %% of it reached)\n",
-                tess__topo_gbs(rings->bound_gbs, bound), 100 * rings->total_gbs / rings->bound_gbs);
+                tess__topo_rate(topo, rings->bound_gbs, bound),
+                100 * rings->total_gbs / rings->bound_gbs);
     for (int32_t i = 0; i < rings->ring_count && rings->ring_count > 1; i++) {
         char name[24];
         if (i == TEXT_RINGS_MAX) {
@@ -159,14 +161,14 @@ static void text_set(const struct tess__topo *topo, FILE *out)
 static void text_nccl(const struct tess__topo *topo, const struct tess__nccl_choice *nccl,
                       FILE *out)
 {
-    char rate[TESS__TOPO_TEXT], speed[TESS__TOPO_TEXT], text[TESS__TOPO_ORDER];
+    char rate[TESS__RATE_TEXT], speed[TESS__RATE_TEXT], text[TESS__TOPO_ORDER];
     bool printed[TESS__NCCL_CHANNELS] = {false};
     size_t bytes = (size_t)topo->rings.count * sizeof(nccl->order[0][0]);
     if (nccl->channels == 0)
         return;
     fprintf(out, "\n  NCCL      %8s  its default (modelled): %d channel%s of %s\n",
-            tess__topo_gbs(nccl->channels * nccl->speed, rate), (int)nccl->channels,
-            nccl->channels == 1 ? "" : "s", tess__topo_gbs(nccl->speed, speed));
+            tess__topo_rate(topo, nccl->channels * nccl->speed, rate), (int)nccl->channels,
+            nccl->channels == 1 ? "" : "s", tess__topo_rate(topo, nccl->speed, speed));
     for (int32_t i = 0; i < nccl->channels; i++) {
         int32_t alike = 0;
         if (printed[i])
@@ -192,7 +194,8 @@ static void text_rings(const struct tess__topo *topo, FILE *out)
         fprintf(out, "\nno ring goes around all devices: some have no way to each other\n");
         return;
     }
-    fprintf(out, "\nrings, GB/s in each direction of the slowest link, sharing counted\n");
+    fprintf(out, "\nrings, %s in each direction of the slowest link, sharing counted\n",
+            tess__rate_unit(rings->best_single.gbs));
     text_order(topo, "best", rings->best_single.gbs, rings->best_single.order, out);
     text_narrow(topo, &rings->best_single, &topo->best_narrow, out);
     text_wire(topo, &rings->best_single, topo->wire_best, &topo->best_narrow, out);

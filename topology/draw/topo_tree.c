@@ -52,19 +52,20 @@ static void tree_ways(const struct tree *tree, int32_t node, const char *before)
 {
     const struct tess_topology *topology = tree->topology;
     const struct tree_links ways = tree_links(tree, node, TESS_LINK_SYS, TREE_TO_ANY);
-    char gbs[TESS__TOPO_TEXT], wide[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     if (ways.count > TREE_LINKS_MAX) {
-        fprintf(tree->out, "%s%s", before, tess__topo_gbs(ways.least->gbs, gbs));
+        fputs(before, tree->out);
         if (ways.least->gbs < ways.most->gbs)
-            fprintf(tree->out, " to %s", tess__topo_gbs(ways.most->gbs, wide));
-        fprintf(tree->out, " GB/s to each of %d other NUMA nodes", (int)ways.count);
+            fprintf(tree->out, "%s to ", tess__rate_number(ways.least->gbs, ways.most->gbs, rate));
+        fprintf(tree->out, "%s to each of %d other NUMA nodes",
+                tess__rate_text(ways.most->gbs, rate), (int)ways.count);
         return;
     }
     for (int32_t i = 0; i < topology->link_count; i++) {
         const struct tess_topo_link *link = &topology->link[i];
         if (link->from != node || link->kind != TESS_LINK_SYS)
             continue;
-        fprintf(tree->out, "%s%s GB/s to %s", before, tess__topo_gbs(link->gbs, gbs),
+        fprintf(tree->out, "%s%s to %s", before, tess__rate_text(link->gbs, rate),
                 topology->node[link->to].name);
         before = ", ";
     }
@@ -113,7 +114,7 @@ static void tree_line(const struct tree *tree, int32_t number)
     const struct tess_node *node = &tree->topology->node[number];
     const struct tess_topo_link *up =
         tree->below.up[number] >= 0 ? &tree->topology->link[tree->below.up[number]] : NULL;
-    char gbs[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     if (node->kind == TESS_NODE_CPU) {
         tree_cpu(tree, number);
         fputc('\n', tree->out);
@@ -129,10 +130,10 @@ static void tree_line(const struct tree *tree, int32_t number)
         node->kind == TESS_NODE_NIC ? tree_links(tree, number, TESS_LINK_NET, TREE_TO_ANY).most
                                     : NULL;
     if (network != NULL)
-        fprintf(tree->out, "  network %s GB/s", tess__topo_gbs(network->gbs, gbs));
+        fprintf(tree->out, "  network %s", tess__rate_text(network->gbs, rate));
     else if (up && up->kind != TESS_LINK_LOCAL)
-        fprintf(tree->out, "  %s %s GB/s", tess__topo_link_word(tree->topology, up),
-                tess__topo_gbs(up->gbs, gbs));
+        fprintf(tree->out, "  %s %s", tess__topo_link_word(tree->topology, up),
+                tess__rate_text(up->gbs, rate));
     fputc('\n', tree->out);
 }
 
@@ -179,12 +180,12 @@ static void tree_walk(const struct tree *tree, int32_t node, const char *before,
 static void tree_nvswitch(const struct tree *tree, int32_t number)
 {
     const struct tree_links links = tree_links(tree, number, TESS_LINK_NVLINK, TREE_TO_ANY);
-    char gbs[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     fprintf(tree->out, "%s  NVSwitch: %d device%s", tree->topology->node[number].name,
             (int)links.count, links.count == 1 ? "" : "s");
     if (links.count > 0)
-        fprintf(tree->out, ", %d NVLinks (%s GB/s) each", (int)links.most->count,
-                tess__topo_gbs(links.most->gbs, gbs));
+        fprintf(tree->out, ", %d NVLinks (%s) each", (int)links.most->count,
+                tess__rate_text(links.most->gbs, rate));
     const char *before = " but for ";
     for (int32_t i = 0, shown = 0; i < tree->topology->link_count && links.count > 0; i++) {
         const struct tess_topo_link *link = &tree->topology->link[i];
@@ -192,7 +193,7 @@ static void tree_nvswitch(const struct tree *tree, int32_t number)
             link->count == links.most->count || shown++ == TREE_ALIKE_MAX)
             continue;
         fprintf(tree->out, "%s%s: %d (%s)", before, tree->topology->node[link->to].name,
-                (int)link->count, tess__topo_gbs(link->gbs, gbs));
+                (int)link->count, tess__rate_number(link->gbs, links.most->gbs, rate));
         before = ", ";
     }
     fputc('\n', tree->out);
@@ -285,17 +286,17 @@ static void tree_switch(const struct tree *tree, int32_t number)
     const struct tess_topology *topology = tree->topology;
     const struct tree_links hosts = tree_links(tree, number, TESS_LINK_NET, TREE_TO_HOST);
     const struct tree_links switches = tree_links(tree, number, TESS_LINK_NET, TREE_TO_NET);
-    char gbs[TESS__TOPO_TEXT];
+    char rate[TESS__RATE_TEXT];
     fprintf(tree->out, "  %s  %s", topology->node[number].name, hosts.count > 0 ? "" : "switch");
     if (hosts.count > 0)
-        fprintf(tree->out, "%d link%s of %s GB/s to hosts", (int)hosts.count,
-                hosts.count == 1 ? "" : "s", tess__topo_gbs(hosts.most->gbs, gbs));
+        fprintf(tree->out, "%d link%s of %s to hosts", (int)hosts.count,
+                hosts.count == 1 ? "" : "s", tess__rate_text(hosts.most->gbs, rate));
     if (switches.count == 1)
-        fprintf(tree->out, ", %s GB/s to %s", tess__topo_gbs(switches.last->gbs, gbs),
+        fprintf(tree->out, ", %s to %s", tess__rate_text(switches.last->gbs, rate),
                 topology->node[switches.last->to].name);
     else if (switches.count > 1)
-        fprintf(tree->out, ", %d links of %s GB/s to switches", (int)switches.count,
-                tess__topo_gbs(switches.last->gbs, gbs));
+        fprintf(tree->out, ", %d links of %s to switches", (int)switches.count,
+                tess__rate_text(switches.last->gbs, rate));
     fputc('\n', tree->out);
 }
 

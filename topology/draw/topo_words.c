@@ -19,18 +19,16 @@ double tess__topo_wire(const struct tess_topo_link *link)
     return link->kind == TESS_LINK_PCI ? tess__rate_wire_pci(link->gbs) : link->gbs;
 }
 
-const char *tess__topo_gbs(double gbs, char text[TESS__TOPO_TEXT])
+const char *tess__topo_label(double gbs, char text[TESS__RATE_TEXT])
 {
-    snprintf(text, TESS__TOPO_TEXT, "%.4g", gbs);
-    return text;
+    return gbs < 1 ? tess__rate_text(gbs, text) : tess__rate_number(gbs, gbs, text);
 }
 
-const char *tess__topo_rate(double gbs, char text[TESS__TOPO_TEXT])
+const char *tess__topo_rate(const struct tess__topo *topo, double gbs, char text[TESS__RATE_TEXT])
 {
-    if (gbs >= TESS_GBS_LOCAL)
-        snprintf(text, TESS__TOPO_TEXT, "memory");
-    else
-        tess__topo_gbs(gbs, text);
+    if (gbs < TESS_GBS_LOCAL)
+        return tess__rate_number(gbs, topo->rings.best_single.gbs, text);
+    snprintf(text, TESS__RATE_TEXT, "memory");
     return text;
 }
 
@@ -109,7 +107,7 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
                                    const struct tess__topo_narrow *narrow,
                                    char text[2 * TESS__TOPO_TEXT])
 {
-    char gbs[TESS__TOPO_TEXT], alike[48] = "";
+    char rate[TESS__RATE_TEXT], alike[48] = "";
     text[0] = '\0';
     if (narrow->link < 0)
         return text;
@@ -120,9 +118,9 @@ const char *tess__topo_narrow_text(const struct tess__topo *topo,
     }
     if (narrow->alike > 1)
         snprintf(alike, sizeof(alike), ", and %d like it", (int)narrow->alike - 1);
-    snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "%s -> %s (%s, %s GB/s, used %dx)%s",
+    snprintf(text, 2 * (size_t)TESS__TOPO_TEXT, "%s -> %s (%s, %s, used %dx)%s",
              topo->topology->node[link->from].name, topo->topology->node[link->to].name,
-             tess__topo_link_word(topo->topology, link), tess__topo_gbs(link->gbs, gbs),
+             tess__topo_link_word(topo->topology, link), tess__rate_text(link->gbs, rate),
              (int)narrow->uses, alike);
     return text;
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #define RATES_GENERATIONS 6
 
@@ -102,4 +103,38 @@ void tess__rate_pci_nearest(double gbs, int32_t *generation_out, int32_t *width_
             }
         }
     }
+}
+
+static const struct {
+    const char *word;
+    double gbs;
+} rates_unit[] = {{"GB/s", 1}, {"MB/s", 1e-3}, {"kB/s", 1e-6}};
+
+static size_t rates_unit_of(double gbs)
+{
+    size_t unit = 0;
+    while (gbs > 0 && gbs < rates_unit[unit].gbs &&
+           unit + 1 < sizeof(rates_unit) / sizeof(rates_unit[0]))
+        unit++;
+    return unit;
+}
+
+const char *tess__rate_unit(double gbs)
+{
+    return rates_unit[rates_unit_of(gbs)].word;
+}
+
+const char *tess__rate_number(double gbs, double like_gbs, char text[TESS__RATE_TEXT])
+{
+    const double number = gbs / rates_unit[rates_unit_of(like_gbs)].gbs;
+    snprintf(text, TESS__RATE_TEXT, number < 1e3 ? "%.4g" : "%.0f", number);
+    return text;
+}
+
+const char *tess__rate_text(double gbs, char text[TESS__RATE_TEXT])
+{
+    char number[TESS__RATE_TEXT];
+    snprintf(text, TESS__RATE_TEXT, "%.20s %s", tess__rate_number(gbs, gbs, number),
+             tess__rate_unit(gbs));
+    return text;
 }

@@ -73,6 +73,15 @@ int32_t tess__rate_pci(int32_t generation);
 enum tess_nic_unit { TESS_NIC_MBITS, TESS_NIC_KBITS, TESS_NIC_UNKNOWN, TESS_NIC_NO_RATE };
 enum tess_nic_unit tess__rate_nic(int32_t speed, double *gbs_out);
 
+#define TESS__RATE_TEXT 32
+
+/* The unit in which a rate is shown: "GB/s", "MB/s" below 1 GB/s, "kB/s" below 1 MB/s. */
+const char *tess__rate_unit(double gbs);
+/* "370.8", "12.5": up to four digits, in the unit of `like_gbs`. */
+const char *tess__rate_number(double gbs, double like_gbs, char text[TESS__RATE_TEXT]);
+/* "370.8 GB/s", "12.5 MB/s". */
+const char *tess__rate_text(double gbs, char text[TESS__RATE_TEXT]);
+
 /* Generation and lanes whose capacity is nearest to gbs; x16 where several are. */
 void tess__rate_pci_nearest(double gbs, int32_t *generation_out, int32_t *width_out);
 

@@ -3,6 +3,7 @@
  * loaded link of each kind, and where every rank is and why. Many ranks are listed host by host.
  */
 #include "tessera/check.h"
+#include "topology/machine/rates.h"
 #include "topology/map/map_room.h"
 
 #include <inttypes.h>
@@ -219,12 +220,12 @@ static void explain_links(const struct explain *explain)
         if (!(most[next] > 0))
             return;
         const struct tess_topo_link *link = &topology->link[model->link[worst[next]]];
-        char bytes[32], time[32];
-        fprintf(explain->out, "  %-8s %s -> %s: %s at %.4g GB/s, %s",
+        char bytes[32], time[32], rate[TESS__RATE_TEXT];
+        fprintf(explain->out, "  %-8s %s -> %s: %s at %s, %s",
                 tess_topology_gfx(topology, link) > 0 ? "xGMI" : word[next],
                 topology->node[link->from].name, topology->node[link->to].name,
-                explain_bytes(bytes, most[next] * link->gbs * 1e9), link->gbs,
-                explain_time(time, most[next]));
+                explain_bytes(bytes, most[next] * link->gbs * 1e9),
+                tess__rate_text(link->gbs, rate), explain_time(time, most[next]));
         if (same[next])
             fprintf(explain->out, "; %d more like it", (int)same[next]);
         fprintf(explain->out, "\n");
