@@ -30,7 +30,9 @@ const char *tess__text_count(double count, char text[TESS__TEXT_BYTES])
 const char *tess__text_time(double seconds, char text[TESS__TEXT_BYTES])
 {
     long long whole = (long long)(seconds + 0.5);
-    if (seconds < 10)
+    if (seconds < 0.0995)
+        snprintf(text, TESS__TEXT_BYTES, "%.3g ms", 1e3 * seconds);
+    else if (seconds < 10)
         snprintf(text, TESS__TEXT_BYTES, "%.2f s", seconds);
     else if (whole < 60)
         snprintf(text, TESS__TEXT_BYTES, "%lld s", whole);

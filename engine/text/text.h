@@ -11,7 +11,7 @@
 const char *tess__text_bytes(double bytes, char text[TESS__TEXT_BYTES]);
 /* "812", "17.3 k", "1.20 M". */
 const char *tess__text_count(double count, char text[TESS__TEXT_BYTES]);
-/* "0.42 s", "58 s", "3:05", "1:02:03". */
+/* "4.2 ms", "0.42 s", "58 s", "3:05", "1:02:03". */
 const char *tess__text_time(double seconds, char text[TESS__TEXT_BYTES]);
 
 /*

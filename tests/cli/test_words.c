@@ -1,5 +1,6 @@
-/* The words for what runs count, and rates in them. */
+/* The words for what runs count, rates in them, and times. */
 #include "data/data.h"
+#include "text/text.h"
 #include "text/words.h"
 
 #include <math.h>
@@ -52,12 +53,29 @@ static void case_mixed(void **state)
     assert_string_equal(tess__words_rate(&words, 10, text), "10");
 }
 
+/* In the unit that fits: a generation of a small model takes milliseconds. */
+static void case_time(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } wanted[] = {{0, "0 ms"},         {0.0000123, "0.0123 ms"}, {0.00421, "4.21 ms"},
+                  {0.0994, "99.4 ms"}, {0.0999, "0.10 s"},       {0.421, "0.42 s"},
+                  {58.2, "58 s"},      {184.6, "3:05"},          {3723, "1:02:03"}};
+    char text[TESS__TEXT_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        assert_string_equal(tess__text_time(wanted[i].seconds, text), wanted[i].text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_images),
         cmocka_unit_test(case_tokens),
         cmocka_unit_test(case_mixed),
+        cmocka_unit_test(case_time),
     };
 
     return cmocka_run_group_tests_name("words", tests, NULL, NULL);
