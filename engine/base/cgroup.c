@@ -148,6 +148,18 @@ double tess_memory(char group_out[64])
     return fmin(pages, limit);
 }
 
+double tess_memory_free(const char *meminfo, const char *proc, const char *sys)
+{
+    char line[CGROUP_LINE], group[64];
+    double kib = HUGE_VAL;
+    FILE *file = fopen(meminfo, "re");
+    while (file != NULL && kib == HUGE_VAL && fgets(line, sizeof(line), file) != NULL)
+        (void)sscanf(line, "MemAvailable: %lf kB", &kib);
+    if (file != NULL)
+        fclose(file);
+    return fmin(1024 * kib, tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, proc, sys, group));
+}
+
 /* Read once: a search asks for every layout. */
 int32_t tess_cores_quota(uint64_t *group_out)
 {

@@ -25,6 +25,12 @@ double tess_cgroup_limit(enum tess_cgroup_limit of, const char *proc, const char
 double tess_cgroup_limit_id(enum tess_cgroup_limit of, const char *proc, const char *sys,
                             char path_out[64], uint64_t *id_out);
 
+/*
+ * Bytes that are free for the process: of the machine, as `meminfo` (/proc/meminfo) has them, and
+ * of its groups. HUGE_VAL: neither is known.
+ */
+double tess_memory_free(const char *meminfo, const char *proc, const char *sys);
+
 /* Bytes of this machine's memory that the process may have, without swap. *group_out: the group
  * that allows no more, "" where none allows less than all. */
 double tess_memory(char group_out[64]);

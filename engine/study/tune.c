@@ -87,17 +87,6 @@ static enum tess_status tune_read_limit(struct tune *tune, const char *text)
     return TESS_OK;
 }
 
-/* Free memory of this machine, or of the control groups that this program runs in; HUGE_VAL: not
- * known. */
-static double tune_free_memory(void)
-{
-    char group[64];
-    const double kib = tess__text_kernel_number("/proc/meminfo", "MemAvailable:");
-    return fmin(
-        kib < 0 ? HUGE_VAL : 1024 * kib,
-        tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, "/proc/self/cgroup", "/sys/fs/cgroup", group));
-}
-
 /* Batches must be multiples of the grid. */
 static enum tess_status tune_align(struct tune *tune)
 {
@@ -178,7 +167,8 @@ static enum tess_status tune_plan(struct tune *tune)
         TESS_TRY(tune_plan_one(tune, batch));
     }
     if (!tune->given->memory_limit[0]) {
-        double free_bytes = tune_free_memory();
+        const double free_bytes =
+            tess_memory_free("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
         if (free_bytes == HUGE_VAL)
             TESS_FAIL(TESS_ERR_UNSUPPORTED,
                       "the kernel does not report the free memory: give --memory-limit");

@@ -92,6 +92,30 @@ static void case_memory_free(void **state)
     assert_int_equal(tess_memory(group) < pages, group[0] != '\0');
 }
 
+/* The machine's free memory, or a group's where that is less; a kernel without MemAvailable, or a
+ * /proc that is not there, leaves the groups alone. */
+static void case_machine_free(void **state)
+{
+    (void)state;
+    put("none", "");
+    put("group", "0::/some\n");
+    put("sys/some/memory.max", "9000\n");
+    put("sys/some/memory.current", "4000\n");
+    assert_true(tess_memory_free("nowhere", "none", "sys") == HUGE_VAL);
+    put("meminfo", "MemTotal:  16 kB\nMemFree:  8 kB\n");
+    assert_true(tess_memory_free("meminfo", "none", "sys") == HUGE_VAL);
+    assert_true(tess_memory_free("meminfo", "group", "sys") == 5000);
+    put("meminfo", "MemTotal:  16 kB\nMemFree:  8 kB\nMemAvailable:  4 kB\nBuffers:  1 kB\n");
+    assert_true(tess_memory_free("meminfo", "none", "sys") == 4096);
+    assert_true(tess_memory_free("meminfo", "group", "sys") == 4096);
+    put("meminfo", "MemAvailable:  6 kB\n");
+    assert_true(tess_memory_free("meminfo", "group", "sys") == 5000);
+    put("meminfo", "MemAvailable:  0 kB\n");
+    assert_true(tess_memory_free("meminfo", "group", "sys") == 0);
+    put("meminfo", "MemAvailable: many\n");
+    assert_true(tess_memory_free("meminfo", "none", "sys") == HUGE_VAL);
+}
+
 static void case_cores(void **state)
 {
     const enum tess_cgroup_limit of = TESS_CGROUP_CORES;
@@ -148,9 +172,8 @@ static void case_affinity(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_memory),
-        cmocka_unit_test(case_memory_free),
-        cmocka_unit_test(case_cores),
+        cmocka_unit_test(case_memory),       cmocka_unit_test(case_memory_free),
+        cmocka_unit_test(case_machine_free), cmocka_unit_test(case_cores),
         cmocka_unit_test(case_affinity),
     };
     return cmocka_run_group_tests_name("cgroup", tests, work_folder_make, work_folder_remove);
