@@ -6,6 +6,7 @@
 #include "config/registry.h"
 #include "harness/free_port.h"
 #include "harness/spawn.h"
+#include "job/memory_room.h"
 #include "job/place.h"
 #include "tessera/log.h"
 
@@ -142,20 +143,26 @@ static void case_rank_cores(void **state)
 }
 
 /* A run of two ranks: its plan's bytes with the default of --threads and so many cores, or with so
- * many threads. */
-static size_t planned_bytes(int32_t cores, const char *threads)
+ * many threads. *room_out: what its check of memory takes them for; `started`: rank 1 was started
+ * by another program. */
+static size_t planned_bytes(int32_t cores, const char *threads, bool started,
+                            struct tess__memory_room *room_out)
 {
+    const struct tess_started place = {
+        .starter = started ? "torchrun" : NULL, .rank = started, .rank_count = 2};
     char *words[] = {"--data=synthetic", "--model=cnn", "--strategy=ddp",          "--ranks=2",
                      "--device=cpu",     "--threads",   (char *)(uintptr_t)threads};
     struct tess_config *config;
     struct tess_dataset *set;
     struct tess__run run;
 
-    assert_int_equal(tess_config_open(sizeof(words) / sizeof(*words), words, NULL, 0, &config),
-                     TESS_OK);
+    assert_int_equal(
+        tess_config_open_placed(sizeof(words) / sizeof(*words), words, NULL, 0, &place, &config),
+        TESS_OK);
     assert_int_equal(tess__run_open_data(config, &set), TESS_OK);
     assert_int_equal(tess__run_open_planned(&run, config, set), TESS_OK);
     assert_int_equal(tess__run_set_cores(&run, config, cores), TESS_OK);
+    assert_true(tess__memory_room_of(&run, room_out));
     assert_int_equal(run.crowded, config->threads > cores);
     const size_t bytes = tess__run_predicted(&run, 1)->total;
     tess__run_close(&run);
@@ -164,18 +171,29 @@ static size_t planned_bytes(int32_t cores, const char *threads)
     return bytes;
 }
 
-/* When ranks have met and know their cores, the plan is that of as many threads. */
+/* When ranks have met and their cores are known, the plan and the check of memory are those of as
+ * many threads. */
 static void case_planned_again(void **state)
 {
     (void)state;
     if (tess_registry_summary(TESS_REGISTRY_KERNEL, "cpu")[0] == 0)
         skip();
+    size_t before[2] = {0};
     for (int32_t cores = 0; cores <= 5; cores++) {
         char threads[16];
         snprintf(threads, sizeof(threads), "%d", cores > 0 ? (int)cores : 1);
-        assert_int_equal(planned_bytes(cores, "0"), planned_bytes(7, threads));
+        for (int started = 0; started < 2; started++) {
+            struct tess__memory_room by_cores, by_threads;
+            const size_t bytes = planned_bytes(cores, "0", started, &by_cores);
+            assert_int_equal(bytes, planned_bytes(7, threads, started, &by_threads));
+            /* A rank of another starter is checked by its own process alone, with its threads. */
+            assert_int_equal(by_cores.ranks, started ? 1 : 2);
+            assert_true(by_cores.need == (double)bytes * (started ? 1 : 2));
+            assert_true(by_cores.need == by_threads.need && by_cores.fullest == (double)bytes);
+            assert_true(cores < 2 || bytes > before[started]);
+            before[started] = bytes;
+        }
     }
-    assert_true(planned_bytes(1, "0") < planned_bytes(5, "0"));
 }
 
 static void case_match(void **state)
