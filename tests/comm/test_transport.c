@@ -138,6 +138,10 @@ static int early_rank(struct tess_comm *comm, struct tess_world *world, void *ar
         for (int k = 0; k <= COUNT && comm->rank == 0; k++)
             for (size_t i = 0; i < sizes[k % 2]; i++)
                 WORLD_CHECK(data[k][i] == k % 251 + turn);
+        /* Buffers of what arrived before its receive are kept, up to a bound. */
+        const size_t spare = ((struct tcp *)transport)->spare_bytes;
+        WORLD_CHECK(comm->rank == 0 ? spare > TCP_EARLY_ROOM / 4 && spare <= TCP_EARLY_ROOM
+                                    : spare == 0);
         if (turn == 1)
             WORLD_OK(tess_comm_barrier(comm)); /* the first of the two has no barrier behind it */
     }

@@ -252,6 +252,7 @@ static void tcp_free(struct tcp *tcp)
     for (size_t p = 0; tcp->page != NULL && p < tcp_pages(tcp); p++)
         free((void *)tcp->page[p]);
     free((void *)tcp->page);
+    tess__tcp_early_close(tcp);
     tess__tcp_table_drop(tcp);
     free(tcp->caller);
     free(tcp->near);
@@ -345,6 +346,7 @@ enum tess_status tess_transport_tcp_open(const struct tess_boot *boot, double ti
     tcp->epoll = tcp->bell[0] = tcp->bell[1] = tcp->inbox_fd = tcp->table_fd = -1;
     tcp->owner = pthread_self();
     TAILQ_INIT(&tcp->free);
+    tess__tcp_early_open(tcp);
     tcp_raise_limit(boot->rank_count);
     enum tess_status status = tcp_reserve(tcp);
     if (status == TESS_OK)

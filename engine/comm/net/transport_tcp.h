@@ -40,6 +40,9 @@
 #define TCP_EARLY_MOST (24u << 10)
 #define TCP_EARLY_ROOM (256u << 10)
 #define TCP_EARLY      UINT32_MAX /* its number: no receive's */
+/* What arrives before its receive lies in a buffer of 128 B, 256 B ... 32 KiB. Delivered ones are
+ * kept for the next such message, TCP_EARLY_ROOM bytes of all peers at most. */
+#define TCP_EARLY_SIZES 9
 
 /* Messages up to this size wait for others to the same peer, for the time in which a rank begins
  * what it can: a write costs as much as some ten KiB. And up to which a read takes several. */
@@ -213,8 +216,10 @@ struct tcp {
     int caller_room, caller_count, strangers; /* strangers: connections that were turned away */
     struct tess_secret secret;                /* of the job and this meeting */
     struct tcp_request request[TESS_TRANSPORT_REQUESTS];
-    uint32_t request_count;  /* that were ever in use */
-    struct tcp_list free;    /* of them, those that are not */
+    uint32_t request_count;                 /* that were ever in use */
+    struct tcp_list free;                   /* of them, those that are not */
+    struct tcp_list spare[TCP_EARLY_SIZES]; /* buffers of early messages, by size */
+    size_t spare_bytes;
     bool moved;              /* a request was done since the last wait began */
     bool sleeps;             /* the last wait was longer than a spin: the next one does not spin */
     double looked_s;         /* when the network was last polled */
@@ -351,7 +356,9 @@ bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive);
 /* An early message begins: where it goes; NULL: the job has failed. And it is there. */
 struct tcp_request *tess__tcp_early_begin(struct tcp *tcp, int32_t r);
 void tess__tcp_early_end(struct tcp *tcp, struct tcp_request *request);
+void tess__tcp_early_open(struct tcp *tcp);
 void tess__tcp_early_free(struct tcp_peer *peer);
+void tess__tcp_early_close(struct tcp *tcp); /* what is kept */
 
 /* transport_tcp_link.c: tess_transport_ops.link. */
 bool tess__tcp_link(struct tess_transport *transport, int32_t peer,

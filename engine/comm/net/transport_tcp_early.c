@@ -67,6 +67,72 @@ bool tess__tcp_early_goes(struct tcp_peer *peer, uint32_t tag, uint64_t bytes)
     return true;
 }
 
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static size_t early_size(int size)
+{
+    return (size_t)128 << size;
+}
+
+_Static_assert((128u << (TCP_EARLY_SIZES - 1)) >= TCP_EARLY_MOST + sizeof(struct tcp_request),
+               "the largest buffer holds the largest early message");
+
+/* The number of the least size that holds a message. */
+static int early_size_of(uint64_t bytes)
+{
+    int size = 0;
+    while (early_size(size) < sizeof(struct tcp_request) + bytes)
+        size++;
+    return size;
+}
+
+static struct tcp_request *early_buffer(struct tcp *tcp, uint64_t bytes)
+{
+    const int size = early_size_of(bytes);
+    struct tcp_request *spare = TAILQ_FIRST(&tcp->spare[size]);
+
+    if (spare == NULL)
+        return malloc(early_size(size));
+    TAILQ_REMOVE(&tcp->spare[size], spare, link);
+    tcp->spare_bytes -= early_size(size);
+    return spare;
+}
+
+/* Delivered: it is kept, or freed where enough are. */
+static void early_drop(struct tcp *tcp, struct tcp_request *arrived)
+{
+    const int size = early_size_of(arrived->head.bytes);
+
+    if (tcp->spare_bytes + early_size(size) > TCP_EARLY_ROOM) {
+        free(arrived);
+        return;
+    }
+    tcp->spare_bytes += early_size(size);
+    TAILQ_INSERT_HEAD(&tcp->spare[size], arrived, link);
+}
+
+void tess__tcp_early_open(struct tcp *tcp)
+{
+    for (int size = 0; size < TCP_EARLY_SIZES; size++)
+        TAILQ_INIT(&tcp->spare[size]);
+}
+
+static void early_free_all(struct tcp_list *list)
+{
+    struct tcp_request *request;
+
+    while ((request = TAILQ_FIRST(list)) != NULL) {
+        TAILQ_REMOVE(list, request, link);
+        free(request);
+    }
+}
+
+void tess__tcp_early_close(struct tcp *tcp)
+{
+    for (int size = 0; size < TCP_EARLY_SIZES; size++)
+        early_free_all(&tcp->spare[size]);
+}
+
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* The message is there, and so is its receive. */
@@ -78,7 +144,7 @@ static void early_deliver(struct tcp *tcp, struct tcp_request *arrived)
         memcpy(receive->data, arrived->data, (size_t)arrived->head.bytes);
     receive->state = TCP_DONE;
     tcp->moved = true;
-    free(arrived);
+    early_drop(tcp, arrived);
 }
 
 bool tess__tcp_early_claim(struct tcp *tcp, struct tcp_request *receive)
@@ -119,7 +185,7 @@ struct tcp_request *tess__tcp_early_begin(struct tcp *tcp, int32_t r)
     }
     const bool fits = tess__tcp_early_is(head->bytes) &&
                       peer->arrived_bytes + tess__tcp_early_cost(head->bytes) <= TCP_EARLY_ROOM;
-    request = fits ? malloc(sizeof(*request) + (size_t)head->bytes) : NULL;
+    request = fits ? early_buffer(tcp, head->bytes) : NULL;
     if (request == NULL) {
         tess__tcp_stranger(tcp, r,
                            fits ? "there is no memory for what it sends"
@@ -142,12 +208,7 @@ void tess__tcp_early_end(struct tcp *tcp, struct tcp_request *request)
 
 void tess__tcp_early_free(struct tcp_peer *peer)
 {
-    struct tcp_request *arrived;
-
-    while ((arrived = TAILQ_FIRST(&peer->arrived)) != NULL) {
-        TAILQ_REMOVE(&peer->arrived, arrived, link);
-        free(arrived);
-    }
+    early_free_all(&peer->arrived);
     if (peer->receiving != NULL && peer->receiving->claimed != NULL)
         free(peer->receiving);
     free(peer->early.of);
