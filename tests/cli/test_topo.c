@@ -201,9 +201,9 @@ static void case_cluster(void **state)
     assert_near(natural_of(root), 0.25);
     json_decref(root);
     /* A large one has the link that limits its ring, too. */
-    assert_int_equal(TOPO("--machine", "node:1024 gpu:8 nvlink:switch sm:90"), 0);
+    assert_int_equal(TOPO("--machine", "node:8192 gpu:8 nvlink:switch sm:90"), 0);
     assert_non_null(strstr(
-        spawn.out, "limited by n0.numa0 -> network (network, 12.5 GB/s, used 1x), and 2047 like"));
+        spawn.out, "limited by n0.numa0 -> network (network, 12.5 GB/s, used 1x), and 16383 like"));
     /* The ninth switch is shown, not counted. */
     assert_int_equal(TOPO("--machine", "node:2 gpu:8 nvlink:switch nic:8 rail:8 sm:90"), 0);
     assert_non_null(strstr(spawn.out, "  rail7  2 links of 12.5 GB/s to hosts"));

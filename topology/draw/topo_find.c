@@ -11,8 +11,10 @@
 #include <string.h>
 
 #define FIND_NEAR 1e-9 /* relative: the same but for rounding */
-/* Devices times nodes up to which a cluster's ring is followed link by link. */
-#define FIND_FAR_MAX 500000000
+/* Hosts times links of the network up to which a cluster's ring is followed link by link: a hop
+ * between hosts looks at all of them, in three turns where NICs are side by side. About a second.
+ */
+#define FIND_FAR_MAX 70000000
 /* Devices up to which all orders are compared: 8! = 40320 rings, some 20 ms. */
 #define FIND_ORDERS_MAX 9
 
@@ -204,6 +206,18 @@ static enum tess_status find_far(const struct tess__topo *topo, const struct tes
     return TESS_OK;
 }
 
+static int64_t find_far_work(const struct tess_topology *topology)
+{
+    int64_t links = 0;
+    bool nics = false;
+    for (int32_t i = 0; i < topology->link_count; i++) {
+        const enum tess_node_kind from = topology->node[topology->link[i].from].kind;
+        links += from == TESS_NODE_NET;
+        nics = nics || from == TESS_NODE_NIC;
+    }
+    return (nics ? 3 : 1) * links * topology->host_count;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------ */
 
 /* uses [link_count] is scratch. */
@@ -213,7 +227,7 @@ static enum tess_status find_rings(struct tess__topo *topo, int32_t *uses)
                                             .time_limit_s = topo->options->time_limit_s};
     if (topo->topology->device_count > TESS__TOPO_ROUTED_MAX) {
         TESS_TRY(tess_rings_find_hosts(topo->topology, search.time_limit_s, &topo->rings));
-        if ((int64_t)topo->rings.count * topo->topology->node_count > FIND_FAR_MAX)
+        if (find_far_work(topo->topology) > FIND_FAR_MAX)
             return TESS_OK;
         TESS_TRY(
             find_far(topo, &topo->rings.best_single, uses, &topo->best_narrow, &topo->wire_best));

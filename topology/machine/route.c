@@ -33,15 +33,19 @@ struct tess_route_search {
     struct tess_routes *routes; /* that are being filled */
     struct tess_route *row;     /* in them, of the source at hand */
     int32_t *first, *out; /* links that leave node n: out[first[n] .. first[n + 1]), by target */
+    int32_t *target;      /* of links, in the order of `out` */
+    int32_t *host;        /* of a node */
     double *width;        /* of the widest way to a node; 0: none */
+    int32_t *met;         /* nodes whose width is set: the next search resets them alone */
     int32_t *came;        /* link by which the search came to a node; -1 */
-    int32_t *queue;       /* nodes, first in first out */
+    int32_t *queue;       /* nodes, first in first out: those whose `came` may be set */
     struct route_entry *heap;
-    int32_t *depth;          /* links from the source */
-    int32_t *turn;           /* of a device's node, at NICs side by side; -1: none is near */
-    int32_t *place, *beside; /* of a NIC: number and count of those side by side; 0: no NIC */
-    int32_t *shut;           /* 1: this search leaves the NIC out */
-    int32_t queued, room;    /* room: of routes->link */
+    int32_t *depth;             /* links from the source */
+    int32_t *turn;              /* of a device's node, at NICs side by side; -1: none is near */
+    int32_t *place, *beside;    /* of a NIC: number and count of those side by side; 0: no NIC */
+    int32_t *shut;              /* 1: this search leaves the NIC out */
+    int32_t met_count, reached; /* of met, of queue */
+    int32_t queued, room;       /* of heap, of routes->link */
     int32_t used;
     int32_t source_host, target_host; /* the latter unless all_hosts */
     bool all_hosts;
@@ -95,6 +99,15 @@ static bool route_allows(const struct tess_route_search *search, const struct te
     }
 }
 
+/* Between two devices other hosts lead nowhere. A network has links to thousands of them: what
+ * tells lies close together in memory. */
+static bool route_is_elsewhere(const struct tess_route_search *search, int32_t node)
+{
+    const int32_t host = search->host[node];
+    return host >= 0 && host != search->source_host && host != search->target_host &&
+           !search->all_hosts && search->level == TESS_PATH_NET;
+}
+
 /* May the search go on from this node? Devices do not forward. */
 static bool route_passes(const struct tess_route_search *search, int32_t node, int32_t source)
 {
@@ -139,8 +152,10 @@ static void route_push(struct tess_route_search *search, struct route_entry entr
 
 static void route_widest(struct tess_route_search *search, int32_t source)
 {
-    memset(search->width, 0, (size_t)search->topology->node_count * sizeof(*search->width));
+    while (search->met_count > 0)
+        search->width[search->met[--search->met_count]] = 0;
     search->width[source] = INFINITY;
+    search->met[search->met_count++] = source;
     search->queued = 0;
     route_push(search, (struct route_entry){INFINITY, source});
     while (search->queued > 0) {
@@ -148,35 +163,47 @@ static void route_widest(struct tess_route_search *search, int32_t source)
         if (at.width < search->width[at.node] || !route_passes(search, at.node, source))
             continue;
         for (int32_t k = search->first[at.node]; k < search->first[at.node + 1]; k++) {
+            if (route_is_elsewhere(search, search->target[k]))
+                continue;
             const struct tess_topo_link *link = &search->topology->link[search->out[k]];
             double width = fmin(at.width, link->gbs);
             if (width <= search->width[link->to] || !route_allows(search, link))
                 continue;
+            if (search->width[link->to] == 0)
+                search->met[search->met_count++] = link->to;
             search->width[link->to] = width;
             route_push(search, (struct route_entry){width, link->to});
         }
     }
 }
 
+/* No node but the source has been reached. */
+static void route_start(struct tess_route_search *search, int32_t source)
+{
+    while (search->reached > 0)
+        search->came[search->queue[--search->reached]] = -1;
+    search->depth[source] = 0;
+    search->queue[search->reached++] = source;
+}
+
 /* Shortest ways over links of at least `width`; nodes are met in order of their numbers. */
 static void route_shortest(struct tess_route_search *search, int32_t source, double width)
 {
-    memset(search->came, -1, (size_t)search->topology->node_count * sizeof(*search->came));
-    search->depth[source] = 0;
-    search->queue[0] = source;
-    search->queued = 1;
-    for (int32_t head = 0; head < search->queued; head++) {
+    route_start(search, source);
+    for (int32_t head = 0; head < search->reached; head++) {
         int32_t node = search->queue[head];
         if (!route_passes(search, node, source) || search->depth[node] >= ROUTE_LINKS_MAX)
             continue;
         for (int32_t k = search->first[node]; k < search->first[node + 1]; k++) {
+            if (route_is_elsewhere(search, search->target[k]))
+                continue;
             const struct tess_topo_link *link = &search->topology->link[search->out[k]];
             if (link->to == source || search->came[link->to] >= 0 || link->gbs < width ||
                 !route_allows(search, link))
                 continue;
             search->came[link->to] = search->out[k];
             search->depth[link->to] = search->depth[node] + 1;
-            search->queue[search->queued++] = link->to;
+            search->queue[search->reached++] = link->to;
         }
     }
 }
@@ -228,11 +255,8 @@ static int32_t route_climb(struct tess_route_search *search, int32_t device,
                            int32_t link[ROUTE_LINKS_MAX], int32_t *cpu_out)
 {
     const struct tess_topology *topology = search->topology;
-    memset(search->came, -1, (size_t)topology->node_count * sizeof(*search->came));
-    search->queue[0] = device;
-    search->depth[device] = 0;
-    search->queued = 1;
-    for (int32_t head = 0; head < search->queued; head++) {
+    route_start(search, device);
+    for (int32_t head = 0; head < search->reached; head++) {
         int32_t node = search->queue[head];
         if (topology->node[node].kind == TESS_NODE_CPU) {
             *cpu_out = node;
@@ -251,7 +275,7 @@ static int32_t route_climb(struct tess_route_search *search, int32_t device,
                 continue;
             search->came[up->to] = search->out[k];
             search->depth[up->to] = search->depth[node] + 1;
-            search->queue[search->queued++] = up->to;
+            search->queue[search->reached++] = up->to;
         }
     }
     return 0;
@@ -542,8 +566,12 @@ static void route_sort_links(struct tess_route_search *search, int32_t *key)
         key[i] = topology->link[by_target[i]].from;
     tess__sort_by_key(links, nodes, key, search->first,
                       search->out); /* keeps equal ones in order */
-    for (int32_t i = 0; i < links; i++)
+    for (int32_t i = 0; i < links; i++) {
         search->out[i] = by_target[search->out[i]];
+        search->target[i] = topology->link[search->out[i]].to;
+    }
+    for (int32_t i = 0; i < nodes; i++)
+        search->host[i] = topology->node[i].host;
 }
 
 void tess_route_search_close(struct tess_route_search *search)
@@ -562,9 +590,19 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
     if (search == NULL)
         return tess__no_memory("the routes");
     search->topology = topology;
-    int32_t *key,
-        **list[] = {&search->first,  &search->came, &search->depth, &search->turn,  &search->place,
-                    &search->beside, &search->shut, &search->out,   &search->queue, &key};
+    int32_t *key, **list[] = {&search->target,
+                              &search->host,
+                              &search->first,
+                              &search->met,
+                              &search->came,
+                              &search->depth,
+                              &search->turn,
+                              &search->place,
+                              &search->beside,
+                              &search->shut,
+                              &search->out,
+                              &search->queue,
+                              &key};
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         *list[i] = tess__pool_array(&search->pool, nodes + links + 1, sizeof(int32_t));
     search->width = tess__pool_array(&search->pool, nodes, sizeof(*search->width));
@@ -576,6 +614,7 @@ enum tess_status tess_route_search_open(const struct tess_topology *topology,
     route_sort_links(search, key);
     route_take_turns(search);
     route_number_nics(search);
+    memset(search->came, -1, nodes * sizeof(*search->came));
     *search_out = search;
     return TESS_OK;
 }
