@@ -13,6 +13,19 @@ static const char *loss_link(const struct tess_network *network, int32_t group)
     return network->group[group].hosts > 1 ? " over the network" : " within hosts";
 }
 
+#define LOSS_TEXT 32
+
+/* "all-reduce", as a user reads it; sends and receives are both ends of messages. */
+static const char *loss_collective(enum tess_collective collective, char text[LOSS_TEXT])
+{
+    if (collective == TESS_COLLECTIVE_SEND || collective == TESS_COLLECTIVE_RECV)
+        return "messages";
+    snprintf(text, LOSS_TEXT, "%s", tess_collective_name(collective));
+    for (char *at = text; (at = strchr(at, '_')) != NULL;)
+        *at = '-';
+    return text;
+}
+
 /* The calls of one group and kind that are exposed the most, and the unit that waits most. */
 static void loss_calls(const struct virtual_rank *rank, const char *const *unit_name,
                        struct tess_prediction_loss *loss)
@@ -20,6 +33,7 @@ static void loss_calls(const struct virtual_rank *rank, const char *const *unit_
     static const char *const group_name[TESS_PREDICT_GROUPS] = {
         "along the data axis", "along the tensor axis", "along the stages", "over all ranks"};
     const int32_t units = rank->unit_count + 1;
+    char text[LOSS_TEXT];
     for (int32_t kind = 0; kind < TESS_PREDICT_GROUPS * TESS_COLLECTIVE_COUNT; kind++) {
         const double *lost_s = rank->lost_s + (ptrdiff_t)kind * units;
         const int32_t group = kind / TESS_COLLECTIVE_COUNT;
@@ -33,10 +47,10 @@ static void loss_calls(const struct virtual_rank *rank, const char *const *unit_
             continue;
         const bool named = unit < rank->unit_count;
         loss->call_s = seconds;
-        snprintf(loss->call, sizeof(loss->call), "%s %s%s exposed%s%.40s",
-                 tess_collective_name((enum tess_collective)(kind % TESS_COLLECTIVE_COUNT)),
+        snprintf(loss->call, sizeof(loss->call), "%s %s%s%s%.40s",
+                 loss_collective((enum tess_collective)(kind % TESS_COLLECTIVE_COUNT), text),
                  group_name[group], loss_link(rank->world->network, group),
-                 named ? ", most at unit " : "", named ? unit_name[unit] : "");
+                 named ? ", most of it at unit " : "", named ? unit_name[unit] : "");
     }
 }
 
@@ -57,38 +71,47 @@ struct tess_prediction_loss virtual_loss(const struct virtual_rank *rank,
 #define LOSS_LEAST  0.05
 #define LOSS_LISTED 0.005
 
-#define LOSS_TEXT 32
-
-/* "0.3 ms", "1441 ms": three digits, more where there are more before the point. */
-static const char *loss_ms(double s, char text[LOSS_TEXT])
+/*
+ * Append "0.3 ms (1.2 %) of launches", "1441 ms (20 %) of launches": three digits of the time, more
+ * where there are more before the point.
+ */
+static void loss_add(double s, double step_s, const char *what, char text[TESS_PREDICT_LIMIT])
 {
-    snprintf(text, LOSS_TEXT, s < 0.1 ? "%.3g ms" : "%.0f ms", 1e3 * s);
-    return text;
+    const size_t used = strlen(text);
+    const double share = 100 * s / step_s;
+    snprintf(text + used, TESS_PREDICT_LIMIT - used,
+             s < 0.1 ? "%.3g ms (%.*f %%) of %s" : "%.0f ms (%.*f %%) of %s", 1e3 * s,
+             share < 9.95 ? 1 : 0, share, what);
+}
+
+static void loss_add_calls(const struct tess_prediction_loss *loss, double step_s,
+                           char text[TESS_PREDICT_LIMIT])
+{
+    char what[sizeof(loss->call) + LOSS_TEXT];
+    snprintf(what, sizeof(what), "waiting for %s", loss->call);
+    loss_add(loss->call_s, step_s, what, text);
 }
 
 const char *tess_prediction_limit(const struct tess_prediction_loss *loss, double step_s,
                                   char text[TESS_PREDICT_LIMIT])
 {
-    char call[TESS_PREDICT_LIMIT / 2 + 2 * LOSS_TEXT], ms[LOSS_TEXT], *rest = text;
-    const double share = 100 / step_s, least = LOSS_LEAST * step_s;
-    snprintf(call, sizeof(call), "%s of %s (%.1f %%)", loss_ms(loss->call_s, ms), loss->call,
-             loss->call_s * share);
+    const double least = LOSS_LEAST * step_s;
+    text[0] = '\0';
     if (loss->call_s >= least && loss->call_s >= loss->bubble_s && loss->call_s >= loss->launch_s) {
-        snprintf(text, TESS_PREDICT_LIMIT, "%s", call);
+        loss_add_calls(loss, step_s, text);
         return text;
     }
     if (loss->bubble_s >= least && loss->bubble_s >= loss->launch_s)
-        snprintf(text, TESS_PREDICT_LIMIT, "%s of waiting for other stages (%.0f %%)",
-                 loss_ms(loss->bubble_s, ms), loss->bubble_s * share);
+        loss_add(loss->bubble_s, step_s, "waiting for other stages", text);
     else if (loss->launch_s >= least)
-        snprintf(text, TESS_PREDICT_LIMIT, "%s of launches by the host (%.0f %%)",
-                 loss_ms(loss->launch_s, ms), loss->launch_s * share);
+        loss_add(loss->launch_s, step_s, "launches by the host", text);
     else if (loss->product_s >= loss->pass_s)
-        snprintf(text, TESS_PREDICT_LIMIT, "products (%.0f %%)", loss->product_s * share);
+        loss_add(loss->product_s, step_s, "products", text);
     else
-        snprintf(text, TESS_PREDICT_LIMIT, "memory passes (%.0f %%)", loss->pass_s * share);
-    rest += strlen(text);
-    if (loss->call_s >= LOSS_LISTED * step_s)
-        snprintf(rest, TESS_PREDICT_LIMIT - (size_t)(rest - text), "; %s", call);
+        loss_add(loss->pass_s, step_s, "memory passes", text);
+    if (loss->call_s >= LOSS_LISTED * step_s) {
+        strcat(text, "; then ");
+        loss_add_calls(loss, step_s, text);
+    }
     return text;
 }

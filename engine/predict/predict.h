@@ -78,7 +78,7 @@ struct tess_prediction_stage {
 struct tess_prediction_loss {
     double product_s, pass_s, launch_s, bubble_s; /* as of a stage */
     double call_s;  /* exposed calls of the one group and kind that are exposed the most */
-    char call[120]; /* "all_gather along the data axis over the network exposed, most at unit h5" */
+    char call[120]; /* "all-gather along the data axis over the network, most of it at unit h5" */
 };
 
 struct tess_prediction {
@@ -115,9 +115,9 @@ enum tess_status tess_predict_timeline(const struct tess_config *config,
                                        const struct tess_network *network, int32_t event_max,
                                        struct tess_prediction *prediction_out);
 /*
- * What limits a step of step_s seconds, in words: "products (93 %); 67 ms of all_gather along the
- * data axis over the network exposed, most at unit h5 (1.1 %)", or "memory passes", "launches",
- * "waiting for other stages", or exposed calls alone. Returns text.
+ * What limits a step of step_s seconds, in words: "1441 ms (93 %) of products; then 23.2 ms (1.5 %)
+ * of waiting for all-gather along the data axis over the network, most of it at unit h5", or of
+ * "memory passes", "launches by the host", "waiting for other stages". Returns text.
  */
 #define TESS_PREDICT_LIMIT 240
 const char *tess_prediction_limit(const struct tess_prediction_loss *loss, double step_s,

@@ -61,7 +61,7 @@ static void test_products(void **state)
         fixture_same(prediction.mfu, 1);
         assert_int_equal(prediction.stage_count, 1);
         assert_true(stage_exposed(&prediction.stage[0]) == 0);
-        assert_string_equal(limit_of(&prediction), "products (100 %)");
+        assert_non_null(strstr(limit_of(&prediction), " ms (100 %) of products"));
         tess_prediction_fini(&prediction);
     }
 }
@@ -314,7 +314,9 @@ static void test_fsdp(void **state)
         fixture_same(prediction.stage[0].exposed_s[TESS_AXIS_DATA], by_hand - busy_s);
         fixture_same(prediction.stage[0].hidden_s, calls_s - (by_hand - busy_s));
         if (i == 4)
-            assert_non_null(strstr(limit_of(&prediction), "along the data axis exposed"));
+            assert_non_null(strstr(limit_of(&prediction),
+                                   " of waiting for all-gather along the data axis, most of it at "
+                                   "unit "));
         tess_prediction_fini(&prediction);
     }
 }
@@ -597,14 +599,16 @@ static void test_alike(void **state)
 /* Milliseconds without an exponent, however many. */
 static void test_limit_text(void **state)
 {
-    struct tess_prediction_loss loss = {.bubble_s = 1.4434, .call_s = 0.0908, .call = "gathers"};
+    struct tess_prediction_loss loss = {.bubble_s = 1.4434, .call_s = 0.0908, .call = "sums"};
     char text[TESS_PREDICT_LIMIT];
 
     (void)state;
     assert_string_equal(tess_prediction_limit(&loss, 7.217, text),
-                        "1443 ms of waiting for other stages (20 %); 90.8 ms of gathers (1.3 %)");
+                        "1443 ms (20 %) of waiting for other stages; then 90.8 ms (1.3 %) of "
+                        "waiting for sums");
     loss.bubble_s = 0.00031;
-    assert_string_equal(tess_prediction_limit(&loss, 0.31, text), "90.8 ms of gathers (29.3 %)");
+    assert_string_equal(tess_prediction_limit(&loss, 0.31, text),
+                        "90.8 ms (29 %) of waiting for sums");
 }
 
 static void test_refused(void **state)
