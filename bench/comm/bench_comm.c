@@ -449,9 +449,9 @@ static enum tess_status bench_run(struct bench *bench, const struct tess_options
 }
 
 static const char bench_usage[] =
-    "usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json "
-    "FILE]\n"
-    "       mpirun -n N tessera bench comm [--rank-orders 'natural;interleaved'] ...\n\n"
+    "usage: tessera bench comm [--ranks N] [--sizes 4Ki,16Mi] [--device cuda] [--json FILE]\n"
+    "       mpirun -n N tessera bench comm [--rank-orders 'natural;interleaved'] ...\n"
+    "\n"
     "Measure the collectives of ranks on this machine, or of those that mpirun, srun or\n"
     "torchrun has started, beside plain memory copies.\n";
 

@@ -231,14 +231,12 @@ static enum tess_status gpu_run(const struct gpu_options *options)
 static const char gpu_usage[] =
     "usage: tessera bench gpu [--device cuda:1] [--part copy] [--quick] [--json FILE]\n"
     "\n"
-    "Measure a device: the highest rates of copies and products (the ceilings), and the share of\n"
-    "them that each kernel reaches. What streams through memory is to reach 85 % of the copy "
-    "ceiling, products that are\n"
-    "computed as the matrix library advises 95 % of the best that measuring finds. Bytes are those "
-    "of\n"
-    "every array that a kernel is given, once; formulas are in bench/README.md. A kernel of the "
-    "host is\n"
-    "measured in the same way: --kernel cpu.\n";
+    "Measure a device: the highest rates of copies and products (the ceilings), and the share\n"
+    "of them that each kernel reaches. The goals: kernels that stream through memory reach\n"
+    "85 % of the ceiling of copies, products that are computed as the matrix library advises\n"
+    "95 % of the best that is measured. Bytes are those of every array that a kernel is given,\n"
+    "each counted once; formulas are in bench/README.md. --kernel cpu measures the kernels of\n"
+    "the host in the same way.\n";
 
 static int gpu_command(struct tess__call *call)
 {

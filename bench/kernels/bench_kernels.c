@@ -249,16 +249,14 @@ static enum tess_status bench_open(struct tess__bench *bench, const struct bench
 }
 
 static const char bench_usage[] =
-    "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--part products] "
-    "[--json FILE]\n\n"
-    "One core unless --threads is given. Ratios are the speed of a kernel to that of "
-    "oneDNN's or of a plain "
-    "loop; higher is better;\n"
-    "the time to pack oneDNN's weights is not counted. Where oneDNN has no product of a type "
-    "(f16; bf16\n"
-    "without AVX-512), the best is that of f32, oneDNN's or Tessera's. `price` is the time of "
-    "eight leaves to that "
-    "of one.\n";
+    "usage: tessera bench kernels [--kernel cpu] [--precision f32] [--part products]\n"
+    "                             [--json FILE]\n"
+    "\n"
+    "Measure the kernels of a backend, on one core unless --threads is given. Ratios are the\n"
+    "speed of a kernel to that of oneDNN's or of a plain loop; higher is better. The time to\n"
+    "pack oneDNN's weights is not counted. Where oneDNN has no product of a type (f16; bf16\n"
+    "without AVX-512), the best is that of f32, oneDNN's or Tessera's. `price` is the time of\n"
+    "eight leaves to that of one.\n";
 
 static int bench_command(struct tess__call *call)
 {

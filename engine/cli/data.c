@@ -30,14 +30,13 @@ static const struct tess_option data_table[] = {
 };
 
 static const char data_usage[] =
-    "usage: tessera data prepare --tokenizer FOLDER|FILE --text FILES --out DIR [--option value "
-    "...]\n"
+    "usage: tessera data prepare --tokenizer FOLDER|FILE --text FILES --out DIR\n"
+    "                            [--option value ...]\n"
     "\n"
-    "Turn text into the tokens of a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen and their "
-    "like)\n"
-    "or of SentencePiece, in shards that train --data DIR reads. When it was ended, the same "
-    "command\n"
-    "goes on; the result is the same for any number of processes.\n"
+    "Turn text into the tokens of a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen and others\n"
+    "like them) or of SentencePiece, in shards that train --data DIR reads. If it was\n"
+    "interrupted, the same command continues. The result does not depend on the number of\n"
+    "processes.\n"
     "\n"
     "examples\n"
     "  tessera data prepare --tokenizer Qwen3-0.6B --text 'corpus/*.jsonl.zst' --out tokens\n"

@@ -21,12 +21,11 @@ static void help_parts(enum tess_registry_kind kind, const char *title)
 
 int tess__help_overview(void)
 {
-    printf(
-        "usage: tessera COMMAND [CONFIG] [--option value ...]\n\n"
-        "Tessera trains a model on several ranks under a parallel strategy, or several at once,\n"
-        "with the same bits under all of them (with layers cut by width: --tensor.canonical),\n"
-        "and shows what each costs in memory and communication.\n\n"
-        "commands\n");
+    printf("usage: tessera COMMAND [CONFIG] [--option value ...]\n\n"
+           "Tessera trains a model on several ranks under a parallel strategy or a product of\n"
+           "several, with the same bits under all of them (where layers are cut by width, with\n"
+           "--tensor.canonical), and shows what each costs in memory and communication.\n\n"
+           "commands\n");
     const struct tess__command *command;
     for (int i = 0; (command = tess__command_at(i)) != NULL; i++)
         printf("  %-16s %s\n", command->name, command->summary);

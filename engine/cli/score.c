@@ -38,13 +38,13 @@ static const char score_usage[] =
     "\n"
     "Print the log-probability that a model gives each token of a text, their sum and the\n"
     "perplexity. RUN is what tessera generate takes: a run, a checkpoint, a model's folder, or\n"
-    "weights with --config. Each document is scored apart: a line of JSON Lines, a document of\n"
-    "prepared tokens, or what the tokenizer's end of a text ends. It is cut into samples of\n"
-    "--context tokens as training cuts it; its first token has no log-probability.\n"
+    "weights with --config. Each document is scored on its own: a line of JSON Lines, a\n"
+    "document of prepared tokens, or text up to the tokenizer's end-of-text token. It is cut\n"
+    "into samples of --context tokens, as for training; its first token has no log-probability.\n"
     "\n"
-    "The numbers are those of the training forward, to the bit: in every batch, with any --chunk,\n"
-    "and with --tensor.canonical on every number of tensor ranks; on a GPU if the run was trained\n"
-    "with --cuda.decode exact.\n"
+    "The numbers have the same bits as those of training's forward pass: in every batch, with\n"
+    "any --chunk, and with --tensor.canonical on every number of tensor ranks; on a GPU if the\n"
+    "run was trained with --cuda.decode exact.\n"
     "\n"
     "examples\n"
     "  tessera score out --text book.txt\n"
@@ -196,7 +196,7 @@ static int score_command(struct tess__call *call)
 
 const struct tess__command tess__command_score = {
     .name = "score",
-    .summary = "log-probability of each token of a text, the bits of training",
+    .summary = "log-probability of each token of a text, with the same bits as in training",
     .usage = score_usage,
     .table = score_option_table,
     .options_size = sizeof(struct score_options),

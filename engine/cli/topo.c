@@ -67,23 +67,20 @@ static const struct tess_option topo_option_table[] = {
 
 static const char topo_usage[] =
     "usage: tessera topo [--devices 0,1,4-7] [--json OUT] [--svg OUT]   this machine\n"
-    "       tessera topo --file FILE ...                                a file of another machine\n"
-    "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...        a line of words\n"
+    "       tessera topo --file FILE ...                           a file of another machine\n"
+    "       tessera topo --machine 'gpu:8 nvlink:cube sm:70' ...   a line of words\n"
     "\n"
-    "Show a machine and the fastest rings over its devices: large collectives send around a ring, "
-    "and\n"
-    "are as fast as its slowest link, shared links counted as often as the ring uses them. "
-    "Capacities\n"
-    "are those of NCCL's model. An order names devices by number: as the file has them, host by "
-    "host,\n"
-    "from 0 on; [3] in the tree is device 3. With --devices, and on this machine with\n"
-    "CUDA_VISIBLE_DEVICES, the numbers stay the same; natural is the order as given.\n"
+    "Show a machine and the fastest rings over its devices. Large collectives send around a\n"
+    "ring and are as fast as its slowest link; a link that the ring uses several times is\n"
+    "shared by these uses. Capacities are those of NCCL's model. An order lists devices by\n"
+    "their numbers: from 0 on, in the order of the file, host by host; [3] in the tree is\n"
+    "device 3. With --devices, and on this machine with CUDA_VISIBLE_DEVICES, the numbers\n"
+    "stay the same. natural is the order as given.\n"
     "\n"
-    "NCCL's default is modelled: its search for rings on one host of up to 16 GPUs, in the same "
-    "constants;\n"
-    "left out where NVLinks join NUMA nodes that rings cross otherwise too, as NCCL's own figure "
-    "is wrong\n"
-    "there. NCCL prints its own choice with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n"
+    "NCCL's default is modelled: its search for rings on one host of up to 16 GPUs, with the\n"
+    "same constants. It is left out where NVLinks join NUMA nodes that rings also cross by\n"
+    "other links: NCCL's own figure is wrong there. NCCL prints its own choice with\n"
+    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH.\n"
     "\n"
     "examples\n"
     "  nvidia-smi topo -m | tessera topo --file -\n"
@@ -209,7 +206,7 @@ static int topo_command(struct tess__call *call)
 
 const struct tess__command tess__command_topo = {
     .name = "topo",
-    .summary = "a machine's links, from a file or a line of words, and the fastest rings over them",
+    .summary = "the links of a machine, this one or a described one, and its fastest rings",
     .usage = topo_usage,
     .table = topo_option_table,
     .options_size = sizeof(struct tess__topo_options),

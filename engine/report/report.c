@@ -26,16 +26,18 @@ static const struct tess_option report_option_table[] = {
 };
 
 static const char report_usage[] =
-    "usage: tessera report RUN... [--out FILE] [--title TEXT]\n\n"
-    "Write one HTML file that shows runs side by side: loss and accuracy, memory of every "
-    "rank,\n"
-    "speed and where the time goes, scaling, and what differs between their options. The file\n"
-    "needs no network and no other file; every picture has its numbers in a table below it.\n\n"
-    "A RUN is a folder written with tessera train --run FOLDER, a JSON file of tessera\n"
-    "compare, scaling, plan or tune batch --json, or a time line of tessera train or plan\n"
-    "--trace FILE (at most 64 MiB): of that the step of median length is drawn, with what up\n"
-    "to 8 ranks compute and which calls of communication are under way meanwhile. Damaged\n"
-    "lines are left out, with a note in the report.\n\n"
+    "usage: tessera report RUN... [--out FILE] [--title TEXT]\n"
+    "\n"
+    "Write one HTML file that shows runs side by side: loss and accuracy, memory of every\n"
+    "rank, speed and where the time goes, scaling, plans, and the options that differ. The file\n"
+    "needs no network and no other file; below every picture is a table of its numbers.\n"
+    "\n"
+    "A RUN is a folder that tessera train --run FOLDER wrote; a JSON file that --json of\n"
+    "tessera compare, scaling, plan or tune batch wrote; or a time line that --trace FILE of\n"
+    "tessera train or plan wrote (at most 64 MiB). Of a time line the step of median length is\n"
+    "drawn: what up to 8 ranks compute, and the communication that is under way meanwhile.\n"
+    "Damaged lines of a file are left out, with a note in the report.\n"
+    "\n"
     "examples\n"
     "  tessera train configs/labs/fashion_mlp.yaml --run runs/mlp\n"
     "  tessera report runs/mlp\n"
@@ -123,7 +125,7 @@ static int report_command(struct tess__call *call)
 
 const struct tess__command tess__command_report = {
     .name = "report",
-    .summary = "one HTML page of runs, comparisons and scaling",
+    .summary = "one HTML page with pictures of runs, comparisons, scaling and plans",
     .usage = report_usage,
     .table = report_option_table,
     .options_size = sizeof(struct report_options),

@@ -365,13 +365,12 @@ static int accuracy_command(struct tess__call *call)
 const struct tess__command tess__command_accuracy = {
     .name = "plan --accuracy",
     .summary = "how far predicted steps of runs were from measured ones",
-    .usage =
-        "usage: tessera plan --accuracy RUN... [--json FILE]\n\n"
-        "A RUN is a folder written with tessera train --run FOLDER, or a JSON file of tessera\n"
-        "compare. Prints of each what was predicted and measured, the ratio of every phase of\n"
-        "the step, and over all of them the median and the 95th percentile of the error.\n\n"
-        "examples\n"
-        "  tessera plan --accuracy runs/* compare.json --json accuracy.json\n",
+    .usage = "usage: tessera plan --accuracy RUN... [--json FILE]\n\n"
+             "Print what was predicted and measured of each run, the ratio of every phase of the\n"
+             "step, and over all runs the median and the 95th percentile of the error. A RUN is a\n"
+             "folder that tessera train --run FOLDER wrote, or a JSON file of tessera compare.\n\n"
+             "examples\n"
+             "  tessera plan --accuracy runs/* compare.json --json accuracy.json\n",
     .table = accuracy_option_table,
     .options_size = sizeof(struct accuracy_options),
     .reads = TESS__READS_OWN,
