@@ -101,26 +101,33 @@ static void plan_memories(struct tess__report *report, const struct tess__report
 static void plan_front(struct tess__report *report, const struct tess__report_plan *plan,
                        struct tess__html *html)
 {
-    const size_t count = plan->layout_count;
-    double divisor, least = INFINITY, most = 0,
-                    *x = tess__report_alloc(report, 4 * count, sizeof(*x));
-    struct tess__curve curve[] = {
-        {.name = "other layouts", .x = x, .y = x + count, .style = 6, .look = TESS__CURVE_MARKS},
-        {.name = "none is both faster and smaller",
-         .x = x + 2 * count,
-         .y = x + 3 * count,
-         .look = TESS__CURVE_BOTH}};
-    for (size_t i = 0; i < count; i++)
+    double divisor, least = INFINITY, most = 0, *bytes[2], *ms[2]; /* of others, of the front */
+    size_t count[2] = {0};
+    for (int front = 0; front < 2; front++) {
+        bytes[front] = tess__report_alloc(report, plan->layout_count, sizeof(double));
+        ms[front] = tess__report_alloc(report, plan->layout_count, sizeof(double));
+    }
+    for (size_t i = 0; i < plan->layout_count; i++)
         most = fmax(most, plan_bytes(&plan->layout[i]));
     const char *unit = tess__text_unit(most, &divisor);
-    for (size_t i = 0; i < count; i++) {
-        const double bytes = plan_bytes(&plan->layout[i]) / divisor;
-        const double ms = 1e3 * plan->layout[i].step_s;
-        const size_t front = bytes < least;
-        least = fmin(least, bytes);
-        x[2 * front * count + curve[front].count] = bytes;
-        x[(2 * front + 1) * count + curve[front].count++] = ms;
+    for (size_t i = 0; i < plan->layout_count; i++) {
+        const double size = plan_bytes(&plan->layout[i]) / divisor;
+        const bool front = size < least;
+        least = fmin(least, size);
+        bytes[front][count[front]] = size;
+        ms[front][count[front]++] = 1e3 * plan->layout[i].step_s;
     }
+    const struct tess__curve curve[] = {{.name = "other layouts",
+                                         .x = bytes[0],
+                                         .y = ms[0],
+                                         .count = count[0],
+                                         .style = 6,
+                                         .look = TESS__CURVE_MARKS},
+                                        {.name = "none is both faster and smaller",
+                                         .x = bytes[1],
+                                         .y = ms[1],
+                                         .count = count[1],
+                                         .look = TESS__CURVE_BOTH}};
     const struct tess__lines lines = {
         .x = {tess__report_text(report, "memory of the fullest rank [%s]", unit), TESS__AXIS_LINEAR,
               false},

@@ -54,10 +54,10 @@ const char tess__report_css[] =
     ".card{padding:1.25rem 1.4rem}\n"
     ".card+.card{margin-top:1rem}\n"
     ".card p{margin:.4rem 0 .6rem;color:var(--ink2)}\n"
-    ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),"
-    "1fr));gap:1.25rem;align-items:stretch;grid-auto-flow:dense}\n"
-    ".tall{grid-column:1/-1}\n"
-    ".about{grid-column:1/-1;color:var(--ink2);font-size:.93rem}.about p{"
+    /* Two in a row; one that is alone takes all of it. */
+    ".grid{display:flex;flex-wrap:wrap;gap:1.25rem}.grid figure{flex:1 1 min(100%,30rem)}\n"
+    ".grid .tall,.about{flex-basis:100%}\n"
+    ".about{color:var(--ink2);font-size:.93rem}.about p{"
     "margin:.2rem 0;overflow-wrap:anywhere}.about b{color:var(--ink);font-weight:600}"
     "\n"
     "figure{margin:0;padding:1.25rem 1.4rem 1rem;min-width:0;"
@@ -156,7 +156,7 @@ const char tess__report_css[] =
     "transition:none!important}}\n"
     "@media print{header,.skip,footer{display:none}body{background:#fff;"
     "font-size:11pt}main{max-width:none;padding:0}section{margin-top:1.5rem}\n"
-    ".grid{grid-template-columns:1fr 1fr;gap:.6rem}figure,.card,.tile{"
+    ".grid{gap:.6rem}.grid figure{flex-basis:45%}figure,.card,.tile{"
     "break-inside:avoid;box-shadow:none}.scroll{overflow:visible;max-height:none}"
     "table{font-size:.72rem}th,td{padding:.2rem .35rem}h2{break-after:avoid}}\n"
     "@media print{:root:root:root{color-scheme:light;" TESS__COLOURS_LIGHT "}}\n";
