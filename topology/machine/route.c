@@ -99,8 +99,8 @@ static bool route_allows(const struct tess_route_search *search, const struct te
     }
 }
 
-/* Between two devices other hosts lead nowhere. A network has links to thousands of them: what
- * tells lies close together in memory. */
+/* Between two devices other hosts lead nowhere. A network has links to thousands of them, so
+ * `host` and `target` lie close together in memory. */
 static bool route_is_elsewhere(const struct tess_route_search *search, int32_t node)
 {
     const int32_t host = search->host[node];
