@@ -68,7 +68,7 @@ static void stage_forget(struct virtual_rank *rank)
     rank->late_s = rank->bubble_s = 0;
     memset(rank->exposed_s, 0, sizeof(rank->exposed_s));
     memset(rank->lost_s, 0, stage_lost_count(rank) * sizeof(*rank->lost_s));
-    rank->calls.count = rank->waits.count = rank->idle.count = 0;
+    rank->calls.count = rank->waits.count = 0;
 }
 
 static int span_order(const void *a, const void *b)
@@ -147,7 +147,10 @@ static enum tess_status predict_mark(struct virtual_rank *rank, const struct vir
         rank->tracing = false;
         stage_take(stage);
     }
-    return TESS_OK;
+    return virtual_stop(rank, &(struct virtual_stop){.what = VIRTUAL_MARKS,
+                                                     .number = act->at,
+                                                     .begin_s = rank->host_s,
+                                                     .end_s = rank->host_s});
 }
 
 static enum tess_status stage_mark(struct predict_stage *stage, uint32_t at)
@@ -243,7 +246,9 @@ static void predict_share(const struct tess_config *config, const struct tess_pr
     predict->world.crowd = profile->cores >= 1 ? fmax(1, here / profile->cores) : 1;
     predict->turns = profile->cores >= 1 ? fmax(1, alike * threads / profile->cores) : 1;
     predict->world.alike = alike * threads;
-    predict->world.together = here > alike;
+    predict->world.together =
+        here > alike && profile->cores >= 1 && here * threads > profile->cores;
+    predict->world.near = here / alike;
     tess_network_crowd(&predict->network, profile, predict->turns, predict->world.crowd);
 }
 
@@ -373,7 +378,7 @@ static void predict_close(struct predict *predict)
         free(predict->world.rank[s].event);
         free(predict->world.rank[s].calls.span);
         free(predict->world.rank[s].waits.span);
-        free(predict->world.rank[s].idle.span);
+        free(predict->world.rank[s].stops.stop);
         virtual_fences_free(predict->world.rank[s].fences);
         free(predict->world.rank[s].act);
         virtual_units_free(&predict->world.rank[s]);
@@ -390,8 +395,6 @@ static void stage_stretch(struct tess_prediction_stage *stage, double stretch, d
     double exposed_s = 0, work_s = 0;
     double *const work[] = {&stage->data_s,  &stage->forward_s, &stage->backward_s,
                             &stage->optim_s, &stage->product_s, &stage->pass_s};
-    if (stretch <= 1)
-        return;
     for (size_t i = 0; i < sizeof(work) / sizeof(*work); i++)
         *work[i] *= stretch;
     work_s = stage->product_s + stage->pass_s;
@@ -413,19 +416,15 @@ static double stage_busy_s(const struct tess_prediction_stage *stage)
 static enum tess_status predict_turns(struct predict *predict, struct tess_prediction *out)
 {
     const int32_t stages = out->stage_count;
-    double *times = calloc(3 * (size_t)stages, sizeof(*times));
-    if (times == NULL)
-        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d stages", stages);
-    for (int32_t s = 0; s < stages; s++) {
-        times[s] = predict->stage[s].begin_s;
-        times[stages + s] = out->stage[s].step_s;
-        out->stage[s].processor_s /= predict->turns;
-    }
-    const double step_s =
-        virtual_crowd(&predict->world, times, times + stages, times + 2 * (size_t)stages);
     for (int32_t s = 0; s < stages; s++)
-        stage_stretch(&out->stage[s], times[2 * (size_t)stages + (size_t)s], step_s);
-    free(times);
+        out->stage[s].processor_s /= predict->turns;
+    if (!predict->world.together)
+        return TESS_OK;
+    const double step_s = virtual_crowd(&predict->world);
+    if (step_s <= 0)
+        TESS_FAIL(TESS_ERR_MEMORY, "no memory for the times of %d stages", stages);
+    for (int32_t s = 0; s < stages; s++)
+        stage_stretch(&out->stage[s], predict->world.rank[s].stretch, step_s);
     return TESS_OK;
 }
 

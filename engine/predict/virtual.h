@@ -44,6 +44,42 @@ struct virtual_spans {
     size_t count, room;
 };
 
+/* One call of a group, or one message between two of its members, in which stages meet. */
+struct virtual_call {
+    int32_t arrived; /* members, or ends, that have called */
+    double ready_s;  /* the last of them */
+    double end_s;    /* once all have */
+    enum tess_collective collective;
+    uint64_t bytes;
+    int32_t again; /* of crowd.c: that have called in its run */
+    double again_s;
+};
+
+/* Calls that wait for each other's end, in order. */
+struct virtual_line {
+    struct virtual_call *call; /* [room] */
+    uint64_t count, room;
+    uint64_t done; /* calls that all have arrived at */
+    double end_s;  /* of the latest of these */
+};
+
+/* What a rank of a crowd comes to; between two of them it works. */
+struct virtual_stop {
+    enum {
+        VIRTUAL_COMES, /* to call `number` of a line */
+        VIRTUAL_WAITS, /* for it; without a line as long as alone */
+        VIRTUAL_MARKS  /* the step that is taken begins, or has ended */
+    } what;
+    double begin_s, end_s;     /* by its clock, as if it had its cores alone */
+    double late_s, link_s;     /* after the last one has come: a rank that slept; all */
+    struct virtual_line *line; /* NULL: ranks that are alike wait */
+    uint64_t number;
+};
+struct virtual_stops {
+    struct virtual_stop *stop; /* [room] */
+    size_t count, room;
+};
+
 /* A product's time, as layers of one shape come again and again. */
 struct virtual_product {
     double calls, m, n, k, bytes, seconds;
@@ -89,8 +125,9 @@ struct virtual_rank {
     double bubble_s;                       /* the rank waits for other stages */
     double exposed_s[TESS_PREDICT_GROUPS]; /* it waits for calls */
     struct virtual_spans calls, waits;
-    struct virtual_spans idle; /* of waits, what others may have the processor for */
-    double *lost_s;            /* exposed [groups, collectives, units + 1]; unit -1 is the last */
+    struct virtual_stops stops; /* in a crowd: all so far */
+    double stretch;             /* by how much its work becomes longer there */
+    double *lost_s;             /* exposed [groups, collectives, units + 1]; unit -1 is the last */
     int32_t unit_count;
     struct virtual_unit *unit;    /* [2 unit_count] backward and forward; NULL: none are alike */
     struct virtual_unit *unit_at; /* its operations are being kept; NULL: of none */
@@ -168,7 +205,8 @@ struct virtual_world {
     struct tess_mesh mesh; /* of the first rank */
     int32_t stage_count;
     double crowd;              /* ranks for each core, at least 1 */
-    bool together;             /* a host has ranks of several stages */
+    bool together;             /* a host has ranks of several stages, and they exceed its cores */
+    int32_t near;              /* stages of a host */
     double alike;              /* threads of the ranks of one stage that share a host's cores */
     struct virtual_rank *rank; /* [stage_count] */
     char *space; /* [space_bytes] addresses of every rank's device memory, which nobody touches */
@@ -254,15 +292,15 @@ enum tess_status virtual_watch_lines(struct virtual_rank *rank, struct tess_engi
 
 /* ---- crowd.c --------------------------------------------------------------------------------- */
 
+/* Keep what a rank comes to, where there is a crowd. */
+enum tess_status virtual_stop(struct virtual_rank *rank, const struct virtual_stop *stop);
 /*
- * Stages whose ranks share the cores of one host take turns. Each was predicted as if it had them
- * alone with the ranks that are like it: where more stages compute at once than there are cores
- * for, that time becomes longer. begin_s, step_s [stages]: when each began its step, and how long
- * that took. stretch_out [stages]: by how much a stage's work becomes longer. Returns the seconds
- * of a step.
+ * Stages whose ranks share the cores of one host take turns (world->together). Each was predicted
+ * as if it had them alone with the ranks that are like it; here all go through their stops once
+ * more, and have the cores that the system leaves them. Returns the seconds of a step; 0: no
+ * memory.
  */
-double virtual_crowd(const struct virtual_world *world, const double *begin_s, const double *step_s,
-                     double *stretch_out);
+double virtual_crowd(const struct virtual_world *world);
 
 /* Address space that must never be touched: who does dies. NULL: there is none. */
 void *virtual_map(size_t bytes);

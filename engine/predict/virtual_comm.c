@@ -20,23 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One call of a group, or one message between two of its members. */
-struct virtual_call {
-    int32_t arrived; /* members, or ends, that have called */
-    double ready_s;  /* the last of them */
-    double end_s;    /* once all have */
-    enum tess_collective collective;
-    uint64_t bytes;
-};
-
-/* Calls that wait for each other's end, in order. */
-struct virtual_line {
-    struct virtual_call *call; /* [room] */
-    uint64_t count, room;
-    uint64_t done; /* calls that all have arrived at */
-    double end_s;  /* of the latest of these */
-};
-
 /* What the stages' ends of a group share. */
 struct virtual_meeting {
     struct virtual_line all;
@@ -203,8 +186,8 @@ static bool ticket_is_message(const struct virtual_ticket *ticket)
 }
 
 /* The rank comes to a call in which stages meet. */
-static enum tess_status ticket_arrive(const struct virtual_rank *rank,
-                                      struct virtual_ticket *ticket, double ready_s)
+static enum tess_status ticket_arrive(struct virtual_rank *rank, struct virtual_ticket *ticket,
+                                      double ready_s)
 {
     const bool message = ticket_is_message(ticket);
     const struct virtual_call mine = {.ready_s = ready_s,
@@ -212,6 +195,11 @@ static enum tess_status ticket_arrive(const struct virtual_rank *rank,
                                           message ? TESS_COLLECTIVE_SEND : ticket->collective,
                                       .bytes = ticket->bytes};
     ticket->arrived = true;
+    TESS_TRY(virtual_stop(rank, &(struct virtual_stop){.what = VIRTUAL_COMES,
+                                                       .begin_s = rank->host_s,
+                                                       .end_s = rank->host_s,
+                                                       .line = ticket->line,
+                                                       .number = ticket->number}));
     return line_arrive(ticket->line, ticket->number, message ? 2 : rank->world->stage_count, &mine,
                        ticket->seconds);
 }
@@ -426,6 +414,8 @@ static enum tess_status wait_own(const struct virtual_comm *virtual, struct virt
 {
     struct virtual_rank *rank = virtual->rank;
     const double now_s = rank->host_s;
+    const double late_s =
+        tess_profile_lag_s(rank->world->profile, rank->world->crowd, now_s - rank->met_s);
     if (!rank->world->network->cluster.busy)
         return TESS_OK;
     if (ticket->own_s > 0) {
@@ -433,8 +423,15 @@ static enum tess_status wait_own(const struct virtual_comm *virtual, struct virt
         ticket->end_s = ticket->begin_s + ticket->own_s;
     }
     rank->met_s = fmax(now_s, ticket->end_s);
-    const double idle_s = ticket->own_s > 0 ? ticket->begin_s : ticket->end_s;
-    return idle_s > now_s ? spans_add(&rank->idle, now_s, idle_s) : TESS_OK;
+    return virtual_stop(
+        rank, &(struct virtual_stop){
+                  .what = VIRTUAL_WAITS,
+                  .begin_s = now_s,
+                  .end_s = fmax(now_s, ticket->own_s > 0 ? ticket->begin_s : ticket->end_s),
+                  .late_s = late_s,
+                  .link_s = ticket->own_s > 0 ? 0 : ticket->seconds,
+                  .line = ticket->line,
+                  .number = ticket->number});
 }
 
 enum tess_status virtual_do_wait(struct virtual_rank *rank, const struct virtual_act *act,

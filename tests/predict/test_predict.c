@@ -84,32 +84,37 @@ static void test_fetched(void **state)
     tess_prediction_fini(&far);
 }
 
-/* Two stages that compute all the time on one core: each takes twice as long, and longer where the
- * system gives a core late. One that has a core for itself does not. Of more stages on two cores
- * only those that cannot be dealt out evenly get one late: three, and not four. The pipeline that
- * shows it has four slots' time of even turns on one core, half of it with two stages, and nine on
- * two cores, three with three. */
+/* Stages of this much work, at whose end all meet. On two cores the third one shares the first
+ * one's, and nobody takes the second one's when it is idle. A calibrated pipeline that took longer
+ * than it does here, 30 by 27 of even turns, makes all longer. */
 static void test_turns(void **state)
 {
-    const double begin_s[4] = {0}, step_s[4] = {3, 3, 3, 3};
-    double stretch[4];
+    static const double work_s[3] = {3, 2, 3}, step_s[2][3] = {{3, 5, 8}, {3, 3, 6}};
     struct tess_profile profile = fixture_profile(FLOPS_PER_S);
-    struct virtual_rank rank[4] = {{.stage = 0}, {.stage = 1}, {.stage = 2}, {.stage = 3}};
-    struct virtual_world world = {
-        .profile = &profile, .stage_count = 2, .together = true, .alike = 1, .rank = rank};
+    struct virtual_rank rank[3] = {{.stage = 0}};
+    struct virtual_world world = {.profile = &profile, .near = 3, .alike = 1, .rank = rank};
+    struct virtual_call call;
+    struct virtual_line line = {.call = &call};
+    struct virtual_stop stop[3][4];
     (void)state;
-    profile.cores = 1;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
-    assert_true(stretch[0] == 2 && stretch[1] == 2);
-    profile.turn_chain = 1.5;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6 * (1 + 0.5 * 4 / 2));
-    profile.cores = 2;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 3);
+    for (int s = 0; s < 3; s++) {
+        stop[s][0] = (struct virtual_stop){.what = VIRTUAL_MARKS};
+        stop[s][1] = (struct virtual_stop){VIRTUAL_COMES, work_s[s], work_s[s], .line = &line};
+        stop[s][2] = (struct virtual_stop){VIRTUAL_WAITS, work_s[s], work_s[s], .line = &line};
+        stop[s][3] = (struct virtual_stop){VIRTUAL_MARKS, work_s[s], work_s[s], .number = 1};
+        rank[s].stops = (struct virtual_stops){stop[s], 4, 4};
+    }
+    for (world.stage_count = 1; world.stage_count <= 3; world.stage_count++)
+        for (int cores = 1; cores <= 2; cores++) {
+            profile.cores = cores;
+            call = (struct virtual_call){.arrived = world.stage_count};
+            fixture_same(virtual_crowd(&world), step_s[cores - 1][world.stage_count - 1]);
+        }
+    assert_true(rank[0].stretch == 2 && rank[1].stretch == 1 && rank[2].stretch == 2);
     world.stage_count = 3;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 4.5 * (1 + 0.5 * 9 / 3));
-    fixture_same(stretch[2], 1.5 * (1 + 0.5 * 9 / 3));
-    world.stage_count = 4;
-    fixture_same(virtual_crowd(&world, begin_s, step_s, stretch), 6);
+    call = (struct virtual_call){.arrived = 3};
+    profile.turn_chain = 1.25 * 30 / 27;
+    fixture_same(virtual_crowd(&world), 1.25 * 6);
 }
 
 /* Plain operations, by the bytes that they touch: the operation, and how many of 4 it takes. */
