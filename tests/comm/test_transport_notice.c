@@ -1,11 +1,15 @@
-/* The transport over sockets: what ranks get without a request. */
+/* The transport over sockets: what ranks get without a request, the last word among it. */
 #include "base/clock.h"
 #include "comm/cases.h"
 #include "comm/net/net.h"
+#include "comm/net/transport_tcp.h"
 #include "comm/transport_case.h"
 #include "harness/awake.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
 
 struct notices {
     int count;
@@ -76,8 +80,78 @@ static void case_tell(void **state)
     assert_int_equal(transport_run(5, notice_rank, -1), 0);
 }
 
+/* What comes of this connection is not looked at, until later. */
+struct unseen {
+    int epoll, fd;
+    uint64_t tag;
+};
+
+static void unseen_watch(const struct unseen *unseen, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.u64 = unseen->tag};
+    (void)epoll_ctl(unseen->epoll, EPOLL_CTL_MOD, unseen->fd, &event);
+}
+
+static void *unseen_end(void *unseen)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    unseen_watch(unseen, EPOLLIN);
+    return NULL;
+}
+
+/* A rank sends its only message and ends before it has seen the answer on its connection for words,
+ * which the other rank has: that one gets its last word on it. With rank 0 all are connected from
+ * the start. */
+static int hasty_rank(struct tess_comm *comm, struct tess_world *world, void *arg)
+{
+    (void)world, (void)arg;
+    struct tess_transport *transport;
+    struct unseen unseen = {.fd = -1};
+    uint32_t request;
+    int32_t value = comm->rank == 1 ? 3 : 0;
+    bool done = false;
+    pthread_t thread;
+    WORLD_OK(transport_open(comm, LIMIT_S, &transport));
+    const struct tcp *tcp = (const struct tcp *)transport;
+    if (comm->rank == 1) {
+        WORLD_OK(transport->ops->send(transport, 2, 1, &value, sizeof(value), &request));
+        for (double end_s = awake_s() + LIMIT_S; (!done || unseen.fd < 0) && awake_s() < end_s;) {
+            const struct tcp_call *call = tess__tcp_at(tcp, 2)->call;
+            if (unseen.fd < 0 && call != NULL && call->of[TCP_WORDS].step == TCP_WELCOMED) {
+                unseen = (struct unseen){tcp->epoll, call->of[TCP_WORDS].fd,
+                                         TCP_TAG_CALL | (2 * TCP_CONNECTIONS + TCP_WORDS)};
+                unseen_watch(&unseen, 0);
+            }
+            WORLD_OK(transport->ops->wait(transport, 0));
+            if (!done)
+                WORLD_OK(transport->ops->test(transport, request, &done));
+        }
+        WORLD_CHECK(done && unseen.fd >= 0 && !tess__tcp_at(tcp, 2)->met[TCP_WORDS]);
+        WORLD_CHECK(pthread_create(&thread, NULL, unseen_end, &unseen) == 0);
+        transport->ops->close(transport);
+        WORLD_CHECK(pthread_join(thread, NULL) == 0);
+        return 0;
+    }
+    if (comm->rank == 2) {
+        WORLD_OK(transport->ops->recv(transport, 1, 1, &value, sizeof(value), &request));
+        WORLD_OK(transport_all(transport, &request, 1));
+        WORLD_CHECK(value == 3);
+        for (double end_s = awake_s() + LIMIT_S; !tess__tcp_at(tcp, 1)->bye && awake_s() < end_s;)
+            WORLD_OK(transport->ops->wait(transport, 0.05));
+        WORLD_CHECK(tess__tcp_at(tcp, 1)->bye);
+    }
+    transport->ops->close(transport);
+    return 0;
+}
+
+static void case_hasty(void **state)
+{
+    (void)state;
+    assert_int_equal(transport_run(3, hasty_rank, -1), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(case_tell)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(case_tell), cmocka_unit_test(case_hasty)};
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -214,6 +214,15 @@ static void tcp_hang_up(int *fd)
     *fd = -1;
 }
 
+/* Words for a peer wait for its connection, also for one that is being made: it may be there for
+ * the peer, which without a last word would report that this rank has gone. */
+static bool tcp_has_words(const struct tcp_peer *peer)
+{
+    const bool comes = peer->call != NULL || peer->calls || peer->met[TCP_DATA];
+
+    return peer->out_used > 0 && (peer->fd[TCP_WORDS] >= 0 || (comes && !peer->met[TCP_WORDS]));
+}
+
 static void tcp_say_bye(struct tcp *tcp)
 {
     const double limit_s = tess_clock_s() + TCP_BYE_S;
@@ -227,7 +236,7 @@ static void tcp_say_bye(struct tcp *tcp)
         left = false;
         for (int32_t r = 0; r < ranks; r++) {
             const struct tcp_peer *peer = tess__tcp_at(tcp, r);
-            left = left || (peer != NULL && peer->fd[TCP_WORDS] >= 0 && peer->out_used > 0);
+            left = left || (peer != NULL && tcp_has_words(peer));
         }
         if (left)
             tess__tcp_move(tcp, 10);
@@ -264,6 +273,7 @@ static void tcp_close(struct tess_transport *transport)
     struct tcp *tcp = tcp_of(transport);
 
     /* No more data: memory for it need not be there any longer. */
+    tcp->leaves = true;
     for (int32_t r = 0; tcp->page != NULL && r < transport->rank_count; r++)
         if (tess__tcp_at(tcp, r) != NULL)
             tcp_hang_up(&tess__tcp_at(tcp, r)->fd[TCP_DATA]);

@@ -221,6 +221,7 @@ struct tcp {
     struct tcp_list spare[TCP_EARLY_SIZES]; /* buffers of early messages, by size */
     size_t spare_bytes;
     bool moved;              /* a request was done since the last wait began */
+    bool leaves;             /* it ends in order, and takes no more data */
     bool sleeps;             /* the last wait was longer than a spin: the next one does not spin */
     double looked_s;         /* when the network was last polled */
     enum tess_status status; /* OK, or why nothing goes on */

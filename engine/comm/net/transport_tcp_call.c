@@ -217,9 +217,13 @@ static void call_open(struct tcp *tcp, int32_t r, int which, int fd, struct tcp_
 {
     struct tcp_peer *peer = tess__tcp_at(tcp, r);
 
+    peer->met[which] = true;
+    if (tcp->leaves && which == TCP_DATA) {
+        close(fd);
+        return;
+    }
     call_tune(tcp, fd, which, true);
     peer->fd[which] = fd;
-    peer->met[which] = true;
     call_watch(tcp, EPOLL_CTL_MOD, fd, EPOLLIN, (uint64_t)r * TCP_CONNECTIONS + (uint64_t)which);
     news->peer = r;
     news->which = which;
