@@ -6,10 +6,10 @@
 #include "comm/transport_case.h"
 #include "harness/awake.h"
 
-#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
+#include <sys/time.h>
 
 struct notices {
     int count;
@@ -81,22 +81,21 @@ static void case_tell(void **state)
 }
 
 /* What comes of this connection is not looked at, until later. */
-struct unseen {
+static struct {
     int epoll, fd;
     uint64_t tag;
-};
+} unseen;
 
-static void unseen_watch(const struct unseen *unseen, uint32_t events)
+static void unseen_watch(uint32_t events)
 {
-    struct epoll_event event = {.events = events, .data.u64 = unseen->tag};
-    (void)epoll_ctl(unseen->epoll, EPOLL_CTL_MOD, unseen->fd, &event);
+    struct epoll_event event = {.events = events, .data.u64 = unseen.tag};
+    (void)epoll_ctl(unseen.epoll, EPOLL_CTL_MOD, unseen.fd, &event);
 }
 
-static void *unseen_end(void *unseen)
+static void unseen_end(int number)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-    unseen_watch(unseen, EPOLLIN);
-    return NULL;
+    (void)number;
+    unseen_watch(EPOLLIN);
 }
 
 /* A rank sends its only message and ends before it has seen the answer on its connection for words,
@@ -106,30 +105,31 @@ static int hasty_rank(struct tess_comm *comm, struct tess_world *world, void *ar
 {
     (void)world, (void)arg;
     struct tess_transport *transport;
-    struct unseen unseen = {.fd = -1};
+    const struct itimerval soon = {.it_value.tv_usec = 100000};
     uint32_t request;
     int32_t value = comm->rank == 1 ? 3 : 0;
-    bool done = false;
-    pthread_t thread;
+    bool done = false, held = false;
     WORLD_OK(transport_open(comm, LIMIT_S, &transport));
     const struct tcp *tcp = (const struct tcp *)transport;
     if (comm->rank == 1) {
         WORLD_OK(transport->ops->send(transport, 2, 1, &value, sizeof(value), &request));
-        for (double end_s = awake_s() + LIMIT_S; (!done || unseen.fd < 0) && awake_s() < end_s;) {
+        for (double end_s = awake_s() + LIMIT_S; (!done || !held) && awake_s() < end_s;) {
             const struct tcp_call *call = tess__tcp_at(tcp, 2)->call;
-            if (unseen.fd < 0 && call != NULL && call->of[TCP_WORDS].step == TCP_WELCOMED) {
-                unseen = (struct unseen){tcp->epoll, call->of[TCP_WORDS].fd,
-                                         TCP_TAG_CALL | (2 * TCP_CONNECTIONS + TCP_WORDS)};
-                unseen_watch(&unseen, 0);
+            if (!held && call != NULL && call->of[TCP_WORDS].step == TCP_WELCOMED) {
+                held = true;
+                unseen.epoll = tcp->epoll;
+                unseen.fd = call->of[TCP_WORDS].fd;
+                unseen.tag = TCP_TAG_CALL | (2 * TCP_CONNECTIONS + TCP_WORDS);
+                unseen_watch(0);
             }
             WORLD_OK(transport->ops->wait(transport, 0));
             if (!done)
                 WORLD_OK(transport->ops->test(transport, request, &done));
         }
-        WORLD_CHECK(done && unseen.fd >= 0 && !tess__tcp_at(tcp, 2)->met[TCP_WORDS]);
-        WORLD_CHECK(pthread_create(&thread, NULL, unseen_end, &unseen) == 0);
+        WORLD_CHECK(done && held && !tess__tcp_at(tcp, 2)->met[TCP_WORDS]);
+        WORLD_CHECK(signal(SIGALRM, unseen_end) != SIG_ERR);
+        WORLD_CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
         transport->ops->close(transport);
-        WORLD_CHECK(pthread_join(thread, NULL) == 0);
         return 0;
     }
     if (comm->rank == 2) {
