@@ -5,6 +5,7 @@
 #include "tessera/check.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum tess_status virtual_stop(struct virtual_rank *rank, const struct virtual_stop *stop)
@@ -233,8 +234,8 @@ static void chain_stage(struct chain *chain, int32_t stage)
 }
 
 /* What it takes here by what it would take cores that stages share evenly, none of them ever idle:
- * they are stages - 1 times fewer, once as many, and stages - 1 times fewer again. */
-static double chain_here(int32_t cores)
+ * they are stages - 1 times fewer, once as many, and stages - 1 times fewer again. 0: no memory. */
+static double chain_run(int32_t cores)
 {
     struct chain *chain = calloc(1, sizeof(*chain));
     struct crowd crowd = {.count = 2 * cores, .slots = cores, .room = 1};
@@ -253,7 +254,17 @@ static double chain_here(int32_t cores)
     }
     crowd_close(&crowd);
     free(chain);
-    return even_s > 0 ? step_s / even_s : 1;
+    return even_s > 0 ? step_s / even_s : 0;
+}
+
+/* Run once: a search asks for every layout. */
+static double chain_here(int32_t cores)
+{
+    static _Atomic double known[CHAIN_CORES + 1]; /* 0: not run */
+    double here = atomic_load(&known[cores]);
+    if (here <= 0)
+        atomic_store(&known[cores], here = chain_run(cores));
+    return here > 0 ? here : 1;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
