@@ -1,6 +1,8 @@
 /* Limits of control groups of both versions, and of affinity; see cgroup.h. */
 #include "base/cgroup.h"
 
+#include "base/host.h"
+
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
@@ -150,14 +152,10 @@ double tess_memory(char group_out[64])
 
 double tess_memory_free(const char *meminfo, const char *proc, const char *sys)
 {
-    char line[CGROUP_LINE], group[64];
-    double kib = HUGE_VAL;
-    FILE *file = fopen(meminfo, "re");
-    while (file != NULL && kib == HUGE_VAL && fgets(line, sizeof(line), file) != NULL)
-        (void)sscanf(line, "MemAvailable: %lf kB", &kib);
-    if (file != NULL)
-        fclose(file);
-    return fmin(1024 * kib, tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, proc, sys, group));
+    char group[64];
+    const double kib = tess_host_number(meminfo, "MemAvailable:");
+    return fmin(kib < 0 ? HUGE_VAL : 1024 * kib,
+                tess_cgroup_limit(TESS_CGROUP_MEMORY_FREE, proc, sys, group));
 }
 
 /* Read once: a search asks for every layout. */

@@ -2,8 +2,8 @@
 #include "cli/top.h"
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "job/launch.h"
-#include "text/text.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -53,8 +53,8 @@ static void top_memory(struct tess__top_host *host, const char *root)
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof(path), "%s/meminfo", root);
-    const double total = tess__text_kernel_number(path, "MemTotal:");
-    const double available = tess__text_kernel_number(path, "MemAvailable:");
+    const double total = tess_host_number(path, "MemTotal:");
+    const double available = tess_host_number(path, "MemAvailable:");
     host->memory_total_bytes = total >= 0 ? 1024 * (int64_t)total : -1;
     host->memory_used_bytes =
         total >= 0 && available >= 0 ? 1024 * (int64_t)(total - available) : -1;

@@ -53,21 +53,6 @@ const char *tess__text_unit(double bytes_max, double *divisor_out)
     return unit[u];
 }
 
-double tess__text_kernel_number(const char *path, const char *label)
-{
-    char line[256];
-    double value = -1;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return -1;
-    while (value < 0 && fgets(line, sizeof(line), file))
-        if (strncmp(line, label, strlen(label)) == 0 &&
-            sscanf(line + strlen(label), "%lf", &value) != 1)
-            value = -1;
-    fclose(file);
-    return value;
-}
-
 void tess__text_machine(char text[128])
 {
     char line[256];

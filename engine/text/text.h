@@ -20,9 +20,6 @@ const char *tess__text_time(double seconds, char text[TESS__TEXT_BYTES]);
  */
 const char *tess__text_unit(double bytes_max, double *divisor_out);
 
-/* The number after `label` in a file of the kernel's; -1 when it is missing. */
-double tess__text_kernel_number(const char *path, const char *label);
-
 /* The processor's name as the kernel gives it, or "unknown". */
 void tess__text_machine(char text[128]);
 
