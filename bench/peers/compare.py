@@ -210,7 +210,7 @@ def main():
     p.add_argument('--precision', default=','.join(race.PRECISIONS), help='of the section race')
     p.add_argument('--newest', action='store_true', help='the race without Debian\'s PyTorch')
     p.add_argument('--sides', help='of PyTorch in the race: '
-                   f'{",".join(name for name, *_ in race.THEIRS)}')
+                   f'{",".join(name for name, *_ in race.THEIRS)}; or {race.NO_SIDE}')
     p.add_argument('--row-s', type=float, default=0,
                    help='no further round of a row of the race, and no further point of work, '
                    'begins after so many seconds')

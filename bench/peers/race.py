@@ -43,6 +43,7 @@ THEIRS = (('one', 'one', 1, False), ('one compiled', 'one', 1, True), ('DDP 2', 
 DEBIANS = ('one', 'DDP 2')
 BESIDE = ' f32'  # behind the name of a side that is in f32 in a row of bf16
 LATE = 'no time'
+NO_SIDE = 'none'  # of PyTorch: Tessera's layouts alone
 # Beside PyTorch's one process; one rank beside ddp 2; ddp 4 and fsdp 2 likewise; share of the
 # products' speed.
 GOAL_ONE, GOAL_THREADS, GOAL_FOUR, GOAL_FSDP = 1.3, 0.97, 0.90, 0.95
@@ -150,8 +151,7 @@ def theirs_of(bench, row, precision, beside=''):
     sides = []
     for python, torch in bench.pythons.items():
         for name, layout, ranks, compiled in THEIRS:
-            chosen = not bench.args.sides or name in bench.args.sides.split(',')
-            if chosen and (python != peer.DEBIAN or name in DEBIANS):
+            if name in bench.sides and (python != peer.DEBIAN or name in DEBIANS):
                 sides.append(Side(f'{torch} {name}{beside}',
                                   Theirs(bench, row, precision, python, layout, ranks, compiled),
                                   bench.turn_s, layout, precision))
@@ -211,7 +211,8 @@ def race_row(bench, row, precision):
     if precision != 'f32':
         groups.insert(0, f32_beside(bench, row))
     theirs = [side for group in groups for side in group]
-    first_turns(groups, row_s)
+    if theirs:
+        first_turns(groups, row_s)
     for side in ours:
         side.turn()
     final = finalists(theirs)
@@ -241,15 +242,18 @@ def race(bench):
     unknown = set(rows) - set(ROWS)
     if unknown:
         sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
-    sides = bench.args.sides.split(',') if bench.args.sides else []
-    unknown = set(sides) - {name for name, *_ in THEIRS}
+    known = [name for name, *_ in THEIRS]
+    bench.sides = set(bench.args.sides.split(',')) if bench.args.sides else set(known)
+    if bench.sides == {NO_SIDE}:
+        bench.sides = set()
+    unknown = bench.sides - set(known)
     if unknown:
-        sys.exit(f'unknown side {sorted(unknown)[0]}: known are {", ".join(name for name, *_ in THEIRS)}')
+        sys.exit(f'unknown side {sorted(unknown)[0]}: known are {", ".join(known)}, or {NO_SIDE} alone')
     pythons = [bench.args.python] if bench.args.python else []
     if not bench.args.newest:
         pythons.append(peer.DEBIAN)
     bench.pythons = {path: version for path in pythons if (version := peer.version(path))}
-    if not bench.pythons:
+    if bench.sides and not bench.pythons:
         sys.exit('there is no PyTorch: apt-get install python3-torch, or, for the newest, python3 -m venv V; '
                  'V/bin/pip install torch numpy; bench/peers.sh --python V/bin/python race')
     bench.turn_s = 0.2 if bench.args.quick else TURN_S
@@ -257,8 +261,7 @@ def race(bench):
     for row in rows:
         for precision in bench.args.precision.split(','):
             race_row(bench, row, precision)
-            if has_peer(bench.records[-1]):
-                print(Row(bench.records[-1]).text(), flush=True)
+            print(Row(bench.records[-1]).text(), flush=True)
     print('\n' + page(bench.records, bench.args.picture))
 
 
@@ -295,7 +298,7 @@ class Row:
         self.turn_roofs = {name: [each * roof for roof in turns] for name, turns in roofs.items() if all(turns)}
         self.roofs = {name: statistics.median(turns) for name, turns in self.turn_roofs.items() if turns}
         self.roof = max(self.roofs.values(), default=self.ceiling)
-        self.ratio = max(self.ours.values()) / self.theirs[self.best]
+        self.ratio = max(self.ours.values()) / self.theirs[self.best] if self.best else None
 
     def fastest(self, names):
         return max(names, key=self.theirs.get, default=None)
@@ -308,15 +311,20 @@ class Row:
         return f'{self.row} {self.precision}'
 
     def by_ddp(self, name):
-        """A layout beside ddp 2, with its goal; the limit is that of their roofs, by turns: those lie near in time."""
+        """A layout beside ddp 2, with its goal and the limit of their roofs: medians of the ratios of turns, since
+        those of one round lie near in time."""
         goal = {'1 rank': GOAL_THREADS, 'ddp 4': GOAL_FOUR, 'fsdp 2': GOAL_FSDP}[name]
-        pairs = zip(self.turn_roofs.get(name, []), self.turn_roofs.get('ddp 2', []))
-        limits = [roof / ddp_roof for roof, ddp_roof in pairs]
-        return judged(self.ours[name] / self.ours['ddp 2'], goal, statistics.median(limits) if limits else None)
+
+        def ratio(ours, ddp):
+            return statistics.median(mine / its for mine, its in zip(ours, ddp)) if ours and ddp else None
+
+        turns = self.line['ours']
+        return judged(ratio(turns['ddp 2'], turns[name]), goal,
+                      ratio(self.turn_roofs.get(name), self.turn_roofs.get('ddp 2')))
 
     def text(self):
         ours = ', '.join(f'{name} {short(speed)}' for name, speed in self.ours.items())
-        return f'{self.name}: {ours}; {self.best} {short(self.theirs[self.best])}'
+        return f'{self.name}: {ours}' + (f'; {self.best} {short(self.theirs[self.best])}' if self.best else '')
 
     @staticmethod
     def noisy(turns):
@@ -381,10 +389,10 @@ def precisions(rows):
 def goals(rows):
     lines = []
     for row in rows:
-        best, one = row.theirs[row.best], row.theirs.get(row.one)
+        best, one = row.theirs.get(row.best), row.theirs.get(row.one)
         share = max(row.ours.values()) / row.ceiling if row.ceiling else None
         lines.append([
-            row.row, row.precision, judged(row.ratio, row.goal, row.roof / best),
+            row.row, row.precision, judged(row.ratio, row.goal, row.roof / best) if best else '',
             judged(row.ours['1 rank'] / one, GOAL_ONE, row.roofs.get('1 rank', row.roof) / one)
             if one else '', row.by_ddp('1 rank'), row.by_ddp('ddp 4'), row.by_ddp('fsdp 2'),
             judged(share, GOAL_SHARE.get(row.row), row.roof / row.ceiling) if share else '',
@@ -404,34 +412,36 @@ def listed(rows, names_of):
 
 
 def page(records, path=None):
-    """Markdown; of several lines of a row the latest counts. A picture goes to `path`."""
-    latest = {(line['row'], line['precision']): line for line in records if line['bench'] == 'race'}
-    lines = [latest[key] for name in ROWS for precision in PRECISIONS
-             if (key := (name, precision)) in latest]
-    rows = [Row(line) for line in lines if has_peer(line)]
-    if not rows:
-        sys.exit('there are no lines of a race with PyTorch\'s figures in these files')
-    if path:
+    """Markdown; of several lines of a row the latest counts, of those with PyTorch and of those without. A picture
+    goes to `path`."""
+    latest = {(line['row'], line['precision'], has_peer(line)): line for line in records if line['bench'] == 'race'}
+    lines = [latest[key] for beside in (True, False) for name in ROWS for precision in PRECISIONS
+             if (key := (name, precision, beside)) in latest]
+    every = [Row(line) for line in lines]
+    rows = [row for row in every if row.best]
+    if not every:
+        sys.exit('there are no lines of a race in these files')
+    if path and rows:
         picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
                      [(row.name, row.ratio, row.goal, row.roof / row.theirs[row.best]) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
-                    f'{row.line["commit"]}' for row in rows})
+                    f'{row.line["commit"]}' for row in every})
 
     def left_out(late):
         return '; '.join(f'{line["row"]} {line["precision"]} ({", ".join(names)})' for line in lines
                          if (names := [name for name, side in line['theirs'].items()
                                        if side['failed'] and (side['failed'] == LATE) == late])) or 'none'
 
-    noisy = listed(rows, lambda row: [name for name, turns in row.line['ours'].items()
+    noisy = listed(every, lambda row: [name for name, turns in row.line['ours'].items()
                                       if row.noisy(turns)])
-    other = [row.name for row in rows
+    other = [row.name for row in every
              if row.line.get('ceiling_precision') not in (None, row.precision)]
     return '\n'.join(
-        ['; '.join(where) + '\n', 'Images or tokens a second:\n', speeds(rows),
-         filled(precisions(rows)),
-         'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows),
+        ['; '.join(where) + '\n',
+         *(['Images or tokens a second:\n', speeds(rows), filled(precisions(rows)),
+            'Every PyTorch, by medians of its turns (c.: compiled):\n', peers(rows)] if rows else []),
          'Ratios, with their goals; bold ones miss it, and have what the roofs would give\n',
-         goals(rows),
+         goals(every),
          *([filled('oneDNN has no products of the row\'s precision on this processor, and the faster of the '
                    f'row\'s own and those in f32 are the products of: {", ".join(other)}.')]
            if other else []),
