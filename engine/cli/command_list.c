@@ -15,8 +15,8 @@ static const struct tess__command *const command_list[] = {
     &tess__command_tune_batch,    &tess__command_checkpoint,   &tess__command_diff,
     &tess__command_report,        &tess__command_status,       &tess__command_top,
     &tess__command_topo,          &tess__command_bench_comm,   &tess__command_bench_gpu,
-    &tess__command_bench_kernels, &tess__command_bench_step,   &tess__command_accuracy,
-    &tess__command_plan,          &tess__command_data_prepare,
+    &tess__command_bench_kernels, &tess__command_bench_step,   &tess__command_plan,
+    &tess__command_accuracy,      &tess__command_data_prepare,
 };
 
 #define COMMAND_COUNT ((int)(sizeof(command_list) / sizeof(command_list[0])))
@@ -95,13 +95,18 @@ bool tess__command_is_of(const struct tess__command *command, const char *group)
 
 const struct tess__command *tess__command_find(int argc, char **argv, int *words_out)
 {
+    const struct tess__command *one = NULL; /* plan, where it is not plan --accuracy */
+    *words_out = 2;
     for (int i = 0; argc > 0 && i < COMMAND_COUNT; i++) {
         const char *name = command_list[i]->name, *second = strchr(name, ' ');
         const size_t length = strcspn(name, " ");
-        *words_out = second ? 2 : 1;
-        if (strlen(argv[0]) == length && strncmp(argv[0], name, length) == 0 &&
-            (!second || (argc > 1 && strcmp(argv[1], second + 1) == 0)))
+        if (strlen(argv[0]) != length || strncmp(argv[0], name, length) != 0)
+            continue;
+        if (!second)
+            one = command_list[i];
+        else if (argc > 1 && strcmp(argv[1], second + 1) == 0)
             return command_list[i];
     }
-    return NULL;
+    *words_out = 1;
+    return one;
 }
