@@ -384,16 +384,19 @@ static float slow_link_rate(const struct slow_link *link)
 static void slow_judge_link(struct tess__slow *slow, struct slow_link *link, double usual)
 {
     struct tess__slow_link *seen = &link->seen;
-    const double step_s = slow->rank[link->ranks.from].pace.step_s;
+    const struct tess__run_pace *from = &slow->rank[link->ranks.from].pace;
+    const struct tess__run_pace *to = &slow->rank[link->ranks.to].pace;
+    const double step_s = from->step_s;
     const double rate = slow_link_rate(link);
     seen->bytes_per_s = rate > 0 ? rate : NAN;
     seen->score = rate > 0 && usual > 0 ? rate / usual : NAN;
     seen->busy_s = link->busy_s;
     seen->late_s = usual > 0 ? fmax(0, link->busy_s - link->bytes / usual) : 0;
     slow_learn(link->first, &link->first_count, &link->usual, rate);
+    /* A rank that waits for a processor sends and receives late: that is not the link's. */
+    const double late_s = seen->late_s - fmax(from->delay_s, to->delay_s);
     const bool bad = !link->here && link->bytes >= SLOW_BYTES * slow->most_bytes &&
-                     seen->score <= SLOW_LINK &&
-                     seen->late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
+                     seen->score <= SLOW_LINK && late_s >= SLOW_SHARE / (1 + SLOW_SHARE) * step_s;
     if (!slow_note(slow, &link->state, bad, TESS__PACE_STEPS * step_s))
         return;
     link->quiet =

@@ -332,6 +332,32 @@ static void test_names_link(void **state)
     tess__slow_close(c.slow);
 }
 
+/* A link that is 30 ms late, to a rank that waits 20 or 15 ms of a step for its processor: 10 are
+ * no tenth of a step, 15 are. */
+static void test_link_and_processor(void **state)
+{
+    (void)state;
+    for (int end = 0; end < 2; end++) {
+        struct case_ c = case_open(4, 1);
+        struct tess__run_pace waits = pace_of(&c, STEP_S, STEP_S / 2);
+        give_links(&c, 1);
+        window(&c, STEP_S, -1, NULL);
+        for (int i = 0; i < 3; i++) {
+            waits.delay_s = i < 2 ? 0.02F : 0.015F;
+            waits.window = c.window;
+            waits.step = (c.window + 1) * TESS__PACE_STEPS;
+            give_links(&c, 0.25);
+            window(&c, STEP_S, end == 0 ? 1 : 3, &waits);
+            if (i < 2)
+                assert_string_equal(c.text, "");
+            else
+                assert_text(&c, "the link from rank 3 (host h1) to rank 1 (host h0) on axis data "
+                                "is slow since step 61");
+        }
+        tess__slow_close(c.slow);
+    }
+}
+
 /* Small messages wait behind those of others: their time is no speed of the link. */
 static void test_small_messages(void **state)
 {
@@ -478,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_windows_are_not_mixed),
         cmocka_unit_test(test_chance_stays_below_the_bound),
         cmocka_unit_test(test_names_link),
+        cmocka_unit_test(test_link_and_processor),
         cmocka_unit_test(test_small_messages),
         cmocka_unit_test(test_names_network_once),
         cmocka_unit_test(test_links_by_their_change),
