@@ -421,7 +421,9 @@ def page(records, path=None):
     rows = [row for row in every if row.best]
     if not every:
         sys.exit('there are no lines of a race in these files')
-    if path and rows:
+    if path and not rows:
+        sys.exit('a picture needs lines with PyTorch\'s figures; there are none in these files')
+    if path:
         picture.bars(path, 'Best of Tessera by the best of PyTorch, same cores, same minutes',
                      [(row.name, row.ratio, row.goal, row.roof / row.theirs[row.best]) for row in rows])
     where = sorted({f'{row.line["cpu"]}, {row.line["cores"]} cores, {row.line["date"]}, commit '
@@ -433,7 +435,7 @@ def page(records, path=None):
                                        if side['failed'] and (side['failed'] == LATE) == late])) or 'none'
 
     noisy = listed(every, lambda row: [name for name, turns in row.line['ours'].items()
-                                      if row.noisy(turns)])
+                                       if row.noisy(turns)])
     other = [row.name for row in every
              if row.line.get('ceiling_precision') not in (None, row.precision)]
     return '\n'.join(
