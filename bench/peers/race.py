@@ -237,18 +237,20 @@ def race_row(bench, row, precision):
                                      'failed': side.failed} for side in theirs})
 
 
+def named(what, words, known, more=''):
+    """Those of a list of words, or all; ends the program at an unknown one."""
+    names = words.split(',') if words else list(known)
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        sys.exit(f'unknown {what} {unknown[0]}: known are {", ".join(known)}{more}')
+    return names
+
+
 def race(bench):
-    rows = bench.args.rows.split(',') if bench.args.rows else list(ROWS)
-    unknown = set(rows) - set(ROWS)
-    if unknown:
-        sys.exit(f'unknown row {sorted(unknown)[0]}: known are {", ".join(ROWS)}')
-    known = [name for name, *_ in THEIRS]
-    bench.sides = set(bench.args.sides.split(',')) if bench.args.sides else set(known)
-    if bench.sides == {NO_SIDE}:
-        bench.sides = set()
-    unknown = bench.sides - set(known)
-    if unknown:
-        sys.exit(f'unknown side {sorted(unknown)[0]}: known are {", ".join(known)}, or {NO_SIDE} alone')
+    rows = named('row', bench.args.rows, ROWS)
+    wanted = named('precision', bench.args.precision, PRECISIONS)
+    bench.sides = [] if bench.args.sides == NO_SIDE else named(
+        'side', bench.args.sides, [name for name, *_ in THEIRS], f', or {NO_SIDE} alone')
     pythons = [bench.args.python] if bench.args.python else []
     if not bench.args.newest:
         pythons.append(peer.DEBIAN)
@@ -259,17 +261,13 @@ def race(bench):
     bench.turn_s = 0.2 if bench.args.quick else TURN_S
     bench.near_f32 = {}
     for row in rows:
-        for precision in bench.args.precision.split(','):
+        for precision in wanted:
             race_row(bench, row, precision)
             print(Row(bench.records[-1]).text(), flush=True)
     print('\n' + page(bench.records, bench.args.picture))
 
 
 # ---- the page ----------------------------------------------------------------------------------
-
-def has_peer(line):
-    return any(side['turns'] for side in line['theirs'].values())
-
 
 class Row:
     """What the lines of one row say: samples, or tokens, a second."""
@@ -414,10 +412,13 @@ def listed(rows, names_of):
 def page(records, path=None):
     """Markdown; of several lines of a row the latest counts, of those with PyTorch and of those without. A picture
     goes to `path`."""
-    latest = {(line['row'], line['precision'], has_peer(line)): line for line in records if line['bench'] == 'race'}
-    lines = [latest[key] for beside in (True, False) for name in ROWS for precision in PRECISIONS
+    try:
+        latest = {(row.row, row.precision, row.best is not None): row
+                  for row in (Row(line) for line in records if line['bench'] == 'race')}
+    except KeyError as error:
+        sys.exit(f'a line of a race in these files has no {error}, or one that is unknown')
+    every = [latest[key] for beside in (True, False) for name in ROWS for precision in PRECISIONS
              if (key := (name, precision, beside)) in latest]
-    every = [Row(line) for line in lines]
     rows = [row for row in every if row.best]
     if not every:
         sys.exit('there are no lines of a race in these files')
@@ -430,9 +431,8 @@ def page(records, path=None):
                     f'{row.line["commit"]}' for row in every})
 
     def left_out(late):
-        return '; '.join(f'{line["row"]} {line["precision"]} ({", ".join(names)})' for line in lines
-                         if (names := [name for name, side in line['theirs'].items()
-                                       if side['failed'] and (side['failed'] == LATE) == late])) or 'none'
+        return listed(every, lambda row: [name for name, side in row.line['theirs'].items()
+                                          if side['failed'] and (side['failed'] == LATE) == late])
 
     noisy = listed(every, lambda row: [name for name, turns in row.line['ours'].items()
                                        if row.noisy(turns)])
@@ -456,5 +456,9 @@ def read(paths):
     lines = []
     for path in paths:
         with open(path, encoding='utf-8') as file:
-            lines += [json.loads(line) for line in file]
+            for number, line in enumerate(file, 1):
+                try:
+                    lines.append(json.loads(line))
+                except ValueError:
+                    sys.exit(f'{path}: line {number} is not JSON')
     return lines

@@ -18,8 +18,7 @@
  * A rank is late in a step which its lateness makes 10 % longer, and in a window if it is late in
  * SLOW_OF_WINDOW of its steps. A link is slow in a window if it has half of that speed or less, and
  * the time which that costs, less what either rank waited for a processor, makes the steps 10 %
- * longer. What lasts for TESS__PACE_STEPS steps and
- * SLOW_LEAST_S is reported, once.
+ * longer. What lasts for TESS__PACE_STEPS steps and SLOW_LEAST_S is reported, once.
  *
  * Where only some steps are late, as with steps shorter than what disturbs them, the means of
  * windows are compared in the same way: a rank is late if it is in SLOW_OF_WINDOW of the last 20.
